@@ -1,0 +1,44 @@
+# Every target sets up what it needs in .venv and reuses it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
+STAMP := $(VENV)/.installed
+# Rebuilt when the C sources or the packaging change.
+CORE := $(wildcard src/argand/_core/*.c src/argand/_core/*.h) setup.py pyproject.toml
+
+.PHONY: demo test lint bench clean format
+
+$(STAMP): $(CORE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check "setuptools>=77" wheel
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(TORCH) "numpy>=1.26"
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e ".[test,lint,demo]"
+	touch $@
+
+# The main job on real models; DEMO="--short --no-torch" for a quick one.
+demo: $(STAMP)
+	$(BIN)/python bench/compare.py $(DEMO)
+
+# NPROC workers, on the machine's cores.
+NPROC ?= 2
+test: $(STAMP)
+	$(BIN)/python -m pytest -n $(NPROC) $(TESTARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix src tests bench examples
+	$(BIN)/ruff format src tests bench examples
+
+# eager, argand and torch.compile side by side, cold and warm
+bench: $(STAMP)
+	$(BIN)/python bench/compare.py --warm $(BENCH)
+	$(BIN)/python bench/overhead.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,52 @@
+"""argand: a see-through compiler for PyTorch.
+
+The public names resolve on first use, so that `import argand` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from argand import config
+
+if TYPE_CHECKING:
+    from argand.api import (
+        allow_in_graph,
+        assume_constant_result,
+        compile,
+        disable,
+        explain,
+        graph_break,
+        is_compiling,
+        list_backends,
+        register_backend,
+        reset,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "allow_in_graph",
+    "assume_constant_result",
+    "compile",
+    "config",
+    "disable",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "register_backend",
+    "reset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        import importlib
+
+        return getattr(importlib.import_module("argand.api"), name)
+    raise AttributeError(f"module 'argand' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

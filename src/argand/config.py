@@ -1,0 +1,202 @@
+"""One typed config object: each setting declared once, with its default and one sentence of help.
+
+`argand.config.cache_size_limit = 16` sets; an unknown name or a wrong type is refused. `config.patch(...)` is a
+context manager and a decorator. The documentation's table is generated from `describe()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from argand.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Declaration of one setting: its default, one sentence of help, the environment variables that set it."""
+
+    default: Any
+    help: str
+    env: tuple[str, ...] = ()
+    types: tuple[type, ...] = ()
+
+    def accepts(self, value: Any) -> bool:
+        allowed = self.types or (type(self.default),)
+        if isinstance(value, bool) and bool not in allowed:
+            return False
+        return isinstance(value, allowed) or (float in allowed and isinstance(value, int))
+
+    def from_env(self, text: str) -> Any:
+        if isinstance(self.default, bool):
+            return text.strip().lower() not in ("", "0", "false", "off", "no")
+        if isinstance(self.default, int):
+            return int(text)
+        if isinstance(self.default, float):
+            return float(text)
+        return text
+
+
+class Section:
+    """A namespace of settings; attribute access is checked against the declarations."""
+
+    _settings: dict[str, Setting]
+    _values: dict[str, Any]
+    _name: str
+
+    def __init__(self, name: str, settings: dict[str, Setting], sections: dict[str, Section] | None = None) -> None:
+        object.__setattr__(self, "_name", name)
+        object.__setattr__(self, "_settings", settings)
+        object.__setattr__(self, "_sections", sections or {})
+        object.__setattr__(self, "_values", {key: _initial(setting) for key, setting in settings.items()})
+
+    def __getattr__(self, key: str) -> Any:
+        sections: dict[str, Section] = object.__getattribute__(self, "_sections")
+        if key in sections:
+            return sections[key]
+        values: dict[str, Any] = object.__getattribute__(self, "_values")
+        if key in values:
+            return values[key]
+        if key.startswith("__"):
+            raise AttributeError(key)
+        raise self._unknown(key)
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        setting = self._settings.get(key)
+        if setting is None:
+            raise self._unknown(key)
+        if not setting.accepts(value):
+            wanted = " or ".join(t.__name__ for t in (setting.types or (type(setting.default),)))
+            raise ConfigError(
+                f"argand.{self._name}.{key} takes {wanted}, not {type(value).__name__} ({value!r})",
+                remedy=setting.help,
+            )
+        self._values[key] = value
+
+    def __dir__(self) -> list[str]:
+        return [*self._settings, *object.__getattribute__(self, "_sections"), "patch", "describe", "reset"]
+
+    def _unknown(self, key: str) -> ConfigError:
+        import difflib
+
+        close = difflib.get_close_matches(key, list(dir(self)), n=3)
+        hint = f"did you mean {', '.join(close)}?" if close else f"known names: {', '.join(sorted(self._settings))}"
+        return _UnknownSetting(f"argand.{self._name} has no setting {key!r}", remedy=hint)
+
+    def reset(self) -> None:
+        """Every setting back to its initial value."""
+        self._values.update({key: _initial(setting) for key, setting in self._settings.items()})
+        for section in object.__getattribute__(self, "_sections").values():
+            section.reset()
+
+    @contextlib.contextmanager
+    def patch(self, changes: dict[str, Any] | None = None, /, **kwargs: Any) -> Iterator[None]:
+        """Temporarily change settings; dotted names reach sections: `patch({"trace.enabled": True})`."""
+        saved: list[tuple[Section, str, Any]] = []
+        try:
+            for dotted, value in {**(changes or {}), **kwargs}.items():
+                *path, key = dotted.split(".")
+                section: Section = self
+                for part in path:
+                    section = getattr(section, part)
+                if key not in section._settings:
+                    raise section._unknown(key)
+                saved.append((section, key, section._values[key]))
+                setattr(section, key, value)
+            yield
+        finally:
+            for section, key, value in reversed(saved):
+                section._values[key] = value
+
+    def describe(self, prefix: str = "") -> list[tuple[str, Any, str]]:
+        """(dotted name, default, help) of every setting, for the documentation and `argand env`."""
+        rows = [(prefix + key, s.default, s.help) for key, s in self._settings.items()]
+        for name, section in object.__getattribute__(self, "_sections").items():
+            rows += section.describe(f"{prefix}{name}.")
+        return rows
+
+
+class _UnknownSetting(ConfigError, AttributeError):
+    """An AttributeError too, so that hasattr() and copy protocols behave."""
+
+
+def _initial(setting: Setting) -> Any:
+    for name in setting.env:
+        text = os.environ.get(name)
+        if text is not None:
+            return setting.from_env(text)
+    return setting.default
+
+
+def default_cache_dir() -> Path:
+    """`ARGAND_CACHE_DIR`, or the platform's user cache directory."""
+    explicit = config.cache_dir
+    if explicit:
+        return Path(explicit)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("argand"))
+
+
+_TRACE = {
+    "enabled": Setting(False, "Write the debug directory.", ("ARGAND_COMPILE_DEBUG", "TORCH_COMPILE_DEBUG")),
+}
+
+_CPP = {
+    "enable_kernel_profile": Setting(False, "Make every generated kernel appear by name in torch.profiler."),
+    "simdlen": Setting(-1, "Vector width in bits: -1 is what the CPU has, 0 generates scalar code."),
+    "threads": Setting(-1, "OpenMP threads of generated kernels: -1 follows torch.get_num_threads()."),
+    "min_parallel_work": Setting(32768, "Scalar operations below which a kernel runs on one thread."),
+    "cxx": Setting("", "The C++ compiler; empty tries $CXX, g++, clang++, c++.", ("ARGAND_CXX", "CXX")),
+}
+
+_ROOT = {
+    "disable": Setting(
+        False, "Make argand.compile return its argument unchanged.", ("ARGAND_DISABLE", "TORCH_COMPILE_DISABLE")
+    ),
+    "verbose": Setting(False, "Show argand's own stack trace in errors.", ("ARGAND_VERBOSE", "TORCHDYNAMO_VERBOSE")),
+    "suppress_errors": Setting(
+        False,
+        "Run a frame eagerly when capturing or compiling it fails.",
+        ("ARGAND_SUPPRESS_ERRORS", "TORCHDYNAMO_SUPPRESS_ERRORS"),
+    ),
+    "cache_size_limit": Setting(8, "Compiled versions of one code object before it runs eagerly."),
+    "debug_function": Setting(
+        "", "Capture only functions of this name.", ("ARGAND_DEBUG_FUNCTION", "TORCHDYNAMO_DEBUG_FUNCTION")
+    ),
+    "cache_dir": Setting("", "Where compiled kernels are kept; empty is the user's cache.", ("ARGAND_CACHE_DIR",)),
+    "cache": Setting(True, "Keep compiled kernels on disk."),
+    "capture_scalar_outputs": Setting(
+        False, "Capture Tensor.item() as a symbolic number instead of breaking the graph."
+    ),
+    "inline_limit": Setting(600, "Depth of inlined Python calls before the graph breaks."),
+    "output_code": Setting(False, "Print the generated code."),
+    "debug": Setting(False, "Print the native compiler's debug output."),
+    "log_level": Setting(30, "Level of argand's loggers (logging.WARNING).", types=(int,)),
+    "fallback_random": Setting(False, "Use eager's random number generation in compiled code."),
+    "verify_ir": Setting(False, "Run every IR's verifier after every pass.", ("ARGAND_VERIFY_IR",)),
+}
+
+config = Section("config", _ROOT, {"trace": Section("config.trace", _TRACE), "cpp": Section("config.cpp", _CPP)})
+
+
+class _ConfigModule(types.ModuleType):
+    """Lets `argand.config.name = value` reach the checked object although `argand.config` is also this module."""
+
+    def __getattr__(self, key: str) -> Any:
+        return getattr(config, key)
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key.startswith("__") or key in self.__dict__:
+            super().__setattr__(key, value)
+        else:
+            setattr(config, key, value)
+
+
+sys.modules[__name__].__class__ = _ConfigModule

@@ -1,0 +1,175 @@
+"""Error taxonomy: every failure says what, where and what next.
+
+`GraphBreak` is control flow inside capture; every other class may reach a user, and then carries the stage, the
+user's source line when one is known, one sentence of cause and one of remedy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class UserLine:
+    """A position in the user's program."""
+
+    filename: str
+    lineno: int
+    function: str
+    text: str = ""
+
+    def __str__(self) -> str:
+        head = f'File "{self.filename}", line {self.lineno}, in {self.function}'
+        return f"{head}\n    {self.text}" if self.text else head
+
+
+class ArgandError(Exception):
+    """Base of every error that argand raises on purpose.
+
+    Arguments:
+        cause: one sentence: what went wrong.
+        remedy: one sentence: what the user can do.
+        where: stack of user lines, outermost first.
+    """
+
+    stage = "argand"
+
+    def __init__(self, cause: str, *, remedy: str = "", where: tuple[UserLine, ...] = ()) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.remedy = remedy
+        self.where = where
+
+    def __str__(self) -> str:
+        parts = [self.cause]
+        if self.where:
+            parts.append("\nfrom user code:\n" + "\n".join(f"  {line}" for line in self.where))
+        if self.remedy:
+            parts.append(f"\nWhat to do: {self.remedy}")
+        return "\n".join(parts)
+
+
+class ConfigError(ArgandError, ValueError):
+    """An unknown setting, backend or log name, or a value of the wrong type."""
+
+    stage = "config"
+
+
+class Unsupported(ArgandError):
+    """With `fullgraph=True`: the program cannot be captured in one graph."""
+
+    stage = "capture"
+
+
+class CaptureError(ArgandError):
+    """Capture failed on a frame for a reason that is argand's fault, not the program's."""
+
+    stage = "capture"
+
+
+class InternalError(ArgandError):
+    """An invariant of argand does not hold: a bug in argand."""
+
+    stage = "internal"
+
+    def __init__(self, cause: str, *, remedy: str = "", where: tuple[UserLine, ...] = ()) -> None:
+        super().__init__(
+            cause,
+            remedy=remedy or "this is a bug in argand: please report it with the script",
+            where=where,
+        )
+
+
+class BackendCompilerFailed(ArgandError):
+    """A backend raised while compiling a captured graph; the original exception is `__cause__`."""
+
+    stage = "backend"
+
+    def __init__(self, backend: str, inner: BaseException, *, where: tuple[UserLine, ...] = ()) -> None:
+        super().__init__(
+            f"backend={backend!r} raised:\n{type(inner).__name__}: {inner}",
+            remedy='compile with backend="eager" to see whether capture alone works, or set '
+            "argand.config.suppress_errors = True to run the frame eagerly instead",
+            where=where,
+        )
+        self.backend = backend
+        self.inner = inner
+
+
+class AutogradError(ArgandError):
+    """A graph cannot be made functional (an unknown mutation, a data-dependent op, aliased inputs): run it eagerly."""
+
+    stage = "autograd"
+
+
+class VerificationError(InternalError):
+    """A graph broke a rule of its stage after a pass."""
+
+    stage = "passes"
+
+
+class LoweringError(ArgandError):
+    """A lowering failed on an ATen node."""
+
+    stage = "lower"
+
+
+class CppCompileError(ArgandError):
+    """The C++ compiler refused a generated kernel."""
+
+    stage = "codegen"
+
+
+class CacheError(ArgandError):
+    """A cache file could not be used (corrupt or not owned by the user)."""
+
+    stage = "runtime"
+
+
+@dataclass(slots=True)
+class BreakReason:
+    """Why a graph ended: the texts of one graph break.
+
+    Arguments:
+        kind: stable identifier of the kind of break, e.g. "data-dependent branch".
+        context: the objects involved, short, for the developer.
+        explanation: one or two sentences for the user.
+        hints: what the user can do, one sentence each.
+        where: user stack, outermost first.
+    """
+
+    kind: str
+    context: str
+    explanation: str
+    hints: tuple[str, ...] = ()
+    where: tuple[UserLine, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.kind}: {self.explanation}"]
+        if self.context:
+            lines.append(f"  context: {self.context}")
+        lines += [f"  hint: {hint}" for hint in self.hints]
+        lines += [f"  {line}" for line in self.where]
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class GraphBreak(BaseException):
+    """Raised inside capture to end the graph at the current instruction; never reaches the user.
+
+    A BaseException, so that `except Exception` in code that capture runs does not swallow it.
+    """
+
+    reason: BreakReason
+    skip_frame: bool = False
+    extra: dict[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return str(self.reason)
+
+
+def graph_break(
+    *, kind: str, context: str = "", explanation: str, hints: tuple[str, ...] = (), skip_frame: bool = False
+) -> GraphBreak:
+    """Build the one exception by which every graph break is raised (`raise graph_break(kind=...)`)."""
+    return GraphBreak(BreakReason(kind, context, explanation, hints), skip_frame)

@@ -1,0 +1,148 @@
+"""The loop program: what lowering makes, the scheduler fuses and code generation prints.
+
+A `Program` is a list of nodes over named buffers. A `LoopNode` is one loop nest, recorded as straight-line SSA
+(`LoopBody`); an `ExternNode` calls an ATen kernel. Index arithmetic is `graph.expr.Expr` throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.graph.expr import Expr, Var
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a statement came from, printed as a comment beside the generated code."""
+
+    fx_node: str  # name of the ATen FX node
+    fx_code: str  # that node as one line of code
+    user_line: str = ""  # "file.py:12 in forward: x = a + b"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A contiguous piece of memory with a default (dense) layout."""
+
+    name: str
+    dtype: torch.dtype
+    device: torch.device
+    size: tuple[Expr, ...]
+    stride: tuple[Expr, ...]  # of the allocation; may be a dense permutation (channels_last)
+    kind: str = "temp"  # "temp" | "input" | "constant"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A (possibly strided) view of a buffer, as handed to ATen kernels and returned to the caller."""
+
+    buffer: str
+    size: tuple[Expr, ...]
+    stride: tuple[Expr, ...]
+    offset: Expr
+    dtype: torch.dtype | None = None  # set when it views the buffer's bytes as another dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """The result of one statement of a loop body."""
+
+    id: int
+    op: str
+    args: tuple[Any, ...]  # Value | Expr | str | number | torch.dtype | LoopBlock, as the op's documentation says
+    dtype: torch.dtype
+    origin: Origin | None = None
+
+
+@dataclass(slots=True, eq=False)
+class LoopBlock:
+    """A straight-line list of statements with one result: the body of a `masked` op."""
+
+    statements: list[Value]
+    result: Value
+
+
+@dataclass(slots=True, eq=False)
+class LoopBody:
+    """One loop nest: `for vars: (for reduction_vars:) statements`.
+
+    `statements` is in execution order. Statements after the reductions (those that depend only on a reduction's
+    result and `vars`) run once per point of `vars`: their `args` reach the `reduction` Value. Kinds of statement are
+    documented in `lower.ops`.
+    """
+
+    vars: tuple[Var, ...]  # pointwise iteration variables, outermost first
+    sizes: tuple[Expr, ...]
+    reduction_vars: tuple[Var, ...]
+    reduction_sizes: tuple[Expr, ...]
+    statements: list[Value]
+
+
+@dataclass(slots=True, eq=False)
+class LoopNode:
+    """A loop nest that writes `outputs`."""
+
+    name: str
+    body: LoopBody
+    outputs: tuple[str, ...]  # buffers stored by the body
+    origins: tuple[Origin, ...] = ()
+    mutates: tuple[str, ...] = ()  # existing buffers that it updates in place (scatter): a write dependency
+
+
+@dataclass(slots=True, eq=False)
+class ExternNode:
+    """A call of an ATen kernel (or another callable) on tensors.
+
+    `args`/`kwargs` are nested lists/tuples/dicts of TensorRef, Expr (a size), and plain constants. `outputs` names one
+    buffer per tensor result, None where a result is not a tensor or not used. `out_variant`: when set, a callable
+    name (e.g. "torch.mm") that takes `out=` and writes into the preallocated first output. `reason` says why the op
+    has no lowering; it is emitted as a "fallback" event.
+    """
+
+    name: str
+    target: Callable[..., Any]  # OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[str | None, ...]
+    out_variant: str | None = None
+    mutates: tuple[str, ...] = ()
+    reason: str = ""
+    origins: tuple[Origin, ...] = ()
+
+
+Node = LoopNode | ExternNode
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """Everything that code generation needs for one graph."""
+
+    inputs: list[str]  # buffer names in call order; size symbols (ints) are Sym names
+    input_symbols: list[tuple[str, str, int]]  # (symbol, input buffer or "", dim): where each size symbol is read from
+    buffers: dict[str, Buffer]
+    constants: dict[str, torch.Tensor]
+    nodes: list[Node]
+    outputs: list[TensorRef | Expr | int | float | bool | None]
+    mutations: list[tuple[str, TensorRef]] = field(default_factory=list)  # input := value, after all nodes have run
+
+
+def statements_of(body: LoopBody) -> Sequence[Value]:
+    """All statements, those inside `masked` blocks included, in execution order."""
+    found: list[Value] = []
+
+    def visit(statements: Sequence[Value]) -> None:
+        for statement in statements:
+            for arg in statement.args:
+                if isinstance(arg, LoopBlock):
+                    visit(arg.statements)
+            found.append(statement)
+
+    visit(body.statements)
+    return found

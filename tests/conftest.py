@@ -1,0 +1,37 @@
+"""Every test starts from a clean argand: no compiled code, initial settings, two OpenMP threads at most."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True)
+def clean_argand() -> Iterator[None]:
+    yield
+    import sys
+
+    if "argand.api" in sys.modules:
+        import argand
+
+        argand.reset()
+        argand.config.reset()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests never read the user's kernel cache; one fresh directory a worker."""
+    before = os.environ.get("ARGAND_CACHE_DIR")
+    os.environ["ARGAND_CACHE_DIR"] = str(tmp_path_factory.mktemp("argand-cache"))
+    import argand
+
+    argand.config.reset()
+    yield
+    if before is None:
+        del os.environ["ARGAND_CACHE_DIR"]
+    else:
+        os.environ["ARGAND_CACHE_DIR"] = before
