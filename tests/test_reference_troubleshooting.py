@@ -28,7 +28,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "woo\n"
     assert explanation.graph_count == 3
     assert explanation.graph_break_count == 2
-    assert explanation.op_count == 6 - 1  # only one side of the branch runs
+    assert explanation.op_count == 6  # abs, add, truediv; sum, lt; mul
     assert len(explanation.graphs) == 3 and len(explanation.ops_per_graph) == 3 and len(explanation.out_guards) == 3
     text = str(explanation)
     assert 'print("woo")' in text and "if b.sum() < 0:" in text and __file__ in text

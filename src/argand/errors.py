@@ -120,6 +120,12 @@ class CppCompileError(ArgandError):
     stage = "codegen"
 
 
+class ToolchainMissing(ArgandError):
+    """There is no working C++ compiler."""
+
+    stage = "runtime"
+
+
 class CacheError(ArgandError):
     """A cache file could not be used (corrupt or not owned by the user)."""
 

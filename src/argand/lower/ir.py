@@ -101,7 +101,8 @@ class ExternNode:
     """A call of an ATen kernel (or another callable) on tensors.
 
     `args`/`kwargs` are nested lists/tuples/dicts of TensorRef, Expr (a size), and plain constants. `outputs` names one
-    buffer per tensor result, None where a result is not a tensor or not used. `out_variant`: when set, a callable
+    buffer per tensor result, None where a result is not a tensor or not used. A result's buffer has the strides that the
+    meta kernel promised: the host must compare them with what the kernel returned, and copy when they differ. `out_variant`: when set, a callable
     name (e.g. "torch.mm") that takes `out=` and writes into the preallocated first output. `reason` says why the op
     has no lowering; it is emitted as a "fallback" event.
     """

@@ -1,0 +1,349 @@
+"""The C core of argand: PEP 523 frame hook, per-code entry cache, guard trees, tensor metadata, kernel launcher.
+
+Nothing in here imports torch, and nothing here knows what a graph is. Values that cross the boundary are plain Python objects.
+"""
+
+from collections.abc import Callable, Sequence
+from types import CellType, CodeType, FunctionType
+from typing import Any, Final, TypeAlias, final, overload
+
+# --------------------------------------------------------------------------------------------------------------------
+# Frame hook
+# --------------------------------------------------------------------------------------------------------------------
+
+@final
+class Sentinel:
+    """The type of the values a callback can answer instead of an `Entry`."""
+
+    @property
+    def name(self) -> str: ...
+
+SKIP: Final[Sentinel]
+"""Callback answer: run this code eagerly from now on under this key; frames that it calls are still hooked."""
+SKIP_RECURSIVE: Final[Sentinel]
+"""Callback answer: as SKIP, and nothing called from this code is hooked either (for the dynamic extent of its frames)."""
+RUN_ONLY: Final[Sentinel]
+"""Callback answer: keep using the entries that exist under this key; a miss runs eagerly and no longer asks the callback."""
+
+@final
+class FrameInfo:
+    """What the callback is told about a frame that matched no entry. All attributes are read-only."""
+
+    @property
+    def code(self) -> CodeType: ...
+    @property
+    def func(self) -> FunctionType: ...
+    @property
+    def globals(self) -> dict[str, Any]: ...
+    @property
+    def builtins(self) -> dict[str, Any]: ...
+    @property
+    def closure(self) -> tuple[CellType, ...] | None: ...
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Raw arguments in localsplus order: positional, keyword-only, then the *args tuple, then the **kwargs dict."""
+    @property
+    def entries(self) -> int:
+        """How many live entries this code holds for the current key."""
+    @property
+    def failures(self) -> tuple[tuple[int, str, str], ...]:
+        """One (entry index, guard label, detail) for each entry of this key that was tried, in the order tried."""
+
+Answer: TypeAlias = None | Sentinel | Entry
+Callback: TypeAlias = Callable[[FrameInfo], Answer]
+
+@final
+class Entry:
+    """A transformed code object and the guards under which it may stand in for the frame's own code.
+
+    Args:
+        code: takes exactly the frame's raw arguments (see `FrameInfo.args`) as `co_argcount` positional parameters: no
+            *args, **kwargs or keyword-only flags, the same number of free variables as the original, not a generator.
+            Making an Entry marks this code as never to be captured itself.
+        guards: the guard tree; None makes an entry that runs once and is not stored.
+        key: compared by identity with the key of the region. Pass `_C.get_callback()[1]`'s object (or `FrameInfo`'s
+            region key, which the caller knows).
+        payload: any object; kept alive with the entry.
+
+    Raises:
+        TypeError: a wrong type, or code of the wrong shape.
+    """
+
+    def __init__(self, code: CodeType, guards: GuardTree | None, key: object, payload: object = None) -> None: ...
+    @property
+    def code(self) -> CodeType: ...
+    @property
+    def guards(self) -> GuardTree | None: ...
+    @property
+    def key(self) -> Any: ...
+    @property
+    def payload(self) -> Any: ...
+    @property
+    def hits(self) -> int:
+        """How often the guards matched (the run right after its making is not counted)."""
+    @property
+    def last_failure(self) -> tuple[int, str, str] | None:
+        """(guard index, label, detail) of the last time these guards were the reason for asking the callback."""
+    @property
+    def alive(self) -> bool:
+        """False once an object that the guards refer to weakly is gone: the entry can never match again."""
+
+@final
+class Region:
+    """A callable that runs `fn` as `run_with_callback(callback, key, fn, args, kwargs)` does, without the Python wrapper.
+
+    Binds like a function when found on a class. Has a `__dict__`, so `functools.update_wrapper` works on it.
+    """
+
+    def __init__(self, callback: Callback | None, key: object, fn: Callable[..., Any]) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Region: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None, /) -> Callable[..., Any]: ...
+    @property
+    def callback(self) -> Callback | None: ...
+    @property
+    def key(self) -> Any: ...
+    @property
+    def fn(self) -> Callable[..., Any]: ...
+
+def run_with_callback(
+    callback: Callback | None,
+    key: object,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    /,
+) -> Any:
+    """Calls `fn(*args, **kwargs)` with this thread's frames answered by `callback` under `key`.
+
+    `callback=None` switches capture off inside. The state before is restored however fn ends. Guards of code seen before
+    are checked in C; `callback(frame_info)` runs only on a miss, with capture switched off, and answers:
+
+    * None: run this frame eagerly now, remember nothing;
+    * `SKIP`, `SKIP_RECURSIVE`, `RUN_ONLY`: remembered for this code and key;
+    * an `Entry`: stored in front and run without evaluating its guards (guards None: run once, not stored).
+
+    An exception from the callback goes to whoever called the frame. Any other answer raises TypeError there.
+    """
+
+def set_callback(callback: Callback | None, key: object = None, /) -> tuple[Callback | None, Any]:
+    """Sets this thread's callback and key until set again; returns the pair before. Prefer `run_with_callback`."""
+
+def get_callback() -> tuple[Callback | None, Any]:
+    """This thread's current callback and key. While a callback runs: (None, None)."""
+
+def is_hook_installed() -> bool:
+    """Whether the interpreter's eval-frame function is argand's at this moment."""
+
+def code_entries(code: CodeType, /) -> list[Entry]:
+    """The stored entries of a code object, of every key, in the order in which they are tried."""
+
+def code_mode(code: CodeType, key: object, /) -> Sentinel | None:
+    """SKIP, SKIP_RECURSIVE or RUN_ONLY where this is remembered for (code, key) or for the code under any key; else None."""
+
+def reset_code(code: CodeType, /) -> None:
+    """Forgets the entries and remembered answers of a code object. A transformed code stays exempt from capture."""
+
+def skip_code(code: CodeType, /, recursive: bool = False) -> None:
+    """Never capture this code under any key (recursive: nor anything that it calls), until `reset_code`."""
+
+def reset_all() -> int:
+    """`reset_code` for every code object seen; returns how many held anything."""
+
+# --------------------------------------------------------------------------------------------------------------------
+# Guards
+# --------------------------------------------------------------------------------------------------------------------
+
+@final
+class GuardTree:
+    """Where guarded values come from (nodes) and what must hold of them (checks). Node 0 is the frame.
+
+    A tree never raises when evaluated: a missing attribute or key, or an exception inside a check, is a failed guard
+    (only exceptions outside `Exception`, such as KeyboardInterrupt, propagate). On one node, checks run before children
+    are fetched, so a "type" check protects what is below it. Siblings may be visited in any order (cheap ones first).
+
+    Accessors of `child`:
+
+    ==================  ======================================================================================
+    "local", i          frame argument i (`FrameInfo.args[i]`); parent must be 0
+    "global", name      the frame's globals; parent must be 0
+    "builtin", name     the frame's builtins; parent must be 0
+    "closure", i        contents of free variable i; parent must be 0
+    "const", obj        obj itself (held strongly); parent must be 0
+    "attr", name        getattr(value, name)
+    "type"              type(value)
+    "type_attr", name   raw lookup along the MRO of a class (value must be a class), no descriptors run
+    "instance_dict"     the object's own __dict__ ("module_dict" is the same for modules)
+    "dict_item", key    raw item of a dict or dict subclass
+    "dict_key", i       i-th key of a dict in its order
+    "sequence_item", i  raw item of a list or tuple (or subclass); negative counts from the end
+    "getitem", key      value[key]
+    "len"               len(value), as an int
+    "iter_list"         list(value)
+    "call", fn          fn(value)
+    "func_code", "func_defaults", "func_kwdefaults", "func_globals"     of a Python function
+    "func_closure", i   contents of closure cell i of a Python function
+    "cell_contents"     contents of a cell
+    "method_self", "method_func"                                        of a bound method
+    "tensor_size", d / "tensor_stride", d                               of a tensor, as an int
+    ==================  ======================================================================================
+
+    Kinds of `check` and their arguments:
+
+    ====================  ====================================================================================
+    "type"(cls)           type(value) is cls (held weakly)
+    "type_version"(cls)   type(value) is cls, and neither cls nor a base was modified since the check was made. The
+                          value itself may be cls (when value is a class that is cls: the class itself is checked)
+    "isinstance"(cls)     isinstance(value, cls)
+    "id"(obj)             value is obj (obj held weakly where it can be: dies with it)
+    "not_id"(obj)         value is not obj
+    "equals"(const)       same exact type and equal, through containers; NaN equals NaN, 0.0 differs from -0.0.
+                          dicts must agree in order too, sets not. The constant is copied when the check is made
+    "is_none"() / "not_none"()
+    "truth"(bool)         bool(value) is the given bool
+    "len"(n)              len(value) == n
+    "dict_keys"(tuple)    the keys of a dict, in order, each exactly equal
+    "has_key"(key) / "not_has_key"(key)       of a dict (raw) or anything with `in`
+    "has_attr"(name) / "not_has_attr"(name)   runs user code only where a class defines __getattr__/__getattribute__
+    "int_range"(lo, hi)   an int (not bool) with lo <= value <= hi; None leaves a side open
+    "call"(fn, expected)  fn(value) equals expected, compared as "equals" does
+    "global_state"(((fn, expected), ...))     each fn() equals expected; on node 0
+    "tensor"(cls, dtype, device, requires_grad, dispatch_keys, sizes, strides, flags)
+                          see `tensor_guard_args`
+    "same_object"(other)  value is the value of node `other`
+    "distinct"([nodes])   the values of the nodes are pairwise different objects (give it on node 0)
+    "python"(fn, [nodes]) fn(*values of the nodes) is truthy (give it on node 0)
+    ====================  ====================================================================================
+    """
+
+    def __init__(self) -> None: ...
+    def child(self, parent: int, accessor: str, arg: object = None, /) -> int:
+        """The node reached from `parent` by `accessor` (the same node when asked again).
+
+        Raises:
+            ValueError: unknown accessor, no such parent, or an accessor that must hang on the root.
+            TypeError: an argument of the wrong type.
+        """
+    def check(self, node: int, kind: str, /, *args: Any, label: str = ...) -> int:
+        """Adds a check and returns its index (its place in `describe()`); an identical repeated check is not added.
+
+        Raises:
+            ValueError, TypeError: unknown kind or node, wrong arguments, a constant that cannot be copied.
+        """
+    def evaluate(
+        self,
+        args: tuple[Any, ...],
+        globals: dict[str, Any] | None = None,
+        builtins: dict[str, Any] | None = None,
+        closure: tuple[CellType, ...] | None = None,
+    ) -> bool | tuple[int, str, str]:
+        """True, or (guard index, label, detail) of the first guard that failed. Never False."""
+    def matches(
+        self,
+        args: tuple[Any, ...],
+        globals: dict[str, Any] | None = None,
+        builtins: dict[str, Any] | None = None,
+        closure: tuple[CellType, ...] | None = None,
+    ) -> bool:
+        """Like `evaluate`, without making the explanation (what the hook does)."""
+    def describe(self) -> list[str]:
+        """The labels of the checks, in the order in which they were added."""
+    def source(self, node: int, /) -> str:
+        """A readable path of a node, such as `local[0].attr('weight')`."""
+    def checks_of(self, node: int, /) -> list[tuple[int, str]]:
+        """(index, kind) of the checks on a node."""
+    @property
+    def num_guards(self) -> int: ...
+    @property
+    def num_nodes(self) -> int: ...
+    @property
+    def dead(self) -> bool:
+        """True once an object held weakly by an "id" or "type" check is gone: the tree can never match again."""
+
+def exact_equal(a: object, b: object, /) -> bool:
+    """The comparison of the "equals" check."""
+
+# --------------------------------------------------------------------------------------------------------------------
+# Tensors
+# --------------------------------------------------------------------------------------------------------------------
+
+TENSOR_INFERENCE: Final[int]
+"""Flag of a "tensor" check: the tensor must be an inference tensor (without it: must not be one)."""
+TENSOR_ANY_INFERENCE: Final[int]
+"""Flag of a "tensor" check: do not look whether the tensor is an inference tensor."""
+
+def set_exchange_api(capsule: object, tensor_type: type | None = None, /) -> None:
+    """Registers `torch.Tensor.__dlpack_c_exchange_api__`; `tensor_type` defaults to torch.Tensor's. Call once, cheap to repeat.
+
+    Raises:
+        ValueError: not such a capsule, or of another major version.
+        RuntimeError: tensor_type left out and torch not imported.
+    """
+
+def has_exchange_api() -> bool: ...
+def tensor_guard_args(
+    tensor: Any,
+    dynamic_dims: Sequence[int] | None = (),
+    dynamic_strides: Sequence[int] | None = (),
+    /,
+) -> tuple[Any, ...]:
+    """The arguments of a "tensor" check that `tensor` passes: `tree.check(n, "tensor", *tensor_guard_args(t), label=...)`.
+
+    `dynamic_dims`: dims whose size is left open; None leaves rank and sizes open. `dynamic_strides` likewise.
+    The tuple is (cls, dtype, device, requires_grad, dispatch_keys, sizes, strides, flags): `dispatch_keys` is None for an
+    ordinary strided tensor (then class, dtype, device, layout and the absence of conj, neg, zero and inference tell all, and
+    the check is fast), else the raw key set, compared through attributes (sparse, meta, quantized, conj, nested...).
+    `sizes`/`strides`: a tuple with None in the open places, or None for everything open (strides: also where there are none).
+    """
+
+def tensor_data_ptr(tensor: Any, /) -> int:
+    """Address of the first element. TypeError where it is not a tensor with plain memory."""
+
+def tensor_info(tensor: Any, /) -> tuple[int, int, int, int, int, tuple[int, ...], tuple[int, ...], int]:
+    """(DLPack type code, bits, lanes, DLPack device type, device id, sizes, strides, data pointer)."""
+
+# --------------------------------------------------------------------------------------------------------------------
+# Launcher
+# --------------------------------------------------------------------------------------------------------------------
+
+@final
+class Kernel:
+    """`void fn(void **ptrs, const int64_t *ints)` at an address, callable as `kernel(t0, ..., i0, ...)`.
+
+    Args:
+        address: of the C function. The caller keeps the library loaded (`owner` is kept alive for that).
+        name: for messages and profiles.
+        num_tensors: how many tensors (or ints taken as raw addresses, or None for a null pointer) come first.
+        num_ints: how many int64 follow.
+        release_gil: let other threads run meanwhile (worth it above some microseconds).
+        owner: any object to keep alive with the kernel.
+
+    Calling raises TypeError on a wrong number or type of arguments, OverflowError on an int beyond 64 bits.
+    """
+
+    def __init__(
+        self,
+        address: int,
+        name: str,
+        num_tensors: int,
+        num_ints: int,
+        release_gil: bool = False,
+        owner: object = None,
+    ) -> None: ...
+    def __call__(self, *args: Any) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def num_tensors(self) -> int: ...
+    @property
+    def num_ints(self) -> int: ...
+    @property
+    def release_gil(self) -> bool: ...
+    @property
+    def owner(self) -> Any: ...
+    @property
+    def calls(self) -> int: ...

@@ -1,0 +1,12 @@
+"""The C core: what enters is a thread's frames and plain Python objects, what leaves is transformed code that runs in their place.
+
+The extension `argand._core._C` (its interface with docstrings is `_C.pyi`) holds four things that must be fast:
+
+* the PEP 523 frame hook with its per-code cache of entries (`run_with_callback`, `Region`, `Entry`);
+* guard trees, which decide in C whether an entry fits a frame (`GuardTree`);
+* tensor metadata through the DLPack C exchange API (`tensor_guard_args`, `tensor_info`);
+* the kernel launcher (`Kernel`).
+
+It includes no torch header, imports no torch, and is at the bottom of the layers with `events`, `config` and `errors`.
+`hook_compat.h` is the only file that reads CPython's internal headers.
+"""

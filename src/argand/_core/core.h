@@ -1,0 +1,202 @@
+/* Shared declarations of the extension. All of it runs under the GIL unless said otherwise. */
+#ifndef ARGAND_CORE_H
+#define ARGAND_CORE_H
+
+#ifndef PY_SSIZE_T_CLEAN
+#define PY_SSIZE_T_CLEAN
+#endif
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <structmember.h>
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* ---- frames ---------------------------------------------------------------------------------------------------- */
+
+/* The part of a frame that guards can see. All references are borrowed from the frame. */
+typedef struct {
+    PyObject *const *args; /* nargs raw arguments */
+    Py_ssize_t nargs;
+    PyObject *globals;  /* dict or NULL */
+    PyObject *builtins; /* dict or NULL */
+    PyObject *closure;  /* tuple of cells or NULL */
+} FrameView;
+
+/* Number of leading localsplus slots that hold arguments when a frame of this code starts. */
+static inline Py_ssize_t
+code_total_args(PyCodeObject *code)
+{
+    return code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) +
+           !!(code->co_flags & CO_VARKEYWORDS);
+}
+
+/* ---- per-code cache (cache.c) ---------------------------------------------------------------------------------- */
+
+typedef enum { MODE_NONE = 0, MODE_SKIP, MODE_SKIP_RECURSIVE, MODE_RUN_ONLY } CodeMode;
+
+typedef struct CodeCache CodeCache;
+
+typedef struct Entry {
+    PyObject_HEAD
+    PyObject *code;
+    PyObject *guards; /* GuardTree or None */
+    PyObject *key;
+    PyObject *payload;
+    PyObject *last_failure; /* tuple or NULL */
+    PyObject *func;         /* cached function object, or NULL */
+    unsigned long long hits;
+    CodeCache *owner;   /* the cache that lists this entry, or NULL */
+    struct Entry *next; /* strong; the list is the owner's */
+} Entry;
+
+typedef struct {
+    PyObject *key; /* strong */
+    CodeMode mode;
+} KeyMode;
+
+struct CodeCache {
+    PyCodeObject *code; /* borrowed: the cache dies with the code */
+    CodeCache *reg_prev, *reg_next;
+    Entry *head;
+    KeyMode *modes;
+    int num_modes;
+    unsigned version; /* changes whenever the entry list does */
+    CodeMode all_keys;
+    bool transformed; /* made by us: never captured */
+};
+
+extern PyTypeObject Entry_Type;
+extern PyTypeObject Sentinel_Type;
+extern PyObject *sentinels[4]; /* indexed by CodeMode; [0] is NULL */
+
+int cache_init(void);
+CodeCache *cache_get(PyCodeObject *code);          /* NULL when none */
+CodeCache *cache_get_or_create(PyCodeObject *code); /* NULL with an exception */
+CodeMode cache_mode_slow(const CodeCache *cache, PyObject *key);
+int cache_set_mode(CodeCache *cache, PyObject *key, CodeMode mode);
+int cache_insert(CodeCache *cache, Entry *entry);
+/* 1: *found is a new reference; 0: nothing matches; -1: exception. */
+int cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **found);
+/* New tuple of (index, label, detail); drops dead entries; *live counts the others. */
+PyObject *cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t *live);
+int sentinel_mode(PyObject *obj); /* MODE_NONE when obj is no sentinel */
+extern PyMethodDef cache_methods[];
+
+static inline CodeMode
+cache_mode(const CodeCache *cache, PyObject *key)
+{
+    if (cache->transformed) {
+        return MODE_SKIP;
+    }
+    if (LIKELY(cache->all_keys == MODE_NONE && cache->num_modes == 0)) {
+        return MODE_NONE;
+    }
+    return cache_mode_slow(cache, key);
+}
+
+/* ---- hook (hook.c) --------------------------------------------------------------------------------------------- */
+
+extern PyTypeObject FrameInfo_Type;
+extern PyTypeObject Region_Type;
+extern PyMethodDef hook_methods[];
+int hook_init(void);
+
+/* ---- guards (guards.c, guard_nodes.c, guard_checks.c) ---------------------------------------------------------- */
+
+extern PyTypeObject GuardTree_Type;
+/* 1: holds; 0: a guard failed; -1: an exception outside Exception. */
+int guard_tree_match(PyObject *tree, const FrameView *view);
+/* New reference: True or (index, label, detail); NULL with an exception outside Exception. */
+PyObject *guard_tree_explain(PyObject *tree, const FrameView *view);
+bool guard_tree_dead(PyObject *tree);
+
+/* ---- exact equality (equality.c) ------------------------------------------------------------------------------- */
+
+int exact_equal(PyObject *a, PyObject *b);   /* 1, 0, or -1 with an exception */
+PyObject *snapshot_value(PyObject *value);   /* private copy of the containers; TypeError where it cannot be made */
+PyObject *short_repr(PyObject *value);       /* never fails for other reasons than memory */
+
+/* ---- tensors (tensor_meta.c) ----------------------------------------------------------------------------------- */
+
+typedef struct {
+    void *data;
+    int32_t device_type, device_id;
+    int32_t ndim;
+    uint8_t dtype_code, dtype_bits;
+    uint16_t dtype_lanes;
+    int64_t *sizes;
+    int64_t *strides;
+    uint64_t byte_offset;
+} TensorView; /* the layout of DLPack's DLTensor */
+
+typedef int (*TensorViewFn)(void *py_object, TensorView *out);
+extern TensorViewFn tensor_view_fn; /* NULL until set_exchange_api */
+int tensor_type_ok(PyObject *obj);  /* is it of the registered tensor class? no exception */
+int tensor_view(PyObject *obj, TensorView *out); /* 0, or -1 with TypeError/RuntimeError */
+
+typedef struct TensorSpec TensorSpec;
+TensorSpec *tensor_spec_new(PyObject *const *args, Py_ssize_t nargs); /* the arguments after cls; NULL with exception */
+void tensor_spec_free(TensorSpec *spec);
+int tensor_spec_visit(TensorSpec *spec, visitproc visit, void *arg);
+int tensor_spec_match(const TensorSpec *spec, PyObject *obj);         /* obj is of the right class: 1, 0, -1 */
+PyObject *tensor_spec_detail(const TensorSpec *spec, PyObject *obj);  /* new str or NULL with exception */
+bool tensor_spec_same(const TensorSpec *a, const TensorSpec *b);
+enum { TENSOR_INFERENCE = 1, TENSOR_ANY_INFERENCE = 2 }; /* flags of a "tensor" check */
+int tensor_init(void);
+extern PyMethodDef tensor_methods[];
+
+/* ---- launcher (launcher.c) ------------------------------------------------------------------------------------- */
+
+extern PyTypeObject Kernel_Type;
+
+/* ---- small helpers --------------------------------------------------------------------------------------------- */
+
+/* Takes the current exception out of the thread (owned reference to the instance, NULL when none) and puts it back. */
+static inline PyObject *
+take_exception(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    if (type == NULL) {
+        return NULL;
+    }
+    PyErr_NormalizeException(&type, &value, &tb);
+    if (tb != NULL) {
+        PyException_SetTraceback(value, tb);
+    }
+    Py_XDECREF(tb);
+    Py_DECREF(type);
+    return value;
+#endif
+}
+
+static inline void
+put_exception(PyObject *exc)
+{
+    if (exc == NULL) {
+        return;
+    }
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(exc);
+#else
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(exc)), exc, PyException_GetTraceback(exc));
+#endif
+}
+
+/* What a weak or strong identity refers to: borrowed, NULL when dead. */
+static inline PyObject *
+identity_target(PyObject *ref, bool weak)
+{
+    if (!weak) {
+        return ref;
+    }
+    PyObject *obj = ((PyWeakReference *)ref)->wr_object;
+    return obj == Py_None ? NULL : obj;
+}
+
+#endif

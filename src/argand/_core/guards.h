@@ -1,0 +1,180 @@
+/* Inside of a guard tree; shared by guards.c (building, walking), guard_nodes.c (fetching) and guard_checks.c (checking). */
+#ifndef ARGAND_GUARDS_H
+#define ARGAND_GUARDS_H
+
+#include "core.h"
+
+typedef enum {
+    ACC_ROOT = 0,
+    ACC_LOCAL,
+    ACC_GLOBAL,
+    ACC_BUILTIN,
+    ACC_CLOSURE,
+    ACC_CONST,
+    ACC_ATTR,
+    ACC_TYPE,
+    ACC_TYPE_ATTR,
+    ACC_INSTANCE_DICT,
+    ACC_DICT_ITEM,
+    ACC_DICT_KEY,
+    ACC_SEQUENCE_ITEM,
+    ACC_GETITEM,
+    ACC_LEN,
+    ACC_ITER_LIST,
+    ACC_CALL,
+    ACC_FUNC_CODE,
+    ACC_FUNC_DEFAULTS,
+    ACC_FUNC_KWDEFAULTS,
+    ACC_FUNC_GLOBALS,
+    ACC_FUNC_CLOSURE,
+    ACC_CELL_CONTENTS,
+    ACC_METHOD_SELF,
+    ACC_METHOD_FUNC,
+    ACC_TENSOR_SIZE,
+    ACC_TENSOR_STRIDE,
+    NUM_ACCESSORS
+} Accessor;
+
+typedef enum { ARG_NONE, ARG_INDEX, ARG_NAME, ARG_OBJECT, ARG_CALLABLE } ArgKind;
+
+typedef struct {
+    const char *name;
+    ArgKind arg;
+    bool on_root; /* must hang on the root (the others must not) */
+    int cost;     /* rough nanoseconds, for the order of siblings */
+} AccessorInfo;
+
+extern const AccessorInfo accessor_table[NUM_ACCESSORS];
+
+typedef struct {
+    Accessor accessor;
+    int parent;
+    int last_check;   /* the check added last on this node, -1 */
+    Py_ssize_t index; /* ARG_INDEX */
+    Py_hash_t hash;   /* of a dict key */
+    PyObject *arg;    /* strong or NULL */
+} Node;
+
+typedef enum {
+    CHECK_TYPE = 0,
+    CHECK_ID,
+    CHECK_NOT_ID,
+    CHECK_EQUALS,
+    CHECK_IS_NONE,
+    CHECK_NOT_NONE,
+    CHECK_TRUTH,
+    CHECK_LEN,
+    CHECK_DICT_KEYS,
+    CHECK_HAS_KEY,
+    CHECK_NOT_HAS_KEY,
+    CHECK_HAS_ATTR,
+    CHECK_NOT_HAS_ATTR,
+    CHECK_TYPE_VERSION,
+    CHECK_ISINSTANCE,
+    CHECK_INT_RANGE,
+    CHECK_CALL,
+    CHECK_GLOBAL_STATE,
+    CHECK_TENSOR,
+    CHECK_SAME_OBJECT, /* from here on: relational, evaluated when every node has been reached */
+    CHECK_DISTINCT,
+    CHECK_PYTHON,
+    NUM_KINDS
+} CheckKind;
+
+static inline bool
+is_relational(CheckKind kind)
+{
+    return kind >= CHECK_SAME_OBJECT;
+}
+
+typedef struct {
+    const char *name;
+    int min_args, max_args;
+    int cost;
+} KindInfo;
+
+extern const KindInfo kind_table[NUM_KINDS];
+
+typedef struct {
+    CheckKind kind;
+    bool weak; /* a is a weak reference to the object meant */
+    bool open_low, open_high;
+    int node;
+    int prev_on_node; /* the check added before this one on the same node, -1 */
+    int num_nodes;
+    int *nodes; /* relational: the nodes compared */
+    unsigned int version_tag;
+    long long low, high; /* int_range; low also: len, truth */
+    Py_hash_t hash;
+    PyObject *a, *b; /* strong or NULL */
+    PyObject *label;
+    TensorSpec *tensor;
+} Check;
+
+/* One node as evaluated: nodes in depth-first order, their checks next to each other. */
+typedef struct {
+    Accessor accessor;
+    int end;         /* index after the subtree */
+    int check_begin; /* into plan.checks */
+    int check_end;
+    int slot;        /* where a relational check finds the value; -1 */
+    int first_check; /* the guard to name when this node cannot be fetched */
+    Py_ssize_t index;
+    Py_hash_t hash;
+    PyObject *arg; /* borrowed from the node */
+} PlanNode;
+
+typedef struct {
+    PlanNode *nodes;
+    int num_nodes;
+    int *checks; /* indices into tree->checks, grouped by plan node */
+    int num_checks;
+    int *late; /* global_state and relational checks, in order of cost */
+    int num_late;
+    int *slot_of; /* per tree node, -1 when it has none */
+    int num_slots;
+} Plan;
+
+typedef struct {
+    PyObject_HEAD
+    Node *nodes;
+    int num_nodes, cap_nodes;
+    Check *checks;
+    int num_checks, cap_checks;
+    PyObject *node_index; /* dict: (parent, accessor, arg key) -> node */
+    Plan *plan;           /* NULL: must be made again */
+    bool cleared;         /* by the garbage collector: never holds again */
+    int in_use;           /* evaluations under way: no building meanwhile */
+} GuardTree;
+
+/* One evaluation. */
+typedef struct {
+    GuardTree *tree;
+    const FrameView *view;
+    PyObject **slots; /* owned references */
+    bool explain;
+    int failed;       /* index of the guard that failed */
+    PyObject *detail; /* when explaining: owned str */
+} Walk;
+
+/* guard_nodes.c */
+int node_parse(Node *node, PyObject *arg);                    /* 0 or -1 with exception */
+PyObject *node_fetch_root(const PlanNode *node, Walk *walk);  /* new reference, or NULL with or without exception */
+PyObject *node_fetch(const PlanNode *node, PyObject *parent); /* likewise */
+PyObject *node_missing_detail(const PlanNode *node, PyObject *parent);
+PyObject *node_source(const GuardTree *tree, int index);
+
+/* guard_checks.c */
+int check_parse(GuardTree *tree, Check *check, PyObject *const *args, Py_ssize_t nargs); /* 0 or -1 */
+void check_release(Check *check);
+bool check_same(const Check *a, const Check *b);
+int check_match(const Check *check, PyObject *obj, Walk *walk); /* 1, 0, -1 with exception */
+PyObject *check_detail(const Check *check, PyObject *obj, Walk *walk);
+
+static inline bool
+check_dead(const Check *check)
+{
+    return check->weak && check->kind != CHECK_NOT_ID && identity_target(check->a, true) == NULL;
+}
+
+#endif

@@ -1,0 +1,700 @@
+/* The PEP 523 frame hook: which frames are looked up, what happens on a hit and on a miss, and regions. */
+#include "hook_compat.h"
+
+#include "core.h"
+
+#include <pthread.h>
+
+/* ---- thread state ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *callback; /* strong; NULL: nothing is captured in this thread */
+    PyObject *key;      /* strong; NULL with callback */
+    void *forwarding;   /* the frame that was handed to the eval function below ours */
+    int busy;           /* guards are being evaluated: frames that they start run untouched */
+    int depth;          /* hooked frames under way: each is a nested call of the interpreter on the C stack */
+} ThreadState;
+
+static _Thread_local ThreadState tls;
+
+/* Number of threads whose callback is set; the hook is installed while it is not zero. */
+static int active_threads = 0;
+static _PyFrameEvalFunction base_eval = NULL; /* what was installed before us */
+
+static PyObject *eval_hook(PyThreadState *tstate, InterpreterFrame *frame, int throwflag);
+
+static void
+install_hook(PyInterpreterState *interp)
+{
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interp);
+    if (current != eval_hook) {
+        base_eval = current;
+        _PyInterpreterState_SetEvalFrameFunc(interp, eval_hook);
+    }
+}
+
+static void
+uninstall_hook(PyInterpreterState *interp)
+{
+    /* When another hook was put on top of ours it still calls us as its base: leave both, we pass everything on. */
+    if (_PyInterpreterState_GetEvalFrameFunc(interp) == eval_hook) {
+        _PyInterpreterState_SetEvalFrameFunc(interp, base_eval);
+    }
+}
+
+static inline void
+enter_active(void)
+{
+    active_threads++;
+    /* Looked at on every entry, not only the first: another hook may have restored what it found before us. */
+    install_hook(PyInterpreterState_Get());
+}
+
+static inline void
+leave_active(void)
+{
+    if (--active_threads == 0) {
+        uninstall_hook(PyInterpreterState_Get());
+    }
+}
+
+/* Exchanges the thread's callback and key with the given references. */
+static inline void
+swap_state(PyObject **callback, PyObject **key)
+{
+    PyObject *old_callback = tls.callback, *old_key = tls.key;
+    tls.callback = *callback;
+    tls.key = *key;
+    *callback = old_callback;
+    *key = old_key;
+    if ((old_callback != NULL) != (tls.callback != NULL)) {
+        if (old_callback == NULL) {
+            enter_active();
+        }
+        else {
+            leave_active();
+        }
+    }
+}
+
+static void
+after_fork_in_child(void)
+{
+    active_threads = tls.callback != NULL; /* the other threads are gone */
+}
+
+/* ---- running frames -------------------------------------------------------------------------------------------- */
+
+static PyObject *
+run_frame(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
+{
+    if (LIKELY(base_eval == _PyEval_EvalFrameDefault || base_eval == NULL)) {
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+    if (tls.forwarding == frame) { /* the function below ours came back to us with the same frame */
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+    void *outer = tls.forwarding;
+    tls.forwarding = frame;
+    PyObject *result = base_eval(tstate, frame, throwflag);
+    tls.forwarding = outer;
+    return result;
+}
+
+/* With a hook, CPython cannot run a Python-to-Python call in the same C frame. So that deep recursion does not end where it
+ * would not without us (3.12 allows some 750 such calls, 3.11 runs out of C stack), frames below this depth run unhooked. */
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030D0000
+#define MAX_DEPTH 400
+#else
+#define MAX_DEPTH 2000
+#endif
+
+/* Runs the frame with capture off in this thread until it returns. */
+static PyObject *
+run_frame_disabled(PyThreadState *tstate, InterpreterFrame *frame)
+{
+    PyObject *callback = NULL, *key = NULL;
+    swap_state(&callback, &key);
+    PyObject *result = run_frame(tstate, frame, 0);
+    swap_state(&callback, &key);
+    Py_XDECREF(callback);
+    Py_XDECREF(key);
+    return result;
+}
+
+/* Runs the frame with the frames that it calls hooked. */
+static PyObject *
+run_frame_hooked(PyThreadState *tstate, InterpreterFrame *frame)
+{
+    ThreadState *t = &tls;
+    if (UNLIKELY(t->depth >= MAX_DEPTH)) {
+        return run_frame_disabled(tstate, frame);
+    }
+    t->depth++;
+    PyObject *result = run_frame(tstate, frame, 0);
+    t->depth--;
+    return result;
+}
+
+#if EVAL_OWNS_FRAME
+static PyObject *stub_code = NULL; /* code of a function that returns None */
+
+#if PY_VERSION_HEX < 0x030D0000
+/* Frees a frame that opens its data stack chunk. CPython 3.12 exports nothing that frees a chunk, so the default eval
+ * function gets the frame with a body that only returns. */
+static void
+pop_by_running_stub(PyThreadState *tstate, InterpreterFrame *frame)
+{
+    PyObject *old = (PyObject *)frame->f_code;
+    frame->f_code = (PyCodeObject *)Py_NewRef(stub_code);
+    frame->prev_instr = _PyCode_CODE(frame->f_code) - 1;
+    Py_DECREF(old);
+    tstate->tracing++; /* the stub is nobody's business */
+    PyObject *result = _PyEval_EvalFrameDefault(tstate, frame, 0);
+    tstate->tracing--;
+    Py_XDECREF(result);
+}
+#endif
+
+/* Releases what a frame that never ran holds, and takes it off the data stack. A pending exception stays. */
+static void
+discard_frame(PyThreadState *tstate, InterpreterFrame *frame)
+{
+    for (int i = 0; i < frame->stacktop; i++) {
+        Py_CLEAR(frame->localsplus[i]);
+    }
+    Py_CLEAR(frame->f_locals);
+#if PY_VERSION_HEX < 0x030D0000
+    if (UNLIKELY((PyObject **)frame == &tstate->datastack_chunk->data[0])) {
+        PyObject *pending = take_exception();
+        pop_by_running_stub(tstate, frame);
+        if (pending != NULL) {
+            PyErr_Clear();
+            put_exception(pending);
+        }
+        return;
+    }
+#endif
+    Py_DECREF(frame->f_funcobj);
+    Py_DECREF(FRAME_CODE(frame));
+#if PY_VERSION_HEX >= 0x030D0000
+    _PyThreadState_PopFrame(tstate, frame);
+#else
+    tstate->datastack_top = (PyObject **)frame;
+#endif
+}
+#else
+static inline void
+discard_frame(PyThreadState *Py_UNUSED(tstate), InterpreterFrame *Py_UNUSED(frame))
+{
+}
+#endif
+
+/* Whether a globals dict belongs to an imported module: then a cached function does not prolong its life. */
+static bool
+globals_of_module(PyObject *globals)
+{
+    PyObject *name = PyDict_GetItemString(globals, "__name__");
+    PyObject *modules = PyImport_GetModuleDict();
+    if (name == NULL || modules == NULL) {
+        return false;
+    }
+    PyObject *module = PyDict_GetItemWithError(modules, name);
+    if (module == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    return PyModule_Check(module) && PyModule_GetDict(module) == globals;
+}
+
+static PyFunctionObject *
+make_function(PyObject *code, PyFunctionObject *original)
+{
+    PyFunctionObject *func = (PyFunctionObject *)PyFunction_New(code, original->func_globals);
+    if (func == NULL) {
+        return NULL;
+    }
+    if (func->func_builtins != original->func_builtins) {
+        Py_SETREF(func->func_builtins, Py_NewRef(original->func_builtins));
+    }
+    if (original->func_closure != NULL) {
+        func->func_closure = Py_NewRef(original->func_closure);
+    }
+    return func;
+}
+
+static PyFunctionObject *
+entry_function(Entry *entry, PyFunctionObject *original)
+{
+    PyFunctionObject *func = (PyFunctionObject *)entry->func;
+    if (LIKELY(func != NULL && func->func_globals == original->func_globals &&
+               func->func_closure == original->func_closure && func->func_builtins == original->func_builtins)) {
+        return (PyFunctionObject *)Py_NewRef(func);
+    }
+    func = make_function(entry->code, original);
+    /* Only functions without closure are kept: a kept closure would prolong the life of what its cells hold. */
+    if (func != NULL && original->func_closure == NULL && globals_of_module(original->func_globals)) {
+        Py_XSETREF(entry->func, Py_NewRef(func));
+    }
+    return func;
+}
+
+static bool
+code_fits_frame(PyCodeObject *code, PyCodeObject *original)
+{
+    return code->co_argcount == code_total_args(original) && code->co_nfreevars == original->co_nfreevars;
+}
+
+/* Runs an entry in place of the frame and gives the frame up. Consumes the reference to entry. */
+static PyObject *
+run_entry(PyThreadState *tstate, InterpreterFrame *frame, Entry *entry, Py_ssize_t nargs)
+{
+    PyObject *result = NULL;
+    PyFunctionObject *func = entry_function(entry, FRAME_FUNC(frame));
+    Py_DECREF(entry);
+    if (func != NULL) {
+        result = PyObject_Vectorcall((PyObject *)func, frame->localsplus, nargs, NULL);
+        Py_DECREF(func);
+    }
+    discard_frame(tstate, frame);
+    return result;
+}
+
+/* ---- a miss ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *code, *func, *globals, *builtins, *closure, *args, *failures;
+    Py_ssize_t entries;
+} FrameInfo;
+
+static PyMemberDef frame_info_members[] = {
+    {"code", T_OBJECT, offsetof(FrameInfo, code), READONLY, NULL},
+    {"func", T_OBJECT, offsetof(FrameInfo, func), READONLY, NULL},
+    {"globals", T_OBJECT, offsetof(FrameInfo, globals), READONLY, NULL},
+    {"builtins", T_OBJECT, offsetof(FrameInfo, builtins), READONLY, NULL},
+    {"closure", T_OBJECT, offsetof(FrameInfo, closure), READONLY, NULL},
+    {"args", T_OBJECT, offsetof(FrameInfo, args), READONLY, NULL},
+    {"failures", T_OBJECT, offsetof(FrameInfo, failures), READONLY, NULL},
+    {"entries", T_PYSSIZET, offsetof(FrameInfo, entries), READONLY, NULL},
+    {NULL},
+};
+
+static int
+frame_info_traverse(FrameInfo *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->code);
+    Py_VISIT(self->func);
+    Py_VISIT(self->globals);
+    Py_VISIT(self->builtins);
+    Py_VISIT(self->closure);
+    Py_VISIT(self->args);
+    Py_VISIT(self->failures);
+    return 0;
+}
+
+static int
+frame_info_clear(FrameInfo *self)
+{
+    Py_CLEAR(self->code);
+    Py_CLEAR(self->func);
+    Py_CLEAR(self->globals);
+    Py_CLEAR(self->builtins);
+    Py_CLEAR(self->closure);
+    Py_CLEAR(self->args);
+    Py_CLEAR(self->failures);
+    return 0;
+}
+
+static void
+frame_info_dealloc(FrameInfo *self)
+{
+    PyObject_GC_UnTrack(self);
+    frame_info_clear(self);
+    PyObject_GC_Del(self);
+}
+
+PyTypeObject FrameInfo_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "argand._core._C.FrameInfo",
+    .tp_doc = "What the callback is told about a frame that matched no entry.",
+    .tp_basicsize = sizeof(FrameInfo),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_traverse = (traverseproc)frame_info_traverse,
+    .tp_clear = (inquiry)frame_info_clear,
+    .tp_dealloc = (destructor)frame_info_dealloc,
+    .tp_members = frame_info_members,
+};
+
+static PyObject *
+make_frame_info(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, PyObject *key)
+{
+    PyObject *args = PyTuple_New(view->nargs), *failures = NULL;
+    Py_ssize_t live = 0;
+    if (args == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < view->nargs; i++) {
+        PyTuple_SET_ITEM(args, i, Py_XNewRef(view->args[i]));
+    }
+    failures = cache == NULL ? PyTuple_New(0) : cache_explain(cache, key, view, &live);
+    FrameInfo *info = failures == NULL ? NULL : PyObject_GC_New(FrameInfo, &FrameInfo_Type);
+    if (info == NULL) {
+        Py_DECREF(args);
+        Py_XDECREF(failures);
+        return NULL;
+    }
+    info->code = Py_NewRef((PyObject *)FRAME_CODE(frame));
+    info->func = Py_NewRef((PyObject *)FRAME_FUNC(frame));
+    info->globals = Py_XNewRef(view->globals);
+    info->builtins = Py_XNewRef(view->builtins);
+    info->closure = Py_XNewRef(view->closure);
+    info->args = args;
+    info->failures = failures;
+    info->entries = live;
+    PyObject_GC_Track(info);
+    return (PyObject *)info;
+}
+
+/* Takes in what the callback answered. 1: *entry (new reference) is to run; 0: run the frame; -1: exception. */
+static int
+accept_answer(PyCodeObject *code, PyObject *key, PyObject *answer, Entry **entry, CodeMode *mode)
+{
+    *mode = MODE_NONE;
+    if (answer == Py_None) {
+        return 0;
+    }
+    if (Py_IS_TYPE(answer, &Sentinel_Type)) {
+        *mode = (CodeMode)sentinel_mode(answer);
+        CodeCache *cache = cache_get_or_create(code);
+        return cache == NULL ? -1 : cache_set_mode(cache, key, *mode);
+    }
+    if (!Py_IS_TYPE(answer, &Entry_Type)) {
+        PyErr_Format(PyExc_TypeError, "the callback must return None, SKIP, SKIP_RECURSIVE, RUN_ONLY or an Entry, not %.100s",
+                     Py_TYPE(answer)->tp_name);
+        return -1;
+    }
+    Entry *found = (Entry *)answer;
+    PyCodeObject *transformed = (PyCodeObject *)found->code;
+    if (!code_fits_frame(transformed, code)) {
+        PyErr_Format(PyExc_TypeError,
+                     "transformed code of %U takes %d arguments and %d free variables; the frame has %zd and %d",
+                     code->co_qualname, transformed->co_argcount, (int)transformed->co_nfreevars, code_total_args(code),
+                     (int)code->co_nfreevars);
+        return -1;
+    }
+    if (found->guards != Py_None) {
+        CodeCache *cache = cache_get_or_create(code);
+        if (cache == NULL || cache_insert(cache, found) < 0) {
+            return -1;
+        }
+    }
+    *entry = (Entry *)Py_NewRef(found);
+    return 1;
+}
+
+/* Asks the callback about a frame that no entry matched. Same results as accept_answer. */
+static int
+ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, Entry **entry, CodeMode *mode)
+{
+    /* Capture is off while guards are explained and while the callback runs; the references kept here keep both alive. */
+    PyObject *off_callback = NULL, *off_key = NULL;
+    swap_state(&off_callback, &off_key);
+    int status = -1;
+    PyObject *info = make_frame_info(frame, view, cache, off_key);
+    if (info != NULL) {
+        PyObject *answer = PyObject_CallOneArg(off_callback, info);
+        Py_DECREF(info);
+        if (answer != NULL) {
+            status = accept_answer(FRAME_CODE(frame), off_key, answer, entry, mode);
+            Py_DECREF(answer);
+        }
+    }
+    swap_state(&off_callback, &off_key);
+    Py_XDECREF(off_callback); /* what the callback left behind, if it set anything */
+    Py_XDECREF(off_key);
+    return status;
+}
+
+/* ---- the hook -------------------------------------------------------------------------------------------------- */
+
+#define CAPTURE_FLAGS (CO_OPTIMIZED | CO_NEWLOCALS)
+#define REFUSE_FLAGS (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)
+
+static PyObject *
+look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, CodeMode mode)
+{
+    PyCodeObject *code = FRAME_CODE(frame);
+    PyFunctionObject *func = FRAME_FUNC(frame);
+    FrameView view = {
+        .args = frame->localsplus,
+        .nargs = code_total_args(code),
+        .globals = frame->f_globals,
+        .builtins = frame->f_builtins,
+        .closure = func->func_closure,
+    };
+    Entry *entry = NULL;
+    int status = 0;
+    if (cache != NULL && cache->head != NULL) {
+        PyObject *key = Py_NewRef(tls.key); /* a guard may run code that changes the thread's state */
+        tls.busy++;
+        status = cache_lookup(cache, key, &view, &entry);
+        tls.busy--;
+        Py_DECREF(key);
+        if (LIKELY(status > 0)) {
+            return run_entry(tstate, frame, entry, view.nargs);
+        }
+    }
+    if (status == 0 && (mode == MODE_RUN_ONLY || tls.callback == NULL)) {
+        return run_frame_hooked(tstate, frame);
+    }
+    CodeMode answered = MODE_NONE;
+    if (status == 0) {
+        status = ask_callback(frame, &view, cache, &entry, &answered);
+    }
+    if (status < 0) {
+        discard_frame(tstate, frame);
+        return NULL;
+    }
+    if (status > 0) {
+        return run_entry(tstate, frame, entry, view.nargs);
+    }
+    return answered == MODE_SKIP_RECURSIVE ? run_frame_disabled(tstate, frame) : run_frame_hooked(tstate, frame);
+}
+
+static PyObject *
+eval_hook(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
+{
+    ThreadState *t = &tls;
+    if (t->callback == NULL || throwflag || t->busy || frame == t->forwarding) {
+        if (UNLIKELY(active_threads == 0)) {
+            uninstall_hook(tstate->interp); /* a hook that was on top of ours has put us back after we had left */
+        }
+        return run_frame(tstate, frame, throwflag);
+    }
+    PyCodeObject *code = FRAME_CODE(frame);
+    if ((code->co_flags & (CAPTURE_FLAGS | REFUSE_FLAGS)) != CAPTURE_FLAGS || frame->owner != FRAME_OWNED_BY_THREAD) {
+        return run_frame_hooked(tstate, frame);
+    }
+    CodeCache *cache = cache_get(code);
+    CodeMode mode = MODE_NONE;
+    if (LIKELY(cache != NULL)) {
+        mode = cache_mode(cache, t->key);
+        if (mode == MODE_SKIP) {
+            return run_frame_hooked(tstate, frame);
+        }
+        if (mode == MODE_SKIP_RECURSIVE) {
+            return run_frame_disabled(tstate, frame);
+        }
+    }
+    return look_up_frame(tstate, frame, cache, mode);
+}
+
+/* ---- regions --------------------------------------------------------------------------------------------------- */
+
+static PyObject *
+run_with_callback(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs < 3 || nargs > 5) {
+        return PyErr_Format(PyExc_TypeError, "run_with_callback takes 3 to 5 arguments (%zd given)", nargs);
+    }
+    PyObject *fn_args = nargs > 3 ? args[3] : NULL;
+    PyObject *fn_kwargs = nargs > 4 && args[4] != Py_None ? args[4] : NULL;
+    if (fn_args != NULL && !PyTuple_Check(fn_args)) {
+        return PyErr_Format(PyExc_TypeError, "args must be a tuple, not %.100s", Py_TYPE(fn_args)->tp_name);
+    }
+    if (fn_kwargs != NULL && !PyDict_Check(fn_kwargs)) {
+        return PyErr_Format(PyExc_TypeError, "kwargs must be a dict or None, not %.100s", Py_TYPE(fn_kwargs)->tp_name);
+    }
+    PyObject *callback = args[0] == Py_None ? NULL : Py_NewRef(args[0]);
+    PyObject *key = callback == NULL ? NULL : Py_NewRef(args[1]);
+    swap_state(&callback, &key);
+    PyObject *result =
+        fn_args == NULL ? PyObject_CallNoArgs(args[2]) : PyObject_Call(args[2], fn_args, fn_kwargs);
+    swap_state(&callback, &key);
+    Py_XDECREF(callback);
+    Py_XDECREF(key);
+    return result;
+}
+
+static PyObject *
+set_callback(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs < 1 || nargs > 2) {
+        return PyErr_Format(PyExc_TypeError, "set_callback takes 1 or 2 arguments (%zd given)", nargs);
+    }
+    PyObject *old = PyTuple_New(2);
+    if (old == NULL) {
+        return NULL;
+    }
+    PyObject *callback = args[0] == Py_None ? NULL : Py_NewRef(args[0]);
+    PyObject *key = callback == NULL ? NULL : Py_NewRef(nargs > 1 ? args[1] : Py_None);
+    swap_state(&callback, &key);
+    PyTuple_SET_ITEM(old, 0, callback == NULL ? Py_NewRef(Py_None) : callback);
+    PyTuple_SET_ITEM(old, 1, key == NULL ? Py_NewRef(Py_None) : key);
+    return old;
+}
+
+static PyObject *
+get_callback(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyTuple_Pack(2, tls.callback == NULL ? Py_None : tls.callback, tls.key == NULL ? Py_None : tls.key);
+}
+
+static PyObject *
+is_hook_installed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == eval_hook);
+}
+
+PyMethodDef hook_methods[] = {
+    {"run_with_callback", (PyCFunction)(void (*)(void))run_with_callback, METH_FASTCALL,
+     "run_with_callback(callback, key, fn, args=(), kwargs=None, /)\n--\n\n"
+     "Calls fn with this thread's frames answered by callback under key."},
+    {"set_callback", (PyCFunction)(void (*)(void))set_callback, METH_FASTCALL,
+     "set_callback(callback, key=None, /)\n--\n\nSets this thread's callback and key; returns the pair before."},
+    {"get_callback", get_callback, METH_NOARGS, "get_callback()\n--\n\nThis thread's (callback, key)."},
+    {"is_hook_installed", is_hook_installed, METH_NOARGS,
+     "is_hook_installed()\n--\n\nWhether the interpreter's eval-frame function is argand's at this moment."},
+    {NULL},
+};
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *callback; /* NULL: capture off inside */
+    PyObject *key, *fn, *dict, *weakrefs;
+} Region;
+
+static PyObject *
+region_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Region *self = (Region *)callable;
+    PyObject *callback = Py_XNewRef(self->callback);
+    PyObject *key = callback == NULL ? NULL : Py_NewRef(self->key);
+    PyObject *fn = Py_NewRef(self->fn);
+    swap_state(&callback, &key);
+    PyObject *result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
+    swap_state(&callback, &key);
+    Py_XDECREF(callback);
+    Py_XDECREF(key);
+    Py_DECREF(fn);
+    return result;
+}
+
+static PyObject *
+region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"callback", "key", "fn", NULL};
+    PyObject *callback, *key, *fn;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO:Region", names, &callback, &key, &fn)) {
+        return NULL;
+    }
+    if (!PyCallable_Check(fn) || (callback != Py_None && !PyCallable_Check(callback))) {
+        PyErr_SetString(PyExc_TypeError, "Region: fn must be callable, callback must be callable or None");
+        return NULL;
+    }
+    Region *self = (Region *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = region_vectorcall;
+    self->callback = callback == Py_None ? NULL : Py_NewRef(callback);
+    self->key = Py_NewRef(key);
+    self->fn = Py_NewRef(fn);
+    return (PyObject *)self;
+}
+
+static int
+region_traverse(Region *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->callback);
+    Py_VISIT(self->key);
+    Py_VISIT(self->fn);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int
+region_clear(Region *self)
+{
+    Py_CLEAR(self->dict);
+    return 0; /* fn, key and callback stay: a cleared region must not crash when called by a finalizer */
+}
+
+static void
+region_dealloc(Region *self)
+{
+    PyObject_GC_UnTrack(self);
+    if (self->weakrefs != NULL) {
+        PyObject_ClearWeakRefs((PyObject *)self);
+    }
+    Py_CLEAR(self->dict);
+    Py_CLEAR(self->callback);
+    Py_CLEAR(self->key);
+    Py_CLEAR(self->fn);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *
+region_get(PyObject *self, PyObject *obj, PyObject *Py_UNUSED(type))
+{
+    return obj == NULL || obj == Py_None ? Py_NewRef(self) : PyMethod_New(self, obj);
+}
+
+static PyObject *
+region_repr(Region *self)
+{
+    return PyUnicode_FromFormat("<argand region of %R>", self->fn);
+}
+
+static PyMemberDef region_members[] = {
+    {"callback", T_OBJECT, offsetof(Region, callback), READONLY, NULL},
+    {"key", T_OBJECT, offsetof(Region, key), READONLY, NULL},
+    {"fn", T_OBJECT, offsetof(Region, fn), READONLY, NULL},
+    {NULL},
+};
+
+static PyGetSetDef region_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL},
+};
+
+PyTypeObject Region_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "argand._core._C.Region",
+    .tp_doc = "Region(callback, key, fn)\n--\n\nCalls fn with this thread's frames answered by callback under key.",
+    .tp_basicsize = sizeof(Region),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_new = region_new,
+    .tp_traverse = (traverseproc)region_traverse,
+    .tp_clear = (inquiry)region_clear,
+    .tp_dealloc = (destructor)region_dealloc,
+    .tp_repr = (reprfunc)region_repr,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Region, vectorcall),
+    .tp_dictoffset = offsetof(Region, dict),
+    .tp_weaklistoffset = offsetof(Region, weakrefs),
+    .tp_descr_get = region_get,
+    .tp_members = region_members,
+    .tp_getset = region_getset,
+};
+
+int
+hook_init(void)
+{
+#if EVAL_OWNS_FRAME
+    PyObject *globals = PyDict_New();
+    PyObject *done = globals == NULL ? NULL : PyRun_String("def argand_stub(): pass\n", Py_file_input, globals, globals);
+    PyObject *func = done == NULL ? NULL : PyDict_GetItemString(globals, "argand_stub");
+    stub_code = func == NULL ? NULL : Py_NewRef(PyFunction_GetCode(func));
+    Py_XDECREF(done);
+    Py_XDECREF(globals);
+    if (stub_code == NULL) {
+        return -1;
+    }
+#endif
+    if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0) {
+        PyErr_SetString(PyExc_OSError, "pthread_atfork failed");
+        return -1;
+    }
+    return PyType_Ready(&FrameInfo_Type) < 0 || PyType_Ready(&Region_Type) < 0 ? -1 : 0;
+}

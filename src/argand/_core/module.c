@@ -1,0 +1,67 @@
+/* The module object: collects what the other files define. */
+#include "core.h"
+
+static struct PyModuleDef core_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "argand._core._C",
+    .m_doc = "Frame hook, per-code entry cache, guard trees, tensor metadata and kernel launcher. See _C.pyi.",
+    .m_size = -1, /* one interpreter: the hook and the code extra slot are process-wide */
+};
+
+static int
+add_types(PyObject *module)
+{
+    static PyTypeObject *const types[] = {
+        &GuardTree_Type, &Kernel_Type, &Entry_Type, &FrameInfo_Type, &Region_Type, &Sentinel_Type,
+    };
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        if (PyModule_AddType(module, types[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+add_constants(PyObject *module)
+{
+    return PyModule_AddObjectRef(module, "SKIP", sentinels[MODE_SKIP]) < 0 ||
+                   PyModule_AddObjectRef(module, "SKIP_RECURSIVE", sentinels[MODE_SKIP_RECURSIVE]) < 0 ||
+                   PyModule_AddObjectRef(module, "RUN_ONLY", sentinels[MODE_RUN_ONLY]) < 0 ||
+                   PyModule_AddIntConstant(module, "TENSOR_INFERENCE", TENSOR_INFERENCE) < 0 ||
+                   PyModule_AddIntConstant(module, "TENSOR_ANY_INFERENCE", TENSOR_ANY_INFERENCE) < 0
+               ? -1
+               : 0;
+}
+
+static PyObject *
+py_exact_equal(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2) {
+        return PyErr_Format(PyExc_TypeError, "exact_equal takes 2 arguments (%zd given)", nargs);
+    }
+    int status = exact_equal(args[0], args[1]);
+    return status < 0 ? NULL : PyBool_FromLong(status);
+}
+
+static PyMethodDef equality_methods[] = {
+    {"exact_equal", (PyCFunction)(void (*)(void))py_exact_equal, METH_FASTCALL,
+     "exact_equal(a, b, /)\n--\n\nThe comparison of the \"equals\" check."},
+    {NULL},
+};
+
+PyMODINIT_FUNC
+PyInit__C(void)
+{
+    PyObject *module = PyModule_Create(&core_module);
+    if (module == NULL) {
+        return NULL;
+    }
+    if (cache_init() < 0 || hook_init() < 0 || tensor_init() < 0 || add_types(module) < 0 || add_constants(module) < 0 ||
+        PyModule_AddFunctions(module, hook_methods) < 0 || PyModule_AddFunctions(module, cache_methods) < 0 ||
+        PyModule_AddFunctions(module, tensor_methods) < 0 || PyModule_AddFunctions(module, equality_methods) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

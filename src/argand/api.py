@@ -1,0 +1,444 @@
+"""The front door: `argand.compile` and the functions around it.
+
+Importing this module imports torch; `argand/__init__.py` resolves these names on first use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, overload
+
+import torch
+
+from argand._core import _C
+from argand.backends.registry import list_backends, lookup_backend, register_backend
+from argand.capture import marks
+from argand.capture.explain import Explanation, Findings
+from argand.capture.frame import capture_frame
+from argand.capture.marks import (
+    allow_in_graph,
+    assume_constant_result,
+    graph_break,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+)
+from argand.capture.region import CompilerFn, Region
+from argand.config import config
+from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
+
+__all__ = [
+    "OptimizedModule",
+    "allow_in_graph",
+    "answer_torch_compile",
+    "assume_constant_result",
+    "compile",
+    "disable",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "lookup_backend",
+    "mark_dynamic",
+    "mark_static",
+    "register_backend",
+    "reset",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+class _Process:
+    """The process-wide state: regions by what was asked for, so that equal requests share compiled code."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.regions: dict[tuple[Any, ...], Region] = {}
+        self.callbacks: dict[Region, Callable[[_C.FrameInfo], _C.Answer]] = {}
+        self.exchange_api_set = False
+
+
+_process = _Process()
+
+
+def _frozen(value: Any) -> Any:
+    """A hashable form of compile options."""
+    if isinstance(value, dict):
+        return tuple(sorted((key, _frozen(item)) for key, item in value.items()))
+    if isinstance(value, (list, set, tuple)):
+        return tuple(map(_frozen, value))
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return value
+
+
+def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict[str, Any] | None) -> CompilerFn:
+    """The backend as capture calls it: resolved on first use, its failures told apart from capture's."""
+    name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+    kwargs: dict[str, Any] = {}
+    if mode not in (None, "default"):
+        kwargs["mode"] = mode
+    if options:
+        kwargs["options"] = options
+
+    def call_backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        function = lookup_backend(backend)
+        try:
+            compiled = function(gm, example_inputs, **kwargs)
+        except Exception as error:
+            where = error.where if isinstance(error, ArgandError) else ()
+            raise BackendCompilerFailed(name, error, where=where) from error
+        if not callable(compiled):
+            error = TypeError(f"the backend returned {type(compiled).__name__}, which cannot be called")
+            raise BackendCompilerFailed(name, error)
+        return compiled
+
+    return call_backend
+
+
+def _region(
+    backend: str | Callable[..., Any],
+    fullgraph: bool,
+    dynamic: bool | None,
+    mode: str | None,
+    options: dict[str, Any] | None,
+) -> tuple[Region, Callable[[_C.FrameInfo], _C.Answer]]:
+    """The region of these settings and its frame-hook callback; the same objects for the same settings."""
+    key = (backend if isinstance(backend, str) else id(backend), fullgraph, dynamic, mode, _frozen(options))
+    with _process.lock:
+        if not _process.exchange_api_set:
+            _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)  # type: ignore[attr-defined]
+            _process.exchange_api_set = True
+        region = _process.regions.get(key)
+        if region is None:
+            name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+            # The closure of call_backend keeps a callable backend alive, so its id stays its own.
+            region = Region(_compiler(backend, mode, options), name, fullgraph, dynamic)
+            _process.regions[key] = region
+            _process.callbacks[region] = functools.partial(capture_frame, region=region)
+        return region, _process.callbacks[region]
+
+
+def _check_request(backend: Any, fullgraph: Any, dynamic: Any, mode: Any, options: Any, disable: Any) -> None:
+    """Refuse a wrong argument where the user wrote it, not at the first call."""
+    for name, value in (("fullgraph", fullgraph), ("disable", disable)):
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} takes True or False, not {value!r}", remedy=f"pass {name}=True or leave it out")
+    if dynamic is not None and not isinstance(dynamic, bool):
+        raise ConfigError(f"dynamic takes None, True or False, not {dynamic!r}", remedy="leave it out for None")
+    if mode is not None and mode not in MODES:
+        raise ConfigError(f"unknown mode {mode!r}", remedy=f"known modes: {', '.join(MODES)}")
+    if mode not in (None, "default") and options:
+        raise ConfigError("mode and options cannot both be given", remedy="put what the mode stands for into options")
+    if options is not None and not isinstance(options, dict):
+        raise ConfigError(f"options takes a dict, not {type(options).__name__}", remedy="see `argand env` for names")
+    lookup_backend(backend)
+
+
+@overload
+def compile(
+    model: None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "native",
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> Callable[[F], F]: ...
+@overload
+def compile(
+    model: F,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "native",
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> F: ...
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "native",
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compile a function, method or module; also a decorator, with or without arguments.
+
+    Nothing is compiled until the first call. Calls with inputs that the compiled code's guards refuse are captured
+    again, up to `config.cache_size_limit` times.
+
+    Arguments:
+        model: what to compile; None returns a decorator.
+        fullgraph: raise `errors.Unsupported` at the first graph break instead of splitting the program.
+        dynamic: None, True or False; see `mark_dynamic`. Sizes are specialised in this version.
+        backend: a name of `list_backends()` or `(gm: fx.GraphModule, example_inputs: list[Tensor]) -> Callable`.
+        mode: "default", "reduce-overhead" or "max-autotune"; handed to backends other than argand's own.
+        options: settings handed to the backend; for "native", names of `argand.config` for the time of compiling.
+        disable: return `model` unchanged.
+
+    Raises:
+        ConfigError: a wrong argument.
+    """
+    _check_request(backend, fullgraph, dynamic, mode, options, disable)
+    if model is None:
+        return functools.partial(
+            compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+        )
+    if disable or config.disable:
+        return model
+    region, callback = _region(backend, fullgraph, dynamic, mode, options)
+    if isinstance(model, OptimizedModule):
+        model = model._orig_mod
+    if isinstance(model, torch.nn.Module):
+        return OptimizedModule(model, callback, region)
+    if isinstance(model, type) or not callable(model):
+        kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise ConfigError(
+            f"argand.compile takes a function, method or module, not {kind}", remedy="compile an instance"
+        )
+    if isinstance(model, _C.Region):
+        model = model.fn
+    return _compiled_function(model, callback, region)
+
+
+def _compiled_function(fn: Callable[..., Any], callback: Any, region: Region) -> Any:
+    """`fn` in a region: a C callable that looks like `fn`."""
+    target = fn
+    if not hasattr(getattr(fn, "__func__", fn), "__code__") and not _has_python_call(fn):
+        # A builtin makes no frame of its own; this one is captured in its place.
+        def call_builtin(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        target = call_builtin
+    compiled = _C.Region(callback, region, target)
+    functools.update_wrapper(compiled, fn)
+    return compiled
+
+
+def _has_python_call(fn: Any) -> bool:
+    if isinstance(fn, functools.partial):
+        return hasattr(fn.func, "__code__") or _has_python_call(fn.func)
+    return any(isinstance(base.__dict__.get("__call__"), types.FunctionType) for base in type(fn).__mro__)
+
+
+class OptimizedModule(torch.nn.Module):
+    """A compiled module: calls run compiled, everything else is the original module's.
+
+    Attributes, parameters, buffers, `state_dict`, `train()` and so on are those of the original (`_orig_mod`). Copying
+    or pickling copies the original and compiles the copy on its first call, in the process that loads it.
+    """
+
+    _orig_mod: torch.nn.Module
+
+    def __init__(self, module: torch.nn.Module, callback: Any, region: Region) -> None:
+        super().__init__()
+        self._modules["_orig_mod"] = module
+        self.__dict__["_region"] = (callback, region)
+        self.__dict__["_forward"] = self._make_forward(module)
+        self.__dict__["training"] = module.training
+
+    def _make_forward(self, module: torch.nn.Module) -> Any:
+        callback, region = self.__dict__["_region"]
+        return _C.Region(callback, region, module.forward), module.__dict__.get("forward"), type(module).forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._modules["_orig_mod"]
+        if _has_hooks(self):
+            return super().__call__(*args, **kwargs)
+        return self._call_original(module, args, kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call_original(self._modules["_orig_mod"], args, kwargs)
+
+    def _call_original(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _has_hooks(module):
+            callback, region = self.__dict__["_region"]
+            return _C.run_with_callback(callback, region, module, args, kwargs)
+        compiled, own, on_class = self.__dict__["_forward"]
+        if module.__dict__.get("forward") is not own or type(module).forward is not on_class:
+            self.__dict__["_forward"] = self._make_forward(module)
+            compiled = self.__dict__["_forward"][0]
+        return compiled(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        modules = self.__dict__.get("_modules")
+        if modules is None or "_orig_mod" not in modules:
+            raise AttributeError(name)
+        if name == "_orig_mod":
+            return modules["_orig_mod"]
+        return getattr(modules["_orig_mod"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_orig_mod":
+            self._modules["_orig_mod"] = value
+            self.__dict__["_forward"] = self._make_forward(value)
+        elif name in self.__dict__ and name != "training":
+            super().__setattr__(name, value)
+        else:
+            if name == "training":
+                self.__dict__["training"] = value
+            setattr(self._modules["_orig_mod"], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._modules["_orig_mod"], name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(type(self)), *dir(self._orig_mod)})
+
+    def __len__(self) -> int:
+        return len(self._orig_mod)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._orig_mod)  # type: ignore[call-overload, no-any-return]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._orig_mod[key]  # type: ignore[index]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"OptimizedModule({self._orig_mod!r})"
+
+    def __reduce__(self) -> Any:
+        return _restore_module, (self._orig_mod, *_request_of(self.__dict__["_region"][1]))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OptimizedModule:
+        import copy
+
+        return OptimizedModule(copy.deepcopy(self._orig_mod, memo), *self.__dict__["_region"])
+
+
+def _request_of(region: Region) -> tuple[Any, ...]:
+    for (backend, fullgraph, dynamic, mode, _options), known in _process.regions.items():
+        if known is region and isinstance(backend, str):
+            return backend, fullgraph, dynamic, mode
+    raise TypeError(f"a module compiled with the callable backend {region.backend_name!r} cannot be pickled")
+
+
+def _restore_module(module: torch.nn.Module, backend: str, fullgraph: bool, dynamic: bool | None, mode: Any) -> Any:
+    return compile(module, backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode)
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    """Whether calling the module does more than calling its forward."""
+    own = module.__dict__
+    from torch.nn.modules import module as registry
+
+    return bool(
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or registry._global_forward_hooks
+        or registry._global_forward_pre_hooks
+        or registry._global_backward_hooks
+        or registry._global_backward_pre_hooks
+    ) or type(module).__call__ not in (torch.nn.Module.__call__, OptimizedModule.__call__)
+
+
+def disable(fn: Any = None, recursive: bool = True) -> Any:
+    """Never capture `fn`; with `recursive` (the default) nothing that it calls either. Also a decorator.
+
+    Calling it from compiled code breaks the graph there.
+
+    Raises:
+        ConfigError: `fn` cannot be called.
+    """
+    if fn is None:
+        return functools.partial(disable, recursive=recursive)
+    if isinstance(fn, OptimizedModule):
+        fn = fn._orig_mod
+    if isinstance(fn, _C.Region):
+        fn = fn.fn
+    if isinstance(fn, torch.nn.Module):
+        fn.forward = disable(fn.forward, recursive)
+        return fn
+    if not callable(fn):
+        raise ConfigError(
+            f"argand.disable takes a callable, not {type(fn).__name__}", remedy="pass a function or module"
+        )
+    if not recursive:
+        code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+        if code is not None:
+            _C.skip_code(code)
+        return marks.mark_disabled(fn)
+    wrapper = _C.Region(None, None, fn)
+    functools.update_wrapper(wrapper, fn)
+    return marks.mark_disabled(wrapper)
+
+
+def reset() -> None:
+    """Forget all compiled code, recompile counts and regions, in this process. Kernels on disk are kept."""
+    from argand.capture import frame
+
+    with _process.lock:
+        _process.regions.clear()
+        _process.callbacks.clear()
+    _C.reset_all()
+    frame.reset()
+
+
+def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Find out which graphs `fn` makes and why it breaks: `print(argand.explain(fn)(*args))`.
+
+    Runs `fn` once under the "eager" backend, in a region of its own. `argand.explain(fn, *args)` is accepted too.
+
+    Returns:
+        A function that takes fn's arguments and returns an `Explanation`.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Explanation:
+        findings = Findings()
+
+        def eager(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
+            return gm.forward  # type: ignore[no-any-return]
+
+        compiled = compile(fn, backend=eager)
+        with findings.listening(), config.patch(suppress_errors=False):
+            compiled(*args, **kwargs)
+        return Explanation.of(findings)
+
+    return run(*args, **kwargs) if args or kwargs else run
+
+
+@contextlib.contextmanager
+def answer_torch_compile(backend: str = "native", override: bool = False) -> Iterator[None]:
+    """While active, `torch.compile(...)` is answered by argand.
+
+    Arguments:
+        backend: used where the program names none or names torch's default, "inductor".
+        override: use it everywhere, whatever the program asks for, also in `argand.compile`.
+    """
+    import argand
+
+    def answer(model: Any = None, *, backend: Any = "inductor", **kwargs: Any) -> Any:
+        chosen = default if override or backend in ("inductor", None) else backend
+        return original(model, backend=chosen, **{k: v for k, v in kwargs.items() if k in names})
+
+    def answer_argand(model: Any = None, *, backend: Any = "native", **kwargs: Any) -> Any:
+        return original(model, backend=default, **kwargs)
+
+    default, original, names = backend, compile, ("fullgraph", "dynamic", "mode", "options", "disable")
+    saved = torch.compile
+    torch.compile = answer
+    if override:
+        argand.__dict__["compile"] = answer_argand
+    try:
+        yield
+    finally:
+        torch.compile = saved
+        if override:
+            argand.__dict__.pop("compile", None)

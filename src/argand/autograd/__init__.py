@@ -1,0 +1,11 @@
+"""Autograd ahead of time: a torch-level graph goes in, functional ATen graphs come out.
+
+In: `fx.GraphModule` with torch functions and methods, and the example inputs. Out: `AtenProgram` (`graph.program`), whose
+graph has no in-place op, and `runtime.wrap`, which turns a callable for that graph into one for the user's
+(mutations written back, aliases rebuilt).
+"""
+
+from argand.autograd.inference import needs_autograd, trace_inference
+from argand.autograd.runtime import wrap
+
+__all__ = ["needs_autograd", "trace_inference", "wrap"]

@@ -1,0 +1,227 @@
+"""`trace_inference`: torch-level graph → functional ATen program, without gradients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.autograd.outputs import finish
+from argand.autograd.tracer import Tracer
+from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.errors import ArgandError, AutogradError, UserLine
+from argand.graph import compat
+from argand.graph.meta import NodeOrigin, user_line, user_stack
+from argand.graph.program import AtenProgram, InputSpec, TensorSpec
+
+
+def needs_autograd(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Running the graph now would record gradients, so that the inference path must not be taken."""
+    enabled = torch.is_grad_enabled() or any(_enables_grad(node) for node in gm.graph.nodes)
+    if not enabled or torch.is_inference_mode_enabled():
+        return False
+    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs):
+        return True
+    return any(_attribute_requires_grad(gm, node) for node in gm.graph.nodes)
+
+
+def _enables_grad(node: fx.Node) -> bool:
+    return node.op == "call_function" and (
+        (node.target is torch._C._set_grad_enabled and bool(node.args and node.args[0]))
+        or node.target in (torch.enable_grad, torch.set_grad_enabled)
+    )
+
+
+def _attribute_requires_grad(gm: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "get_attr":
+        value = _attribute(gm, str(node.target))
+        return isinstance(value, torch.Tensor) and value.requires_grad
+    if node.op == "call_module":
+        module = _attribute(gm, str(node.target))
+        return any(p.requires_grad for p in module.parameters())
+    return False
+
+
+def _attribute(root: Any, path: str) -> Any:
+    for part in path.split("."):
+        root = getattr(root, part)
+    return root
+
+
+def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], *, config: Any = None) -> AtenProgram:
+    """Trace a torch-level graph into a functional ATen program.
+
+    Arguments:
+        gm: graph of torch functions, methods, operators and `get_attr`s; `call_module` runs the module's forward.
+        example_inputs: one value per placeholder: tensors (only their metadata is read) or plain Python values, which
+            the program is specialised on.
+        config: unused settings object, kept for stages that are tuned by it.
+
+    Raises:
+        AutogradError: the graph cannot be expressed as a functional ATen graph; run it eagerly.
+    """
+    tracer = Tracer()
+    builder = _InputBuilder(tracer)
+    specialised: dict[int, Any] = {}
+    arguments: list[Any] = []
+    for index, value in enumerate(example_inputs):
+        if isinstance(value, torch.Tensor):
+            arguments.append(builder.argument(value, index))
+        else:
+            specialised[index] = value
+            arguments.append(value)
+    builder.names(gm)
+    with compat.restored_torch_state():
+        tracer.on_lift = builder.constant
+        torch._C._set_grad_enabled(False)
+        with tracer:
+            result = run_graph(gm, arguments, tracer)
+        program = finish(tracer, builder.specs, builder.constants, builder.reals, result)
+    program.num_args = len(example_inputs)
+    program.specialised = specialised
+    return program
+
+
+class _InputBuilder:
+    """Makes placeholders: for the call's tensor arguments, then for parameters and buffers as they are met."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.specs: list[InputSpec] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.reals: list[torch.Tensor] = []  # the tensor of each input when traced, for aliasing checks
+        self._names: dict[int, str] = {}
+        self._last: fx.Node | None = None
+
+    def names(self, gm: fx.GraphModule) -> None:
+        """Learn what parameters and buffers are called, for readable placeholders."""
+        for name, tensor in (*gm.named_parameters(remove_duplicate=True), *gm.named_buffers(remove_duplicate=True)):
+            self._names[id(tensor)] = name
+
+    def argument(self, tensor: torch.Tensor, index: int) -> TraceTensor:
+        known = self.tracer.lifted.get(id(tensor))
+        if known is not None:
+            return known[1]  # one tensor passed twice is one value
+        return self._add(tensor, f"arg{index}_1", "arg", index)
+
+    def constant(self, tensor: torch.Tensor) -> TraceTensor:
+        known = self._names.get(id(tensor))
+        name = f"p_{known}" if known else f"constant{len(self.constants)}"
+        made = self._add(tensor, re.sub(r"\W", "_", name), "constant", -1)
+        self.constants[self.specs[-1].name] = tensor
+        return made
+
+    def _add(self, tensor: torch.Tensor, name: str, kind: Any, index: int) -> TraceTensor:
+        if not (compat.is_plain_tensor(tensor) or compat.is_fake(tensor)):
+            raise AutogradError(
+                f"an input of the graph is a {type(tensor).__name__} ({tensor.layout}), which cannot be traced",
+                remedy="the graph that holds it runs eagerly",
+            )
+        tracer = self.tracer
+        spec = tracer.specs.make(
+            tuple(int(n) for n in tensor.shape),
+            tuple(int(n) for n in tensor.stride()),
+            int(tensor.storage_offset()),
+            tensor.dtype,
+            tensor.device,
+        )
+        node = self._placeholder(name)
+        node.meta.update(val=spec.meta, device=spec.device, origin=NodeOrigin(name))
+        made = make_tensor(Value(spec, node))
+        made.value.input = len(self.specs)
+        plain = TensorSpec(spec.size, spec.stride, spec.offset, spec.dtype, spec.device, tensor.requires_grad)
+        self.specs.append(InputSpec(node.name, kind, index, plain))
+        self.reals.append(tensor)
+        tracer.inputs.append(made)
+        tracer.lifted[id(tensor)] = (tensor, made)
+        return made
+
+    def _placeholder(self, name: str) -> fx.Node:
+        graph = self.tracer.graph
+        if self._last is None:
+            first = next(iter(graph.nodes), None)
+            with graph.inserting_before(first) if first is not None else graph.inserting_after(None):
+                node = graph.placeholder(name)
+        else:
+            with graph.inserting_after(self._last):
+                node = graph.placeholder(name)
+        self._last = node
+        return node
+
+
+def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], tracer: Tracer) -> Any:
+    """Run a torch-level graph node by node under an active tracer; returns what the graph returns."""
+    env: dict[fx.Node, Any] = {}
+    remaining = iter(arguments)
+    for node in gm.graph.nodes:
+        op = node.op
+        if op == "call_function":
+            tracer.origin = NodeOrigin(node.name, user_line(node))
+            args, kwargs = _values(node.args, env), _values(node.kwargs, env)
+            env[node] = _call(node, node.target, args, kwargs)
+        elif op == "placeholder":
+            env[node] = next(remaining) if not node.target.startswith("*") else _rest(node, remaining)
+        elif op == "call_method":
+            tracer.origin = NodeOrigin(node.name, user_line(node))
+            args, kwargs = _values(node.args, env), _values(node.kwargs, env)
+            env[node] = _call(node, getattr(args[0], node.target), args[1:], kwargs)
+        elif op == "get_attr":
+            value = _attribute(gm, node.target)
+            env[node] = tracer.tensor(value) if isinstance(value, torch.Tensor) else value
+        elif op == "call_module":
+            tracer.origin = NodeOrigin(node.name, user_line(node))
+            args, kwargs = _values(node.args, env), _values(node.kwargs, env)
+            env[node] = _call(node, _attribute(gm, node.target), args, kwargs)
+        else:
+            return _values(node.args[0], env)
+    raise AutogradError("the graph has no output node")
+
+
+def _rest(node: fx.Node, remaining: Any) -> Any:
+    raise AutogradError(f"the graph takes variable arguments ({node.target})")
+
+
+def _call(node: fx.Node, target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    try:
+        return target(*args, **kwargs)
+    except AutogradError as error:
+        error.where = error.where or _where(node)
+        raise
+    except (ArgandError, MemoryError):
+        raise
+    except Exception as error:
+        raise AutogradError(
+            f"tracing {node.format_node()} raised {type(error).__name__}: {error}",
+            remedy="the graph runs eagerly, which raises the program's own error if it is one",
+            where=_where(node),
+        ) from error
+
+
+def _where(node: fx.Node) -> tuple[UserLine, ...]:
+    stack = user_stack(node)
+    if stack:
+        return stack
+    line = user_line(node)
+    return (UserLine(line, 0, "?"),) if line else ()
+
+
+def _values(tree: Any, env: dict[fx.Node, Any]) -> Any:
+    """`tree` with nodes replaced by what they computed; fx's immutable containers become plain ones."""
+    if isinstance(tree, fx.Node):
+        return env[tree]
+    if isinstance(tree, tuple):
+        if type(tree) is tuple or not hasattr(tree, "_fields"):
+            return tuple([_values(item, env) for item in tree])
+        return type(tree)(*[_values(item, env) for item in tree])
+    if isinstance(tree, list):
+        return [_values(item, env) for item in tree]
+    if isinstance(tree, dict):
+        return {key: _values(item, env) for key, item in tree.items()}
+    if isinstance(tree, slice):
+        return slice(_values(tree.start, env), _values(tree.stop, env), _values(tree.step, env))
+    return tree
+
+

@@ -1,0 +1,168 @@
+"""Ops that write to their arguments, made functional by their schema: `foo_` by `foo`, `foo.out` by `foo` and a copy."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.autograd.values import TraceTensor
+from argand.errors import AutogradError
+from argand.graph import compat
+from argand.graph.specs import Spec, strided_meta
+
+if TYPE_CHECKING:
+    from argand.autograd.tracer import Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionalForm:
+    """How a writing op is expressed without writes.
+
+    Arguments:
+        func: the functional overload.
+        arguments: names of the writing op's arguments that it takes, in order.
+        written: names of the arguments written, in the order of the functional op's last results.
+        fresh: how many results come before those.
+        returns: per result of the writing op, the name of the argument that it is, or None for a fresh result.
+    """
+
+    func: Any
+    arguments: tuple[str, ...]
+    written: tuple[str, ...]
+    fresh: int
+    returns: tuple[str | None, ...]
+
+
+@functools.cache
+def functional_form(func: Any) -> FunctionalForm | None:
+    """The functional form of a writing op, found by schema; None when torch has none."""
+    schema = func._schema
+    namespace, name = schema.name.split("::")
+    written = tuple(arg for _, arg in compat.written_arguments(func))
+    is_out = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write and a.is_out}
+    kept = [a for a in schema.arguments if a.name not in is_out]
+    by_alias = {}
+    for argument in schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            for mark in argument.alias_info.before_set:
+                by_alias[mark] = argument.name
+    returns = tuple(
+        next((by_alias[m] for m in r.alias_info.before_set if m in by_alias), None) if r.alias_info is not None else None
+        for r in schema.returns
+    )
+    wanted = [(a.name, str(a.type)) for a in kept]
+    for packet_name in _candidates(name):
+        packet = compat.packet_named(namespace, packet_name)
+        if packet is None:
+            continue
+        for overload in compat.overloads(packet):
+            other = overload._schema
+            if other.is_mutable or [(a.name, _loose(a)) for a in other.arguments] != [(n, _strip(t)) for n, t in wanted]:
+                continue
+            fresh = len(other.returns) - len(written)
+            if fresh < 0 or fresh != sum(r is None for r in returns):
+                continue
+            return FunctionalForm(overload, tuple(n for n, _ in wanted), written, fresh, returns)
+    return None
+
+
+def _loose(argument: Any) -> str:
+    return _strip(str(argument.type))
+
+
+def _strip(text: str) -> str:
+    """Optional and plain types match: the functional form may demand what the writing one leaves open."""
+    return text.removeprefix("Optional[").removesuffix("]") if text.startswith("Optional[") else text
+
+
+def _candidates(name: str) -> tuple[str, ...]:
+    if name.endswith("_") and not name.endswith("__"):
+        return (name[:-1], f"{name[:-1]}_functional", f"{name}functional")
+    return (name, f"{name}_functional")
+
+
+def run_mutation(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record a writing op: its functional form, then the writes. Returns what the op returns."""
+    form = functional_form(func)
+    if form is None:
+        raise AutogradError(
+            f"{func} writes to its arguments, and torch has no form of it that does not",
+            remedy="the graph that holds it runs eagerly",
+        )
+    bound = {argument.name: value for argument, value in zip(func._schema.arguments, args)}
+    bound.update(kwargs)
+    _check(tracer, func, args, kwargs, bound, form)
+    positional, keywords = _arguments_for(form, bound)
+    result = tracer.run(form.func, positional, keywords)
+    results = list(result) if isinstance(result, tuple) else [result]
+    for name, new in zip(form.written, results[form.fresh :]):
+        _write(tracer, bound.get(name), new)
+    fresh = iter(results[: form.fresh])
+    returned = tuple(bound[name] if name is not None else next(fresh) for name in form.returns)
+    return returned[0] if len(returned) == 1 else (returned or None)
+
+
+def _arguments_for(form: FunctionalForm, bound: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for argument in form.func._schema.arguments:
+        if argument.name not in bound:
+            # Arguments left out at the end take the functional form's defaults, which are the same.
+            continue
+        if argument.kwarg_only or len(positional) < len(keywords):
+            keywords[argument.name] = bound[argument.name]
+        elif len(positional) == list(form.arguments).index(argument.name):
+            positional.append(bound[argument.name])
+        else:
+            keywords[argument.name] = bound[argument.name]
+    return tuple(positional), keywords
+
+
+def _write(tracer: Tracer, target: Any, new: Any) -> None:
+    if target is None:
+        return
+    if isinstance(target, (list, tuple)):
+        # All values exist before the first write, so that a list that names a tensor twice behaves as eager's kernels do.
+        for one, value in zip(target, new):
+            tracer.write(tracer.tensor(one), value)
+        return
+    tracer.write(tracer.tensor(target), new)
+
+
+def _check(
+    tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], bound: dict[str, Any], form: FunctionalForm
+) -> None:
+    """Run the writing op itself on fresh meta tensors: its errors are eager's, and no target may change its shape."""
+    key = ("check", func, tracer._lower_args(args)[0], *kwargs, *tracer._lower_args(tuple(kwargs.values()))[0])
+    if key in tracer.specs.results:
+        return
+    fresh: dict[int, torch.Tensor] = {}
+    targets: list[tuple[torch.Tensor, Spec]] = []
+
+    def convert(tree: Any) -> Any:
+        if isinstance(tree, torch.Tensor):
+            spec = tracer.tensor(tree).value.spec
+            if id(tree) not in fresh:
+                fresh[id(tree)] = strided_meta(spec.size, spec.stride, spec.offset, spec.dtype)
+                targets.append((fresh[id(tree)], spec))
+            return fresh[id(tree)]
+        if isinstance(tree, (list, tuple)):
+            return [convert(item) for item in tree]
+        return torch.device("meta") if isinstance(tree, torch.device) else tree
+
+    try:
+        func(*convert(args), **{name: convert(value) for name, value in kwargs.items()})
+    except NotImplementedError:
+        pass  # no meta kernel: the functional form's own checks must do
+    for meta, spec in targets:
+        if tuple(meta.shape) != spec.size:
+            raise AutogradError(f"{func} resizes its output tensor")
+    tracer.specs.results[key] = True
+
+
+def is_traced(value: Any) -> bool:
+    """A tensor of a trace."""
+    return isinstance(value, TraceTensor)

@@ -1,0 +1,173 @@
+"""From a finished trace to an AtenProgram: what each user output is, which inputs are written back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.autograd.tracer import Tracer
+from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.errors import AutogradError
+from argand.graph import compat
+from argand.graph.meta import eliminate_dead
+from argand.graph.program import AtenProgram, InputSpec, MutationSpec, OutputSpec, ViewReplay
+
+from argand.graph.specs import is_dense
+
+aten = torch.ops.aten
+
+
+def finish(
+    tracer: Tracer,
+    inputs: list[InputSpec],
+    constants: dict[str, torch.Tensor],
+    reals: list[torch.Tensor],
+    result: Any,
+) -> AtenProgram:
+    """Close the graph: returned values, written inputs, the output node. `result` is what the torch-level graph returned."""
+    leaves, tree = compat.tree_flatten(result)
+    check_aliased_inputs(tracer, reals)
+    builder = _Outputs(tracer)
+    outputs = builder.classify(leaves)
+    mutations = [MutationSpec(index, builder.result(root)) for index, root in tracer.mutated.items()]
+    graph = tracer.graph
+    node = graph.output(tuple(builder.nodes))
+    node.meta["val"] = tuple(n.meta["val"] for n in builder.nodes)
+    eliminate_dead(graph)
+    literals = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
+    merged = {**constants, **{name: value for name, value in tracer.literals.items() if name in literals}}
+    out_tree = None if tree.is_leaf() else tree
+    return AtenProgram(graph, inputs, outputs, mutations, merged, out_tree, specs=tracer.specs)
+
+
+def check_aliased_inputs(tracer: Tracer, reals: list[torch.Tensor]) -> None:
+    """A written input must not share memory with another one: the trace treats them as separate."""
+    if not tracer.mutated or len(reals) == 1:
+        return
+    by_storage: dict[int, list[int]] = {}
+    for index, real in enumerate(reals):
+        by_storage.setdefault(compat.storage_key(real), []).append(index)
+    for key, members in by_storage.items():
+        if key and len(members) > 1 and any(index in tracer.mutated for index in members):
+            raise AutogradError(
+                "the graph writes to an input that shares its memory with another input",
+                remedy="pass separate tensors (clone one); until then the graph runs eagerly",
+            )
+
+
+class _Outputs:
+    """Sorts user outputs into kinds and collects the graph's own outputs."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.nodes: list[fx.Node] = []
+        self._objects: dict[int, int] = {}  # id of a returned tensor object -> its graph output
+        self._inputs = {id(tensor): index for index, tensor in enumerate(tracer.inputs)}
+
+    def classify(self, leaves: list[Any]) -> list[OutputSpec]:
+        tensors = [self.tracer.tensor(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+        shared = self._shared_roots([t for t in tensors if t is not None])
+        bases: dict[int, int] = {}  # id of a root value that several outputs share -> graph output that holds it
+        made: list[OutputSpec] = []
+        for leaf, tensor in zip(leaves, tensors):
+            if tensor is None:
+                made.append(OutputSpec("constant", value=leaf))
+            else:
+                made.append(self._tensor(tensor, shared, bases))
+        return made
+
+    def _shared_roots(self, tensors: list[TraceTensor]) -> set[int]:
+        """Roots (by id) that distinct returned tensors share."""
+        seen: dict[int, set[int]] = {}
+        for tensor in tensors:
+            seen.setdefault(id(tensor.value.root), set()).add(id(tensor))
+        return {root for root, members in seen.items() if len(members) > 1}
+
+    def _tensor(self, tensor: TraceTensor, shared: set[int], bases: dict[int, int]) -> OutputSpec:
+        if tensor.requires_grad:
+            raise AutogradError("the graph returns a tensor that requires grad, made inside the graph")
+        index = self._inputs.get(id(tensor))
+        if index is not None:
+            return OutputSpec("input", index)
+        value = tensor.value
+        root = value.root
+        if root.input >= 0:
+            return OutputSpec("alias_of_input", root.input, _replay(value, root))
+        known = self._objects.get(id(tensor))
+        if known is not None:
+            return OutputSpec("alias_of_output", known)
+        if id(root) not in shared:
+            self._objects[id(tensor)] = self.result(value)
+            return OutputSpec("value", self._objects[id(tensor)])
+        base = bases.get(id(root))
+        if base is None:
+            base = bases[id(root)] = self.result(root)
+        if _covers(value, root):
+            # Two objects of one value: the second must be an object of its own.
+            if base not in self._objects.values():
+                self._objects[id(tensor)] = base
+                return OutputSpec("value", base)
+        self.tracer.read(value)
+        return OutputSpec("alias_of_output", base, _replay(value, root))
+
+    def result(self, value: Value) -> int:
+        """Make a value a result of the graph, laid out as eager's; returns its position."""
+        tracer = self.tracer
+        node = tracer.read(value)
+        spec = value.spec
+        if value.held is not spec:
+            stride = spec.stride if is_dense(spec.size, spec.stride) else value.held.stride
+            fixed = tracer.with_strides(make_tensor(Value(spec, node, value.held)), stride)
+            node = tracer.read(fixed.value)
+        if _aliases_argument(node):
+            copied = tracer.record(aten.clone.default, (make_tensor(Value(spec, node)),), {})
+            node = tracer.read(copied.value)
+        if node.meta["val"].stride() != spec.stride and is_dense(spec.size, spec.stride):
+            # Strides of size-1 dimensions, which nothing but the user's own look can tell.
+            fixed = tracer.record(aten.as_strided.default, (_held(tracer, node), list(spec.size), list(spec.stride)), {})
+            node = tracer.read(fixed.value)
+        if node in self.nodes:
+            copied = tracer.record(aten.clone.default, (make_tensor(Value(spec, node)),), {})
+            node = tracer.read(copied.value)
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+
+def _held(tracer: Tracer, node: fx.Node) -> TraceTensor:
+    return make_tensor(Value(tracer.specs.of_meta(node.meta["val"], node.meta["device"]), node))
+
+
+def _aliases_argument(node: fx.Node) -> bool:
+    """The node's result shares memory with a placeholder or a constant, which a fresh result must not."""
+    while node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        if not compat.is_view_op(node.target) or not node.args or not isinstance(node.args[0], fx.Node):
+            return False
+        node = node.args[0]
+    return node.op in ("placeholder", "get_attr")
+
+
+def _covers(value: Value, root: Value) -> bool:
+    return value is root or (
+        value.spec.size == root.spec.size
+        and value.spec.stride == root.spec.stride
+        and value.spec.offset == root.spec.offset
+        and value.spec.dtype is root.spec.dtype
+    )
+
+
+def _replay(value: Value, root: Value) -> ViewReplay:
+    spec, base = value.spec, root.spec
+    same_kind = spec.dtype is base.dtype and (spec.conj, spec.neg) == (base.conj, base.neg)
+    chain: list[tuple[Any, tuple[Any, ...]]] = []
+    if not same_kind:
+        at = value
+        while at.parent is not None and at.view is not None:
+            func, args, kwargs = at.view
+            if kwargs or func == "as_strided":
+                raise AutogradError("a returned view of an input is too involved to rebuild")
+            chain.append((func, args))
+            at = at.parent
+        chain.reverse()
+    return ViewReplay(spec.size, spec.stride, spec.offset - base.offset, tuple(chain))

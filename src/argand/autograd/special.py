@@ -1,0 +1,205 @@
+"""Ops that the tracer treats one by one: literals, data-dependent reads, metadata changes, ops whose schema hides a write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.errors import AutogradError
+from argand.graph import compat
+from argand.graph.specs import Spec, memory_order
+
+if TYPE_CHECKING:
+    from argand.autograd.tracer import Handler, Tracer
+
+aten = torch.ops.aten
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def refuse_operator(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A higher-order operator, which is not an ATen op."""
+    raise AutogradError(f"{func} is not an ATen operator and cannot be part of an ATen graph")
+
+
+def run_composite(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """An op that is defined by others: record those."""
+    with tracer:
+        result = func.decompose(*args, **kwargs)
+    if result is NotImplemented:
+        raise AutogradError(f"{func} could not be taken apart")
+    return result
+
+
+def lift_literal(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A tensor written down in the program (`torch.tensor(3.0)`): a constant of the graph."""
+    real = args[0]
+    if real.__class__ is TraceTensor:
+        return real
+    if not compat.is_plain_tensor(real):
+        raise AutogradError(f"a literal tensor of type {type(real).__name__} cannot be traced")
+    name = f"_tensor_constant{len(tracer.literals)}"
+    tracer.literals[name] = real.detach()
+    spec = tracer.specs.make(tuple(real.shape), real.stride(), 0, real.dtype, real.device)
+    node = tracer.graph.get_attr(name)
+    node.meta.update(val=spec.meta, device=spec.device, origin=tracer.origin)
+    made = make_tensor(Value(spec, node))
+    made.constant = real.detach()
+    return made
+
+
+def read_scalar(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`item()`: known for a literal, otherwise the program depends on data."""
+    tensor = tracer.tensor(args[0])
+    if tensor.constant is not None:
+        return tensor.constant.item()
+    raise AutogradError(
+        "a number is read out of a tensor (item(), int(), bool() or a branch on a tensor)",
+        remedy="keep the value in a tensor, for example with torch.where",
+    )
+
+
+def refuse_metadata(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """set_, resize_ and their like: the storage itself changes."""
+    if func is aten.resize_.default and tuple(args[1]) == tuple(args[0].shape):
+        return args[0]
+    raise AutogradError(
+        f"{func} changes the storage of a tensor, which cannot be made functional",
+        remedy="make a new tensor instead (reshape, cat, new_empty)",
+    )
+
+
+def change_metadata(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """t_, transpose_, unsqueeze_, squeeze_, as_strided_: the tensor object becomes a view of what it was."""
+    target = tracer.tensor(args[0])
+    if args[0].__class__ is not TraceTensor or any(target is tensor for tensor in tracer.inputs):
+        raise AutogradError(f"{func} changes the shape of an input of the graph")
+    view = METADATA_CHANGES[func]
+    made: TraceTensor = tracer.run(view, (target, *args[1:]), kwargs)
+    spec: Spec = made.value.spec
+    compat.set_wrapper_metadata(target, spec.size, spec.stride, spec.offset)
+    target.value = made.value
+    target.constant = None
+    return args[0]
+
+
+def same_tensor(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """detach_: nothing to do without autograd."""
+    return args[0]
+
+
+def trace_copy_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """copy_: the target takes the source's values in its own dtype and layout."""
+    target, source = tracer.tensor(args[0]), tracer.tensor(args[1])
+    if target is not source:
+        torch.broadcast_shapes(source.shape, target.shape)
+        if len(torch.broadcast_shapes(source.shape, target.shape)) > target.dim():
+            raise RuntimeError(f"cannot copy a tensor of shape {list(source.shape)} into {list(target.shape)}")
+        tracer.write(target, tracer.snapshot(source))
+    return args[0]
+
+
+def trace_fill_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """zero_, fill_ of a number: a fresh full tensor."""
+    target = tracer.tensor(args[0])
+    spec = target.value.spec
+    number = 0 if func is aten.zero_.default else args[1]
+    if isinstance(number, complex) and not spec.dtype.is_complex:
+        raise RuntimeError("value cannot be converted to the tensor's type without overflow")
+    options = {"dtype": spec.dtype, "device": spec.device}
+    tracer.write(target, tracer.record(aten.full.default, (list(spec.size), number), options))
+    return args[0]
+
+
+def trace_fill_tensor_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """fill_ of a 0-d tensor."""
+    target, source = tracer.tensor(args[0]), tracer.tensor(args[1])
+    if source.dim():
+        raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got {source.dim()} dimensions")
+    tracer.write(target, tracer.snapshot(source))
+    return args[0]
+
+
+def trace_batch_norm(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """native_batch_norm writes its running statistics in training, though its schema does not say so."""
+    names = [argument.name for argument in func._schema.arguments]
+    bound = {**dict(zip(names, args)), **kwargs}
+    training = bound.get("training", True)
+    if not training or bound["running_mean"] is None or bound["running_var"] is None:
+        return tracer.record(func, args, kwargs)
+    order = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    functional = aten._native_batch_norm_legit_functional.default
+    out, mean, scale, new_mean, new_var = tracer.record(functional, tuple(bound[name] for name in order), {})
+    tracer.write(tracer.tensor(bound["running_mean"]), new_mean)
+    tracer.write(tracer.tensor(bound["running_var"]), new_var)
+    return out, mean, scale
+
+
+def trace_bernoulli(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """bernoulli_: the same stream in the same order of memory, as a fresh tensor."""
+    target = tracer.tensor(args[0])
+    probability = args[1] if len(args) > 1 else kwargs.pop("p", 0.5)
+    if not 0 <= probability <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={probability}")
+    spec = target.value.spec
+    order = memory_order(spec.size, spec.stride)
+    size = [spec.size[d] for d in order]
+    options = {"dtype": spec.dtype, "device": spec.device}
+    blank = tracer.record(aten.empty.memory_format, (size,), options)
+    drawn = tracer.record(aten.bernoulli.p, (blank, float(probability)), kwargs)
+    if order != tuple(range(len(order))):
+        drawn = tracer.record(aten.permute.default, (drawn, [order.index(d) for d in range(len(order))]), {})
+    tracer.write(target, drawn)
+    return args[0]
+
+
+def trace_assertion(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """An assertion on data: stays in the graph for its effect."""
+    _, node_args = tracer._lower_args(args)
+    node = compat.new_node(tracer.graph, func, node_args, {})
+    node.meta.update(val=None, device=torch.device("cpu"), origin=tracer.origin)
+
+
+def drop(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """An assertion on metadata, which holds once traced."""
+    return None
+
+
+def clone_here(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """lift_fresh_copy and its like."""
+    return tracer.run(aten.clone.default, (tracer.tensor(args[0]),), {})
+
+
+METADATA_CHANGES: dict[Any, Any] = {
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.as_strided_.default: aten.as_strided.default,
+}
+
+HANDLERS: dict[Any, Handler] = {
+    **dict.fromkeys(METADATA_CHANGES, change_metadata),
+    aten.lift_fresh.default: lift_literal,
+    aten.lift.default: lift_literal,
+    aten.lift_fresh_copy.default: clone_here,
+    aten._local_scalar_dense.default: read_scalar,
+    aten.resize_.default: refuse_metadata,
+    aten.resize_as_.default: refuse_metadata,
+    **{getattr(aten.set_, name): refuse_metadata for name in aten.set_.overloads()},
+    aten.detach_.default: same_tensor,
+    aten.copy_.default: trace_copy_,
+    aten.zero_.default: trace_fill_,
+    aten.fill_.Scalar: trace_fill_,
+    aten.fill_.Tensor: trace_fill_tensor_,
+    aten.native_batch_norm.default: trace_batch_norm,
+    aten.bernoulli_.float: trace_bernoulli,
+    aten._assert_async.default: trace_assertion,
+    aten._assert_async.msg: trace_assertion,
+    aten._assert_tensor_metadata.default: drop,
+}

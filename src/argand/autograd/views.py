@@ -1,0 +1,265 @@
+"""View ops: how each is traced, and its inverse, by which a write to a view becomes a write to what it views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.errors import AutogradError
+from argand.graph.specs import is_dense
+
+if TYPE_CHECKING:
+    from argand.autograd.tracer import Handler, Tracer
+
+aten = torch.ops.aten
+
+Inverse = Callable[["Tracer", tuple[Any, ...], dict[str, Any], TraceTensor, TraceTensor], TraceTensor]
+
+
+def trace_view(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A view op that stays in the graph as it is."""
+    return tracer.record_view(func, args, kwargs)
+
+
+def trace_alias(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """detach, alias: another tensor object of the same value; no node."""
+    source = tracer.tensor(args[0])
+    made = make_tensor(source.value)
+    made.constant = source.constant
+    return made
+
+
+def trace_split(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """split and split_with_sizes: one slice each."""
+    bound = _bind(func, args, kwargs)
+    source = tracer.tensor(bound["self"])
+    dim = bound.get("dim", 0)
+    dim = dim + source.dim() if dim < 0 else dim
+    sizes = bound.get("split_sizes")
+    extent = source.shape[dim]
+    if sizes is None:
+        step = bound["split_size"]
+        if step < 0 or (step == 0 and extent):
+            raise RuntimeError(f"split expects a positive split_size, not {step}")
+        count = max((extent + step - 1) // step, 1) if step else 1
+        sizes = [step] * (count - 1) + [extent - step * (count - 1)]
+    elif sum(sizes) != extent or min(sizes, default=0) < 0:
+        raise RuntimeError(f"split_with_sizes expects sizes that sum to {extent}, not {list(sizes)}")
+    made = []
+    start = 0
+    for size in sizes:
+        made.append(tracer.record_view(aten.slice.Tensor, (source, dim, start, start + size), {}))
+        start += size
+    return made
+
+
+def trace_unbind(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """unbind: one select each."""
+    bound = _bind(func, args, kwargs)
+    source = tracer.tensor(bound["self"])
+    dim = bound.get("dim", 0)
+    if not -source.dim() <= dim < source.dim():
+        raise IndexError(f"Dimension out of range: {dim} of a tensor with {source.dim()} dimensions")
+    return [tracer.record_view(aten.select.int, (source, dim, index), {}) for index in range(source.shape[dim])]
+
+
+def trace_as_strided(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """as_strided: a view of the storage, that is of the root; its offset counts from the root's first element."""
+    bound = _bind(func, args, kwargs)
+    source = tracer.tensor(bound["self"])
+    size, stride = tuple(bound["size"]), tuple(bound["stride"])
+    offset = bound.get("storage_offset")
+    if offset is None:
+        offset = source.value.spec.offset
+    root = source.value.root
+    spec = root.spec
+    if spec.dtype is not source.value.spec.dtype or spec.conj or spec.neg:
+        raise AutogradError("as_strided of a tensor that views another dtype")
+    start = offset - spec.offset
+    reach = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if 0 not in size else 0
+    if not is_dense(spec.size, spec.stride) or start < 0 or start + reach > max(root.spec.meta.numel(), 0):
+        raise AutogradError("as_strided reaches memory outside the tensor that owns it in this graph")
+    node = tracer.read(root)
+    made: TraceTensor = _strided(tracer, make_tensor(Value(spec, node)), size, stride, start)
+    # What eager reports has the offset that the user asked for; the node's own storage starts at the root.
+    eager = tracer.specs.make(size, stride, offset, spec.dtype, spec.device)
+    value = Value(eager, tracer.read(made.value))
+    tracer.link(value, root, "as_strided", (size, stride, start), {})
+    return make_tensor(value)
+
+
+def replay(tracer: Tracer, func: Any, source: TraceTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TraceTensor:
+    """Make a view anew from what its parent holds now."""
+    if func == "as_strided":
+        return _strided(tracer, source, *args)
+    return tracer.record(func, (source, *args), kwargs)  # type: ignore[no-any-return]
+
+
+def _strided(
+    tracer: Tracer, root: TraceTensor, size: tuple[int, ...], stride: tuple[int, ...], start: int
+) -> TraceTensor:
+    node = tracer.read(root.value)
+    held = node.meta["val"]
+    if held.storage_offset() or held.stride() != root.value.spec.stride or node.op == "placeholder":
+        # The node's memory may not be laid out as eager's; a copy is.
+        order = tracer.with_strides(root, root.value.spec.stride)
+        root = tracer.record(aten.clone.default, (order,), {"memory_format": torch.preserve_format})
+    return tracer.record(aten.as_strided.default, (root, list(size), list(stride), start), {})  # type: ignore[no-any-return]
+
+
+def unknown_view(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A view op that is not in the table: aliasing that cannot be followed."""
+    raise AutogradError(f"{func} returns a view, and argand does not know of what part of its argument")
+
+
+def _bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    bound = {argument.name: value for argument, value in zip(func._schema.arguments, args)}
+    bound.update(kwargs)
+    return bound
+
+
+# ---------------------------------------------------------------------- inverses
+
+
+def inverse(
+    tracer: Tracer, view: tuple[Any, tuple[Any, ...], dict[str, Any]], parent: TraceTensor, new: TraceTensor
+) -> TraceTensor:
+    """What `parent` holds after its view (op, arguments, keywords) was overwritten by `new`."""
+    func, args, kwargs = view
+    rule = INVERSES.get(func)
+    if rule is None:
+        raise AutogradError(f"a write to a view made by {func} cannot be carried back to what it views")
+    return rule(tracer, args, kwargs, parent, new)
+
+
+def reshape(tracer: Tracer, tensor: TraceTensor, size: tuple[int, ...]) -> TraceTensor:
+    """The values of a tensor in another shape, as a fresh functional value."""
+    if tensor.value.spec.size == size:
+        return tensor
+    contiguous = tracer.with_strides(tensor, torch.empty(tensor.shape, device="meta").stride())
+    return tracer.record(aten.view.default, (contiguous, list(size)), {})  # type: ignore[no-any-return]
+
+
+def _back_by_shape(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    return reshape(tracer, new, parent.value.spec.size)
+
+
+def _back_by_permute(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    dims = [d % parent.dim() for d in args[0]]
+    return tracer.record(aten.permute.default, (new, [dims.index(d) for d in range(len(dims))]), {})  # type: ignore[no-any-return]
+
+
+def _back_by_transpose(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    return tracer.record(aten.transpose.int, (new, *args), kwargs)  # type: ignore[no-any-return]
+
+
+def _back_by_t(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    return tracer.record(aten.t.default, (new,), {})  # type: ignore[no-any-return]
+
+
+def _back_by_select(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    return tracer.record(aten.select_scatter.default, (parent, new, *args), kwargs)  # type: ignore[no-any-return]
+
+
+def _back_by_slice(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    if new.value.spec.size == parent.value.spec.size:
+        return new  # the slice was the whole
+    return tracer.record(aten.slice_scatter.default, (parent, new, *args), kwargs)  # type: ignore[no-any-return]
+
+
+def _back_by_diagonal(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    return tracer.record(aten.diagonal_scatter.default, (parent, new, *args), kwargs)  # type: ignore[no-any-return]
+
+
+def _back_by_strides(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    size, stride, start = args
+    node = tracer.read(parent.value)
+    if node.meta["val"].storage_offset() or node.meta["val"].stride() != parent.value.spec.stride:
+        parent = tracer.record(aten.clone.default, (parent,), {"memory_format": torch.preserve_format})
+    return tracer.record(  # type: ignore[no-any-return]
+        aten.as_strided_scatter.default, (parent, new, list(size), list(stride), start), {}
+    )
+
+
+def _back_by_unfold(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    dim, size, step = args
+    if step < size:
+        raise AutogradError("a write to overlapping windows of unfold")
+    zeros = tracer.record(aten.full.default, (list(parent.shape), 0), _options(parent))
+    ones = tracer.record(aten.full.default, (list(new.shape), 1), _options(parent, torch.uint8))
+    size_of = list(parent.shape)
+    moved = tracer.record(aten.unfold_backward.default, (new, size_of, dim, size, step), {})
+    hit = tracer.record(aten.unfold_backward.default, (ones, size_of, dim, size, step), {})
+    mask = tracer.record(aten.ne.Scalar, (hit, 0), {})
+    del zeros
+    return tracer.record(aten.where.self, (mask, moved, parent), {})  # type: ignore[no-any-return]
+
+
+def _options(like: TraceTensor, dtype: torch.dtype | None = None) -> dict[str, Any]:
+    spec = like.value.spec
+    return {"dtype": dtype or spec.dtype, "device": spec.device}
+
+
+def _back_by_dtype(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    contiguous = tracer.with_strides(new, torch.empty(new.shape, device="meta").stride())
+    return tracer.record(aten.view.dtype, (contiguous, parent.value.spec.dtype), {})  # type: ignore[no-any-return]
+
+
+def _back_by_real(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    contiguous = tracer.with_strides(new, torch.empty(new.shape, device="meta").stride())
+    return tracer.record(aten.view_as_complex.default, (contiguous,), {})  # type: ignore[no-any-return]
+
+
+def _back_by_complex(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    contiguous = tracer.with_strides(new, torch.empty(new.shape, device="meta").stride())
+    return tracer.record(aten.view_as_real.default, (contiguous,), {})  # type: ignore[no-any-return]
+
+
+def _back_by_conj(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    return tracer.record(aten.conj_physical.default, (new,), {})  # type: ignore[no-any-return]
+
+
+def _back_by_neg(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+    return tracer.record(aten.neg.default, (new,), {})  # type: ignore[no-any-return]
+
+
+INVERSES: dict[Any, Inverse] = {
+    aten.view.default: _back_by_shape,
+    aten._unsafe_view.default: _back_by_shape,
+    aten._reshape_alias.default: _back_by_shape,
+    aten.unsqueeze.default: _back_by_shape,
+    aten.squeeze.default: _back_by_shape,
+    aten.squeeze.dim: _back_by_shape,
+    aten.squeeze.dims: _back_by_shape,
+    aten.permute.default: _back_by_permute,
+    aten.transpose.int: _back_by_transpose,
+    aten.t.default: _back_by_t,
+    aten.select.int: _back_by_select,
+    aten.slice.Tensor: _back_by_slice,
+    aten.diagonal.default: _back_by_diagonal,
+    "as_strided": _back_by_strides,
+    aten.unfold.default: _back_by_unfold,
+    aten.view.dtype: _back_by_dtype,
+    aten.view_as_real.default: _back_by_real,
+    aten.view_as_complex.default: _back_by_complex,
+    aten._conj.default: _back_by_conj,
+    aten._neg_view.default: _back_by_neg,
+}
+
+
+HANDLERS: dict[Any, Handler] = {
+    **{func: trace_view for func in INVERSES if func != "as_strided"},
+    aten.expand.default: trace_view,  # no inverse: eager refuses to write to it
+    aten.alias.default: trace_alias,
+    aten.detach.default: trace_alias,
+    aten.split.Tensor: trace_split,
+    aten.split_with_sizes.default: trace_split,
+    aten.unsafe_split.Tensor: trace_split,
+    aten.unsafe_split_with_sizes.default: trace_split,
+    aten.unbind.int: trace_unbind,
+    aten.as_strided.default: trace_as_strided,
+}
+HANDLERS.pop(aten._unsafe_view.default)  # not a view by its schema: its argument is a fresh value that nobody else holds

@@ -1,0 +1,27 @@
+"""Backend "aot_eager": the functional ATen graph, run by eager's kernels. Tells whether tracing is at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from argand import events
+from argand.backends.common import compile_inference
+from argand.graph.printing import graph_function
+from argand.graph.program import AtenProgram
+
+
+def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """Trace to a functional ATen graph and run that with eager kernels.
+
+    A graph that cannot be traced, and one whose gradients are needed, runs eagerly, with a "fallback" event.
+    """
+    return compile_inference(gm, example_inputs, run_eagerly, backend="aot_eager")
+
+
+def run_eagerly(program: AtenProgram) -> Callable[..., Any]:
+    """The program's graph as straight-line Python over ATen's eager kernels."""
+    with events.span("compile", "backend", backend="aot_eager"):
+        return graph_function(program.graph, {name: program.constants[name] for name in program.constants})

@@ -1,0 +1,44 @@
+"""A text that is equal for two ATen programs that compute the same from tensors of the same layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph.program import AtenProgram
+
+
+def graph_key(program: AtenProgram) -> str | None:
+    """Structure and metadata of a program; None when it holds constants, which are compared by nothing cheap."""
+    numbers: dict[fx.Node, int] = {}
+    parts = [f"threads {torch.get_num_threads()}"]
+    for number, node in enumerate(program.graph.nodes):
+        numbers[node] = number
+        if node.op == "get_attr":
+            return None
+        target = str(node.target) if node.op == "call_function" else node.op
+        args = _text((node.args, node.kwargs), numbers)
+        parts.append(f"{number}={target}{args}{_meta(node.meta.get('val'))}{node.meta.get('device')}")
+    parts.append(str([(spec.kind, spec.index) for spec in program.outputs]))
+    parts.append(str([(mutation.input, mutation.output) for mutation in program.mutations]))
+    return "\n".join(parts)
+
+
+def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
+    if isinstance(value, fx.Node):
+        return f"%{numbers[value]}"
+    if isinstance(value, (tuple, list)):
+        return f"({','.join([_text(item, numbers) for item in value])})"
+    if isinstance(value, dict):
+        return f"{{{','.join([f'{k}:{_text(v, numbers)}' for k, v in value.items()])}}}"
+    return f"{type(value).__name__} {value!r}"
+
+
+def _meta(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{tuple(value.shape)}{value.stride()}{value.dtype}"
+    if isinstance(value, (tuple, list)):
+        return f"({','.join([_meta(item) for item in value])})"
+    return str(value)

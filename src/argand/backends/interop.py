@@ -1,0 +1,84 @@
+"""The one module that touches torch.compile: argand as one of its backends, and its backends as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+_LIMIT = 64  # compiled versions kept per graph: past that, further shapes run eagerly
+
+
+def argand_for_torch_compile(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any
+) -> Callable[..., Any]:
+    """Entry point of `torch.compile(model, backend="argand")`.
+
+    torch's own capture hands over graphs whose sizes may be symbolic; each combination of argument metadata that really
+    occurs is compiled once, as constants.
+
+    Arguments:
+        gm: torch-level graph; example_inputs: fake tensors and symbolic numbers.
+        options: `backend`: name of the argand backend ("native").
+    """
+    from argand.backends.registry import lookup_backend
+
+    chosen = dict(options.pop("options", None) or {}, **options)
+    inner = lookup_backend(chosen.pop("backend", "native"))
+    versions: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def call(*args: Any) -> Any:
+        key = (torch.is_grad_enabled(), *[_key(arg) for arg in args])
+        version = versions.get(key)
+        if version is None:
+            if len(versions) >= _LIMIT:
+                return gm.forward(*args)
+            version = versions[key] = inner(gm, [_plain(arg) for arg in args], **chosen)
+        return version(*args)
+
+    return call
+
+
+def _key(arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return (tuple(arg.shape), arg.stride(), arg.dtype, arg.device, arg.requires_grad)
+    return (type(arg), _plain(arg))
+
+
+def _plain(arg: Any) -> Any:
+    if isinstance(arg, torch.SymInt):
+        return int(arg)
+    if isinstance(arg, torch.SymFloat):
+        return float(arg)
+    if isinstance(arg, torch.SymBool):
+        return bool(arg)
+    return arg
+
+
+def torch_backend_names() -> list[str]:
+    """Names of torch.compile's own backends (importing torch._dynamo, which takes a second)."""
+    import torch._dynamo as dynamo
+
+    return [name for name in dynamo.list_backends(exclude_tags=None) if name != "argand"]
+
+
+def torch_backend(name: str) -> Callable[..., Callable[..., Any]] | None:
+    """One of torch.compile's backends, for our graphs; None when it has none of this name."""
+    if name not in torch_backend_names():
+        return None
+    from torch._dynamo import lookup_backend
+
+    found: Callable[..., Callable[..., Any]] = lookup_backend(name)
+
+    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        return found(gm, _fake(gm, example_inputs), **options)
+
+    backend.__name__ = name
+    return backend
+
+
+def _fake(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
+    """Example inputs as torch's backends get them: real tensors do, as long as no fake mode is active."""
+    return list(example_inputs)

@@ -1,0 +1,153 @@
+"""Backend "native": argand's own compiler for CPUs.
+
+One flat pipeline, each step a function that can be called alone:
+trace (autograd) → passes → lower → schedule → C++ → host module → compile and load → callable.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand import events
+from argand.backends.aot_eager import run_eagerly
+from argand.backends.common import compile_inference
+from argand.backends.graph_key import graph_key
+from argand.config import config
+from argand.errors import ToolchainMissing
+from argand.graph.printing import readable
+from argand.graph.program import AtenProgram
+from argand.runtime.host import HostCall, load_module
+from argand.schedule.dump import post_fusion_text
+from argand.schedule.kernel import Schedule
+
+
+def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """Compile a torch-level graph to fused C++ kernels and ATen calls.
+
+    Arguments:
+        gm: graph of torch functions and methods.
+        example_inputs: one value per placeholder.
+        options: accepted for compatibility with other backends.
+
+    A graph that needs gradients, that cannot be traced, or that lives on another device than the CPU runs with eager's
+    kernels, with a "fallback" event. So does every graph where no C++ compiler is found, with one warning.
+
+    Raises:
+        LoweringError, CppCompileError: a stage failed.
+    """
+    return compile_inference(gm, example_inputs, compile_program, backend="native", boxed=True)
+
+
+def compile_program(program: AtenProgram) -> HostCall:
+    """A callable for the program's graph: takes the list of its inputs (which it empties), returns its outputs."""
+    if not _on_cpu(program):
+        events.emit("fallback", "backend", "a tensor is not on the CPU", backend="native", scope="graph")
+        return _eager_kernels(program)
+    return _memo.get_or_make(graph_key(program), lambda: build(program))
+
+
+def build(program: AtenProgram) -> HostCall:
+    """The pipeline."""
+    try:
+        schedule = schedule_program(program)
+        text = host_text(schedule)
+        with events.span("load", "runtime"):
+            return load_module(text, schedule.constants).call  # type: ignore[no-any-return]
+    except ToolchainMissing as error:
+        _memo.warn_once(str(error))
+        events.emit("fallback", "runtime", str(error), backend="native", scope="graph", reason="no C++ compiler")
+        return _eager_kernels(program)
+
+
+def schedule_program(program: AtenProgram) -> Schedule:
+    """From ATen graph to ordered kernels and extern calls."""
+    from argand.lower import lower
+    from argand.passes import run_passes
+    from argand.schedule.pipeline import schedule
+
+    with events.span("passes", "passes"):
+        program = run_passes(program)
+    events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))
+    loops = lower(program)
+    loops.mutations = []  # the runtime wrapper writes results back into mutated inputs
+    with events.span("schedule", "schedule"):
+        made = schedule(loops, threads=torch.get_num_threads())
+    events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(made))
+    return made
+
+
+def host_text(schedule: Schedule) -> str:
+    """The host module of a schedule, kernels' source included."""
+    from argand.codegen.host.kernels import kernel_source
+    from argand.codegen.host.module import host_module
+
+    with events.span("codegen", "codegen"):
+        kernels = kernel_source(schedule)
+        text = host_module(schedule, kernels)
+    events.emit("kernel_code", "codegen", kernels.text if kernels is not None else "")
+    events.emit("output_code", "codegen", text)
+    if config.output_code:
+        print(text)
+    return text
+
+
+def _on_cpu(program: AtenProgram) -> bool:
+    return all(node.meta["device"].type == "cpu" for node in program.graph.nodes if "device" in node.meta)
+
+
+def _eager_kernels(program: AtenProgram) -> HostCall:
+    run = run_eagerly(program)
+
+    def call(args: list[Any]) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = run(*args)
+        return found
+
+    return call
+
+
+class _Memo:
+    """Compiled graphs of this process, by what they compute; and which warnings were given."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, HostCall] = {}
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()
+
+    def get_or_make(self, key: str | None, make: Callable[[], HostCall]) -> HostCall:
+        """What `make` returned the first time that `key` was asked for; None is never shared."""
+        if key is None:
+            return make()
+        found = self._made.get(key)
+        if found is None:
+            found = make()
+            with self._lock:
+                found = self._made.setdefault(key, found)
+        return found
+
+    def warn_once(self, text: str) -> None:
+        """Warn, unless this text was given before."""
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(f"argand: {text}\nGraphs run with eager's kernels.", stacklevel=2)
+
+    def clear(self) -> None:
+        """Forget everything (argand.reset)."""
+        self._made.clear()
+        self._warned.clear()
+
+
+_memo = _Memo()
+
+
+def reset() -> None:
+    """Forget compiled graphs and free the memory kept for temporaries."""
+    from argand.runtime.arena import arena_pool
+
+    _memo.clear()
+    arena_pool.clear()

@@ -1,0 +1,97 @@
+"""Backends by name: ours, the user's, and torch's own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import Any, overload
+
+from argand.errors import ConfigError
+
+Backend = Callable[..., Callable[..., Any]]
+
+_BUILTIN = {
+    "eager": ("argand.backends.eager", "eager"),
+    "aot_eager": ("argand.backends.aot_eager", "aot_eager"),
+    "native": ("argand.backends.native", "native"),
+}
+
+
+class _Registry:
+    """Backends registered by users, in order of registration."""
+
+    def __init__(self) -> None:
+        self.user: dict[str, Backend] = {}
+
+
+_registry = _Registry()
+
+
+@overload
+def register_backend(fn: Backend, *, name: str | None = None) -> Backend: ...
+@overload
+def register_backend(fn: None = None, *, name: str | None = None) -> Callable[[Backend], Backend]: ...
+def register_backend(fn: Backend | None = None, *, name: str | None = None) -> Any:
+    """Give a backend a name; usable as `@register_backend` and `@register_backend(name="mine")`.
+
+    Arguments:
+        fn: `(gm: fx.GraphModule, example_inputs: list[Tensor], **options) -> Callable`, as for torch.compile.
+        name: its name, by default the function's own.
+
+    Raises:
+        ConfigError: the name belongs to a backend of argand, or `fn` cannot be called.
+    """
+    if fn is None:
+        return lambda function: register_backend(function, name=name)
+    if not callable(fn):
+        raise ConfigError(f"a backend is a callable, not {type(fn).__name__}", remedy="pass a function of (gm, inputs)")
+    chosen = name or getattr(fn, "__name__", "")
+    if not chosen:
+        raise ConfigError("this backend has no __name__", remedy='register it with name="..."')
+    if chosen in _BUILTIN:
+        raise ConfigError(f"{chosen!r} is a backend of argand", remedy="register yours under another name")
+    _registry.user[chosen] = fn
+    return fn
+
+
+def list_backends(*, torch_backends: bool = False) -> list[str]:
+    """Names that `lookup_backend` knows: argand's, then registered ones; with `torch_backends` also torch.compile's."""
+    names = [*_BUILTIN, *sorted(_registry.user)]
+    if torch_backends:
+        from argand.backends import interop
+
+        names += [other for other in interop.torch_backend_names() if other not in names]
+    return names
+
+
+def lookup_backend(backend: str | Backend) -> Backend:
+    """The backend of this name, or the callable itself.
+
+    Raises:
+        ConfigError: no backend has this name.
+    """
+    if not isinstance(backend, str):
+        if callable(backend):
+            return backend
+        raise ConfigError(
+            f"backend takes a name or a callable, not {type(backend).__name__}",
+            remedy=f"known names: {', '.join(list_backends())}",
+        )
+    place = _BUILTIN.get(backend)
+    if place is not None:
+        module, attribute = place
+        found: Backend = getattr(importlib.import_module(module), attribute)
+        return found
+    user = _registry.user.get(backend)
+    if user is not None:
+        return user
+    from argand.backends import interop
+
+    borrowed = interop.torch_backend(backend)
+    if borrowed is not None:
+        return borrowed
+    names = list_backends(torch_backends=True)
+    close = difflib.get_close_matches(backend, names, n=2)
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    raise ConfigError(f"unknown backend {backend!r}", remedy=f"{hint}known names: {', '.join(names)}")

@@ -1,0 +1,706 @@
+"""The attribute protocol: reads, writes and deletions on every kind of object, in Python's own order of lookup.
+
+Classes are looked up raw (no descriptor runs unseen); what a descriptor does in Python code is interpreted. Objects that
+existed before the frame are read under guards and written through the state's overlay.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from argand.capture import calls, generators, operators
+from argand.capture.exceptions import ObservedException
+from argand.capture.frames import NULL
+from argand.capture.sources import (
+    AttrSource,
+    ConstSource,
+    DictItemSource,
+    FuncDefaultsTupleSource,
+    FuncKwdefaultsDictSource,
+    InstanceDictSource,
+    MethodFuncSource,
+    MethodSelfSource,
+    Source,
+    TypeAttrSource,
+)
+from argand.capture.typefacts import TypeFacts, is_heap
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+_NATIVE_DESCRIPTORS: Final = frozenset(
+    {
+        types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+        types.BuiltinFunctionType,
+    }
+)  # fmt: skip
+_MEMBERS: Final = frozenset({types.MemberDescriptorType, types.GetSetDescriptorType})
+_PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
+_get_mro_dict: Any = type.__dict__["__dict__"].__get__
+
+
+# ---- entry points --------------------------------------------------------------------------------------------------------
+
+
+def load_attr(interp: Interpreter, obj: Any, name: str) -> Any:
+    """`obj.name`; AttributeError as the program would see it."""
+    value = read(interp, obj, name)
+    if value is NULL:
+        raise missing(interp, obj, name)
+    return value
+
+
+def try_attr(interp: Interpreter, obj: Any, name: str) -> Any:
+    """`getattr(obj, name, NULL)`: only AttributeError counts as absence."""
+    try:
+        return read(interp, obj, name)
+    except ObservedException as observed:
+        if isinstance(observed.value, AttributeError):
+            return NULL
+        raise
+
+
+def missing(interp: Interpreter, obj: Any, name: str) -> ObservedException:
+    """The AttributeError for an attribute that is not there."""
+    if isinstance(obj, type):
+        text = f"type object '{obj.__name__}' has no attribute '{name}'"
+    elif isinstance(obj, types.ModuleType):
+        text = f"module '{obj.__name__}' has no attribute '{name}'"
+    else:
+        text = f"'{_type_of(obj).__name__}' object has no attribute '{name}'"
+    return interp.throw(AttributeError(text, name=name, obj=obj))
+
+
+def _type_of(obj: Any) -> type:
+    return types.GeneratorType if type(obj) is generators.TracedGenerator else type(obj)
+
+
+def read(interp: Interpreter, obj: Any, name: str) -> Any:
+    """`obj.name`, or NULL where CPython's default lookup finds nothing (hooks of the class have been asked)."""
+    cls = type(obj)
+    if cls in interp.fast or cls in _PLAIN or cls is generators.TracedGenerator:
+        return _read_native(interp, obj, name)
+    if cls is types.FunctionType:
+        return _read_function(interp, obj, name)
+    if isinstance(obj, types.ModuleType):
+        return _read_module(interp, obj, name)
+    if isinstance(obj, type):
+        return _read_class(interp, obj, name)
+    if cls is types.MethodType:
+        return _read_method(interp, obj, name)
+    if cls is super:
+        return _read_super(interp, obj, name)
+    return _read_instance(interp, obj, name)
+
+
+def _read_native(interp: Interpreter, obj: Any, name: str) -> Any:
+    if interp.is_tensor(obj):
+        return interp.tensor_attr(obj, name)
+    if name == "__class__":
+        return _type_of(obj)
+    try:
+        return getattr(obj, name)
+    except AttributeError:
+        return NULL
+    except Exception as e:
+        error = e
+    raise interp.observe(error)
+
+
+def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
+    """A special method, looked up on the type and bound; NULL if there is none."""
+    cls = type(obj)
+    method = interp.types.lookup(cls, name)
+    if method is NULL or method is None:
+        return NULL
+    return bind(interp, method, obj, cls)
+
+
+def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
+    """(function, obj) where the attribute is a plain method, else (value, NULL)."""
+    cls = type(obj)
+    if cls in interp.fast or isinstance(obj, type | types.ModuleType) or cls is super or cls in _PLAIN:
+        return load_attr(interp, obj, name), NULL
+    facts = interp.types
+    if facts.lookup(cls, "__getattribute__") is object.__getattribute__:
+        method = facts.lookup(cls, name)
+        if type(method) is types.FunctionType and _instance_value(interp, obj, name, method) is NULL:
+            interp.note_class(cls)
+            return method, obj
+    return load_attr(interp, obj, name), NULL
+
+
+# ---- descriptors -----------------------------------------------------------------------------------------------------------
+
+
+def is_data_descriptor(facts: TypeFacts, kind: type) -> bool:
+    """Whether instances of `kind` in a class body take precedence over the instance's own dict."""
+    if kind is types.FunctionType:
+        return False
+    if kind is property or kind in _MEMBERS:
+        return True
+    return facts.lookup(kind, "__set__") is not NULL or facts.lookup(kind, "__delete__") is not NULL
+
+
+def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") -> Any:
+    """What a class attribute `meta` gives when read through an instance (`obj` None: through the class)."""
+    kind = type(meta)
+    if kind is types.FunctionType:
+        return meta if obj is None else types.MethodType(meta, obj)
+    if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in _MEMBERS:
+        return meta
+    if kind is property:
+        return _read_property(interp, meta, obj, name)
+    if kind is classmethod:
+        return _bind_classmethod(interp, meta, cls)
+    if kind is staticmethod:
+        return meta.__func__
+    if kind in _NATIVE_DESCRIPTORS:
+        if obj is not None:
+            obj = interp.shadow(obj) if kind is not types.WrapperDescriptorType else obj
+        return interp.native(meta.__get__, obj, cls)
+    if kind in _MEMBERS:
+        return _read_member(interp, meta, obj, cls)
+    getter = interp.types.lookup(kind, "__get__")
+    if getter is NULL:
+        return meta
+    if kind is functools.cached_property and obj is not None:
+        return _read_cached_property(interp, meta, obj)
+    if isinstance(getter, types.FunctionType):
+        if kind.__module__ in ("enum", "types") and isinstance(obj, enum.Enum):
+            return interp.native(getattr, obj, meta.name if hasattr(meta, "name") else name)
+        return calls.call(interp, getter, (meta, obj, cls), None)
+    return interp.native(meta.__get__, obj, cls)
+
+
+def _bind_classmethod(interp: Interpreter, meta: Any, cls: type) -> Any:
+    func = meta.__func__
+    if type(func) is types.FunctionType:
+        return types.MethodType(func, cls)
+    getter = interp.types.lookup(type(func), "__get__")
+    if getter is NULL:
+        return types.MethodType(func, cls)
+    return bind(interp, func, cls, type(cls))
+
+
+def _read_property(interp: Interpreter, meta: property, obj: Any, name: str) -> Any:
+    if obj is None:
+        return meta
+    if meta.fget is None:
+        raise interp.throw(_property_error(meta, obj, name, "getter"))
+    return calls.call(interp, meta.fget, (obj,), None)
+
+
+def _property_error(meta: property, obj: Any, name: str, what: str) -> AttributeError:
+    """CPython's message, by asking a property without the function."""
+    probe = property(None, None, None)
+    owner = type(type(obj).__name__, (), {"__qualname__": type(obj).__qualname__, name or "attribute": probe})
+    instance = owner()
+    try:
+        if what == "getter":
+            getattr(instance, name)
+        elif what == "setter":
+            setattr(instance, name, None)
+        else:
+            delattr(instance, name)
+    except AttributeError as e:
+        return AttributeError(*e.args, name=name, obj=obj)
+    return AttributeError(name)
+
+
+def _read_cached_property(interp: Interpreter, meta: Any, obj: Any) -> Any:
+    name = meta.attrname
+    value = calls.call(interp, meta.func, (obj,), None)
+    if name is not None:
+        _write_instance(interp, obj, name, value)
+    return value
+
+
+def _read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
+    """A slot or an attribute that C code computes."""
+    if obj is None:
+        return meta
+    name = meta.__name__
+    if name == "__class__":
+        return type(obj)
+    if name == "__dict__":
+        return instance_dict(interp, obj)
+    if interp.is_outer(obj):
+        value = interp.read_overlay(obj, name)
+        if value is not NULL:
+            if value is interp.deleted:
+                raise missing(interp, obj, name)
+            return value
+        try:
+            found = meta.__get__(obj, cls)
+        except AttributeError as e:
+            error = e
+        else:
+            return interp.state.load_source(AttrSource(interp.source(obj), name), found)
+        interp.state.guard(interp.source(obj), "not_has_attr", name)
+        raise interp.observe(error)
+    return interp.native(meta.__get__, interp.shadow(obj), cls)
+
+
+# ---- instances -------------------------------------------------------------------------------------------------------------
+
+
+def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
+    cls = type(obj)
+    facts = interp.types
+    getter = facts.lookup(cls, "__getattribute__")
+    if is_heap(cls):
+        interp.note_class(cls)
+    hook = facts.lookup(cls, "__getattr__")
+    if hook is NULL:
+        if type(getter) is types.FunctionType:
+            return calls.call(interp, getter, (obj, name), None)
+        return generic_read(interp, obj, name)
+    try:
+        if type(getter) is types.FunctionType:
+            value = calls.call(interp, getter, (obj, name), None)
+        else:
+            value = generic_read(interp, obj, name)
+    except ObservedException as observed:
+        if not isinstance(observed.value, AttributeError):
+            raise
+        value = NULL
+    if value is not NULL:
+        return value
+    special = interp.module_attr(obj, name, hook)
+    if special is not NULL:
+        return special
+    return calls.call(interp, bind(interp, hook, obj, cls), (name,), None)
+
+
+def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
+    """`object.__getattribute__`, NULL instead of AttributeError for what is not there."""
+    cls = type(obj)
+    facts = interp.types
+    meta = facts.lookup(cls, name)
+    if meta is not NULL and is_data_descriptor(facts, type(meta)):
+        return bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
+    value = _instance_value(interp, obj, name, meta)
+    if value is not NULL:
+        return value
+    if meta is NULL:
+        return NULL
+    return bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
+
+
+def _instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
+    """Item of the instance's own dict, NULL if absent."""
+    if not interp.is_outer(obj):
+        obj_dict = _own_dict(interp.shadow(obj))
+        return NULL if obj_dict is None else obj_dict.get(name, NULL)
+    key = (id(obj), name)
+    written = interp.read_overlay(obj, name)
+    if written is not NULL:
+        return NULL if written is interp.deleted else written
+    known = interp.attr_values.get(key, operators.STOP)
+    if known is not operators.STOP:
+        return known
+    obj_dict = _own_dict(obj)
+    value: Any = NULL
+    if obj_dict is not None:
+        base = InstanceDictSource(interp.source(obj))
+        if name in obj_dict:
+            value = interp.state.load_source(DictItemSource(base, name), obj_dict[name])
+        elif isinstance(obj, interp.containers) and id(obj) in interp.state.shadows:
+            value = _own_dict(interp.shadow(obj)).get(name, NULL)  # type: ignore[union-attr]
+        else:
+            interp.state.guard(base, "not_has_key", name)
+    interp.attr_values[key] = value
+    return value
+
+
+def _own_dict(obj: Any) -> dict[str, Any] | None:
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def instance_dict(interp: Interpreter, obj: Any) -> Any:
+    """`obj.__dict__`: that of an outer object is an outer dict, and its shadow takes pending writes over."""
+    if not interp.is_outer(obj):
+        return interp.native(object.__getattribute__, interp.shadow(obj), "__dict__")
+    real = _own_dict(obj)
+    if real is None:
+        raise missing(interp, obj, "__dict__")
+    if isinstance(obj, interp.containers):
+        return _own_dict(interp.shadow(obj))
+    interp.state.load_source(InstanceDictSource(interp.source(obj)), real)
+    if interp.state.overlay_names(obj):
+        interp.shadow(real)
+    interp.attr_values = {key: value for key, value in interp.attr_values.items() if key[0] != id(obj)}
+    interp.opened_dicts.add(id(obj))
+    return real
+
+
+def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
+    """A value found in a class: mutable ones are outer objects themselves."""
+    kind = type(value)
+    if kind is types.FunctionType or kind in interp.fast or interp.concrete or id(cls) in interp.local_classes:
+        return value
+    if not is_heap(cls) or isinstance(value, property | staticmethod | classmethod | type):
+        return value
+    key = (id(cls), name)
+    known = interp.class_values.get(key, operators.STOP)
+    if known is operators.STOP or known[0] is not value:
+        loaded = interp.state.load_source(TypeAttrSource(ConstSource(cls), name), value)
+        interp.class_values[key] = (value, loaded)
+        return loaded
+    return known[1]
+
+
+# ---- classes ---------------------------------------------------------------------------------------------------------------
+
+
+def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
+    meta = type(obj)
+    facts = interp.types
+    getter = facts.lookup(meta, "__getattribute__")
+    if type(getter) is types.FunctionType:
+        value = NULL
+        try:
+            value = calls.call(interp, getter, (obj, name), None)
+        except ObservedException as observed:
+            if not isinstance(observed.value, AttributeError) or facts.lookup(meta, "__getattr__") is NULL:
+                raise
+    else:
+        value = _generic_class_read(interp, obj, meta, name)
+    if value is not NULL:
+        return value
+    hook = facts.lookup(meta, "__getattr__")
+    if hook is NULL:
+        return NULL
+    return calls.call(interp, bind(interp, hook, obj, meta), (name,), None)
+
+
+def _generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) -> Any:
+    facts = interp.types
+    interp.note_class(obj)
+    if isinstance(obj, enum.EnumMeta) and name in getattr(obj, "_member_map_", ()):
+        return obj._member_map_[name]
+    meta_attr = facts.lookup(meta, name)
+    if meta_attr is not NULL and is_data_descriptor(facts, type(meta_attr)):
+        if type(meta_attr) in _MEMBERS:
+            return interp.native(getattr, obj, name)
+        return bind(interp, meta_attr, obj, meta, name)
+    value = facts.lookup(obj, name)
+    if value is not NULL:
+        value = class_value(interp, obj, name, value)
+        return bind(interp, value, None, obj, name)
+    if meta_attr is not NULL:
+        return bind(interp, class_value(interp, meta, name, meta_attr), obj, meta, name)
+    return NULL
+
+
+def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
+    self_class = proxy.__self_class__
+    if self_class is None or name == "__class__":
+        return _read_native(interp, proxy, name)
+    obj = proxy.__self__
+    facts = interp.types
+    value = facts.lookup_after(self_class.__mro__, proxy.__thisclass__, name)
+    if value is NULL:
+        return _read_native(interp, proxy, name)
+    value = class_value(interp, self_class, f"super:{name}", value) if interp.concrete else value
+    return bind(interp, value, None if obj is self_class else obj, self_class, name)
+
+
+# ---- modules, functions, bound methods ---------------------------------------------------------------------------------------
+
+
+def _read_module(interp: Interpreter, module: Any, name: str) -> Any:
+    if interp.concrete:
+        return _read_native(interp, module, name)
+    key = (id(module), name)
+    value = interp.module_values.get(key, operators.STOP)
+    if value is operators.STOP:
+        value = interp.module_values[key] = _load_module_attr(interp, module, name)
+    return value
+
+
+def _load_module_attr(interp: Interpreter, module: Any, name: str) -> Any:
+    namespace = module.__dict__
+    state = interp.state
+    if id(namespace) == id(state.globals) or (id(namespace), name) in interp.global_values:
+        written = interp.global_values.get((id(namespace), name), operators.STOP)
+        if written is not operators.STOP and written is not NULL:
+            return written
+    base = InstanceDictSource(state.source_of(module) or ConstSource(module))
+    if name in namespace:
+        return state.load_source(DictItemSource(base, name), namespace[name])
+    with interp.suspended():  # a lazy module imports on first use
+        try:
+            value = getattr(module, name)
+        except AttributeError:
+            value = NULL
+        except Exception as e:
+            raise interp.observe(e) from None
+    if value is NULL:
+        state.guard(base, "not_has_key", name)
+        return NULL
+    if name in namespace:
+        return state.load_source(DictItemSource(base, name), namespace[name])
+    return state.load_source(AttrSource(state.source_of(module) or ConstSource(module), name), value)
+
+
+def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
+    if name in ("__call__", "__get__", "__class__"):
+        return getattr(func, name)
+    if interp.concrete or id(func) in interp.local_functions:
+        return _read_native(interp, func, name)
+    if name == "__dict__":
+        return instance_dict(interp, func) if interp.is_outer(func) else func.__dict__
+    if interp.is_outer(func):
+        value = _instance_value(interp, func, name, NULL) if name not in _FUNCTION_FIELDS else NULL
+        if value is not NULL:
+            return value
+        source = interp.source(func)
+        if name == "__defaults__" and func.__defaults__ is not None:
+            return interp.state.load_source(FuncDefaultsTupleSource(source), func.__defaults__)
+        if name == "__kwdefaults__" and func.__kwdefaults__ is not None:
+            return interp.state.load_source(FuncKwdefaultsDictSource(source), func.__kwdefaults__)
+        if name in ("__annotations__", "__closure__"):
+            return interp.state.load_source(AttrSource(source, name), getattr(func, name))
+    return _read_native(interp, func, name)
+
+
+_FUNCTION_FIELDS: Final = frozenset(
+    "__name__ __qualname__ __module__ __doc__ __code__ __defaults__ __kwdefaults__ __annotations__ __closure__ "
+    "__globals__ __type_params__ __builtins__".split()
+)
+
+
+def method_parts(interp: Interpreter, method: Any) -> tuple[Any, Any]:
+    """Function and instance of a bound method."""
+    if interp.is_outer(method):
+        source = interp.source(method)
+        func = interp.state.load_source(MethodFuncSource(source), method.__func__)
+        return func, interp.state.load_source(MethodSelfSource(source), method.__self__)
+    return method.__func__, method.__self__
+
+
+def _read_method(interp: Interpreter, method: Any, name: str) -> Any:
+    func, owner = method_parts(interp, method)
+    if name == "__func__":
+        return func
+    if name == "__self__":
+        return owner
+    if name in ("__call__", "__class__", "__eq__", "__hash__", "__repr__", "__get__", "__reduce__"):
+        return getattr(method, name)
+    return read(interp, func, name)
+
+
+# ---- writes -----------------------------------------------------------------------------------------------------------------
+
+
+def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`."""
+    if interp.is_tensor(obj):
+        interp.tensor_setattr(obj, name, value)
+        return
+    cls = type(obj)
+    setter = interp.types.lookup(cls, "__setattr__")
+    if isinstance(setter, types.FunctionType):
+        calls.call(interp, setter, (obj, name, value), None)
+        return
+    generic_write(interp, obj, name, value)
+
+
+def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """`object.__setattr__` (or `type.__setattr__`)."""
+    if isinstance(obj, type):
+        _write_class(interp, obj, name, value)
+        return
+    if isinstance(obj, types.ModuleType):
+        _write_module(interp, obj, name, value)
+        return
+    cls = type(obj)
+    facts = interp.types
+    meta = facts.lookup(cls, name)
+    if meta is not NULL:
+        kind = type(meta)
+        if kind is property:
+            if meta.fset is None:
+                raise interp.throw(_property_error(meta, obj, name, "setter"))
+            calls.call(interp, meta.fset, (obj, value), None)
+            return
+        setter = facts.lookup(kind, "__set__")
+        if isinstance(setter, types.FunctionType):
+            calls.call(interp, setter, (meta, obj, value), None)
+            return
+        if setter is not NULL:
+            if interp.is_outer(obj):
+                _write_outer(interp, obj, name, value)
+            else:
+                interp.native(meta.__set__, obj, value)
+            return
+    _write_instance(interp, obj, name, value)
+
+
+def _write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    if interp.is_outer(obj):
+        if _own_dict(obj) is None:
+            raise missing(interp, obj, name)
+        _write_outer(interp, obj, name, value)
+        return
+    target = interp.shadow(obj)
+    if isinstance(target, types.FunctionType):
+        interp.native(setattr, target, name, value)
+    else:
+        interp.native(_setter_of(interp, target), target, name, value)
+
+
+def _setter_of(interp: Interpreter, obj: Any) -> Any:
+    return object.__setattr__ if is_heap(type(obj)) and not isinstance(obj, type) else type(obj).__setattr__
+
+
+def _write_outer(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    if isinstance(obj, interp.containers) and _own_dict(obj) is not None:
+        # A container subclass: its attributes live in the shadow's dict, written back with it.
+        _own_dict(interp.shadow(obj))[name] = value  # type: ignore[index]
+        return
+    if name == "__class__":
+        raise graph_break(
+            kind="class of an object changed",
+            context=type(obj).__name__,
+            explanation="Assigning __class__ of an object that existed before the compiled function is not captured.",
+            hints=("Assign __class__ outside of the compiled function.",),
+        )
+    interp.state.write_overlay(obj, name, value)
+
+
+def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
+    meta_attr = interp.types.lookup(type(cls), name)
+    if meta_attr is not NULL:
+        setter = interp.types.lookup(type(meta_attr), "__set__")
+        if isinstance(meta_attr, property):
+            calls.call(interp, meta_attr.fset, (cls, value), None)
+            return
+        if isinstance(setter, types.FunctionType):
+            calls.call(interp, setter, (meta_attr, cls, value), None)
+            return
+    interp.types.forget()
+    interp.renew_facts()
+    if interp.concrete or id(cls) in interp.local_classes:
+        interp.native(type.__setattr__, cls, name, value)
+        return
+    if not is_heap(cls):
+        interp.native(type.__setattr__, cls, name, value)
+        return
+    interp.load_class(cls)
+    interp.types.overlay[id(cls), name] = value
+    interp.types.keep[id(cls)] = cls
+    interp.state.write_overlay(cls, name, value)
+
+
+def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> None:
+    if interp.concrete:
+        interp.native(setattr, module, name, value)
+        return
+    if type(module) is not types.ModuleType and interp.types.python_level(type(module), "__setattr__"):
+        raise graph_break(
+            kind="module attribute written",
+            context=f"{module.__name__}.{name}",
+            explanation="The module intercepts attribute writes.",
+            hints=("Set it outside of the compiled function.",),
+        )
+    interp.module_values[id(module), name] = value
+    interp.global_values[id(module.__dict__), name] = value
+    interp.state.write_global(module.__dict__, name, value)
+
+
+# ---- deletions -----------------------------------------------------------------------------------------------------------------
+
+
+def delete_attr(interp: Interpreter, obj: Any, name: str) -> None:
+    """`del obj.name`."""
+    cls = type(obj)
+    deleter = interp.types.lookup(cls, "__delattr__")
+    if isinstance(deleter, types.FunctionType):
+        calls.call(interp, deleter, (obj, name), None)
+        return
+    generic_delete(interp, obj, name)
+
+
+def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
+    """`object.__delattr__` (or `type.__delattr__`)."""
+    if interp.is_tensor(obj) or isinstance(obj, types.ModuleType):
+        if not interp.concrete:
+            raise graph_break(
+                kind="attribute deleted",
+                context=f"{type(obj).__name__}.{name}",
+                explanation="Deleting an attribute of a tensor or module object is not captured.",
+                hints=("Delete it outside of the compiled function.",),
+            )
+        interp.native(delattr, obj, name)
+        return
+    if isinstance(obj, type):
+        _delete_class_attr(interp, obj, name)
+        return
+    cls = type(obj)
+    facts = interp.types
+    meta = facts.lookup(cls, name)
+    if meta is not NULL:
+        kind = type(meta)
+        if kind is property:
+            if meta.fdel is None:
+                raise interp.throw(_property_error(meta, obj, name, "deleter"))
+            calls.call(interp, meta.fdel, (obj,), None)
+            return
+        deleter = facts.lookup(kind, "__delete__")
+        if isinstance(deleter, types.FunctionType):
+            calls.call(interp, deleter, (meta, obj), None)
+            return
+    if interp.is_outer(obj):
+        if generic_is_absent(interp, obj, name):
+            raise missing(interp, obj, name)
+        if isinstance(obj, interp.containers):
+            interp.native(delattr, interp.shadow(obj), name)
+        else:
+            interp.state.delete_overlay(obj, name)
+        return
+    target = interp.shadow(obj)
+    interp.native(delattr if isinstance(target, types.FunctionType) else object.__delattr__, target, name)
+
+
+def generic_is_absent(interp: Interpreter, obj: Any, name: str) -> bool:
+    """Whether an outer object has no attribute of its own by this name."""
+    meta = interp.types.lookup(type(obj), name)
+    if meta is not NULL and type(meta) in _MEMBERS:
+        try:
+            _read_member(interp, meta, obj, type(obj))
+        except ObservedException:
+            return True
+        return False
+    return _instance_value(interp, obj, name, meta) is NULL
+
+
+def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
+    if interp.concrete or id(cls) in interp.local_classes:
+        interp.types.forget()
+        interp.renew_facts()
+        interp.native(type.__delattr__, cls, name)
+        return
+    if name not in _get_mro_dict(cls):
+        raise missing(interp, cls, name)
+    raise graph_break(
+        kind="class attribute deleted",
+        context=f"{cls.__name__}.{name}",
+        explanation="Deleting an attribute of a class that existed before the compiled function is not captured.",
+        hints=("Delete it outside of the compiled function.",),
+    )
+
+
+def source_or_const(interp: Interpreter, obj: Any) -> Source:
+    """Source of an outer object, or the object itself held by the compiled code."""
+    return interp.state.source_of(obj) or ConstSource(obj)

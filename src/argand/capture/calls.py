@@ -1,0 +1,241 @@
+"""The call protocol: Python functions are inlined, classes and callables taken apart, native code allowed by name only."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from argand.capture import attributes, binding, classes, generators, natives, operators
+from argand.capture.frames import GENERATOR, NULL, Frame
+from argand.capture.sources import AttrSource
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+_DESCRIPTORS: Final = frozenset(
+    {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
+)
+_LRU: Final = type(functools.lru_cache(maxsize=None)(len))
+
+
+def call(interp: Interpreter, fn: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+    """`fn(*args, **kwargs)`.
+
+    Arguments:
+        args: a list or tuple of positional arguments; never kept.
+    """
+    cls = type(fn)
+    if cls is types.FunctionType:
+        return call_function(interp, fn, args, kwargs)
+    if cls is types.MethodType:
+        func, owner = attributes.method_parts(interp, fn)
+        return call(interp, func, [owner, *args], kwargs)
+    handler = natives.FUNCTIONS.get(id(fn))
+    if handler is not None:
+        return handler(interp, fn, list(args), kwargs or {})
+    if cls is types.BuiltinFunctionType:
+        return _call_builtin(interp, fn, list(args), kwargs or {})
+    if cls in _DESCRIPTORS:
+        return _call_descriptor(interp, fn, list(args), kwargs or {})
+    if cls is types.MethodWrapperType:
+        return _call_method(interp, fn, fn.__self__, fn.__name__, list(args), kwargs or {})
+    if isinstance(fn, type):
+        return classes.call_class(interp, fn, list(args), kwargs or {})
+    return _call_instance(interp, fn, list(args), kwargs or {})
+
+
+# ---- Python functions ------------------------------------------------------------------------------------------------------
+
+
+def call_function(interp: Interpreter, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """Inline a Python function, unless a handler, torch or the skip list says otherwise."""
+    code = fn.__code__
+    policy = interp.policies.get(id(code))
+    if policy is None:
+        policy = interp.policies[id(code)] = natives.policy_of(interp, fn)
+    if policy is not natives.INLINE:
+        result = policy(interp, fn, list(args), kwargs or {})
+        if result is not NotImplemented:
+            return result
+    program = interp.programs.get(id(code))
+    if program is None:
+        program = interp.session.program(code)
+    fast = binding.bind_arguments(interp, fn, program, args, kwargs)
+    back = interp.frames[-1] if interp.frames else None
+    frame = Frame(
+        program, fast, fn.__globals__, fn_builtins(interp, fn), back.exc if back is not None else interp.base_exc, fn
+    )
+    frame.quiet = policy is natives.INLINE and code.co_filename in natives.HELPER_FILES
+    signal = interp.run(frame)
+    if signal is GENERATOR:
+        generator, frame.result = frame.result, None
+        return generator
+    return frame.result
+
+
+def fn_builtins(interp: Interpreter, fn: types.FunctionType) -> dict[str, Any]:
+    """The builtins that a function sees."""
+    return fn.__builtins__  # type: ignore[attr-defined,no-any-return]
+
+
+# ---- native callables --------------------------------------------------------------------------------------------------------
+
+
+def _call_builtin(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    owner = fn.__self__
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        return _call_method(interp, fn, owner, fn.__name__, args, kwargs)
+    return native_fallback(interp, fn, args, kwargs)
+
+
+def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """An unbound method of a C class: `list.append(x, 1)`."""
+    handler = natives.METHODS.get((id(fn.__objclass__), fn.__name__))
+    if handler is None:
+        return native_fallback(interp, fn, args, kwargs)
+    if not args:
+        return interp.native(fn, *args, **kwargs)
+    if not isinstance(args[0], fn.__objclass__) and type(args[0]) is not generators.TracedGenerator:
+        return interp.native(fn, *args, **kwargs)  # raises as CPython does
+    return handler(interp, fn.__objclass__, fn.__name__, args[0], args[1:], kwargs)
+
+
+def _call_method(
+    interp: Interpreter, fn: Any, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """A bound method of an object of a C class, or of a class that derives from one."""
+    if isinstance(owner, type):
+        handler = natives.CLASS_METHODS.get((id(owner), name))
+        if handler is None and fn.__name__ == "__new__" and type(fn) is types.BuiltinFunctionType:
+            return classes.native_new(interp, owner, args, kwargs)
+        if handler is None:
+            for klass in owner.__mro__[1:]:
+                handler = natives.CLASS_METHODS.get((id(klass), name))
+                if handler is not None:
+                    break
+        if handler is not None:
+            return handler(interp, fn, args, kwargs)
+        if name.startswith("__"):
+            owner_type = type(owner)
+            for klass in owner_type.__mro__:
+                handler = natives.METHODS.get((id(klass), name))
+                if handler is not None:
+                    return handler(interp, klass, name, owner, args, kwargs)
+        return native_fallback(interp, fn, args, kwargs)
+    for klass in type(owner).__mro__:
+        if name in klass.__dict__ or klass is object:
+            handler = natives.METHODS.get((id(klass), name))
+            if handler is not None and not _overridden(klass, name, fn):
+                return handler(interp, klass, name, owner, args, kwargs)
+    return native_fallback(interp, fn, args, kwargs)
+
+
+def _overridden(klass: type, name: str, fn: Any) -> bool:
+    """Whether `fn` is another function than the one that `klass` has under this name (a super() call skips classes)."""
+    found = klass.__dict__.get(name)
+    return type(found) is types.FunctionType
+
+
+def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A native callable without a handler: torch's own, or the end of the graph."""
+    if not interp.concrete:
+        result = interp.torch_call(fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    raise unknown_native(fn)
+
+
+def unknown_native(fn: Any) -> BaseException:
+    """The graph break for a native callable that nothing is known about."""
+    name = callable_name(fn)
+    return graph_break(
+        kind="unknown native function",
+        context=name,
+        explanation=f"{name} is native code that argand does not know: it may read or change anything.",
+        hints=(
+            "Move the call out of the compiled function.",
+            "If it only computes on tensors, mark it with argand.allow_in_graph.",
+        ),
+    )
+
+
+# ---- callable objects ----------------------------------------------------------------------------------------------------------
+
+
+def _call_instance(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    cls = type(fn)
+    if cls is functools.partial:
+        return _call_partial(interp, fn, args, kwargs)
+    if cls is staticmethod:
+        return call(interp, fn.__func__, args, kwargs)
+    if cls is _LRU:
+        result = natives.call_lru_wrapper(interp, fn, args, kwargs)
+        return call(interp, fn.__wrapped__, args, kwargs) if result is NotImplemented else result
+    if cls is interp.trampoline_type:
+        return call(interp, fn.fn, args, kwargs)
+    method = interp.types.lookup(cls, "__call__")
+    if method is NULL or method is None:
+        raise interp.throw(TypeError(f"'{cls.__name__}' object is not callable"))
+    if not interp.concrete:
+        result = interp.special_call(fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    if type(method) is types.FunctionType:
+        interp.note_class(cls)
+        return call_function(interp, method, [fn, *args], kwargs)
+    if type(method) is types.WrapperDescriptorType:
+        handler = natives.CALLABLE_OBJECTS.get(cls)
+        if handler is not None:
+            return handler(interp, fn, args, kwargs)
+        return native_fallback(interp, fn, args, kwargs)
+    return call(interp, attributes.bind(interp, method, fn, cls), args, kwargs)
+
+
+def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if not interp.is_outer(fn):
+        return call(interp, fn.func, [*fn.args, *args], {**fn.keywords, **kwargs})
+    source = interp.source(fn)
+    load = interp.state.load_source
+    func = load(AttrSource(source, "func"), fn.func)
+    first = interp.plain_shallow(load(AttrSource(source, "args"), fn.args))
+    named = interp.plain_shallow(load(AttrSource(source, "keywords"), fn.keywords))
+    return call(interp, func, [*first, *args], {**named, **kwargs})
+
+
+# ---- f(*args, **kwargs) -----------------------------------------------------------------------------------------------------------
+
+
+def callable_name(fn: Any) -> str:
+    """How CPython names a callable in messages about its arguments."""
+    qualname = getattr(fn, "__qualname__", None)
+    if not isinstance(qualname, str):
+        return repr(fn) if not isinstance(fn, functools.partial) else f"partial of {callable_name(fn.func)}"
+    module = getattr(fn, "__module__", None)
+    return f"{module}.{qualname}()" if isinstance(module, str) and module != "builtins" else f"{qualname}()"
+
+
+def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:
+    """The positional arguments of `f(*args)`."""
+    if type(args) is tuple or type(args) is list:
+        return interp.plain_shallow(args)
+    if not operators.is_iterable(interp, args):
+        name = callable_name(fn)
+        raise interp.throw(TypeError(f"{name} argument after * must be an iterable, not {type(args).__name__}"))
+    return operators.to_list(interp, args)
+
+
+def star_keywords(interp: Interpreter, fn: Any, kwargs: Any) -> dict[str, Any]:
+    """The keyword arguments of `f(**kwargs)`."""
+    if kwargs is None:
+        return {}
+    if type(kwargs) is dict:
+        items = interp.plain_shallow(kwargs)
+    else:
+        items = {}
+        operators.dict_merge(interp, items, kwargs, fn)
+    for key in items:
+        if not isinstance(key, str):
+            raise interp.throw(TypeError("keywords must be strings"))
+    return dict(items)

@@ -1,0 +1,359 @@
+"""Making things: functions, classes, instances; the compiler's intrinsics."""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Final
+
+from argand.capture import attributes, calls, generators, natives, operators
+from argand.capture.frames import NULL, Frame
+from argand.capture.raising import prepare_reraise_star
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+
+# ---- functions ---------------------------------------------------------------------------------------------------------------
+
+
+def make_function(
+    interp: Interpreter, frame: Frame, code: types.CodeType, closure: tuple[Any, ...] | None
+) -> types.FunctionType:
+    """MAKE_FUNCTION: a real function object over real cells."""
+    function = types.FunctionType(code, frame.globals, code.co_name, None, closure)
+    function.__qualname__ = code.co_qualname
+    interp.note_local_function(function)
+    return function
+
+
+def with_closure(
+    interp: Interpreter, function: types.FunctionType, closure: tuple[Any, ...]
+) -> types.FunctionType:
+    """SET_FUNCTION_ATTRIBUTE with a closure: a function object cannot get one later, so a new one is made."""
+    code = function.__code__
+    made = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, closure)
+    made.__qualname__ = code.co_qualname
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__annotations__ = function.__annotations__
+    interp.note_local_function(made)
+    return made
+
+
+def set_function_attribute(function: types.FunctionType, flag: int, value: Any) -> None:
+    """One of the optional parts of a function."""
+    if flag == 1:
+        function.__defaults__ = value
+    elif flag == 2:
+        function.__kwdefaults__ = value
+    elif flag == 4:
+        function.__annotations__ = value if isinstance(value, dict) else dict(zip(value[::2], value[1::2]))
+
+
+# ---- class statements ----------------------------------------------------------------------------------------------------------
+
+
+def build_class(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`__build_class__(func, name, *bases, metaclass=..., **kwargs)`."""
+    func, name, *given = args
+    kwargs = dict(kwargs)
+    bases = _resolve_bases(interp, tuple(given))
+    explicit = kwargs.pop("metaclass", NULL)
+    meta: Any = explicit if explicit is not NULL else (type(bases[0]) if bases else type)
+    if isinstance(meta, type):
+        meta = _winner(interp, meta, bases)
+    prepare = attributes.try_attr(interp, meta, "__prepare__")
+    namespace = {} if prepare is NULL else calls.call(interp, prepare, (name, bases), kwargs)
+    if not isinstance(namespace, dict) and interp.types.lookup(type(namespace), "__getitem__") is NULL:
+        shown = meta.__name__ if isinstance(meta, type) else "<metaclass>"
+        text = f"{shown}.__prepare__() must return a mapping, not {type(namespace).__name__}"
+        raise interp.throw(TypeError(text))
+    cell = _run_body(interp, func, namespace)
+    if bases != tuple(given):
+        operators.setitem(interp, namespace, "__orig_bases__", tuple(given))
+    made = calls.call(interp, meta, (name, bases, namespace), kwargs)
+    if isinstance(made, type) and isinstance(cell, types.CellType):
+        _check_class_cell(interp, cell, made)
+    return made
+
+
+def _check_class_cell(interp: Interpreter, cell: types.CellType, made: type) -> None:
+    try:
+        inside = cell.cell_contents
+    except ValueError:
+        text = f"__class__ not set defining {made.__name__!r} as {made!r}. Was __classcell__ propagated to type.__new__?"
+        raise interp.throw(RuntimeError(text)) from None
+    if inside is not made:
+        raise interp.throw(TypeError(f"__class__ set to {inside!r} defining {made.__name__!r} as {made!r}"))
+
+
+def _run_body(interp: Interpreter, func: types.FunctionType, namespace: Any) -> Any:
+    program = interp.session.program(func.__code__)
+    frame = Frame(
+        program,
+        [NULL] * program.nslots,
+        func.__globals__,
+        calls.fn_builtins(interp, func),
+        interp.frames[-1].exc if interp.frames else interp.base_exc,
+        func,
+    )
+    frame.locals = namespace
+    interp.run(frame)
+    return frame.result
+
+
+def _resolve_bases(interp: Interpreter, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    bases: list[Any] = []
+    for base in given:
+        if not isinstance(base, type):
+            entries = attributes.try_attr(interp, base, "__mro_entries__")
+            if entries is not NULL:
+                found = calls.call(interp, entries, (given,), None)
+                if not isinstance(found, tuple):
+                    raise interp.throw(TypeError("__mro_entries__ must return a tuple"))
+                bases.extend(found)
+                continue
+        bases.append(base)
+    return tuple(bases)
+
+
+def _winner(interp: Interpreter, meta: type, bases: tuple[Any, ...]) -> type:
+    for base in bases:
+        kind = type(base)
+        if issubclass(meta, kind):
+            continue
+        if issubclass(kind, meta):
+            meta = kind
+            continue
+        raise interp.throw(
+            TypeError(
+                "metaclass conflict: the metaclass of a derived class must be a (non-strict) subclass of the "
+                "metaclasses of all its bases"
+            )
+        )
+    return meta
+
+
+_SAFE_HOOK_MODULES: Final = frozenset({"builtins", "typing", "abc", "enum", "collections.abc", "functools", "dataclasses"})
+
+
+def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`type.__new__(meta, name, bases, namespace, **kwargs)`: native, where it runs no Python code behind our back."""
+    if len(args) != 3:
+        return interp.native(type.__new__, meta, *args, **kwargs)
+    name, bases, namespace = args
+    plain = interp.plain(namespace)
+    pending = []
+    for key, value in list(plain.items()) if isinstance(plain, dict) else []:
+        hook = interp.types.lookup(type(value), "__set_name__")
+        if isinstance(hook, types.FunctionType) and type(value).__module__ not in _SAFE_HOOK_MODULES:
+            pending.append((key, value, hook))
+    hook = _init_subclass_of(interp, bases)
+    if pending or hook is not None:
+        return _new_type_with_hooks(interp, meta, name, bases, plain, kwargs, pending, hook)
+    made = interp.native(type.__new__, meta, name, bases, plain, **kwargs)
+    interp.note_local_class(made)
+    return made
+
+
+def _init_subclass_of(interp: Interpreter, bases: Any) -> Any:
+    for base in bases if isinstance(bases, tuple) else ():
+        if isinstance(base, type):
+            hook = interp.types.lookup(base, "__init_subclass__")
+            func = getattr(hook, "__func__", None)
+            if isinstance(func, types.FunctionType) and func.__module__ not in _SAFE_HOOK_MODULES:
+                return hook
+    return None
+
+
+class _NoHook:
+    """Stands for a value with `__set_name__` while `type.__new__` runs."""
+
+
+def _new_type_with_hooks(
+    interp: Interpreter,
+    meta: Any,
+    name: str,
+    bases: tuple[type, ...],
+    namespace: dict[str, Any],
+    kwargs: dict[str, Any],
+    pending: list[tuple[str, Any, Any]],
+    hook: Any,
+) -> Any:
+    """As `type.__new__`, with `__set_name__` and `__init_subclass__` interpreted."""
+    held = dict(namespace)
+    for key, _value, _hook in pending:
+        held[key] = None
+    own = "__init_subclass__" in held
+    if hook is not None and not own:
+        held["__init_subclass__"] = classmethod(_accept_anything)
+        made = interp.native(type.__new__, meta, name, bases, held)
+        type.__delattr__(made, "__init_subclass__")
+    elif hook is not None:
+        saved = held["__init_subclass__"]
+        bases_hook = _Shield(bases)
+        made = bases_hook.make(interp, meta, name, held)
+        type.__setattr__(made, "__init_subclass__", saved if isinstance(saved, classmethod) else classmethod(saved))
+    else:
+        made = interp.native(type.__new__, meta, name, bases, held, **kwargs)
+    interp.note_local_class(made)
+    for key, value, _hook in pending:
+        type.__setattr__(made, key, value)
+    for key, value, set_name in pending:
+        calls.call(interp, set_name, (value, made, key), None)
+    if hook is not None:
+        parent = calls.call(interp, super, (made, made), None)
+        calls.call(interp, attributes.load_attr(interp, parent, "__init_subclass__"), (), kwargs)
+    return made
+
+
+class _Shield:
+    """Runs `type.__new__` for a class that has an `__init_subclass__` of its own: it must not run for the class itself."""
+
+    def __init__(self, bases: tuple[type, ...]) -> None:
+        self.bases = bases
+
+    def make(self, interp: Interpreter, meta: Any, name: str, namespace: dict[str, Any]) -> Any:
+        raise graph_break(
+            kind="class definition",
+            context=name,
+            explanation="Defining a class whose bases and itself define __init_subclass__ is not captured.",
+            hints=("Define the class outside of the compiled function.",),
+        )
+
+
+def _accept_anything(cls: type, **kwargs: Any) -> None:
+    """An `__init_subclass__` that does nothing; the real one is interpreted afterwards."""
+
+
+# ---- instances --------------------------------------------------------------------------------------------------------------------
+
+
+def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`cls(*args, **kwargs)`."""
+    if cls is type and len(args) == 1 and not kwargs:
+        return type_of(args[0])
+    meta = type(cls)
+    if meta is not type:
+        hook = interp.types.lookup(meta, "__call__")
+        if isinstance(hook, types.FunctionType):
+            if isinstance(cls, enum.EnumMeta) and len(args) == 1 and not kwargs and not interp.is_outer(args[0]):
+                if type(args[0]) in interp.fast and not interp.types.python_level(cls, "_missing_"):
+                    return interp.native(cls, args[0])
+            if not interp.concrete:
+                result = interp.torch_call(cls, args, kwargs)
+                if result is not NotImplemented:
+                    return result
+            return calls.call_function(interp, hook, [cls, *args], kwargs)
+    if not interp.concrete and interp.is_torch_class(cls):
+        result = interp.torch_call(cls, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    return type_call(interp, cls, args, kwargs)
+
+
+def type_of(value: Any) -> type:
+    """`type(value)`."""
+    return types.GeneratorType if type(value) is generators.TracedGenerator else type(value)
+
+
+def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What `type.__call__` does: `__new__`, then `__init__`."""
+    interp.note_class(cls)
+    facts = interp.types
+    new = facts.lookup(cls, "__new__")
+    if isinstance(new, staticmethod):
+        new = new.__func__
+    init = facts.lookup(cls, "__init__")
+    if isinstance(new, types.FunctionType):
+        made = calls.call_function(interp, new, [cls, *args], kwargs)
+    elif new is object.__new__ and init is not object.__init__:
+        if cls.__flags__ & (1 << 20):  # abstract: CPython has the message
+            made = interp.native(object.__new__, cls)
+        else:
+            made = object.__new__(cls)
+    elif isinstance(new, types.BuiltinFunctionType):
+        made = native_new(interp, new.__self__, [cls, *args], kwargs)  # type: ignore[arg-type]
+    else:
+        made = calls.call(interp, attributes.bind(interp, new, None, cls), [cls, *args], kwargs)
+    if not isinstance(made, cls):
+        return made
+    if cls is not type(made):
+        init = facts.lookup(type(made), "__init__")
+    if isinstance(init, types.FunctionType):
+        result = calls.call_function(interp, init, [made, *args], kwargs)
+        if result is not None:
+            raise interp.throw(TypeError(f"__init__() should return None, not '{type(result).__name__}'"))
+    elif init is not object.__init__:
+        calls.call(interp, attributes.bind(interp, init, made, cls), args, kwargs)
+    elif new is not object.__new__ or not (args or kwargs):
+        pass
+    else:
+        interp.native(object.__init__, made, *args, **kwargs)
+    return made
+
+
+def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`owner.__new__(cls, ...)` of a C class."""
+    if owner is type:
+        return new_type(interp, args[0], args[1:], kwargs)
+    if owner in natives.SAFE_NEW or issubclass(owner, BaseException):
+        if owner is object:
+            return interp.native(object.__new__, *args, **kwargs)
+        if owner in natives.ITERABLE_NEW and len(args) > 1:
+            args = [args[0], operators.native_iterable(interp, args[1]), *args[2:]]
+        elif not issubclass(owner, BaseException):
+            args = [args[0], *[interp.plain(arg) for arg in args[1:]]]
+        return interp.native(owner.__new__, *args, **kwargs)
+    if args and isinstance(args[0], type):
+        handler = natives.FUNCTIONS.get(id(owner))
+        if handler is not None and args[0] is owner:
+            return handler(interp, owner, args[1:], kwargs)
+    return calls.native_fallback(interp, owner.__new__, args, kwargs)
+
+
+# ---- intrinsics -----------------------------------------------------------------------------------------------------------------
+
+
+def intrinsic_1(interp: Interpreter, name: str, value: Any) -> Any:
+    """CALL_INTRINSIC_1."""
+    if name == "INTRINSIC_LIST_TO_TUPLE":
+        return tuple(value)
+    if name == "INTRINSIC_STOPITERATION_ERROR":
+        return generators.stop_iteration_error(value)
+    if name == "INTRINSIC_UNARY_POSITIVE":
+        return operators.unary(interp, operators.POSITIVE, value)
+    if name == "INTRINSIC_TYPEVAR":
+        return typing.TypeVar(value, infer_variance=True)  # type: ignore[call-arg,misc]
+    if name == "INTRINSIC_PARAMSPEC":
+        return typing.ParamSpec(value, infer_variance=True)  # type: ignore[call-arg,misc]
+    if name == "INTRINSIC_TYPEVARTUPLE":
+        return typing.TypeVarTuple(value)
+    if name == "INTRINSIC_SUBSCRIPT_GENERIC":
+        return interp.native(lambda: typing.Generic[value])  # type: ignore[valid-type]
+    raise _unsupported_intrinsic(name)
+
+
+def intrinsic_2(interp: Interpreter, name: str, first: Any, second: Any) -> Any:
+    """CALL_INTRINSIC_2."""
+    if name == "INTRINSIC_PREP_RERAISE_STAR":
+        return prepare_reraise_star(interp, first, second)
+    if name == "INTRINSIC_SET_FUNCTION_TYPE_PARAMS":
+        first.__type_params__ = second
+        return first
+    raise _unsupported_intrinsic(name)
+
+
+def _unsupported_intrinsic(name: str) -> BaseException:
+    return graph_break(
+        kind="unsupported bytecode",
+        context=name,
+        explanation="This construct (a lazily evaluated type parameter or an interactive one) is not captured.",
+        hints=("Move it out of the compiled function.",),
+    )
+
+
+__all__ = ["build_class", "builtins", "call_class", "make_function", "native_new", "type_call"]

@@ -1,0 +1,149 @@
+"""Which kind of value is it: decides how a value found outside is guarded."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import re
+import types
+import typing
+from typing import Any
+
+import torch
+
+_EQUALS: frozenset[type] = frozenset(
+    {int, float, complex, str, bytes, range, slice, torch.Size, torch.device, types.GenericAlias, types.UnionType}
+)
+_IDENTITY: frozenset[type] = frozenset(
+    {
+        type(None),
+        bool,
+        type(...),
+        type(NotImplemented),
+        type,
+        types.BuiltinFunctionType,
+        types.ModuleType,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.GetSetDescriptorType,
+        types.MemberDescriptorType,
+        types.ClassMethodDescriptorType,
+        types.MethodWrapperType,
+        types.CodeType,
+        property,
+        staticmethod,
+        classmethod,
+        functools.cached_property,
+        re.Pattern,
+        torch.dtype,
+        torch.layout,
+        torch.memory_format,
+        torch.finfo,
+        torch.iinfo,
+        typing.TypeVar,
+        object,
+    }
+)
+_IDENTITY_INSTANCES: tuple[type, ...] = (
+    type,
+    enum.Enum,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    type(functools.lru_cache(maxsize=None)(len)),
+    type(typing.List[int]).__mro__[1],  # noqa: UP006 - the class of typing's aliases
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._ops._OpNamespace,
+    torch._ops.HigherOrderOperator,
+    property,
+)
+_ATOMS: frozenset[type] = _EQUALS | _IDENTITY | {types.FunctionType}
+_CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, collections.deque)
+
+
+@functools.lru_cache(maxsize=4096)
+def _handling_of_type(cls: type) -> str:
+    if cls in _EQUALS:
+        return "equals"
+    if cls in _IDENTITY:
+        return "identity"
+    if cls is types.FunctionType:
+        return "function"
+    if issubclass(cls, torch.Tensor):
+        return "tensor" if cls is torch.Tensor or cls is torch.nn.Parameter else "subclass"
+    if issubclass(cls, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return "refuse"
+    if issubclass(cls, _IDENTITY_INSTANCES):
+        return "identity"
+    if cls.__module__ == "numpy" and _is_numpy_scalar(cls):
+        return "equals"
+    if cls.__module__ == "numpy" and cls.__name__.endswith("DType"):
+        return "equals"
+    if cls.__module__ == "numpy" and cls.__name__ == "ufunc":
+        return "identity"
+    return "object"
+
+
+def _is_numpy_scalar(cls: type) -> bool:
+    return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in cls.__mro__)
+
+
+def handling(value: Any) -> str:
+    """How a value found outside is loaded.
+
+    Returns:
+        "tensor", "equals" (guard on the value), "identity" (guard on the object), "function", "object" (guard on the
+        type; parts are guarded when read) or "refuse".
+    """
+    found = _handling_of_type(type(value))
+    if found == "tensor":
+        return "tensor" if is_plain_tensor(value) else "refuse"
+    if found == "subclass":
+        return "tensor" if _is_buffer_like(value) and is_plain_tensor(value) else "refuse"
+    return found
+
+
+def is_plain_tensor(tensor: torch.Tensor) -> bool:
+    """A dense, strided tensor that a graph input can be."""
+    return (
+        tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not getattr(tensor, "is_nested", False)
+    )
+
+
+def _is_buffer_like(tensor: torch.Tensor) -> bool:
+    """A subclass that changes no behaviour (no __torch_function__ of its own)."""
+    return False
+
+
+def is_container(obj: Any) -> bool:
+    """A list, tuple, dict, set, frozenset or deque, or a subclass."""
+    return isinstance(obj, _CONTAINERS) and type(obj) is not torch.Size
+
+
+def is_plain_atom(obj: Any) -> bool:
+    """Cannot hold an outer container."""
+    return type(obj) in _ATOMS or isinstance(obj, torch.Tensor | torch.nn.Module)
+
+
+def is_cell(obj: Any) -> bool:
+    return type(obj) is types.CellType
+
+
+def is_slot(cls: type, name: str) -> bool:
+    """Whether `name` is a data descriptor of C (a slot, `__class__`, ...) of `cls`: not kept in `__dict__`."""
+    for klass in cls.__mro__:
+        if name in klass.__dict__:
+            return type(klass.__dict__[name]) in (types.MemberDescriptorType, types.GetSetDescriptorType)
+    return False
+
+
+def in_instance_dict(obj: Any, name: str) -> bool:
+    """Whether the real object has `name` in its `__dict__`."""
+    try:
+        return name in object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return False

@@ -1,0 +1,75 @@
+"""Private or version-dependent parts of torch that capture uses; kept together so that a new torch changes one file."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+import torch
+from torch import fx
+
+
+@functools.cache
+def _fast_nodes() -> bool:
+    graph = fx.Graph()
+    wanted = ("_graph_namespace", "_insert", "_find_nodes_lookup_table", "_len", "_target_to_str")
+    return all(hasattr(graph, name) for name in wanted)
+
+
+@functools.lru_cache(maxsize=4096)
+def _candidate(target: Any) -> str:
+    return fx.Graph()._target_to_str(target)  # type: ignore[no-any-return]
+
+
+def new_node(graph: fx.Graph, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    """`graph.create_node` without its search of the arguments for symbolic numbers (half its time)."""
+    if not _fast_nodes():
+        return graph.create_node(op, target, args, kwargs)
+    namespace = graph._graph_namespace
+    name = namespace.create_name(_candidate(target), None)
+    node = fx.Node(graph, name, op, target, args, kwargs)
+    namespace.associate_name_with_obj(name, node)
+    graph._insert(node)  # type: ignore[operator]
+    graph._find_nodes_lookup_table.insert(node)
+    graph._len += 1
+    return node
+
+
+def op_effects(func: Any) -> tuple[bool, bool]:
+    """(writes to an argument, must stay although unused) of a `torch.ops` operator."""
+    overloads = [func] if isinstance(func, torch._ops.OpOverload) else [getattr(func, n) for n in func.overloads()]
+    mutates = any(o._schema.is_mutable for o in overloads)
+    random = any(torch.Tag.nondeterministic_seeded in o.tags for o in overloads)
+    namespace = overloads[0].namespace if overloads else ""
+    return mutates, mutates or random or namespace not in ("aten", "prims")
+
+
+_LAZY_IMPORT_FILE = sys.modules["torch._compile"].__file__ if "torch._compile" in sys.modules else None
+
+
+@functools.cache
+def keep_torchs_compiler_out() -> None:
+    """torch's Python meta kernels import torch's own compiler on first use, only to switch it off while they run. Tell
+    them that this is done: the answer they would cache is the undecorated function itself."""
+    if "torch._dynamo" in sys.modules:
+        return
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__name__", "")
+        if isinstance(name, str) and name.startswith(("torch._refs", "torch._prims", "torch._decomp", "torch._meta_reg")):
+            for value in list(vars(module).values()):
+                if isinstance(value, types.FunctionType):
+                    _undecorate(value)
+
+
+def _undecorate(function: Any) -> None:
+    seen = 0
+    while isinstance(function, types.FunctionType) and seen < 8:
+        seen += 1
+        if function.__code__.co_filename == _LAZY_IMPORT_FILE:
+            for cell in function.__closure__ or ():
+                inner = cell.cell_contents
+                if isinstance(inner, types.FunctionType) and not hasattr(inner, "__dynamo_disable"):
+                    inner.__dynamo_disable = inner  # type: ignore[attr-defined]
+        function = getattr(function, "__wrapped__", None)

@@ -1,0 +1,197 @@
+"""Side effects that capture held back, replayed by transformed code after the graph ran, in the order of first touch."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+from argand.capture import rebuild, shadows
+from argand.capture.sources import ClosureCellSource, Source
+from argand.capture.state import DELETED, Overlay, Shadow
+
+if TYPE_CHECKING:
+    from argand.capture.reconstruct import Reconstructor
+    from argand.capture.state import CaptureState
+
+
+def changed_shadows(state: CaptureState) -> list[Shadow]:
+    """Shadows whose contents differ from what they held when made."""
+    return [
+        entry
+        for entry in state.effect_order
+        if isinstance(entry, Shadow) and not shadows.same_contents(state, entry.snapshot, shadows.contents(entry.shadow))
+    ]
+
+
+def pending(state: CaptureState) -> list[Shadow | Overlay]:
+    """Everything to replay, in order."""
+    changed = {id(entry) for entry in changed_shadows(state)}
+    found: list[Shadow | Overlay] = []
+    for entry in state.effect_order:
+        if isinstance(entry, Shadow):
+            if id(entry) in changed:
+                found.append(entry)
+        elif entry.values:
+            found.append(entry)
+    return found
+
+
+class Replay:
+    """Emits the effects in two steps: first every value is evaluated, then the writes are made.
+
+    Between the two nothing that existed before has changed, so every source still means what it meant at entry.
+    """
+
+    def __init__(self, state: CaptureState, values: Reconstructor) -> None:
+        self.state = state
+        self.values = values
+        self.asm = values.asm
+        self.emitter = values.emitter
+        self._writes: list[Any] = []
+
+    def evaluate(self) -> None:
+        """Emit the evaluation of all new values and targets into temporaries."""
+        for entry in pending(self.state):
+            if isinstance(entry, Shadow):
+                self._evaluate_shadow(entry)
+            else:
+                self._evaluate_overlay(entry)
+        self._tensor_attributes()
+
+    def write(self) -> None:
+        """Emit the writes."""
+        for emit in self._writes:
+            emit()
+
+    def _temp(self) -> str:
+        return self.emitter.store_temp("e")
+
+    def _target(self, obj: Any) -> str:
+        self.values.push(obj)
+        return self._temp()
+
+    def _evaluate_shadow(self, entry: Shadow) -> None:
+        before, after = entry.snapshot, shadows.contents(entry.shadow)
+        target = self._target(entry.original)
+        made = entry.shadow
+        if not shadows.same_contents(self.state, (before[0], None, None), (after[0], None, None)):
+            if isinstance(made, dict):
+                self.values._map(made)
+                helper: Any = rebuild.write_dict
+            else:
+                self.asm.build_list(self.values._items(after[0]))
+                helper = {list: rebuild.write_list, set: rebuild.write_set, collections.deque: rebuild.write_deque}[
+                    next(base for base in (list, set, collections.deque) if isinstance(made, base))
+                ]
+            self._later(helper, target, self._temp())
+        if before[1] is not None and before[1] != after[1]:
+            self.values._map(dict(after[1]))
+            new = self._temp()
+            self.asm.load_fast(target)
+            self.asm.load_attr("__dict__")
+            self._later(rebuild.write_dict, self._temp(), new)
+        if before[2] is not after[2]:
+            self.values.push(after[2])
+            self._later(rebuild.write_attribute, target, self._temp(), "default_factory")
+
+    def _later(self, helper: Any, target: str, value: str, *extra: Any) -> None:
+        def emit() -> None:
+            self.asm.load_const_callable(helper)
+            self.asm.load_fast(target)
+            self.asm.load_fast(value)
+            for item in extra:
+                self.asm.load_const(item)
+            self.asm.call(2 + len(extra))
+            self.asm.pop_top()
+
+        self._writes.append(emit)
+
+    def _evaluate_overlay(self, entry: Overlay) -> None:
+        if entry.kind == "global":
+            self._evaluate_globals(entry)
+            return
+        if entry.kind == "cell":
+            self._evaluate_cell(entry)
+            return
+        target = self._target(entry.obj)
+        for name, value in entry.values.items():
+            if value is DELETED:
+                self._later_delete(target, name)
+            else:
+                self.values.push(value)
+                self._later(rebuild.write_attribute, target, self._temp(), name)
+
+    def _later_delete(self, target: str, name: str) -> None:
+        def emit() -> None:
+            self.asm.load_const_callable(rebuild.delete_attribute)
+            self.asm.load_fast(target)
+            self.asm.load_const(name)
+            self.asm.call(2)
+            self.asm.pop_top()
+
+        self._writes.append(emit)
+
+    def _evaluate_globals(self, entry: Overlay) -> None:
+        own = entry.obj is self.state.globals
+        for name, value in entry.values.items():
+            if value is DELETED:
+                self._writes.append(lambda name=name: self._delete_global(entry.obj, own, name))
+                continue
+            self.values.push(value)
+            held = self._temp()
+            self._writes.append(lambda name=name, held=held: self._store_global(entry.obj, own, name, held))
+
+    def _store_global(self, globals_: dict[str, Any], own: bool, name: str, held: str) -> None:
+        self.asm.load_fast(held)
+        if own:
+            self.asm.store_global(name)
+            return
+        self.asm.load_const(globals_)
+        self.asm.load_const(name)
+        self.asm.store_subscr()
+
+    def _delete_global(self, globals_: dict[str, Any], own: bool, name: str) -> None:
+        if own:
+            self.asm.delete_global(name)
+            return
+        self.asm.load_const(globals_)
+        self.asm.load_const(name)
+        self.asm.delete_subscr()
+
+    def _evaluate_cell(self, entry: Overlay) -> None:
+        source: Source | None = self.state.outer.get(id(entry.obj))
+        value = entry.values["cell_contents"]
+        root = source.key if isinstance(source, ClosureCellSource) else None
+        target = "" if root else self._target(entry.obj)
+        if value is DELETED:
+            self._writes.append(lambda: self._delete_cell(root, target))
+            return
+        self.values.push(value)
+        held = self._temp()
+        self._writes.append(lambda: self._store_cell(root, target, held))
+
+    def _store_cell(self, root: str | None, target: str, held: str) -> None:
+        self.asm.load_fast(held)
+        if root:
+            self.asm.store_deref(root)
+        else:
+            self.asm.load_fast(target)
+            self.asm.store_attr("cell_contents")
+
+    def _delete_cell(self, root: str | None, target: str) -> None:
+        if root:
+            self.asm.delete_deref(root)
+        else:
+            self.asm.load_fast(target)
+            self.asm.delete_attr("cell_contents")
+
+    def _tensor_attributes(self) -> None:
+        """Python attributes that the program set on stand-ins, where the tensor outlives the graph."""
+        for info in list(self.state.tensors.values()):
+            attributes = info.tensor.__dict__
+            if not attributes or (info.source is None and id(info.tensor) not in self.values.plan.output_names):
+                continue
+            target = self._target(info.tensor)
+            for name, value in attributes.items():
+                self.values.push(value)
+                self._later(rebuild.write_attribute, target, self._temp(), name)

@@ -1,0 +1,110 @@
+"""Bytecode of the transformed frame: calls the compiled graph, rebuilds values, replays effects, goes on after a break."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import CodeType
+from typing import Any
+
+from argand.bytecode.assemble import Assembler
+from argand.capture.sources import (
+    BuiltinSource,
+    ClosureCellSource,
+    ClosureSource,
+    ConstSource,
+    GlobalSource,
+    LocalSource,
+    Source,
+)
+
+_ROOTS = (LocalSource, GlobalSource, BuiltinSource, ClosureSource, ClosureCellSource, ConstSource)
+
+
+class Emitter:
+    """An assembler that knows sources and temporaries; the `LoadTarget` of `Source.load`.
+
+    Arguments:
+        code: code object of the frame.
+        uses: how often each source is loaded (from a dry run); those loaded again are kept in a temporary.
+    """
+
+    def __init__(self, code: CodeType, uses: Counter[Source] | None = None) -> None:
+        self.asm = Assembler((code.co_firstlineno, code.co_firstlineno, 0, 0))
+        self.code = code
+        self.uses: Counter[Source] = uses if uses is not None else Counter()
+        self.seen: Counter[Source] = Counter()
+        self._cached: dict[Source, str] = {}
+        self._temps = 0
+        self._cells = frozenset(code.co_cellvars)
+
+    # ---------------------------------------------------------------- temporaries
+
+    def new_temp(self, hint: str = "t") -> str:
+        """Name of a new local variable that the user's code cannot have."""
+        name = f"___{hint}_{self._temps}"
+        self._temps += 1
+        return name
+
+    def store_temp(self, hint: str = "t") -> str:
+        """value -> ; the name of the temporary that holds it."""
+        name = self.new_temp(hint)
+        self.asm.store_fast(name)
+        return name
+
+    # ---------------------------------------------------------------- sources
+
+    def load_source(self, source: Source) -> None:
+        """-> value."""
+        self.seen[source] += 1
+        name = self._cached.get(source)
+        if name is not None:
+            self.asm.load_fast(name)
+            return
+        source.load(self)
+        if self.uses[source] > 1 and not isinstance(source, _ROOTS):
+            self.asm.dup()
+            self._cached[source] = self.store_temp("s")
+
+    def load_local(self, name: str, index: int) -> None:
+        if name in self._cells:
+            self.asm.load_deref(name)
+        else:
+            self.asm.load_fast(name)
+
+    def load_global(self, name: str) -> None:
+        self.asm.load_global(name)
+
+    def load_closure(self, name: str, index: int) -> None:
+        self.asm.load_deref(name)
+
+    def load_closure_cell(self, name: str, index: int) -> None:
+        self.asm.load_closure(name)
+
+    def load_const(self, value: Any) -> None:
+        self.asm.load_const(value)
+
+    def attr(self, name: str) -> None:
+        self.asm.load_attr(name)
+
+    def subscript(self, key: Any) -> None:
+        self.asm.load_const(key)
+        self.asm.binary_subscr()
+
+    # ---------------------------------------------------------------- calls
+
+    def call_helper(self, helper: Any, extra: tuple[Any, ...] = ()) -> None:
+        """value -> helper(value, *extra)."""
+        scratch = self.store_temp("h")
+        self.asm.load_const_callable(helper)
+        self.asm.load_fast(scratch)
+        for item in extra:
+            self.asm.load_const(item)
+        self.asm.call(1 + len(extra))
+
+    def call_on(self, helper: Any, count: int) -> None:
+        """value * count -> helper(*values)."""
+        self.asm.build_tuple(count)
+        scratch = self.store_temp("h")
+        self.asm.load_const_callable(helper)
+        self.asm.load_fast(scratch)
+        self.asm.call_function_ex(False)

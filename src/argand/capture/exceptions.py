@@ -1,0 +1,84 @@
+"""How exceptions travel through the interpreter: which are the user's, which are argand's own.
+
+A user-level exception is always wrapped (`ObservedException`), so that a bug in the interpreter, which raises an
+ordinary exception, is never mistaken for something that the user's program did.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from argand.errors import GraphBreak, InternalError
+
+
+class ObservedException(BaseException):
+    """An exception that the interpreted program raised, on its way to a handler of that program.
+
+    Arguments:
+        value: the exception object as the program would see it.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: BaseException) -> None:
+        super().__init__()
+        self.value = value
+
+
+class InternalFailure(BaseException):
+    """A bug of argand inside a callback from native code; a BaseException so that native code does not swallow it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class ExcState:
+    """What CPython calls an exc_info item: the exception being handled, one per generator plus one for plain frames."""
+
+    __slots__ = ("previous", "value")
+
+    def __init__(self, previous: ExcState | None) -> None:
+        self.value: BaseException | None = None
+        self.previous = previous
+
+    def topmost(self) -> BaseException | None:
+        """The innermost exception that is being handled, in this item or those below."""
+        item: ExcState | None = self
+        while item is not None:
+            if item.value is not None:
+                return item.value
+            item = item.previous
+        return None
+
+
+def chain_context(exc: BaseException, handled: BaseException | None) -> None:
+    """Set `exc.__context__` as CPython does when `exc` is raised while `handled` is being handled (cycles broken)."""
+    if handled is None or handled is exc:
+        return
+    slow: BaseException | None = None
+    node: BaseException = handled
+    seen: set[int] = set()
+    while (context := node.__context__) is not None:
+        if context is exc:
+            node.__context__ = None
+            break
+        if id(context) in seen:
+            break
+        seen.add(id(context))
+        node = context
+    del slow
+    exc.__context__ = handled
+
+
+def raise_native(exc: BaseException) -> None:
+    """Raise a user-level exception into native code, leaving its context and cause as they are."""
+    context = exc.__context__
+    traceback: TracebackType | None = exc.__traceback__
+    try:
+        raise exc.with_traceback(traceback)
+    finally:
+        exc.__context__ = context
+
+
+__all__ = ["ExcState", "GraphBreak", "InternalError", "InternalFailure", "ObservedException", "chain_context"]

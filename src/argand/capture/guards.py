@@ -1,0 +1,189 @@
+"""The guards of one capture: collected while tracing, printed for people, built into a C guard tree at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from argand.capture.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
+
+if TYPE_CHECKING:
+    from argand._core import _C
+
+# Kind of check in the C tree -> the name that people read.
+LABELS: dict[str, str] = {
+    "type": "TYPE_MATCH",
+    "type_version": "TYPE_MATCH",
+    "isinstance": "ISINSTANCE_MATCH",
+    "id": "ID_MATCH",
+    "not_id": "NOT_ID_MATCH",
+    "equals": "CONSTANT_MATCH",
+    "is_none": "CONSTANT_MATCH",
+    "not_none": "NOT_NONE_MATCH",
+    "truth": "TRUTH_MATCH",
+    "len": "SEQUENCE_LENGTH",
+    "dict_keys": "DICT_KEYS",
+    "has_key": "DICT_CONTAINS",
+    "not_has_key": "DICT_NOT_CONTAINS",
+    "has_attr": "HASATTR",
+    "not_has_attr": "NOT_HASATTR",
+    "int_range": "RANGE_MATCH",
+    "call": "CALL_MATCH",
+    "global_state": "GLOBAL_STATE",
+    "tensor": "TENSOR_MATCH",
+    "same_object": "DUPLICATE_INPUT",
+    "distinct": "NO_ALIASING",
+    "python": "PYTHON_MATCH",
+}
+
+FRAME = "frame"  # stands for node 0
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One check on one source.
+
+    Arguments:
+        source: what is checked; None for checks on the frame or process state.
+        kind: kind of check as `_core._C.GuardTree.check` names it.
+        args: its arguments; a `Source` among them (or in a tuple of them) stands for its node.
+        label: the name that people read (`TENSOR_MATCH`).
+        position: (code, line) of the user's program that needed it, or None.
+        shown: whether the short listing prints it (identity of torch's own functions, process state are not).
+    """
+
+    source: Source | None
+    kind: str
+    args: tuple[Any, ...]
+    label: str
+    position: tuple[CodeType, int | None] | None = None
+    shown: bool = True
+
+    def __str__(self) -> str:
+        if self.source is None:
+            return f"{FRAME} {self.label}"
+        return f"{self.source.kind} {self._path()!r} {self.label}"
+
+    def _path(self) -> str:
+        assert self.source is not None
+        return self.source.friendly()
+
+    def text(self) -> str:
+        """As `str()`, with single quotes around the path whatever it contains, and the value expected."""
+        if self.source is None:
+            return f"{FRAME} {self.label}"
+        return f"{self.source.kind} '{self._path()}' {self.label}"
+
+
+class GuardSet:
+    """Collects guards, each once, in the order in which they were needed."""
+
+    def __init__(self) -> None:
+        self._guards: dict[Any, Guard] = {}
+        self.silent: list[Guard] = []
+
+    def add(
+        self,
+        source: Source | None,
+        kind: str,
+        *args: Any,
+        position: tuple[CodeType, int | None] | None = None,
+        label: str | None = None,
+        shown: bool | None = None,
+    ) -> None:
+        """Add a check; an identical one is not added twice."""
+        key = (source, kind, _identity(args))
+        if key in self._guards:
+            return
+        if shown is None:
+            shown = source is not None and not _torch_internal(source)
+        self._guards[key] = Guard(source, kind, args, label or LABELS.get(kind, kind.upper()), position, shown)
+
+    def __iter__(self) -> Iterator[Guard]:
+        return iter(self._guards.values())
+
+    def __len__(self) -> int:
+        return len(self._guards)
+
+    def __str__(self) -> str:
+        return "\n".join(f"- {guard.text()}" for guard in self._sorted() if guard.shown)
+
+    def verbose(self) -> str:
+        """Every guard, with its arguments and the user's line that needed it."""
+        lines = []
+        for guard in self._sorted():
+            lines.append(f"- {guard.text()}" + (f" {_short(guard.args)}" if guard.args else ""))
+            if guard.position is not None:
+                code, line = guard.position
+                lines.append(f"    {code.co_filename}:{line} in {code.co_name}")
+        return "\n".join(lines)
+
+    def _sorted(self) -> list[Guard]:
+        order = {"local": 0, "closure": 1, "global": 2, "builtin": 3, "constant": 4}
+        return sorted(self, key=lambda g: 5 if g.source is None else order[g.source.kind])
+
+    def build(self) -> _C.GuardTree:
+        """The C guard tree. Node paths are computed once per source."""
+        from argand._core import _C
+
+        tree = _C.GuardTree()
+        nodes: dict[Source, int] = {}
+        for guard in self:
+            node = 0 if guard.source is None else node_of(guard.source, tree, nodes)
+            args = tuple(_resolve(arg, tree, nodes) for arg in guard.args)
+            tree.check(node, guard.kind, *args, label=guard.text())
+        return tree
+
+
+def node_of(source: Source, tree: _C.GuardTree, nodes: dict[Source, int]) -> int:
+    """`source.guard_node(tree)`, remembered."""
+    found = nodes.get(source)
+    if found is None:
+        base = source.base
+        if base is not None and type(source).guard_node is Source.guard_node:
+            found = tree.child(node_of(base, tree, nodes), source.accessor, source.key)
+        else:
+            found = source.guard_node(tree)
+        nodes[source] = found
+    return found
+
+
+def _resolve(arg: Any, tree: _C.GuardTree, nodes: dict[Source, int]) -> Any:
+    if isinstance(arg, Source):
+        return node_of(arg, tree, nodes)
+    if isinstance(arg, list):  # only "distinct" and "python" take a list, of sources
+        return [node_of(item, tree, nodes) for item in arg]
+    return arg
+
+
+def _identity(args: tuple[Any, ...]) -> Any:
+    """A hashable stand-in for guard arguments: by value where that is exact, else by identity."""
+    return tuple(_one_identity(arg) for arg in args)
+
+
+def _one_identity(arg: Any) -> Any:
+    if isinstance(arg, str | int | float | bytes | Source) or arg is None:
+        return (type(arg), repr(arg)) if isinstance(arg, float) else (type(arg), arg)
+    if type(arg) in (tuple, list):
+        return (type(arg), tuple(_one_identity(item) for item in arg))
+    return id(arg)
+
+
+def _torch_internal(source: Source) -> bool:
+    """Below a torch module (`G['torch'].abs`) or below a constant: implied by what the user sees guarded."""
+    step: Source | None = source
+    while step is not None:
+        if isinstance(step, ConstSource):
+            return True
+        if isinstance(step, DictItemSource) and isinstance(step.base, InstanceDictSource):
+            if isinstance(step.base.base, GlobalSource) and step.base.base.key in ("torch", "F", "nn"):
+                return True
+        step = step.base
+    return source.kind == "builtin"
+
+
+def _short(args: tuple[Any, ...]) -> str:
+    text = ", ".join(arg.name() if isinstance(arg, Source) else repr(arg) for arg in args)
+    return text if len(text) <= 300 else text[:297] + "..."

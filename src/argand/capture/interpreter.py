@@ -1,0 +1,332 @@
+"""The interpreter: frames, dispatch loop, unwinding, and the root run that the capture driver restarts at breaks.
+
+Values on the stack are real Python objects. What makes this an interpreter for capture rather than a plain one is that
+everything that reads or changes an object which existed before (an outer object) goes through the capture state, and
+that native code is called only when it is known to be harmless.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from argand.bytecode.instruction import Instruction
+from argand.bytecode.opcodes import PY312, PY313
+from argand.capture import attributes, calls, operators
+from argand.capture.exceptions import (
+    ExcState,
+    InternalFailure,
+    ObservedException,
+    chain_context,
+    raise_native,
+)
+from argand.capture.frames import NULL, RETURN, Frame, LazyLocal, Program
+from argand.capture.opcodes import OPCODES, ROOT_OPCODES
+from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.protocol import State
+
+_HELPER_FILES = frozenset([__file__.replace("interpreter.py", "polyfills.py")])
+_JUMPS_ON_TRUTH = ("POP_JUMP", "JUMP_IF")
+
+
+class Session:
+    """What outlives one capture: decoded programs and facts about types. Owned by the compile region."""
+
+    def __init__(self) -> None:
+        self.programs: dict[int, Program] = {}
+        self.root_programs: dict[int, Program] = {}
+        self.types = attributes.TypeFacts()
+        self.policies: dict[int, Any] = {}
+
+    def program(self, code: CodeType) -> Program:
+        program = self.programs.get(id(code))
+        if program is None:
+            # The program holds the code, so the id stays taken.
+            program = self.programs[id(code)] = Program(code, OPCODES)
+        return program
+
+    def root_program(self, code: CodeType) -> Program:
+        program = self.root_programs.get(id(code))
+        if program is None:
+            program = self.root_programs[id(code)] = Program(code, ROOT_OPCODES)
+        return program
+
+
+@dataclass(slots=True)
+class RootExit:
+    """How the run of the root frame ended.
+
+    Arguments:
+        kind: "return" (value), "raise" (exc), "break" or "branch" (instruction: the one not executed).
+        frame: the root frame: stack, fast locals.
+        instruction: for breaks, the instruction at which the root frame stands.
+        sequence: how many root instructions were executed before it.
+        reason: why, for breaks (None when the driver asked for it and knows).
+    """
+
+    kind: str
+    frame: Frame
+    sequence: int
+    value: Any = None
+    exc: BaseException | None = None
+    instruction: Instruction | None = None
+    reason: BreakReason | None = None
+
+
+class Trampoline:
+    """A Python function as native code sees it: calling it re-enters the interpreter."""
+
+    __slots__ = ("__name__", "__weakref__", "fn", "interp")
+
+    def __init__(self, interp: Interpreter, fn: Any) -> None:
+        self.interp = interp
+        self.fn = fn
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.interp.enter(self.fn, args, kwargs)
+
+
+class Interpreter:
+    """Runs code objects on real values.
+
+    Arguments:
+        state: the capture state (guards, sources, overlays, torch calls).
+        session: caches that several captures share.
+    """
+
+    def __init__(self, state: State, session: Session | None = None) -> None:
+        self.state = state
+        self.session = session or Session()
+        self.types = self.session.types
+        self.frames: list[Frame] = []
+        self.base_exc = ExcState(None)
+        self.propagating: BaseException | None = None
+        self.inline_limit: int = getattr(state.config, "inline_limit", 600)
+        self.pending: BaseException | None = None
+        self.root: Frame | None = None
+        self.break_sequence = -1
+
+    # ---- running frames ------------------------------------------------------------------------------------------
+
+    def run(self, frame: Frame) -> object:
+        """Run a frame until it returns (RETURN), yields (YIELD) or makes its generator (GENERATOR); see frame.result.
+
+        Raises ObservedException when an exception leaves the frame, GraphBreak when the graph must end.
+        """
+        frames = self.frames
+        if len(frames) > self.inline_limit:
+            raise self.annotate(too_deep())
+        ops = frame.program.ops
+        frames.append(frame)
+        try:
+            while True:
+                try:
+                    while True:
+                        pc = frame.pc
+                        frame.pc = pc + 1
+                        handler, arg = ops[pc]
+                        signal = handler(self, frame, arg)
+                        if signal is not None:
+                            return signal
+                except ObservedException as observed:
+                    exc = observed.value
+                except GraphBreak as found:
+                    raise self.annotate(found)  # noqa: B904
+                except RecursionError:
+                    raise self.annotate(too_deep()) from None
+                # Outside of the except block: interpreted code must not see argand's own handled exceptions.
+                if not self.unwind(frame, exc):
+                    raise ObservedException(exc)
+        finally:
+            frames.pop()
+
+    def unwind(self, frame: Frame, exc: BaseException) -> bool:
+        """Go to the handler that covers the current instruction; False if there is none."""
+        program = frame.program
+        handler = program.instructions[frame.pc - 1].handler
+        if handler is None:
+            return False
+        del frame.stack[handler.depth :]
+        if handler.lasti:
+            frame.stack.append(frame.pc - 1)
+        frame.stack.append(exc)
+        frame.pc = program.index[handler.target]
+        return True
+
+    def annotate(self, found: GraphBreak) -> GraphBreak:
+        """Note where the user's program stands, once, at the innermost frame."""
+        if not found.reason.where:
+            found.reason.where = self.user_stack()
+        return found
+
+    def user_stack(self) -> tuple[UserLine, ...]:
+        """Where the interpreted program stands, outermost first; argand's helper frames left out."""
+        return tuple(user_line(frame) for frame in self.frames if not frame.quiet)
+
+    # ---- the root frame ------------------------------------------------------------------------------------------
+
+    def root_frame(self) -> Frame:
+        """The frame of the function to capture, its arguments not read yet."""
+        state = self.state
+        program = self.session.root_program(state.code)
+        fast: list[Any] = [NULL] * program.nslots
+        for i, value in enumerate(state.args):
+            fast[i] = value if value is NULL else LazyLocal(program.names[i], i, value)
+        frame = Frame(program, fast, state.globals, state.builtins, self.base_exc)
+        frame.closure = tuple(state.closure or ())
+        return frame
+
+    def run_root(self, break_at: frozenset[int] = frozenset()) -> RootExit:
+        """Interpret the state's root frame from its beginning.
+
+        Arguments:
+            break_at: numbers of executed root instructions at which to stop instead of executing them.
+
+        A GraphBreak that is raised on the way carries the number of the root instruction in `extra["sequence"]` and
+        the instruction in `extra["instruction"]`.
+        """
+        frame = self.root = self.root_frame()
+        ops = frame.program.ops
+        self.frames.append(frame)
+        number = -1
+        try:
+            while True:
+                try:
+                    while True:
+                        number += 1
+                        if number in break_at:
+                            frame.pc += 1
+                            return self.root_break(frame, number)
+                        pc = frame.pc
+                        frame.pc = pc + 1
+                        handler, arg = ops[pc]
+                        signal = handler(self, frame, arg)
+                        if self.pending is not None:
+                            raise self.pending
+                        if signal is not None:
+                            return self.root_end(frame, number, signal)
+                except ObservedException as observed:
+                    exc = observed.value
+                except GraphBreak as found:
+                    found.extra.update(sequence=number, instruction=frame.instruction)
+                    raise self.annotate(found)  # noqa: B904
+                except RecursionError:
+                    deep = too_deep()
+                    deep.extra.update(sequence=number, instruction=frame.instruction)
+                    raise self.annotate(deep) from None
+                if not self.unwind(frame, exc):
+                    return RootExit("raise", frame, number, exc=exc, instruction=frame.instruction)
+        finally:
+            self.frames.pop()
+
+    def root_break(self, frame: Frame, number: int) -> RootExit:
+        inst = frame.instruction
+        kind = "branch" if any(part in inst.opname for part in _JUMPS_ON_TRUTH) and "NONE" not in inst.opname else "break"
+        return RootExit(kind, frame, number, instruction=inst)
+
+    def root_end(self, frame: Frame, number: int, signal: object) -> RootExit:
+        if signal is RETURN:
+            return RootExit("return", frame, number, value=frame.result, instruction=frame.instruction)
+        raise graph_break(
+            kind="generator as root",
+            explanation="A generator or coroutine function cannot itself be captured; it runs eagerly.",
+            hints=("Call it from a compiled function: generators that are consumed there are inlined.",),
+            skip_frame=True,
+        )
+
+    # ---- what user-visible operations go through -------------------------------------------------------------------
+
+    def observe(self, exc: BaseException) -> ObservedException:
+        """Wrap an exception that native code raised, with the context that the interpreted program implies."""
+        if isinstance(exc, RecursionError):
+            raise too_deep()
+        if exc is self.propagating:
+            self.propagating = None
+        else:
+            chain_context(exc, self.handled())
+        return ObservedException(exc)
+
+    def handled(self) -> BaseException | None:
+        """What `sys.exception()` is for the interpreted program."""
+        return self.frames[-1].exc.topmost() if self.frames else None
+
+    def native(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call native code on behalf of the program: its exceptions are the program's."""
+        try:
+            return fn(*args, **kwargs)
+        except Exception as e:
+            error: BaseException = e
+        except (GeneratorExit, SystemExit) as e:
+            error = e
+        raise self.observe(error)
+
+    def throw(self, exc: BaseException) -> ObservedException:
+        """An exception that an operation of the program raises: `raise interp.throw(TypeError(...))`."""
+        chain_context(exc, self.handled())
+        return ObservedException(exc)
+
+    def enter(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Called from native code: interpret a call; user exceptions go into the native code as they are."""
+        try:
+            return self.call(fn, args, kwargs)
+        except ObservedException as observed:
+            exc = observed.value
+        except Exception as bug:
+            raise InternalFailure(bug) from bug
+        self.propagating = exc
+        raise_native(exc)
+        raise InternalFailure(exc)
+
+    def trampoline(self, fn: Any) -> Any:
+        """A native callable that interprets `fn`."""
+        return Trampoline(self, fn)
+
+    def call(self, fn: Any, args: Any, kwargs: dict[str, Any] | None = None) -> Any:
+        """Call anything, as the program would."""
+        return calls.call(self, fn, args, kwargs)
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        """Read an attribute, as the program would."""
+        return attributes.load_attr(self, obj, name)
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        """Set an attribute, as the program would."""
+        attributes.store_attr(self, obj, name, value)
+
+    def truth(self, obj: Any) -> bool:
+        """`bool(obj)`, as the program would see it."""
+        return operators.truth(self, obj)
+
+    def polyfill(self, fn: FunctionType, *args: Any) -> Any:
+        """Interpret a helper function of argand's on the program's behalf."""
+        return calls.call_function(self, fn, args, None)
+
+
+def too_deep() -> GraphBreak:
+    """The break for calls nested too deeply."""
+    return graph_break(
+        kind="inlining too deep",
+        explanation="Calls are nested more deeply than argand inlines.",
+        hints=("Raise argand.config.inline_limit, or make the recursion a loop.",),
+    )
+
+
+def user_line(frame: Frame) -> UserLine:
+    """Position of a frame in the user's program, with the text of the line."""
+    code = frame.code
+    lineno = frame.lineno
+    return UserLine(code.co_filename, lineno, code.co_name, linecache.getline(code.co_filename, lineno).strip())
+
+
+def is_helper(code: CodeType) -> bool:
+    """Whether a code object is argand's own helper code (polyfills), hidden from user stacks."""
+    return code.co_filename in _HELPER_FILES
+
+
+__all__ = ["PY312", "PY313", "Interpreter", "RootExit", "Session", "Trampoline"]

@@ -1,0 +1,100 @@
+"""Structural pattern matching: the tests behind the MATCH_* opcodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from argand.capture import attributes, calls, operators
+from argand.capture.exceptions import ObservedException
+from argand.capture.frames import NULL
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+# Flags of a type object (Py_TPFLAGS_*): documented in the C API.
+_SEQUENCE = 1 << 5
+_MAPPING = 1 << 6
+_MATCH_SELF = 1 << 22
+
+
+def is_mapping(subject: Any) -> bool:
+    return bool(type(subject).__flags__ & _MAPPING)
+
+
+def is_sequence(subject: Any) -> bool:
+    return bool(type(subject).__flags__ & _SEQUENCE)
+
+
+def match_keys(interp: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Values of the keys, or None if one is missing."""
+    values = []
+    seen: list[Any] = []
+    get = attributes.load_attr(interp, subject, "get") if keys else None
+    for key in keys:
+        if any(key is other or (type(key) is type(other) and key == other) for other in seen):
+            raise interp.throw(ValueError(f"mapping pattern checks duplicate key ({key!r})"))
+        seen.append(key)
+        value = calls.call(interp, get, (key, NULL), None)
+        if value is NULL:
+            return None
+        values.append(value)
+    return tuple(values)
+
+
+def _attribute(interp: Interpreter, subject: Any, cls: Any, name: Any, seen: set[str]) -> Any:
+    if name in seen:
+        raise interp.throw(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
+    seen.add(name)
+    try:
+        return attributes.load_attr(interp, subject, name)
+    except ObservedException as observed:
+        if isinstance(observed.value, AttributeError):
+            return NULL
+        raise
+
+
+def match_class(
+    interp: Interpreter, subject: Any, cls: Any, count: int, keyword_names: tuple[str, ...]
+) -> tuple[Any, ...] | None:
+    """Attributes for the sub-patterns of a class pattern, or None if it does not match."""
+    if not isinstance(cls, type):
+        raise interp.throw(TypeError("called match pattern must be a class"))
+    if not operators.is_instance(interp, subject, cls):
+        return None
+    seen: set[str] = set()
+    values: list[Any] = []
+    if count:
+        match_self = False
+        try:
+            names = interp.plain(attributes.load_attr(interp, cls, "__match_args__"))
+        except ObservedException as observed:
+            if not isinstance(observed.value, AttributeError):
+                raise
+            names = ()
+            match_self = bool(cls.__flags__ & _MATCH_SELF)
+        if not isinstance(names, tuple):
+            raise interp.throw(
+                TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(names).__name__})")
+            )
+        allowed = 1 if match_self else len(names)
+        if allowed < count:
+            plural = "" if allowed == 1 else "s"
+            raise interp.throw(
+                TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)")
+            )
+        if match_self:
+            values.append(subject)
+        else:
+            for name in names[:count]:
+                if not isinstance(name, str):
+                    raise interp.throw(
+                        TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
+                    )
+                values.append(_attribute(interp, subject, cls, name, seen))
+                if values[-1] is NULL:
+                    return None
+    for name in keyword_names:
+        values.append(_attribute(interp, subject, cls, name, seen))
+        if values[-1] is NULL:
+            return None
+    return tuple(values)

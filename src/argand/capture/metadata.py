@@ -1,0 +1,168 @@
+"""Metadata of results: stand-ins of real tensors, logical devices, and running a torch function on stand-ins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture import compat
+from argand.capture.layouts import Unknown
+from argand.capture.shapes import RULES
+
+if TYPE_CHECKING:
+    from argand.capture.tensors import TensorInfo
+
+_META = torch.device("meta")
+_CPU = torch.device("cpu")
+_Tensor = torch.Tensor
+
+_FACTORY_NAMES = (
+    "empty zeros ones full arange range linspace logspace eye rand randn randint randperm empty_strided empty_permuted "
+    "tensor as_tensor asarray scalar_tensor tril_indices triu_indices hann_window hamming_window bartlett_window "
+    "blackman_window kaiser_window normal"
+).split()
+FACTORIES: frozenset[Any] = frozenset(getattr(torch, name) for name in _FACTORY_NAMES if hasattr(torch, name)) | {
+    torch.fft.fftfreq,
+    torch.fft.rfftfreq,
+}
+
+
+def stand_in(real: torch.Tensor) -> torch.Tensor:
+    """A meta tensor with the metadata of `real`, a leaf or not as `real` is."""
+    made = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
+    if type(real) is torch.nn.Parameter:
+        return torch.Tensor._make_subclass(torch.nn.Parameter, made, real.requires_grad)  # type: ignore[no-any-return, attr-defined]
+    if real.requires_grad:
+        made.requires_grad_()
+        if real.grad_fn is not None:
+            with torch.enable_grad():
+                result = made.clone()
+            if result.stride() == made.stride():
+                return result
+    return made
+
+
+def version(tensor: torch.Tensor | None) -> int | None:
+    """The count of in-place changes; None where torch keeps none (inference tensors)."""
+    if tensor is None:
+        return None
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
+
+
+def indexed(device: Any) -> torch.device:
+    """A torch.device with its index filled in."""
+    found = torch.device(device)
+    if found.index is None and found.type == "cuda":
+        return torch.device(found.type, torch.cuda.current_device())
+    return found
+
+
+def logical_device(func: Any, infos: list[TensorInfo], kwargs: dict[str, Any]) -> torch.device:
+    """Where the call's results live.
+
+    Raises:
+        GraphBreak: the tensor arguments are on different devices.
+    """
+    explicit = kwargs.get("device")
+    if explicit is not None:
+        return indexed(explicit)
+    if not infos:
+        return _CPU
+    first = infos[0].device
+    for info in infos:
+        if info.device is not first and info.device != first:
+            return _mixed(func, infos)
+    return first
+
+
+def _mixed(func: Any, infos: list[TensorInfo]) -> torch.device:
+    name = getattr(func, "__name__", "")
+    if name in ("copy_", "__getitem__", "index", "__setitem__", "index_put_", "index_put", "copy"):
+        return infos[0].device
+    large = {info.device for info in infos if info.tensor.dim() or info.device.type != "cpu"}
+    if len(large) == 1:
+        return large.pop()
+    raise errors.graph_break(
+        kind="tensors on different devices",
+        context=f"{name}: {', '.join(sorted({str(info.device) for info in infos}))}",
+        explanation="A torch function got tensors on different devices.",
+        hints=("move the tensors to one device before the compiled function",),
+    )
+
+
+def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: list[TensorInfo]) -> Any:
+    """Run `func` on stand-ins.
+
+    Raises:
+        GraphBreak: torch has no meta kernel for it, it needs the values, or it raised (the frame then runs eagerly and
+            raises there, if it does).
+    """
+    if "out" not in kwargs:
+        rule = RULES.get(func)
+        if rule is not None:
+            try:
+                return rule(*args, **kwargs)
+            except (Unknown, TypeError, AttributeError, IndexError, ValueError, RuntimeError):
+                pass  # anything unusual, and whatever is an error, is torch's to judge
+    if kwargs.get("device") is not None or (func in FACTORIES and not infos):
+        kwargs = {**kwargs, "device": _META}
+    if kwargs.get("pin_memory"):
+        kwargs = {**kwargs, "pin_memory": False}
+    compat.keep_torchs_compiler_out()
+    try:
+        made = func(*args, **kwargs)
+    except errors.GraphBreak:
+        raise
+    except Exception as error:
+        made = _second_try(func, args, kwargs, error)
+    if _on_cpu(made):
+        made = _second_try(func, args, kwargs, None)
+    return made
+
+
+def _on_cpu(made: Any) -> bool:
+    if isinstance(made, _Tensor):
+        return made.device.type != "meta"
+    if isinstance(made, tuple | list):
+        return any(_on_cpu(item) for item in made)
+    return False
+
+
+def _second_try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None) -> Any:
+    """Once more with every tensor that the function makes by itself on meta too."""
+    name = getattr(func, "__name__", str(func))
+    if error is None or "device" in str(error) or "meta" in str(error):
+        try:
+            with torch.device("meta"):
+                made = func(*args, **kwargs)
+            if not _on_cpu(made):
+                return made
+        except Exception as again:
+            error = again
+    raise meta_failure(name, error)
+
+
+def meta_failure(name: str, error: Exception | None) -> errors.GraphBreak:
+    """The break for a torch function that could not run on stand-ins."""
+    text = str(error)
+    if error is None or isinstance(error, NotImplementedError) or "meta" in text.lower():
+        return errors.graph_break(
+            kind="no meta kernel",
+            context=f"{name}: {text.splitlines()[0][:200] if text else 'made a tensor on the CPU'}",
+            explanation=f"The size of what {name} returns depends on values, or torch cannot compute it without running it.",
+            hints=("call it outside the compiled function",),
+        )
+    found = errors.graph_break(
+        kind="torch call raised",
+        context=f"{name}: {type(error).__name__}: {text.splitlines()[0][:200] if text else ''}",
+        explanation=f"{name} raised {type(error).__name__} on tensors of these sizes and types; the frame runs eagerly.",
+        hints=("this is the error that eager raises too: fix the call",),
+        skip_frame=True,
+    )
+    found.extra["exception"] = error
+    return found

@@ -1,0 +1,196 @@
+"""What native code argand knows: registries of handlers, filled by the `natives_*` modules, and the policy for functions.
+
+A handler decides how a native callable is run so that nothing it does escapes capture: it may run it as it is on resolved
+arguments, emulate it, or end the graph. What has no handler is not called at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from argand.capture import calls, operators
+from argand.capture.frames import NULL
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+Handler = Callable[["Interpreter", Any, list[Any], dict[str, Any]], Any]
+"""(interpreter, callable, positional arguments, keyword arguments) -> result."""
+MethodHandler = Callable[["Interpreter", type, str, Any, list[Any], dict[str, Any]], Any]
+"""(interpreter, class that has the method, its name, self, positional arguments, keyword arguments) -> result."""
+
+FUNCTIONS: Final[dict[int, Handler]] = {}
+"""By id of the callable (kept in KEEP): builtins, C functions, classes, and Python functions with special treatment."""
+METHODS: Final[dict[tuple[int, str], MethodHandler]] = {}
+"""By (id of class, name): methods of C classes."""
+CLASS_METHODS: Final[dict[tuple[int, str], Handler]] = {}
+"""By (id of class, name): methods called on the class, such as dict.fromkeys."""
+CALLABLE_OBJECTS: Final[dict[type, Handler]] = {}
+"""By type of the callable object: operator.itemgetter and the like."""
+KEEP: Final[list[Any]] = []
+SAFE_NEW: Final[set[type]] = {object}
+"""C classes whose `__new__` touches nothing but its arguments."""
+ITERABLE_NEW: Final[set[type]] = set()
+"""Of these, those whose first argument is iterated over."""
+PURE_MODULES: Final[set[str]] = set()
+"""Python modules whose functions only compute on their arguments: called natively on constants."""
+BREAK_MODULES: Final[dict[str, str]] = {}
+"""Modules whose functions are never inlined, with the reason."""
+HELPER_FILES: Final[set[str]] = set()
+"""Files of argand's own interpreted helpers."""
+
+
+def INLINE(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The policy of ordinary Python functions (never called)."""
+    return NotImplemented
+
+
+def function(*fns: Any) -> Callable[[Handler], Handler]:
+    """Register the handler of callables."""
+
+    def register(handler: Handler) -> Handler:
+        for fn in fns:
+            FUNCTIONS[id(fn)] = handler
+            KEEP.append(fn)
+        return handler
+
+    return register
+
+
+def method(cls: type, *names: str) -> Callable[[MethodHandler], MethodHandler]:
+    """Register the handler of methods of a C class."""
+
+    def register(handler: MethodHandler) -> MethodHandler:
+        for name in names:
+            METHODS[id(cls), name] = handler
+        KEEP.append(cls)
+        return handler
+
+    return register
+
+
+def add_methods(cls: type, handler: MethodHandler, names: str) -> None:
+    """Register one handler for several methods, those that this Python has."""
+    KEEP.append(cls)
+    for name in names.split():
+        if hasattr(cls, name):
+            METHODS[id(cls), name] = handler
+
+
+def add_functions(handler: Handler, *fns: Any) -> None:
+    """Register one handler for several callables."""
+    for fn in fns:
+        FUNCTIONS[id(fn)] = handler
+        KEEP.append(fn)
+
+
+# ---- ready-made handlers ------------------------------------------------------------------------------------------------------
+
+
+def pure(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call natively: nothing but the arguments is read. Ends the graph if an argument has Python-level special methods."""
+    args = [interp.plain(arg) for arg in args]
+    kwargs = {name: interp.plain(value) for name, value in kwargs.items()}
+    for arg in (*args, *kwargs.values()):
+        if not interp.benign(arg):
+            raise python_object_in_native(fn, arg)
+    return interp.native(fn, *args, **kwargs)
+
+
+def constructor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call natively and do not look into the arguments: they are only stored."""
+    return interp.native(fn, *args, **kwargs)
+
+
+def python_object_in_native(fn: Any, arg: Any) -> BaseException:
+    """The graph break for native code that would run Python methods of an argument."""
+    return graph_break(
+        kind="Python object in native code",
+        context=f"{calls.callable_name(fn)} on {type(arg).__name__}",
+        explanation=f"{calls.callable_name(fn)} would call Python methods of {type(arg).__name__} that argand cannot see.",
+        hints=("Convert the object to builtin types first.",),
+    )
+
+
+def breaking(kind: str, explanation: str, hint: str) -> Handler:
+    """A handler that ends the graph."""
+
+    def handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        raise graph_break(kind=kind, context=calls.callable_name(fn), explanation=explanation, hints=(hint,))
+
+    return handler
+
+
+# ---- policy of Python functions --------------------------------------------------------------------------------------------------
+
+
+def policy_of(interp: Interpreter, fn: types.FunctionType) -> Handler:
+    """What is done with calls of a Python function; decided once per code object."""
+    handler = FUNCTIONS.get(id(fn))
+    if handler is not None:
+        return handler
+    if fn.__code__.co_filename in HELPER_FILES:
+        return INLINE
+    module = fn.__module__
+    if not isinstance(module, str):
+        module = str(fn.__globals__.get("__name__", ""))
+    if not interp.concrete and interp.wants_torch_call(fn, module):
+        return _torch_first
+    root = module.partition(".")[0]
+    reason = BREAK_MODULES.get(module) or BREAK_MODULES.get(root)
+    if reason is not None and not interp.concrete:
+        return breaking("call of a library that is not captured", reason, "Move the call out of the compiled function.")
+    if module in PURE_MODULES and not interp.concrete:
+        return _native_on_constants
+    if hasattr(fn, "dispatch") and fn.__code__.co_filename == functools.__file__:
+        return _singledispatch
+    return INLINE
+
+
+def _torch_first(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return interp.torch_call(fn, args, kwargs)
+
+
+def _native_on_constants(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A Python function that only computes: natively if all it gets is constant, else inlined."""
+    values = [*args, *kwargs.values()]
+    if all(interp.is_constant(value) for value in values):
+        args = [interp.plain(arg) for arg in args]
+        kwargs = {name: interp.plain(value) for name, value in kwargs.items()}
+        return interp.native(fn, *args, **kwargs)
+    return NotImplemented
+
+
+def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """functools.singledispatch: the registry is looked up natively, the implementation interpreted."""
+    if not args:
+        return NotImplemented
+    implementation = interp.native(fn.dispatch, type(args[0]))
+    return calls.call(interp, implementation, args, kwargs)
+
+
+def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """functools.lru_cache: one call per set of arguments within a capture; what an earlier run cached is recomputed."""
+    handler = FUNCTIONS.get(id(fn))
+    if handler is not None:
+        return handler(interp, fn, args, kwargs)
+    if interp.wants_torch_call(fn.__wrapped__, str(fn.__wrapped__.__module__)):
+        result = interp.torch_call(fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    if str(fn.__wrapped__.__module__) in PURE_MODULES and all(interp.is_constant(v) for v in (*args, *kwargs.values())):
+        return interp.native(fn, *args, **kwargs)
+    if interp.concrete and id(fn.__wrapped__) not in interp.local_functions:
+        return NotImplemented
+    for value in (*args, *kwargs.values()):
+        operators.check_hash(interp, value)
+    cache = interp.lru_caches.setdefault(id(fn), (fn, {}))[1]
+    key = interp.native(functools._make_key, tuple(args), kwargs, False)
+    found = interp.native(cache.get, key, NULL)
+    if found is NULL:
+        found = cache[key] = calls.call(interp, fn.__wrapped__, args, kwargs)
+    return found

@@ -1,0 +1,640 @@
+"""Handlers of the builtin functions and types."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from argand.capture import attributes, calls, classes, generators, operators, polyfills
+from argand.capture.frames import NULL, LazyLocal
+from argand.capture.natives import (
+    CLASS_METHODS,
+    HELPER_FILES,
+    ITERABLE_NEW,
+    KEEP,
+    SAFE_NEW,
+    add_functions,
+    breaking,
+    constructor,
+    function,
+    pure,
+)
+from argand.capture.sources import ConstSource
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+Args = list[Any]
+Kwargs = dict[str, Any]
+
+HELPER_FILES.add(polyfills.__file__)
+
+
+# ---- attributes -----------------------------------------------------------------------------------------------------------------
+
+
+@function(getattr)
+def _getattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or not 2 <= len(args) <= 3 or not isinstance(args[1], str):
+        return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
+    if len(args) == 2:
+        return attributes.load_attr(interp, args[0], args[1])
+    value = attributes.try_attr(interp, args[0], args[1])
+    return args[2] if value is NULL else value
+
+
+@function(hasattr)
+def _hasattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or len(args) != 2 or not isinstance(args[1], str):
+        return interp.native(fn, *args, **kwargs)
+    return attributes.try_attr(interp, args[0], args[1]) is not NULL
+
+
+@function(setattr)
+def _setattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or len(args) != 3 or not isinstance(args[1], str):
+        return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
+    attributes.store_attr(interp, *args)
+    return None
+
+
+@function(delattr)
+def _delattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or len(args) != 2 or not isinstance(args[1], str):
+        return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
+    attributes.delete_attr(interp, *args)
+    return None
+
+
+@function(isinstance)
+def _isinstance(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operators.is_instance(interp, *args) if len(args) == 2 else interp.native(fn, *args, **kwargs)
+
+
+@function(issubclass)
+def _issubclass(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operators.is_subclass(interp, *args) if len(args) == 2 else interp.native(fn, *args, **kwargs)
+
+
+@function(callable)
+def _callable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *args, **kwargs)
+
+
+@function(id)
+def _id(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *[interp.origin(arg) for arg in args], **kwargs)
+
+
+@function(vars)
+def _vars(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args:
+        return _locals(interp, fn, args, kwargs)
+    return attributes.load_attr(interp, args[0], "__dict__")
+
+
+@function(locals)
+def _locals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    frame = interp.frames[-1]
+    if frame.locals is not None:
+        return frame.locals
+    found: dict[str, Any] = {}
+    for slot, (name, value) in enumerate(frame.locals_by_name().items()):
+        if type(value) is LazyLocal:
+            value = frame.fast[frame.program.names.index(name)] = interp.load_argument(value)
+        if type(value) is types.CellType:
+            from argand.capture import names
+
+            value = names.read_cell(interp, value)
+        if value is not NULL and slot >= 0:
+            found[name] = value
+    return found
+
+
+@function(globals)
+def _globals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    namespace = interp.frames[-1].globals
+    return namespace if interp.concrete else interp.state.load_source(ConstSource(namespace), namespace)
+
+
+@function(dir)
+def _dir(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args:
+        return sorted(_locals(interp, fn, [], {}))
+    return interp.native(fn, *[interp.shadow(arg) for arg in args], **kwargs)
+
+
+# ---- operators as functions -------------------------------------------------------------------------------------------------------
+
+
+@function(len)
+def _len(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operators.length(interp, args[0]) if len(args) == 1 and not kwargs else interp.native(fn, *args, **kwargs)
+
+
+@function(hash)
+def _hash(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operators.to_hash(interp, args[0]) if len(args) == 1 else interp.native(fn, *args, **kwargs)
+
+
+def _unary(name: str, fn: Any) -> None:
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) >= 1 and interp.types.python_level(type(args[0]), name):
+            found = attributes.lookup_special(interp, args[0], name)
+            return calls.call(interp, found, args[1:], kwargs)
+        return pure(interp, fn, args, kwargs)
+
+    add_functions(handler, fn)
+
+
+_unary("__abs__", abs)
+_unary("__round__", round)
+_unary("__floor__", math.floor)
+_unary("__ceil__", math.ceil)
+_unary("__trunc__", math.trunc)
+
+
+@function(divmod)
+def _divmod(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 2 and any(interp.types.python_level(type(a), "__divmod__", "__rdivmod__") for a in args):
+        return operators.binary(interp, operators.BinaryOp("divmod()", divmod, "divmod"), *args)
+    return pure(interp, fn, args, kwargs)
+
+
+@function(pow)
+def _pow(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 2 and not kwargs:
+        return operators.binary(interp, operators.BINARY["**"], *args)
+    if args and interp.types.python_level(type(args[0]), "__pow__"):
+        return calls.call(interp, attributes.lookup_special(interp, args[0], "__pow__"), args[1:], kwargs)
+    return pure(interp, fn, args, kwargs)
+
+
+add_functions(pure, bin, hex, oct, chr, ord, memoryview, bytearray)
+
+
+# ---- conversions ------------------------------------------------------------------------------------------------------------------
+
+
+@function(bool)
+def _bool(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operators.truth(interp, args[0]) if len(args) == 1 and not kwargs else interp.native(fn, *args, **kwargs)
+
+
+@function(str)
+def _str(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 1 and not kwargs:
+        return operators.to_str(interp, args[0])
+    return pure(interp, fn, args, kwargs)
+
+
+@function(repr)
+def _repr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operators.to_repr(interp, args[0]) if len(args) == 1 else interp.native(fn, *args, **kwargs)
+
+
+@function(ascii)
+def _ascii(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1:
+        return interp.native(fn, *args, **kwargs)
+    return operators.to_repr(interp, args[0]).encode("ascii", "backslashreplace").decode("ascii")
+
+
+@function(format)
+def _format(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not 1 <= len(args) <= 2:
+        return interp.native(fn, *args, **kwargs)
+    return operators.to_format(interp, args[0], args[1] if len(args) == 2 else "")
+
+
+def _number(fn: Any, *specials: str) -> None:
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) == 1 and not kwargs:
+            for name in specials:
+                if interp.types.python_level(type(args[0]), name):
+                    result = calls.call(interp, attributes.lookup_special(interp, args[0], name), (), None)
+                    if isinstance(result, int | float | complex):
+                        return interp.native(fn, result)
+                    what = {"__int__": "int", "__float__": "float", "__complex__": "complex"}.get(name, "int")
+                    got = type(result).__name__
+                    owner = type(args[0]).__name__
+                    text = (
+                        f"{owner}.{name} returned non-{what} (type {got})"
+                        if name == "__float__"
+                        else f"{name} returned non-{what} (type {got})"
+                    )
+                    raise interp.throw(TypeError(text))
+        return pure(interp, fn, args, kwargs)
+
+    add_functions(handler, fn)
+
+
+_number(int, "__int__", "__index__", "__trunc__")
+_number(float, "__float__", "__index__")
+_number(complex, "__complex__", "__float__", "__index__")
+
+
+@function(bytes)
+def _bytes(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 1 and interp.types.python_level(type(args[0]), "__bytes__"):
+        return calls.call(interp, attributes.lookup_special(interp, args[0], "__bytes__"), (), None)
+    if len(args) == 1 and not kwargs and interp.types.python_level(type(args[0]), "__iter__"):
+        return interp.native(fn, operators.to_list(interp, args[0]))
+    return pure(interp, fn, args, kwargs)
+
+
+# ---- iteration -----------------------------------------------------------------------------------------------------------------------
+
+
+@function(iter)
+def _iter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 1:
+        return operators.get_iter(interp, args[0])
+    if len(args) == 2 and callable(args[0]):
+        return calls.call_function(interp, polyfills.iterate_sentinel, args, None)  # type: ignore[arg-type]
+    return interp.native(fn, *args, **kwargs)
+
+
+@function(next)
+def _next(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not 1 <= len(args) <= 2 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    if interp.types.lookup(type(args[0]), "__next__") is NULL:
+        raise interp.throw(TypeError(f"'{type(args[0]).__name__}' object is not an iterator"))
+    found, value = operators.next_value(interp, args[0])
+    if found:
+        return value
+    if len(args) == 2:
+        return args[1]
+    raise interp.throw(StopIteration(value) if value is not None else StopIteration())
+
+
+def _lazily(fn: Any, callables: int = 0) -> None:
+    """Iterator types that take (callables..., iterables...)."""
+
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        first = [None if arg is None else interp.trampoline(arg) for arg in args[:callables]]
+        rest = [operators.native_iterable(interp, arg) for arg in args[callables:]]
+        return interp.native(fn, *first, *rest, **kwargs)
+
+    add_functions(handler, fn)
+
+
+_lazily(map, 1)
+_lazily(zip)
+
+
+@function(filter)
+def _filter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 2:
+        return interp.native(fn, *args, **kwargs)
+    test = interp.trampoline(bool if args[0] is None else args[0])
+    return interp.native(fn, test, operators.native_iterable(interp, args[1]))
+
+
+@function(enumerate)
+def _enumerate(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args:
+        args = [operators.native_iterable(interp, args[0]), *[interp.plain(arg) for arg in args[1:]]]
+    elif "iterable" in kwargs:
+        kwargs = {**kwargs, "iterable": operators.native_iterable(interp, kwargs["iterable"])}
+    return interp.native(fn, *args, **kwargs)
+
+
+@function(reversed)
+def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1:
+        return interp.native(fn, *args, **kwargs)
+    value = args[0]
+    cls = type(value)
+    if interp.types.python_level(cls, "__reversed__"):
+        return calls.call(interp, attributes.lookup_special(interp, value, "__reversed__"), (), None)
+    if interp.types.python_level(cls, "__getitem__", "__len__") and not interp.is_tensor(value):
+        if interp.types.lookup(cls, "__reversed__") is None:
+            raise interp.throw(TypeError(f"'{cls.__name__}' object is not reversible"))
+        size = operators.length(interp, value)
+        return calls.call_function(interp, polyfills.iterate_reversed, (value, size), None)  # type: ignore[arg-type]
+    interp.check_known(value)
+    return interp.native(fn, interp.shadow(value))
+
+
+@function(range, slice)
+def _range(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if fn is range:
+        args = [operators.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg for arg in args]
+    return interp.native(fn, *args, **kwargs)
+
+
+class SortKey:
+    """Lets native sorting compare with interpreted methods."""
+
+    __slots__ = ("interp", "value")
+
+    def __init__(self, interp: Interpreter, value: Any) -> None:
+        self.interp = interp
+        self.value = value
+
+    def __lt__(self, other: SortKey) -> bool:
+        return bool(self.interp.enter(_less, (self.value, other.value), {}))
+
+
+def _less(a: Any, b: Any) -> Any:
+    return bool(a < b)
+
+
+HELPER_FILES.add(__file__)
+
+
+def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> list[Any]:
+    """Stably sorted copy of a list."""
+    keys = items if key is None else [calls.call(interp, key, (item,), None) for item in items]
+    resolved = [interp.plain(k) for k in keys]
+    if not all(interp.benign(k) for k in resolved):
+        resolved = [SortKey(interp, k) for k in keys]
+    reverse = operators.truth(interp, reverse)
+    order = interp.native(sorted, range(len(items)), key=resolved.__getitem__, reverse=reverse)
+    return [items[i] for i in order]
+
+
+@function(sorted)
+def _sorted(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or not set(kwargs) <= {"key", "reverse"}:
+        return interp.native(fn, *args, **kwargs)
+    items = operators.to_list(interp, args[0])
+    return sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
+
+
+@function(min, max)
+def _best(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    fast = interp.fast
+    if not kwargs and len(args) > 1 and all(type(arg) in fast for arg in args):
+        return interp.native(fn, *args)
+    if not args or not set(kwargs) <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
+        return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    items = args if len(args) > 1 else operators.to_list(interp, args[0])
+    key = kwargs.get("key")
+    if key is None and all(type(item) in fast for item in items):
+        return interp.native(fn, items, **kwargs)
+    has_default = "default" in kwargs
+    return interp.polyfill(polyfills.pick_best, items, key, kwargs.get("default"), has_default, fn is max)  # type: ignore[arg-type]
+
+
+@function(sum)
+def _sum(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args or len(args) > 2 or not set(kwargs) <= {"start"}:
+        return interp.native(fn, *args, **kwargs)
+    start = args[1] if len(args) == 2 else kwargs.get("start", 0)
+    items = operators.to_list(interp, args[0])
+    if type(start) in interp.fast and all(type(item) in interp.fast for item in items):
+        return interp.native(fn, items, start)
+    if isinstance(start, str | bytes | bytearray):
+        return interp.native(fn, items, start)
+    return interp.polyfill(polyfills.sum_items, items, start)  # type: ignore[arg-type]
+
+
+@function(any, all)
+def _any_all(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    # Interpreted, so that it stops where it should and a tensor's truth breaks the graph at the right place.
+    return interp.polyfill(polyfills.any_items if fn is any else polyfills.all_items, args[0])  # type: ignore[arg-type]
+
+
+# ---- containers ----------------------------------------------------------------------------------------------------------------------
+
+
+@function(list)
+def _list(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return operators.to_list(interp, args[0])
+
+
+@function(tuple)
+def _tuple(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return args[0] if type(args[0]) is tuple else tuple(operators.to_list(interp, args[0]))
+
+
+@function(set, frozenset)
+def _set(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    if type(args[0]) is frozenset and fn is frozenset:
+        return args[0]
+    source = operators.native_iterable(interp, args[0])
+    if isinstance(source, set | frozenset | dict):
+        return interp.native(fn, source)
+    items = operators.to_list(interp, source)
+    for item in items:
+        operators.check_hash(interp, item)
+    return interp.native(fn, items)
+
+
+@function(dict)
+def _dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) > 1:
+        return interp.native(fn, *args, **kwargs)
+    result: dict[Any, Any] = {}
+    if args:
+        update_dict(interp, result, args[0])
+    result.update(kwargs)
+    return result
+
+
+def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
+    """`dict.update(target, values)`."""
+    items = operators.mapping_items(interp, values)
+    if items is None:
+        pairs = []
+        for pair in operators.to_list(interp, values):
+            pairs.append(interp.plain_shallow(pair) if isinstance(pair, list | tuple | str) else operators.to_list(interp, pair))
+        for pair in pairs:
+            if len(pair) == 2:
+                operators.check_hash(interp, pair[0])
+        put = interp.native(dict, pairs)
+        items = list(put.items())
+    for key, value in items:
+        operators.check_hash(interp, key)
+        interp.native(dict.__setitem__, target, key, value)
+
+
+@function(object)
+def _object(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *args, **kwargs)
+
+
+add_functions(constructor, property, staticmethod, classmethod, types.CellType, types.MethodType, types.SimpleNamespace)
+
+
+@function(types.MappingProxyType)
+def _mapping_proxy(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *[interp.shadow(arg) for arg in args], **kwargs)
+
+
+@function(types.FunctionType)
+def _function_type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    made = interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    interp.note_local_function(made)
+    return made
+
+
+# ---- classes ---------------------------------------------------------------------------------------------------------------------------
+
+
+@function(type)
+def _type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 1 and not kwargs:
+        return classes.type_of(args[0])
+    if len(args) == 3 and isinstance(args[1], tuple):
+        meta = classes._winner(interp, type, args[1])
+        if meta is not type:
+            return classes.call_class(interp, meta, args, kwargs)
+    return classes.new_type(interp, type, args, kwargs)
+
+
+@function(builtins.__build_class__)
+def _build_class(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return classes.build_class(interp, fn, args, kwargs)
+
+
+@function(super)
+def _super(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args:
+        return interp.native(fn, *args, **kwargs)
+    frame = interp.frames[-1]
+    from argand.capture import names
+
+    if frame.code.co_argcount == 0:
+        raise interp.throw(RuntimeError("super(): no arguments"))
+    first = frame.fast[0]
+    if type(first) is types.CellType and frame.program.names[0] in frame.code.co_cellvars:
+        first = names.read_cell(interp, first)
+    if type(first) is LazyLocal:
+        first = frame.fast[0] = interp.load_argument(first)
+    if first is NULL:
+        raise interp.throw(RuntimeError("super(): arg[0] deleted"))
+    if "__class__" not in frame.code.co_freevars:
+        raise interp.throw(RuntimeError("super(): __class__ cell not found"))
+    cls = names.read_cell(interp, frame.fast[frame.program.names.index("__class__")])
+    if cls is NULL:
+        raise interp.throw(RuntimeError("super(): empty __class__ cell"))
+    return interp.native(fn, cls, first)
+
+
+# ---- what ends the graph ----------------------------------------------------------------------------------------------------------------
+
+_MOVE: Final = "Move the call out of the compiled function."
+add_functions(
+    breaking("print", "print() writes to the terminal, which must happen at each call.", "Move print out of the compiled function, or call it on the result."),
+    print,
+)  # fmt: skip
+add_functions(
+    breaking("input or output", "This function reads or writes files or the terminal.", _MOVE), open, input, breakpoint
+)
+add_functions(
+    breaking("dynamic code", "Code that is made at run time is not captured.", _MOVE), exec, eval, compile
+)  # fmt: skip
+
+
+@function(__import__)
+def _import(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    from argand.capture import names
+
+    with interp.suspended():
+        module = interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    return names.load_module(interp, module)
+
+
+# ---- sys ----------------------------------------------------------------------------------------------------------------------------------
+
+
+@function(sys.exc_info)
+def _exc_info(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    exc = interp.handled()
+    return (None, None, None) if exc is None else (type(exc), exc, exc.__traceback__)
+
+
+@function(sys.exception)
+def _exception(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.handled()
+
+
+add_functions(pure, sys.intern, sys.getrecursionlimit, sys.getdefaultencoding)
+
+
+# ---- generators ---------------------------------------------------------------------------------------------------------------------------
+
+_TRACED = generators.TracedGenerator
+
+
+@function(_TRACED.send)
+def _send(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 2 or kwargs:
+        raise interp.throw(TypeError(f"generator.send() takes exactly one argument ({len(args) - 1} given)"))
+    return _generator_result(interp, *generators.resume(args[0], args[1]))
+
+
+@function(_TRACED.__next__)
+def _generator_next(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return _generator_result(interp, *generators.resume(args[0], None))
+
+
+@function(_TRACED.__iter__)
+def _generator_iter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return args[0]
+
+
+@function(_TRACED.throw)
+def _throw(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return _generator_result(interp, *generators.throw(*args))
+
+
+@function(_TRACED.close, generators.close)
+def _close(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return generators.close_in(args[0])
+
+
+def _generator_result(interp: Interpreter, done: bool, value: Any) -> Any:
+    if done:
+        raise interp.throw(StopIteration(value) if value is not None else StopIteration())
+    return value
+
+
+# ---- class methods and constructors --------------------------------------------------------------------------------------------------------
+
+for _cls in (int, float, str, bytes, bytearray, complex, tuple, list, dict, set, frozenset, slice, property, staticmethod,
+             classmethod, super, types.SimpleNamespace, types.ModuleType, enumerate, zip, map, filter, reversed, range):  # fmt: skip
+    SAFE_NEW.add(_cls)
+ITERABLE_NEW.update({tuple, list, set, frozenset, enumerate})
+
+
+def _class_method(cls: type, *names: str) -> None:
+    KEEP.append(cls)
+    for name in names:
+        CLASS_METHODS[id(cls), name] = pure
+
+
+_class_method(int, "from_bytes")
+_class_method(float, "fromhex", "__getformat__")
+_class_method(str, "maketrans")
+_class_method(bytes, "fromhex", "maketrans")
+_class_method(bytearray, "fromhex")
+
+
+def _fromkeys(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not 1 <= len(args) <= 2 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    cls = fn.__self__
+    value = args[1] if len(args) == 2 else None
+    result = {} if cls is dict else calls.call(interp, cls, (), None)
+    for key in operators.to_list(interp, args[0]):
+        operators.setitem(interp, result, key, value)
+    return result
+
+
+CLASS_METHODS[id(dict), "fromkeys"] = _fromkeys

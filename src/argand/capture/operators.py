@@ -1,0 +1,815 @@
+"""Operators as the interpreted program sees them: native where only native code takes part, else Python's own protocol."""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from argand.capture import attributes, calls, generators, polyfills
+from argand.capture.exceptions import InternalFailure, ObservedException, raise_native
+from argand.capture.frames import NULL
+from argand.capture.typefacts import CONTAINERS, SEQUENCES
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+
+class _Stop:
+    """What `iter_next` answers at the end of an iterator."""
+
+    def __repr__(self) -> str:
+        return "STOP"
+
+
+STOP: Final = _Stop()
+
+
+class BinaryOp:
+    """A binary operator: the native function, and the names of the methods that implement it."""
+
+    __slots__ = ("inplace", "name", "native", "reflected", "symbol")
+
+    def __init__(self, symbol: str, native: Callable[[Any, Any], Any], name: str, inplace: bool = False) -> None:
+        self.symbol = symbol
+        self.native = native
+        self.name = f"__{name}__"
+        self.reflected = f"__r{name}__"
+        self.inplace = f"__i{name}__" if inplace else ""
+
+
+_BINARY = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor",
+}  # fmt: skip
+
+
+def _native_name(name: str) -> str:
+    return f"{name}_" if name in ("and", "or") else name
+
+
+BINARY: Final[dict[str, BinaryOp]] = {
+    **{
+        symbol: BinaryOp(symbol, getattr(operator, _native_name(name)), name) for symbol, name in _BINARY.items()
+    },
+    **{
+        symbol + "=": BinaryOp(symbol + "=", getattr(operator, f"i{name}"), name, True)
+        for symbol, name in _BINARY.items()
+    },
+}
+
+
+class CompareOp:
+    """A comparison: the native function, the method, and the method of the mirrored comparison."""
+
+    __slots__ = ("name", "native", "reflected", "symbol")
+
+    def __init__(self, symbol: str, name: str, reflected: str) -> None:
+        self.symbol = symbol
+        self.native: Callable[[Any, Any], Any] = getattr(operator, name)
+        self.name = f"__{name}__"
+        self.reflected = f"__{reflected}__"
+
+
+COMPARE: Final[dict[str, CompareOp]] = {
+    "<": CompareOp("<", "lt", "gt"),
+    "<=": CompareOp("<=", "le", "ge"),
+    "==": CompareOp("==", "eq", "eq"),
+    "!=": CompareOp("!=", "ne", "ne"),
+    ">": CompareOp(">", "gt", "lt"),
+    ">=": CompareOp(">=", "ge", "le"),
+}
+
+
+class UnaryOp:
+    """A unary operator: native function and method."""
+
+    __slots__ = ("name", "native", "symbol")
+
+    def __init__(self, symbol: str, native: Callable[[Any], Any], name: str) -> None:
+        self.symbol = symbol
+        self.native = native
+        self.name = name
+
+
+NEGATIVE: Final = UnaryOp("-", operator.neg, "__neg__")
+POSITIVE: Final = UnaryOp("+", operator.pos, "__pos__")
+INVERT: Final = UnaryOp("~", operator.invert, "__invert__")
+
+
+# ---- binary -------------------------------------------------------------------------------------------------------------
+
+
+def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
+    """`left op right`."""
+    fast = interp.fast
+    ta, tb = type(left), type(right)
+    if ta in fast and tb in fast:
+        try:
+            return op.native(left, right)
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    types_ = interp.types
+    pa, pb = types_.python_dunders(ta), types_.python_dunders(tb)
+    if (pa and (op.name in pa or (op.inplace and op.inplace in pa))) or (pb and op.reflected in pb):
+        return _binary_protocol(interp, op, left, right)
+    if op.native is operator.mod and isinstance(left, str | bytes):
+        return interp.native(op.native, left, interp.textual(right))
+    if op.inplace and interp.is_outer(left) and not isinstance(left, tuple | frozenset):
+        return _inplace_outer(interp, op, left, right)
+    if isinstance(right, generators.TracedGenerator) or not op.inplace or ta not in (list, collections.deque):
+        operand = interp.plain(right)
+    else:
+        operand = native_iterable(interp, right)
+    if not op.inplace:
+        left = interp.plain(left)
+    return interp.native(op.native, left, operand)
+
+
+def _inplace_outer(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
+    """`outer += x`: the shadow changes, the name keeps the original."""
+    target = interp.shadow(left)
+    operand = native_iterable(interp, right) if isinstance(left, list) and op.symbol == "+=" else interp.plain(right)
+    result = interp.native(op.native, target, operand)
+    return left if result is target else result
+
+
+def _call_slot(interp: Interpreter, cls: type, name: str, a: Any, b: Any) -> Any:
+    method = interp.types.lookup(cls, name)
+    if method is NULL or method is None:
+        return NotImplemented
+    return calls.call(interp, attributes.bind(interp, method, a, cls), (b,), None)
+
+
+def _binary_protocol(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
+    ta, tb = type(a), type(b)
+    if op.inplace:
+        result = _inplace_method(interp, op, a, b)
+        if result is not NotImplemented:
+            return result
+    lookup = interp.types.lookup
+    # Sequences implement + and * by a slot that CPython tries after both operands' number slots.
+    sequence = op.symbol.rstrip("=") in ("+", "*")
+    left_last = sequence and _is_sequence(ta, interp, op.name)
+    reflected = lookup(tb, op.reflected) if tb is not ta else NULL
+    tried = False
+    if reflected is not NULL and reflected is not None and ta is not tb and issubclass(tb, ta):
+        if reflected is not lookup(ta, op.reflected):
+            tried = True
+            result = _call_slot(interp, tb, op.reflected, b, a)
+            if result is not NotImplemented:
+                return result
+    if not left_last:
+        result = _call_slot(interp, ta, op.name, a, b)
+        if result is not NotImplemented:
+            return result
+    if not tried and reflected is not NULL and not (sequence and _is_sequence(tb, interp, op.reflected)):
+        result = _call_slot(interp, tb, op.reflected, b, a)
+        if result is not NotImplemented:
+            return result
+    if left_last or (sequence and _is_sequence(tb, interp, op.reflected)):
+        return interp.native(op.native, interp.plain(a), interp.plain(b))
+    hint = ""
+    symbol = "** or pow()" if op.symbol == "**" else op.symbol
+    raise interp.throw(
+        TypeError(f"unsupported operand type(s) for {symbol}: '{ta.__name__}' and '{tb.__name__}'{hint}")
+    )
+
+
+def _is_sequence(cls: type, interp: Interpreter, name: str) -> bool:
+    return issubclass(cls, SEQUENCES) and not interp.types.python_level(cls, name)
+
+
+def _inplace_method(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
+    method = interp.types.lookup(type(a), op.inplace)
+    if method is NULL or method is None:
+        return NotImplemented
+    if not interp.types.python_level(type(a), op.inplace):
+        if isinstance(a, SEQUENCES):
+            return NotImplemented
+    return calls.call(interp, attributes.bind(interp, method, a, type(a)), (b,), None)
+
+
+def unary(interp: Interpreter, op: UnaryOp, value: Any) -> Any:
+    """`op value`."""
+    cls = type(value)
+    if cls in interp.fast or not interp.types.python_level(cls, op.name):
+        return interp.native(op.native, interp.plain(value))
+    return calls.call(interp, attributes.lookup_special(interp, value, op.name), (), None)
+
+
+# ---- comparison ---------------------------------------------------------------------------------------------------------
+
+
+def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
+    """`left op right`."""
+    fast = interp.fast
+    ta, tb = type(left), type(right)
+    if ta in fast and tb in fast:
+        try:
+            return op.native(left, right)
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    facts = interp.types
+    names = (op.name, op.reflected, "__eq__") if op.name == "__ne__" else (op.name, op.reflected)
+    if facts.python_level(ta, *names) or facts.python_level(tb, *names):
+        return _compare_protocol(interp, op, left, right)
+    if isinstance(left, CONTAINERS) or isinstance(right, CONTAINERS):
+        if left is right and op.name in ("__eq__", "__ne__"):
+            pass  # containers compare their elements even with themselves
+        left, right = interp.plain(left), interp.plain(right)
+        if not (interp.benign(left) and interp.benign(right)):
+            return _compare_containers(interp, op, left, right)
+    elif interp.state_has_origin(left, right):
+        left, right = interp.origin(left), interp.origin(right)
+    return interp.native(op.native, left, right)
+
+
+def _compare_containers(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
+    """Containers with elements whose comparison is Python code."""
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and isinstance(b, list) == isinstance(a, list):
+        if op.name in ("__eq__", "__ne__"):
+            equal = interp.polyfill(polyfills.sequence_equal, a, b)
+            return equal if op.name == "__eq__" else not equal
+        return interp.polyfill(polyfills.SEQUENCE_ORDER[op.name], a, b)
+    if isinstance(a, dict) and isinstance(b, dict) and op.name in ("__eq__", "__ne__"):
+        equal = interp.polyfill(polyfills.dict_equal, a, b)
+        return equal if op.name == "__eq__" else not equal
+    return interp.native(op.native, a, b)
+
+
+def rich(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
+    """`type(a).__name__(a, b)`, with NotImplemented as an answer; `object.__ne__` goes by `__eq__`."""
+    method = interp.types.lookup(type(a), name)
+    if method is NULL or method is None:
+        return NotImplemented
+    if name == "__ne__" and method is object.__ne__:
+        result = rich(interp, "__eq__", a, b)
+        return result if result is NotImplemented else not truth(interp, result)
+    return calls.call(interp, attributes.bind(interp, method, a, type(a)), (b,), None)
+
+
+def _compare_protocol(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
+    ta, tb = type(a), type(b)
+    tried = False
+    if ta is not tb and issubclass(tb, ta):
+        tried = True
+        result = rich(interp, op.reflected, b, a)
+        if result is not NotImplemented:
+            return result
+    result = rich(interp, op.name, a, b)
+    if result is not NotImplemented:
+        return result
+    if not tried:
+        result = rich(interp, op.reflected, b, a)
+        if result is not NotImplemented:
+            return result
+    if op.name == "__eq__":
+        return identical(interp, a, b)
+    if op.name == "__ne__":
+        return not identical(interp, a, b)
+    raise interp.throw(
+        TypeError(f"'{op.symbol}' not supported between instances of '{ta.__name__}' and '{tb.__name__}'")
+    )
+
+
+def identical(interp: Interpreter, a: Any, b: Any) -> bool:
+    """`a is b`: a shadow is the same object as what it stands for."""
+    if a is b:
+        return True
+    return interp.origin(a) is interp.origin(b)
+
+
+def contains(interp: Interpreter, container: Any, item: Any) -> bool:
+    """`item in container`."""
+    cls = type(container)
+    if cls in interp.fast and type(item) in interp.fast:
+        return bool(interp.native(operator.contains, container, item))
+    facts = interp.types
+    if facts.python_level(cls, "__contains__"):
+        return truth(interp, calls.call(interp, attributes.lookup_special(interp, container, "__contains__"), (item,)))
+    if isinstance(container, dict | set | frozenset):
+        if interp.is_outer(container) and isinstance(container, dict):
+            return interp.outer_has_key(container, item)
+        check_hash(interp, item)
+        return bool(interp.native(operator.contains, interp.plain(container), item))
+    if isinstance(container, list | tuple | collections.deque):
+        container = interp.plain(container)
+        if interp.benign(item) and interp.benign(container):
+            return bool(interp.native(operator.contains, container, item))
+        return bool(interp.polyfill(polyfills.sequence_contains, container, item))
+    native = facts.lookup(cls, "__contains__")
+    if native is not NULL and native is not None:
+        return bool(interp.native(operator.contains, interp.plain(container), item))
+    if native is None:
+        raise interp.throw(TypeError(f"'{cls.__name__}' object is not a container"))
+    if not is_iterable(interp, container):
+        raise interp.throw(TypeError(f"argument of type '{cls.__name__}' is not iterable"))
+    return bool(interp.polyfill(polyfills.iterable_contains, container, item))
+
+
+# ---- truth, length, hash -------------------------------------------------------------------------------------------------
+
+
+def truth(interp: Interpreter, value: Any) -> bool:
+    """`bool(value)`."""
+    cls = type(value)
+    if cls in interp.fast:
+        return bool(interp.native(bool, value))
+    if isinstance(value, CONTAINERS) and not interp.types.python_level(cls, "__bool__", "__len__"):
+        return interp.container_length(value) != 0
+    method = interp.types.lookup(cls, "__bool__")
+    if method is not NULL and method is not None:
+        if not interp.types.python_level(cls, "__bool__"):
+            return bool(interp.native(bool, value))
+        result = calls.call(interp, attributes.bind(interp, method, value, cls), (), None)
+        if type(result) is not bool:
+            raise interp.throw(TypeError(f"__bool__ should return bool, returned {type(result).__name__}"))
+        return result
+    if interp.types.lookup(cls, "__len__") is not NULL:
+        return length(interp, value) != 0
+    return True
+
+
+def branch_truth(interp: Interpreter, value: Any) -> bool:
+    """The condition of a jump; on a tensor the graph breaks (the capture state says so)."""
+    return truth(interp, value)
+
+
+def length(interp: Interpreter, value: Any) -> int:
+    """`len(value)`."""
+    cls = type(value)
+    if isinstance(value, CONTAINERS) and not interp.types.python_level(cls, "__len__"):
+        return interp.container_length(value)
+    if cls in interp.fast or not interp.types.python_level(cls, "__len__"):
+        return int(interp.native(len, value))
+    result = calls.call(interp, attributes.lookup_special(interp, value, "__len__"), (), None)
+    return int(interp.native(len, _Length(to_index(interp, result))))
+
+
+class _Length:
+    """Lets CPython check the result of a `__len__`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __len__(self) -> Any:
+        return self.value
+
+
+def to_index(interp: Interpreter, value: Any) -> Any:
+    """`operator.index`, interpreted for Python-level `__index__`."""
+    if interp.types.python_level(type(value), "__index__"):
+        return calls.call(interp, attributes.lookup_special(interp, value, "__index__"), (), None)
+    return interp.native(operator.index, value)
+
+
+def check_hash(interp: Interpreter, key: Any) -> None:
+    """Before native code hashes or compares a key: what its Python-level `__hash__` reads must be guarded."""
+    cls = type(key)
+    if cls in interp.fast:
+        return
+    if cls is tuple or cls is frozenset:
+        for item in key:
+            check_hash(interp, item)
+    elif interp.types.python_level(cls, "__hash__"):
+        calls.call(interp, attributes.lookup_special(interp, key, "__hash__"), (), None)
+
+
+def to_hash(interp: Interpreter, value: Any) -> int:
+    """`hash(value)`."""
+    cls = type(value)
+    if cls is tuple or cls is frozenset:
+        check_hash(interp, value)
+    elif interp.types.python_level(cls, "__hash__"):
+        result = calls.call(interp, attributes.lookup_special(interp, value, "__hash__"), (), None)
+        if not isinstance(result, int):
+            raise interp.throw(TypeError("__hash__ method should return an integer"))
+        return hash(result)
+    return int(interp.native(hash, value))
+
+
+# ---- items --------------------------------------------------------------------------------------------------------------
+
+
+def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
+    """`container[key]`."""
+    cls = type(container)
+    if cls is list or cls is tuple or cls is dict or cls is str:
+        if type(key) in interp.fast and not (cls is not str and interp.is_outer(container)):
+            try:
+                return container[key]
+            except Exception as e:
+                error = e
+            raise interp.observe(error)
+    if interp.is_tensor(container):
+        return interp.native(operator.getitem, container, interp.plain(key))
+    if isinstance(container, type):
+        return _getitem_class(interp, container, key)
+    facts = interp.types
+    if facts.python_level(cls, "__getitem__"):
+        return calls.call(interp, attributes.lookup_special(interp, container, "__getitem__"), (key,), None)
+    if isinstance(container, dict):
+        return _getitem_dict(interp, container, key)
+    if isinstance(container, list | tuple | collections.deque):
+        key = _native_key(interp, key)
+        if interp.is_outer(container):
+            return interp.outer_item(container, key)
+        return interp.native(operator.getitem, container, key)
+    if facts.lookup(cls, "__getitem__") is NULL:
+        raise interp.throw(TypeError(f"'{cls.__name__}' object is not subscriptable"))
+    interp.check_known(container)
+    return interp.native(operator.getitem, container, _native_key(interp, key))
+
+
+def _native_key(interp: Interpreter, key: Any) -> Any:
+    """A key or index that native code can use: Python-level `__index__` is interpreted first."""
+    if type(key) in interp.fast and type(key) is not slice:
+        return key
+    if type(key) is slice:
+        parts = [key.start, key.stop, key.step]
+        if any(interp.types.python_level(type(part), "__index__") for part in parts):
+            return slice(*(to_index(interp, part) if part is not None else None for part in parts))
+        return key
+    if interp.types.python_level(type(key), "__index__"):
+        return to_index(interp, key)
+    return interp.plain(key)
+
+
+def _getitem_class(interp: Interpreter, cls: type, key: Any) -> Any:
+    if interp.types.python_level(type(cls), "__getitem__"):
+        return calls.call(interp, attributes.lookup_special(interp, cls, "__getitem__"), (key,), None)
+    hook = interp.types.lookup(cls, "__class_getitem__")
+    if hook is NULL and cls is not type:
+        raise interp.throw(TypeError(f"type '{cls.__name__}' is not subscriptable"))
+    if isinstance(hook, classmethod) and isinstance(hook.__func__, types.FunctionType):
+        if not hook.__func__.__module__.startswith("typing"):
+            return calls.call(interp, attributes.load_attr(interp, cls, "__class_getitem__"), (key,), None)
+    return interp.native(operator.getitem, cls, interp.plain(key))
+
+
+def _getitem_dict(interp: Interpreter, container: dict[Any, Any], key: Any) -> Any:
+    check_hash(interp, key)
+    if interp.is_outer(container):
+        if interp.outer_has_key(container, key):
+            return interp.outer_item(container, key)
+        container = interp.shadow(container)
+    cls = type(container)
+    missing = interp.types.lookup(cls, "__missing__")
+    if missing is NULL:
+        return interp.native(container.__getitem__, key)
+    if interp.native(dict.__contains__, container, key):
+        return dict.__getitem__(container, key)
+    if isinstance(container, collections.defaultdict) and not interp.types.python_level(cls, "__missing__"):
+        factory = container.default_factory
+        if factory is None:
+            raise interp.throw(KeyError(key))
+        value = calls.call(interp, factory, (), None)
+        setitem(interp, container, key, value)
+        return value
+    return calls.call(interp, attributes.bind(interp, missing, container, cls), (key,), None)
+
+
+def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
+    """`container[key] = value`."""
+    cls = type(container)
+    if (cls is list or cls is dict) and type(key) in interp.fast and type(key) is not slice:
+        target = interp.shadow(container) if interp.is_outer(container) else container
+        try:
+            target[key] = value
+            return
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    if interp.is_tensor(container):
+        interp.native(operator.setitem, container, interp.plain(key), interp.plain(value))
+        return
+    if interp.types.python_level(cls, "__setitem__"):
+        calls.call(interp, attributes.lookup_special(interp, container, "__setitem__"), (key, value), None)
+        return
+    if interp.types.lookup(cls, "__setitem__") is NULL:
+        raise interp.throw(TypeError(f"'{cls.__name__}' object does not support item assignment"))
+    interp.check_known(container)
+    if isinstance(container, dict):
+        check_hash(interp, key)
+    elif type(key) is slice:
+        value = native_iterable(interp, value) if is_iterable(interp, value) else value
+    key = _native_key(interp, key)
+    interp.native(operator.setitem, interp.shadow(container), key, value)
+
+
+def delitem(interp: Interpreter, container: Any, key: Any) -> None:
+    """`del container[key]`."""
+    cls = type(container)
+    if interp.types.python_level(cls, "__delitem__"):
+        calls.call(interp, attributes.lookup_special(interp, container, "__delitem__"), (key,), None)
+        return
+    if interp.types.lookup(cls, "__delitem__") is NULL:
+        raise interp.throw(TypeError(f"'{cls.__name__}' object doesn't support item deletion"))
+    interp.check_known(container)
+    if isinstance(container, dict):
+        check_hash(interp, key)
+    interp.native(operator.delitem, interp.shadow(container), _native_key(interp, key))
+
+
+# ---- iteration ----------------------------------------------------------------------------------------------------------
+
+
+class NativeIterator:
+    """Lets native code iterate over something whose iteration is Python code."""
+
+    __slots__ = ("interp", "iterator")
+
+    def __init__(self, interp: Interpreter, iterator: Any) -> None:
+        self.interp = interp
+        self.iterator = iterator
+
+    def __iter__(self) -> NativeIterator:
+        return self
+
+    def __next__(self) -> Any:
+        interp = self.interp
+        try:
+            found, value = next_value(interp, self.iterator)
+        except ObservedException as observed:
+            exc = observed.value
+        except Exception as bug:
+            raise InternalFailure(bug) from bug
+        else:
+            if found:
+                return value
+            raise StopIteration
+        interp.propagating = exc
+        raise_native(exc)
+
+
+def is_iterable(interp: Interpreter, value: Any) -> bool:
+    """Whether `iter(value)` finds an iterator protocol (the call itself may still fail)."""
+    lookup = interp.types.lookup
+    found = lookup(type(value), "__iter__")
+    return found is not None and (found is not NULL or lookup(type(value), "__getitem__") is not NULL)
+
+
+def get_iter(interp: Interpreter, value: Any) -> Any:
+    """`iter(value)`."""
+    cls = type(value)
+    if cls is list or cls is tuple or cls is dict or cls is range:
+        return iter(interp.shadow(value)) if interp.is_outer(value) else iter(value)
+    if cls is generators.TracedGenerator:
+        return value
+    if interp.is_tensor(value):
+        return interp.native(iter, value)
+    facts = interp.types
+    if facts.python_level(cls, "__iter__"):
+        result = calls.call(interp, attributes.lookup_special(interp, value, "__iter__"), (), None)
+        if facts.lookup(type(result), "__next__") is NULL:
+            raise interp.throw(TypeError(f"iter() returned non-iterator of type '{type(result).__name__}'"))
+        return result
+    found = facts.lookup(cls, "__iter__")
+    if found is NULL or found is None:
+        if found is NULL and facts.python_level(cls, "__getitem__"):
+            return calls.call_function(interp, polyfills.iterate_by_index, (value,), None)
+        if found is None or facts.lookup(cls, "__getitem__") is NULL:
+            raise interp.throw(TypeError(f"'{cls.__name__}' object is not iterable"))
+    if isinstance(value, CONTAINERS):
+        return interp.native(iter, interp.shadow(value))
+    interp.check_known(value)
+    return interp.native(iter, value)
+
+
+def next_value(interp: Interpreter, iterator: Any) -> tuple[bool, Any]:
+    """One step: (True, value), or (False, value of the StopIteration)."""
+    cls = type(iterator)
+    if cls is generators.TracedGenerator:
+        done, value = generators.resume(iterator, None)
+        return not done, value
+    if not interp.types.python_level(cls, "__next__"):
+        interp.check_known(iterator)
+        try:
+            return True, next(iterator)
+        except StopIteration as stop:
+            return False, stop.value
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    try:
+        return True, calls.call(interp, attributes.lookup_special(interp, iterator, "__next__"), (), None)
+    except ObservedException as observed:
+        if isinstance(observed.value, StopIteration):
+            return False, observed.value.value
+        raise
+
+
+_KNOWN_ITERATORS: Final = frozenset(
+    type(iterator)
+    for iterator in (iter([]), iter(()), iter({}), iter({}.items()), iter({}.values()), iter(range(0)), iter(""),
+                     iter(set()), enumerate([]), zip(), reversed([]))
+)  # fmt: skip
+
+
+def iter_next(interp: Interpreter, iterator: Any) -> Any:
+    """One step of a for loop: the value or STOP."""
+    if type(iterator) in _KNOWN_ITERATORS and not interp.is_outer(iterator):
+        try:
+            return next(iterator, STOP)
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    found, value = next_value(interp, iterator)
+    return value if found else STOP
+
+
+def native_iterable(interp: Interpreter, value: Any) -> Any:
+    """Something that native code may iterate over in place of `value`."""
+    cls = type(value)
+    if cls is generators.TracedGenerator or cls in _KNOWN_ITERATORS or cls is NativeIterator:
+        return value
+    if isinstance(value, CONTAINERS) and not interp.types.python_level(cls, "__iter__"):
+        return interp.shadow(value)
+    iterator = get_iter(interp, value)
+    if type(iterator) is generators.TracedGenerator or not interp.types.python_level(type(iterator), "__next__"):
+        return iterator
+    return NativeIterator(interp, iterator)
+
+
+def to_list(interp: Interpreter, value: Any) -> list[Any]:
+    """`list(value)`."""
+    result: list[Any] = interp.native(list, native_iterable(interp, value))
+    return result
+
+
+def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
+    """`a, b = value`."""
+    cls = type(value)
+    if cls is tuple or cls is list:
+        values = interp.plain_shallow(value)
+        if len(values) == count:
+            return list(values)
+    elif not is_iterable(interp, value):
+        raise interp.throw(TypeError(f"cannot unpack non-iterable {cls.__name__} object"))
+    iterator = get_iter(interp, value)
+    items: list[Any] = []
+    while len(items) < count:
+        item = iter_next(interp, iterator)
+        if item is STOP:
+            raise interp.throw(
+                ValueError(f"not enough values to unpack (expected {count}, got {len(items)})")
+            )
+        items.append(item)
+    if iter_next(interp, iterator) is not STOP:
+        raise interp.throw(ValueError(f"too many values to unpack (expected {count})"))
+    return items
+
+
+def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> list[Any]:
+    """`a, *b, c = value`."""
+    if not is_iterable(interp, value):
+        raise interp.throw(TypeError(f"cannot unpack non-iterable {type(value).__name__} object"))
+    items = []
+    iterator = get_iter(interp, value)
+    while len(items) < before:
+        item = iter_next(interp, iterator)
+        if item is STOP:
+            wanted = before + after
+            raise interp.throw(
+                ValueError(f"not enough values to unpack (expected at least {wanted}, got {len(items)})")
+            )
+        items.append(item)
+    rest = to_list(interp, iterator)
+    if len(rest) < after:
+        raise interp.throw(
+            ValueError(
+                f"not enough values to unpack (expected at least {before + after}, got {before + len(rest)})"
+            )
+        )
+    split = len(rest) - after
+    return [*items, rest[:split], *rest[split:]]
+
+
+# ---- dicts for ** --------------------------------------------------------------------------------------------------------
+
+
+def mapping_items(interp: Interpreter, values: Any) -> list[tuple[Any, Any]] | None:
+    """Items of any mapping in its order, None if it is not one."""
+    if isinstance(values, dict) and not interp.types.python_level(type(values), "__iter__", "__getitem__"):
+        keys_method = interp.types.lookup(type(values), "keys")
+        if not isinstance(keys_method, types.FunctionType):
+            return list(dict.items(interp.shadow(values)))
+    keys = attributes.try_attr(interp, values, "keys")
+    if keys is NULL:
+        return None
+    names = to_list(interp, calls.call(interp, keys, (), None))
+    return [(key, getitem(interp, values, key)) for key in names]
+
+
+def dict_update(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
+    """`{**values}`."""
+    items = mapping_items(interp, values)
+    if items is None:
+        raise interp.throw(TypeError(f"'{type(values).__name__}' object is not a mapping"))
+    for key, value in items:
+        check_hash(interp, key)
+        target[key] = value
+
+
+def dict_merge(interp: Interpreter, target: dict[Any, Any], values: Any, fn: Any) -> None:
+    """`fn(**values)`."""
+    items = mapping_items(interp, values)
+    if items is None:
+        name = calls.callable_name(fn)
+        raise interp.throw(
+            TypeError(f"{name} argument after ** must be a mapping, not {type(values).__name__}")
+        )
+    for key, value in items:
+        if key in target:
+            name = calls.callable_name(fn)
+            raise interp.throw(TypeError(f"{name} got multiple values for keyword argument '{key}'"))
+        target[key] = value
+
+
+# ---- text ---------------------------------------------------------------------------------------------------------------
+
+
+def to_str(interp: Interpreter, value: Any) -> str:
+    """`str(value)`."""
+    cls = type(value)
+    if cls is str:
+        return value  # type: ignore[no-any-return]
+    if cls in interp.fast:
+        return str(interp.native(str, value))
+    if interp.types.python_level(cls, "__str__"):
+        return _text(interp, "__str__", calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ()))
+    if interp.types.lookup(cls, "__str__") is object.__str__:
+        return to_repr(interp, value)
+    return str(interp.native(str, interp.textual(value)))
+
+
+def to_repr(interp: Interpreter, value: Any) -> str:
+    """`repr(value)`."""
+    cls = type(value)
+    if interp.types.python_level(cls, "__repr__"):
+        return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
+    return str(interp.native(repr, interp.textual(value)))
+
+
+def _text(interp: Interpreter, method: str, result: Any) -> str:
+    if not isinstance(result, str):
+        raise interp.throw(TypeError(f"{method} returned non-string (type {type(result).__name__})"))
+    return result
+
+
+def to_format(interp: Interpreter, value: Any, spec: Any) -> str:
+    """`format(value, spec)`."""
+    cls = type(value)
+    if cls in interp.fast:
+        return str(interp.native(format, value, spec))
+    if interp.types.python_level(cls, "__format__"):
+        result = calls.call(interp, attributes.lookup_special(interp, value, "__format__"), (spec,), None)
+        if not isinstance(result, str):
+            raise interp.throw(TypeError(f"__format__ must return a str, not {type(result).__name__}"))
+        return result
+    if spec == "" and interp.types.lookup(cls, "__format__") is object.__format__:
+        return to_str(interp, value)
+    return str(interp.native(format, interp.textual(value), spec))
+
+
+# ---- classes ------------------------------------------------------------------------------------------------------------
+
+
+def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
+    """`isinstance(value, cls)`."""
+    if type(value) is generators.TracedGenerator:
+        value = _A_GENERATOR
+    if type(cls) is tuple:
+        return any(is_instance(interp, value, item) for item in interp.plain_shallow(cls))
+    meta = type(cls)
+    if meta is not type and isinstance(cls, type) and type(value) is not cls:
+        if interp.types.python_level(meta, "__instancecheck__") and not interp.known_meta(meta):
+            hook = attributes.lookup_special(interp, cls, "__instancecheck__")
+            return truth(interp, calls.call(interp, hook, (value,), None))
+    return bool(interp.native(isinstance, value, cls))
+
+
+def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
+    """`issubclass(value, cls)`."""
+    if type(cls) is tuple:
+        return any(is_subclass(interp, value, item) for item in interp.plain_shallow(cls))
+    meta = type(cls)
+    if meta is not type and isinstance(cls, type):
+        if interp.types.python_level(meta, "__subclasscheck__") and not interp.known_meta(meta):
+            hook = attributes.lookup_special(interp, cls, "__subclasscheck__")
+            return truth(interp, calls.call(interp, hook, (value,), None))
+    return bool(interp.native(issubclass, value, cls))
+
+
+def _generator() -> Any:
+    yield
+
+
+_A_GENERATOR: Final = _generator()

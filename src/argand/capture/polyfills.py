@@ -1,0 +1,198 @@
+"""Native algorithms written in Python, for operands whose own methods are Python code: the interpreter interprets these.
+
+They must not be called natively. Nothing here is shown in user stacks.
+"""
+# ruff: noqa: SIM110, SIM118
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, Final, cast
+
+_MISSING = object()
+
+
+def sequence_equal(a: Any, b: Any) -> Any:
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b):
+        if x is y:
+            continue
+        if not (x == y):
+            return False
+    return True
+
+
+def dict_equal(a: Any, b: Any) -> Any:
+    if len(a) != len(b):
+        return False
+    for key, value in a.items():
+        if key not in b:
+            return False
+        other = b[key]
+        if value is other:
+            continue
+        if not (value == other):
+            return False
+    return True
+
+
+def sequence_lt(a: Any, b: Any) -> Any:
+    for x, y in zip(a, b):
+        if x is y or x == y:
+            continue
+        return x < y
+    return len(a) < len(b)
+
+
+def sequence_le(a: Any, b: Any) -> Any:
+    for x, y in zip(a, b):
+        if x is y or x == y:
+            continue
+        return x <= y
+    return len(a) <= len(b)
+
+
+def sequence_gt(a: Any, b: Any) -> Any:
+    for x, y in zip(a, b):
+        if x is y or x == y:
+            continue
+        return x > y
+    return len(a) > len(b)
+
+
+def sequence_ge(a: Any, b: Any) -> Any:
+    for x, y in zip(a, b):
+        if x is y or x == y:
+            continue
+        return x >= y
+    return len(a) >= len(b)
+
+
+SEQUENCE_ORDER: Final[dict[str, FunctionType]] = {
+    "__lt__": cast(FunctionType, sequence_lt),
+    "__le__": cast(FunctionType, sequence_le),
+    "__gt__": cast(FunctionType, sequence_gt),
+    "__ge__": cast(FunctionType, sequence_ge),
+}
+
+
+def sequence_contains(items: Any, value: Any) -> bool:
+    for item in items:
+        if item is value or item == value:
+            return True
+    return False
+
+
+def iterable_contains(items: Any, value: Any) -> bool:
+    for item in items:
+        if item is value or item == value:
+            return True
+    return False
+
+
+def iterate_by_index(obj: Any) -> Iterator[Any]:
+    i = 0
+    while True:
+        try:
+            value = obj[i]
+        except (IndexError, StopIteration):
+            return
+        yield value
+        i += 1
+
+
+def iterate_reversed(obj: Any, size: int) -> Iterator[Any]:
+    i = size - 1
+    while i >= 0:
+        try:
+            value = obj[i]
+        except (IndexError, StopIteration):
+            return
+        yield value
+        i -= 1
+
+
+def iterate_sentinel(fn: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
+    while True:
+        value = fn()
+        if value is sentinel or value == sentinel:
+            return
+        yield value
+
+
+def list_index(items: Any, value: Any, start: int, stop: int) -> int:
+    i = start
+    while i < stop and i < len(items):
+        item = items[i]
+        if item is value or item == value:
+            return i
+        i += 1
+    return -1
+
+
+def list_count(items: Any, value: Any) -> int:
+    found = 0
+    for item in items:
+        if item is value or item == value:
+            found += 1
+    return found
+
+
+def sum_items(items: Any, start: Any) -> Any:
+    total = start
+    for item in items:
+        total = total + item
+    return total
+
+
+def any_items(items: Any) -> bool:
+    for item in items:
+        if item:
+            return True
+    return False
+
+
+def all_items(items: Any) -> bool:
+    for item in items:
+        if not item:
+            return False
+    return True
+
+
+def pick_best(items: Any, key: Any, default: Any, has_default: bool, largest: bool) -> Any:
+    best = _MISSING
+    best_key: Any = None
+    for item in items:
+        item_key = item if key is None else key(item)
+        if best is _MISSING or (item_key > best_key if largest else item_key < best_key):
+            best = item
+            best_key = item_key
+    if best is _MISSING:
+        if has_default:
+            return default
+        return max(()) if largest else min(())  # raises with CPython's own message
+    return best
+
+
+def reduce_items(fn: Any, items: Any, initial: Any, has_initial: bool) -> Any:
+    iterator = iter(items)
+    if has_initial:
+        value = initial
+    else:
+        try:
+            value = next(iterator)
+        except StopIteration:
+            raise TypeError("reduce() of empty iterable with no initial value") from None
+    for item in iterator:
+        value = fn(value, item)
+    return value
+
+
+def filter_items(fn: Any, items: Any) -> Iterator[Any]:
+    for item in items:
+        if fn(item) if fn is not None else item:
+            yield item
+
+

@@ -1,0 +1,186 @@
+"""Helpers that transformed code calls at run time to rebuild objects. Plain functions of plain arguments."""
+
+from __future__ import annotations
+
+import collections
+import types
+from typing import Any
+
+import torch
+
+
+def new_tuple(items: tuple[Any, ...], cls: type) -> Any:
+    """A tuple of a subclass, without running its constructor."""
+    if cls is torch.Size:
+        return torch.Size(items)
+    if cls.__module__ == "torch.return_types":
+        return cls(items)  # type: ignore[call-arg]
+    return tuple.__new__(cls, items)
+
+
+def new_dict(items: dict[Any, Any], cls: type) -> Any:
+    """A dict of a subclass, without running its constructor."""
+    if issubclass(cls, collections.OrderedDict):
+        made: Any = collections.OrderedDict.__new__(cls)
+        put = collections.OrderedDict.__setitem__
+    else:
+        made = dict.__new__(cls)
+        put = dict.__setitem__  # type: ignore[assignment]
+    for key, value in items.items():
+        put(made, key, value)
+    return made
+
+
+def new_defaultdict(items: dict[Any, Any], factory: Any, cls: type) -> Any:
+    made = collections.defaultdict.__new__(cls)
+    made.default_factory = factory
+    dict.update(made, items)
+    return made
+
+
+def new_list(items: list[Any], cls: type) -> Any:
+    made = list.__new__(cls)
+    list.extend(made, items)
+    return made
+
+
+def new_set(items: list[Any], cls: type) -> Any:
+    if issubclass(cls, frozenset):
+        return frozenset.__new__(cls, items)
+    made = set.__new__(cls)
+    set.update(made, items)
+    return made
+
+
+def new_deque(items: list[Any], maxlen: int | None, cls: type) -> Any:
+    made = collections.deque.__new__(cls)
+    collections.deque.__init__(made, items, maxlen)
+    return made
+
+
+def new_object(cls: type) -> Any:
+    """An instance without state."""
+    return object.__new__(cls)
+
+
+def new_exception(args: tuple[Any, ...], cls: type[BaseException]) -> BaseException:
+    return cls.__new__(cls, *args)
+
+
+def new_value(value: Any, cls: type) -> Any:
+    """An instance of a subclass of int, float, str or bytes."""
+    base = next(base for base in (int, float, str, bytes, complex) if issubclass(cls, base))
+    return base.__new__(cls, value)
+
+
+def new_function(
+    code: types.CodeType,
+    globals_: dict[str, Any],
+    name: str,
+    qualname: str,
+    defaults: tuple[Any, ...] | None,
+    kwdefaults: dict[str, Any] | None,
+    closure: tuple[types.CellType, ...] | None,
+    attributes: dict[str, Any],
+) -> types.FunctionType:
+    made = types.FunctionType(code, globals_, name, defaults, closure)
+    made.__kwdefaults__ = kwdefaults
+    made.__qualname__ = qualname
+    for key, value in attributes.items():
+        if key in ("__doc__", "__module__", "__annotations__"):
+            setattr(made, key, value)
+        else:
+            made.__dict__[key] = value
+    return made
+
+
+def new_cell() -> types.CellType:
+    return types.CellType()
+
+
+def fill_cell(cell: types.CellType, value: Any) -> None:
+    cell.cell_contents = value
+
+
+def fill_list(made: Any, items: list[Any]) -> None:
+    list.extend(made, items)
+
+
+def fill_dict(made: Any, items: dict[Any, Any]) -> None:
+    put = collections.OrderedDict.__setitem__ if isinstance(made, collections.OrderedDict) else dict.__setitem__
+    for key, value in items.items():
+        put(made, key, value)
+
+
+def set_attributes(made: Any, attributes: dict[str, Any]) -> None:
+    """Into the instance's `__dict__`."""
+    made.__dict__.update(attributes)
+
+
+def set_slots(made: Any, attributes: dict[str, Any]) -> None:
+    """Slots and C-level attributes, past any `__setattr__` of the class."""
+    for key, value in attributes.items():
+        object.__setattr__(made, key, value)
+
+
+def new_partial(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], cls: type) -> Any:
+    return cls(func, *args, **kwargs)
+
+
+def call_reduced(function: Any, args: tuple[Any, ...]) -> Any:
+    return function(*args)
+
+
+def set_state(made: Any, state: Any) -> None:
+    made.__setstate__(state)
+
+
+# ---------------------------------------------------------------------- effects on objects that existed before
+
+
+def write_list(original: Any, items: list[Any]) -> None:
+    list.__setitem__(original, slice(None), items)
+
+
+def write_dict(original: Any, items: dict[Any, Any]) -> None:
+    """Only what changed is touched, unless the order of keys did."""
+    ordered = isinstance(original, collections.OrderedDict)
+    base: Any = collections.OrderedDict if ordered else dict
+    kept = [key for key in dict.keys(original) if key in items]
+    new = list(items)
+    if kept == new[: len(kept)]:
+        for key in [key for key in dict.keys(original) if key not in items]:
+            base.__delitem__(original, key)
+    else:
+        base.clear(original)
+    for key, value in items.items():
+        if not dict.__contains__(original, key) or dict.__getitem__(original, key) is not value:
+            base.__setitem__(original, key, value)
+
+
+def write_set(original: Any, items: list[Any]) -> None:
+    wanted = set(items)
+    set.difference_update(original, [item for item in original if item not in wanted])
+    set.update(original, items)
+
+
+def write_deque(original: Any, items: list[Any]) -> None:
+    collections.deque.clear(original)
+    collections.deque.extend(original, items)
+
+
+def write_attribute(original: Any, value: Any, name: str) -> None:
+    """At the level of object.__setattr__ (classes: type.__setattr__)."""
+    if isinstance(original, type):
+        type.__setattr__(original, name, value)
+    elif isinstance(original, types.ModuleType | types.FunctionType | torch.Tensor):
+        setattr(original, name, value)
+    else:
+        object.__setattr__(original, name, value)
+
+
+def delete_attribute(original: Any, name: str) -> None:
+    if isinstance(original, type):
+        type.__delattr__(original, name)
+    else:
+        object.__delattr__(original, name)

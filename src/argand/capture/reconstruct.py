@@ -1,0 +1,457 @@
+"""Rebuilds, in transformed code, the values that the interpreter left: constants, graph outputs, outer objects by
+source, local objects piece by piece with their identities kept.
+
+Each object is emitted once and remembered; mutable objects that refer to themselves are made empty first and filled
+then.
+"""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import gc
+import itertools
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture import classify, rebuild, shadows
+from argand.capture.emit import Emitter
+from argand.capture.frames import LazyLocal
+from argand.capture.sources import ConstSource, Source
+
+if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
+
+_IMMUTABLE: tuple[type, ...] = (
+    decimal.Decimal,
+    fractions.Fraction,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    torch.device,
+    torch.dtype,
+    torch.Size,
+)
+_REDUCIBLE: frozenset[type] = frozenset(
+    {type(iter(x)) for x in ([], (), range(0), range(1 << 70), "", b"", {}, {}.values(), {}.items(), set(), bytearray())}
+    | {
+        enumerate, zip, map, filter, reversed, type(reversed([])), type(reversed({})), types.SimpleNamespace,
+        itertools.count, itertools.cycle, itertools.repeat, itertools.chain, itertools.islice, itertools.accumulate,
+        itertools.zip_longest, itertools.product, itertools.permutations, itertools.combinations, itertools.starmap,
+        itertools.takewhile, itertools.dropwhile, itertools.compress, itertools.filterfalse, itertools.pairwise,
+        type(iter(collections.deque())), type(iter(collections.OrderedDict())), bytearray, collections.Counter,
+    }
+)  # fmt: skip
+_VIEWS: dict[type, str] = {
+    type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items",
+    type(collections.OrderedDict().keys()): "keys", type(collections.OrderedDict().values()): "values",
+    type(collections.OrderedDict().items()): "items",
+}  # fmt: skip
+
+
+def unreconstructable(obj: Any, why: str = "") -> errors.GraphBreak:
+    """The frame needs an object after the graph that cannot be made by transformed code."""
+    return errors.graph_break(
+        kind="value cannot be rebuilt",
+        context=f"{type(obj).__module__}.{type(obj).__qualname__}{': ' + why if why else ''}",
+        explanation=f"A {type(obj).__qualname__} object made in the captured code is needed after it and cannot be rebuilt.",
+        hints=("make it outside the compiled function, or do not let it outlive the captured part",),
+        skip_frame=True,
+    )
+
+
+class Reconstructor:
+    """Emits values. One dry run finds outputs, shared objects and cycles; a second run emits for good.
+
+    Arguments:
+        state: the finished capture.
+        emitter: where instructions go.
+        plan: what the dry run found; None for the dry run.
+    """
+
+    def __init__(self, state: CaptureState, emitter: Emitter, plan: Plan | None = None) -> None:
+        self.state = state
+        self.emitter = emitter
+        self.asm = emitter.asm
+        self.plan = plan or Plan()
+        self.dry = plan is None
+        self._made: dict[int, str] = {}
+        self._open: set[int] = set()
+        self.root_cells: dict[int, str] = {}
+
+    # ---------------------------------------------------------------- the entry
+
+    def push(self, obj: Any) -> None:
+        """-> the value that `obj` stands for.
+
+        Raises:
+            GraphBreak: it cannot be rebuilt (the frame is then skipped).
+        """
+        if isinstance(obj, LazyLocal):
+            self.emitter.load_local(obj.name, obj.index)
+            return
+        if isinstance(obj, torch.Tensor):
+            self._tensor(obj)
+            return
+        obj = shadows.origin(self.state, obj)
+        name = self._made.get(id(obj))
+        if name is not None:
+            self.asm.load_fast(name)
+            return
+        if id(obj) in self.root_cells:
+            self.asm.load_closure(self.root_cells[id(obj)])
+            return
+        if classify.handling(obj) in ("equals", "identity") and not self._is_local(obj):
+            self.asm.load_const(obj)
+            return
+        source = self.state.outer.get(id(obj))
+        if source is not None:
+            self._outer(source)
+            return
+        if id(obj) in self._open:
+            self.plan.cyclic.add(id(obj))
+            raise Again
+        self._open.add(id(obj))
+        try:
+            self._local(obj)
+        finally:
+            self._open.discard(id(obj))
+
+    def _is_local(self, obj: Any) -> bool:
+        return isinstance(obj, type) and id(obj) in self.state.local_objects
+
+    def _outer(self, source: Source) -> None:
+        if self.dry:
+            self.plan.count(source)
+        self.emitter.load_source(source)
+
+    def _remember(self, obj: Any) -> None:
+        """value -> value; it can be loaded again."""
+        self.asm.dup()
+        self._made[id(obj)] = self.emitter.store_temp("o")
+
+    def _tensor(self, tensor: torch.Tensor) -> None:
+        info = self.state.tensor_info(tensor)
+        if info.source is not None:
+            self._outer(info.source)
+            return
+        name = self.plan.output_names.get(id(tensor))
+        if name is None:
+            self.plan.output_names[id(tensor)] = name = f"___out_{len(self.plan.outputs)}"
+            self.plan.outputs.append(tensor)
+        self.asm.load_fast(name)
+
+    # ---------------------------------------------------------------- local objects
+
+    def _local(self, obj: Any) -> None:
+        maker = _MAKERS.get(type(obj))
+        if maker is not None:
+            maker(self, obj)
+            return
+        if type(obj) in _REDUCIBLE:
+            self._reduced(obj)
+        elif type(obj) in _VIEWS:
+            self._view(obj)
+        elif isinstance(obj, _IMMUTABLE) or (type(obj).__module__ == "numpy" and classify.handling(obj) != "object"):
+            self.asm.load_const(obj)
+        elif isinstance(obj, type):
+            raise unreconstructable(obj, "a class defined in the captured code")
+        elif isinstance(obj, enum.Enum):
+            self.asm.load_const(obj)
+        else:
+            self._instance(obj)
+
+    def _items(self, items: Any) -> int:
+        count = 0
+        for item in items:
+            self.push(item)
+            count += 1
+        return count
+
+    def _list(self, obj: list[Any]) -> None:
+        if id(obj) in self.plan.cyclic:
+            self.asm.build_list(0)
+            self._remember(obj)
+            self._fill(rebuild.fill_list, obj, lambda: self.asm.build_list(self._items(obj)))
+            return
+        self.asm.build_list(self._items(obj))
+        self._remember(obj)
+
+    def _tuple(self, obj: tuple[Any, ...]) -> None:
+        self.asm.build_tuple(self._items(obj))
+        if obj:
+            self._remember(obj)
+
+    def _dict(self, obj: dict[Any, Any]) -> None:
+        if id(obj) in self.plan.cyclic:
+            self.asm.build_map(0)
+            self._remember(obj)
+            self._fill(rebuild.fill_dict, obj, lambda: self._map(obj))
+            return
+        self._map(obj)
+        self._remember(obj)
+
+    def _map(self, obj: dict[Any, Any]) -> None:
+        for key, value in dict.items(obj):
+            self.push(key)
+            self.push(value)
+        self.asm.build_map(dict.__len__(obj))
+
+    def _set(self, obj: Any) -> None:
+        if type(obj) is set:
+            self.asm.build_set(self._items(obj))
+        else:
+            self.asm.build_list(self._items(obj))
+            self.emitter.call_helper(rebuild.new_set, (type(obj),))
+        self._remember(obj)
+
+    def _slice(self, obj: slice) -> None:
+        self.asm.build_slice(self._items((obj.start, obj.stop, obj.step)))
+
+    def _fill(self, helper: Any, obj: Any, push_value: Any) -> None:
+        """made -> made; calls helper(made, value) for what `push_value` pushes."""
+        push_value()
+        value = self.emitter.store_temp("f")
+        self.asm.load_const_callable(helper)
+        self.asm.load_fast(self._made[id(obj)])
+        self.asm.load_fast(value)
+        self.asm.call(2)
+        self.asm.pop_top()
+
+    def _cell(self, obj: types.CellType) -> None:
+        self.asm.load_const_callable(rebuild.new_cell)
+        self.asm.call(0)
+        self._remember(obj)
+        try:
+            contents = obj.cell_contents
+        except ValueError:
+            return
+        self._fill(rebuild.fill_cell, obj, lambda: self.push(contents))
+
+    def _function(self, obj: types.FunctionType) -> None:
+        if id(obj) not in self.state.local_objects and obj.__closure__ is None:
+            self.asm.load_const(obj)
+            return
+        self.asm.load_const(obj.__code__)
+        self.asm.load_const(obj.__globals__)
+        self.asm.load_const(obj.__name__)
+        self.asm.load_const(obj.__qualname__)
+        self.push(obj.__defaults__)
+        self.push(obj.__kwdefaults__)
+        self.push(obj.__closure__)
+        attributes: dict[str, Any] = dict(obj.__dict__)
+        attributes["__module__"] = obj.__module__
+        if obj.__doc__ is not None:
+            attributes["__doc__"] = obj.__doc__
+        if obj.__annotations__:
+            attributes["__annotations__"] = obj.__annotations__
+        self._map(attributes)
+        self.emitter.call_on(rebuild.new_function, 8)
+        self._remember(obj)
+
+    def _method(self, obj: types.MethodType) -> None:
+        self.push(obj.__func__)
+        self.push(obj.__self__)
+        self.emitter.call_on(types.MethodType, 2)
+        self._remember(obj)
+
+    def _bound_builtin(self, obj: Any) -> None:
+        if obj.__self__ is None or isinstance(obj.__self__, types.ModuleType | type):
+            self.asm.load_const(obj)
+            return
+        self.push(obj.__self__)
+        self.asm.load_attr(obj.__name__)
+
+    def _partial(self, obj: Any) -> None:
+        self.push(obj.func)
+        self.push(obj.args)
+        self._map(obj.keywords)
+        self.asm.load_const(type(obj))
+        self.emitter.call_on(rebuild.new_partial, 4)
+        self._remember(obj)
+        self._attributes(obj)
+
+    def _deque(self, obj: Any) -> None:
+        self.asm.build_list(self._items(list(obj)))
+        self.emitter.call_helper(rebuild.new_deque, (obj.maxlen, type(obj)))
+        self._remember(obj)
+
+    def _defaultdict(self, obj: Any) -> None:
+        self._map(obj)
+        self.push(obj.default_factory)
+        self.asm.load_const(type(obj))
+        self.emitter.call_on(rebuild.new_defaultdict, 3)
+        self._remember(obj)
+
+    def _weakref(self, obj: Any) -> None:
+        target = obj()
+        if target is None:
+            raise unreconstructable(obj, "dead weak reference")
+        self.push(target)
+        self.emitter.call_helper(weakref.ref)
+        self._remember(obj)
+
+    def _view(self, obj: Any) -> None:
+        owner = gc.get_referents(obj)[0]
+        self.push(owner)
+        self.asm.load_method(_VIEWS[type(obj)])
+        self.asm.call(0)
+
+    def _proxy(self, obj: Any) -> None:
+        self.push(gc.get_referents(obj)[0])
+        self.emitter.call_helper(types.MappingProxyType)
+
+    def _reduced(self, obj: Any) -> None:
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # itertools' __reduce__ in 3.12+
+            function, args, *more = obj.__reduce__()
+        if len(more) > 1 and any(part is not None for part in more[1:]):
+            raise unreconstructable(obj)
+        self.push(function)
+        self.push(args)
+        self.emitter.call_on(rebuild.call_reduced, 2)
+        self._remember(obj)
+        if more and more[0] is not None:
+            if isinstance(obj, types.SimpleNamespace):
+                self._fill(rebuild.set_attributes, obj, lambda: self._map(more[0]))
+            else:
+                self._fill(rebuild.set_state, obj, lambda: self.push(more[0]))
+
+    # ---------------------------------------------------------------- instances of classes
+
+    def _instance(self, obj: Any) -> None:
+        cls = type(obj)
+        if not cls.__flags__ & (1 << 9):  # not a heap type: C state that nobody here knows
+            raise unreconstructable(obj)
+        base = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9))
+        self._shell(obj, cls, base)
+        self._remember(obj)
+        self._attributes(obj)
+
+    def _shell(self, obj: Any, cls: type, base: type) -> None:
+        """The object with the state that its C base keeps."""
+        if base is object:
+            self.asm.load_const_callable(rebuild.new_object)
+            self.asm.load_const(cls)
+            self.asm.call(1)
+        elif base is collections.defaultdict:
+            self._defaultdict(obj)
+        elif issubclass(base, dict):
+            self._map(obj)
+            self.emitter.call_helper(rebuild.new_dict, (cls,))
+        elif base is list:
+            self.asm.build_list(self._items(list.__iter__(obj)))
+            self.emitter.call_helper(rebuild.new_list, (cls,))
+        elif issubclass(base, tuple):
+            self.asm.build_tuple(self._items(tuple.__iter__(obj)))
+            self.emitter.call_helper(rebuild.new_tuple, (cls,))
+        elif base is set or base is frozenset:
+            self.asm.build_list(self._items(obj))
+            self.emitter.call_helper(rebuild.new_set, (cls,))
+        elif base is collections.deque:
+            self.asm.build_list(self._items(list(obj)))
+            self.emitter.call_helper(rebuild.new_deque, (obj.maxlen, cls))
+        elif issubclass(base, BaseException):
+            self.push(obj.args)
+            self.emitter.call_helper(rebuild.new_exception, (cls,))
+        elif base in (int, float, str, bytes, complex):
+            self.asm.load_const(base(obj))
+            self.emitter.call_helper(rebuild.new_value, (cls,))
+        else:
+            raise unreconstructable(obj, f"derived from {base.__qualname__}")
+
+    def _exception(self, obj: BaseException) -> None:
+        self.push(obj.args)
+        self.emitter.call_helper(rebuild.new_exception, (type(obj),))
+        self._remember(obj)
+        self._attributes(obj)
+
+    def _attributes(self, obj: Any) -> None:
+        """made -> made, with its `__dict__` and slots."""
+        attributes = getattr(obj, "__dict__", None)
+        if isinstance(attributes, dict) and attributes:
+            self._fill(rebuild.set_attributes, obj, lambda: self._map(attributes))
+        slots: dict[str, Any] = {}
+        for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
+            try:
+                slots[name] = object.__getattribute__(obj, name)
+            except AttributeError:
+                continue
+        if isinstance(obj, BaseException):
+            slots["__cause__"], slots["__context__"] = obj.__cause__, obj.__context__
+            slots["__suppress_context__"] = obj.__suppress_context__
+            slots = {key: value for key, value in slots.items() if value not in (None, False)}
+        if slots:
+            self._fill(rebuild.set_slots, obj, lambda: self._map(slots))
+
+
+class Again(Exception):
+    """The dry run found a cycle and starts again."""
+
+
+class Plan:
+    """What a dry run finds out.
+
+    Fields:
+        outputs: stand-ins that the graph must return, in order; `output_names` the temporaries that hold them.
+        uses: how often each source (and each prefix of one) is needed.
+        cyclic: ids of containers that contain themselves.
+    """
+
+    def __init__(self) -> None:
+        self.outputs: list[torch.Tensor] = []
+        self.output_names: dict[int, str] = {}
+        self.uses: collections.Counter[Source] = collections.Counter()
+        self.cyclic: set[int] = set()
+
+    def count(self, source: Source) -> None:
+        """One more load of `source`: its prefixes are loaded once per distinct extension."""
+        step: Source | None = source
+        while step is not None and not isinstance(step, ConstSource):
+            self.uses[step] += 1
+            if self.uses[step] > 1:
+                return
+            step = step.base
+
+
+def _ordered(self: Reconstructor, obj: Any) -> None:
+    self._map(obj)
+    self.emitter.call_helper(rebuild.new_dict, (type(obj),))
+    self._remember(obj)
+
+
+_MAKERS: dict[type, Any] = {
+    list: Reconstructor._list,
+    tuple: Reconstructor._tuple,
+    dict: Reconstructor._dict,
+    set: Reconstructor._set,
+    frozenset: Reconstructor._set,
+    slice: Reconstructor._slice,
+    collections.deque: Reconstructor._deque,
+    collections.defaultdict: Reconstructor._defaultdict,
+    types.CellType: Reconstructor._cell,
+    types.FunctionType: Reconstructor._function,
+    types.MethodType: Reconstructor._method,
+    types.BuiltinMethodType: Reconstructor._bound_builtin,
+    types.MethodWrapperType: Reconstructor._bound_builtin,
+    types.MappingProxyType: Reconstructor._proxy,
+    functools.partial: Reconstructor._partial,
+    weakref.ReferenceType: Reconstructor._weakref,
+    collections.OrderedDict: _ordered,
+}
+
+for _cls in vars(__import__("builtins")).values():
+    if isinstance(_cls, type) and issubclass(_cls, BaseException):
+        _MAKERS[_cls] = Reconstructor._exception

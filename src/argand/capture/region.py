@@ -1,0 +1,28 @@
+"""The settings under which frames are captured: the frame hook's key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+CompilerFn = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Region:
+    """What one `argand.compile(...)` asked for. Entries of the code cache belong to a region, by identity.
+
+    Arguments:
+        backend: compiles a captured graph; raises BackendCompilerFailed when the backend fails.
+        backend_name: for messages.
+        fullgraph: a graph break is an error.
+        dynamic: None lets sizes become symbolic after they changed, True from the start, False never.
+    """
+
+    backend: CompilerFn
+    backend_name: str
+    fullgraph: bool = False
+    dynamic: bool | None = None

@@ -1,0 +1,219 @@
+"""Shadows: local copies of containers that existed before the frame, their elements loaded through sources."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+from argand import errors
+from argand.capture import classify
+from argand.capture.sources import (
+    AttrSource,
+    DictItemSource,
+    GetItemSource,
+    InstanceDictSource,
+    RawDictItemSource,
+    SequenceItemSource,
+    Source,
+)
+
+if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
+
+
+def make(state: CaptureState, obj: Any, source: Source) -> Any:
+    """A new container like `obj`; guards its length or keys, and its elements as they are loaded.
+
+    Raises:
+        GraphBreak: a dict whose keys, or a set whose elements, cannot be guarded by value.
+    """
+    if isinstance(obj, dict):
+        made = _make_dict(state, obj, source)
+    elif isinstance(obj, set | frozenset):
+        made = _make_set(state, obj, source)
+    elif isinstance(obj, collections.deque):
+        state.guard(source, "call", len, len(obj), label="SEQUENCE_LENGTH")
+        items = [state.load_source(GetItemSource(source, i), obj[i]) for i in range(len(obj))]
+        made = _new(type(obj), collections.deque)
+        collections.deque.__init__(made, items, obj.maxlen)
+    else:
+        state.guard(source, "len", len(obj))
+        raw = list if isinstance(obj, list) else tuple
+        items = [
+            state.load_source(SequenceItemSource(source, i), raw.__getitem__(obj, i)) for i in range(raw.__len__(obj))
+        ]
+        if isinstance(obj, list):
+            made = _new(type(obj), list)
+            list.extend(made, items)
+        else:
+            made = _new_tuple(type(obj), items)
+    _copy_instance_dict(state, obj, made, source)
+    return made
+
+
+def _new(cls: type, base: type) -> Any:
+    """An empty instance of `cls` without running its Python constructor."""
+    return base.__new__(cls)
+
+
+def _new_tuple(cls: type, items: list[Any]) -> Any:
+    if cls is tuple:
+        return tuple(items)
+    if cls.__module__ == "torch.return_types":  # a C struct sequence
+        return cls(items)  # type: ignore[call-arg]
+    return tuple.__new__(cls, items)
+
+
+def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
+    keys = tuple(dict.keys(obj))
+    for key in keys:
+        if not _guardable(key):
+            raise errors.graph_break(
+                kind="unguardable dict key",
+                context=f"{source.name()}: key of type {type(key).__name__}",
+                explanation=f"{source.friendly()} has a key of type {type(key).__name__} that cannot be guarded.",
+                hints=("use strings, numbers, classes or enum members as keys",),
+            )
+    state.guard(source, "dict_keys", keys)
+    cls = type(obj)
+    if cls is collections.defaultdict:
+        made: Any = collections.defaultdict(state.load_source(AttrSource(source, "default_factory"), obj.default_factory))  # type: ignore[attr-defined]
+    elif isinstance(obj, collections.OrderedDict):
+        made = collections.OrderedDict.__new__(cls)
+    else:
+        made = dict.__new__(cls)
+        if isinstance(obj, collections.defaultdict):
+            made.default_factory = state.load_source(AttrSource(source, "default_factory"), obj.default_factory)
+    raw = cls.__getitem__ is not dict.__getitem__
+    put = collections.OrderedDict.__setitem__ if isinstance(obj, collections.OrderedDict) else dict.__setitem__
+    for key in keys:
+        step = RawDictItemSource(source, key) if raw else DictItemSource(source, key)
+        put(made, key, state.load_source(step, dict.__getitem__(obj, key)))
+    return made
+
+
+def _make_set(state: CaptureState, obj: Any, source: Source) -> Any:
+    if not all(_guardable(item) for item in obj):
+        raise errors.graph_break(
+            kind="unguardable set element",
+            context=source.name(),
+            explanation=f"{source.friendly()} is a set of objects that cannot be guarded by value.",
+            hints=("use a set of strings, numbers, classes or enum members",),
+        )
+    base = set if isinstance(obj, set) else frozenset
+    state.guard(source, "call", frozenset, frozenset(obj), label="SET_MATCH")
+    if type(obj) in (set, frozenset):
+        return base(obj)  # keeps the iteration order of this very set as well as Python lets us
+    made = base.__new__(type(obj))
+    if isinstance(made, set):
+        set.update(made, obj)
+    return made
+
+
+def _guardable(key: Any) -> bool:
+    if isinstance(key, tuple):
+        return all(_guardable(item) for item in key)
+    if classify.handling(key) in ("equals", "identity", "function"):
+        return True
+    # an object that compares by identity is a key by identity
+    return type(key).__eq__ is object.__eq__ and type(key).__hash__ is object.__hash__ and not classify.is_container(key)
+
+
+def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source) -> None:
+    attributes = getattr(obj, "__dict__", None)
+    if not isinstance(attributes, dict):
+        return
+    base = InstanceDictSource(source)
+    if attributes or type(obj).__module__ not in ("collections", "builtins"):
+        state.guard(base, "dict_keys", tuple(attributes))
+    for name, value in attributes.items():
+        made.__dict__[name] = state.load_source(DictItemSource(base, name), value)
+
+
+def contents(obj: Any) -> Any:
+    """What a container holds, for comparison by identity of elements (`same_contents`)."""
+    if isinstance(obj, dict):
+        held: Any = list(dict.items(obj))
+    elif isinstance(obj, set | frozenset):
+        held = set(obj)
+    elif isinstance(obj, collections.deque):
+        held = list(obj)
+    else:
+        raw = list if isinstance(obj, list) else tuple
+        held = [raw.__getitem__(obj, i) for i in range(raw.__len__(obj))]
+    attributes = getattr(obj, "__dict__", None)
+    factory = getattr(obj, "default_factory", None) if isinstance(obj, collections.defaultdict) else None
+    return held, list(attributes.items()) if isinstance(attributes, dict) else None, factory
+
+
+def same_contents(state: CaptureState, before: Any, after: Any) -> bool:
+    """Whether two `contents` are the same objects in the same order (a shadow counts as its original)."""
+    if isinstance(before[0], set):
+        return (
+            len(before[0]) == len(after[0])
+            and {id(origin(state, item)) for item in before[0]} == {id(origin(state, item)) for item in after[0]}
+            and before[1:] == after[1:]
+        )
+    return (
+        _same_items(state, before[0], after[0])
+        and _same_items(state, before[1] or [], after[1] or [])
+        and before[2] is after[2]
+    )
+
+
+def _same_items(state: CaptureState, before: list[Any], after: list[Any]) -> bool:
+    if len(before) != len(after):
+        return False
+    for one, other in zip(before, after):
+        if type(one) is tuple and type(other) is tuple and len(one) == len(other) == 2 and one is not other:
+            if not (_same(state, one[0], other[0]) and _same(state, one[1], other[1])):
+                return False
+        elif not _same(state, one, other):
+            return False
+    return True
+
+
+def _same(state: CaptureState, one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if origin(state, one) is origin(state, other):
+        return True
+    return type(one) is type(other) and type(one) in (int, str, float, bytes) and repr(one) == repr(other)
+
+
+def origin(state: CaptureState, obj: Any) -> Any:
+    """The container that `obj` is the shadow of, else `obj`."""
+    entry = state.shadow_origin.get(id(obj))
+    return obj if entry is None else entry.original
+
+
+def deep_resolve(state: CaptureState, obj: Any, seen: dict[int, Any] | None = None) -> Any:
+    """See `CaptureState.deep_resolve`."""
+    if classify.is_plain_atom(obj):
+        return obj
+    seen = {} if seen is None else seen
+    if id(obj) in seen:
+        return seen[id(obj)]
+    if not classify.is_container(obj):
+        return _resolve_slice(state, obj, seen)
+    made = state.shadow(obj) if state.is_outer(obj) else obj
+    seen[id(obj)] = seen[id(made)] = made
+    if isinstance(made, dict):
+        for key, value in list(dict.items(made)):
+            new = deep_resolve(state, value, seen)
+            if new is not value:
+                dict.__setitem__(made, key, new)
+    elif isinstance(made, list | collections.deque):
+        for i, value in enumerate(list(made)):
+            new = deep_resolve(state, value, seen)
+            if new is not value:
+                made[i] = new
+    elif isinstance(made, tuple):
+        items = [deep_resolve(state, value, seen) for value in tuple.__iter__(made)]
+        if any(new is not value for new, value in zip(items, tuple.__iter__(made))):
+            made = seen[id(obj)] = _new_tuple(type(made), items)
+    return made
+
+
+def _resolve_slice(state: CaptureState, obj: Any, seen: dict[int, Any]) -> Any:
+    return obj

@@ -1,0 +1,634 @@
+"""Where a value that capture met came from: small immutable paths that compose, print and reload themselves.
+
+Every source is `(base, key)` plus a class that says what one step means. `name()` is the developer's spelling
+(`L['self']._modules['fc'].weight`), `friendly()` the user's (`self.fc.weight`). `guard_node(tree)` is the path in the C
+guard tree, `load(emitter)` the bytecode that reloads the value in transformed code.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from argand import errors
+
+if TYPE_CHECKING:
+    from argand._core import _C
+
+
+class LoadTarget(Protocol):
+    """What `Source.load` needs of an emitter: each method appends the instructions of one step."""
+
+    def load_source(self, source: Source) -> None: ...
+    def load_local(self, name: str, index: int) -> None: ...
+    def load_global(self, name: str) -> None: ...
+    def load_closure(self, name: str, index: int) -> None: ...
+    def load_closure_cell(self, name: str, index: int) -> None: ...
+    def load_const(self, value: Any) -> None: ...
+    def attr(self, name: str) -> None: ...
+    def subscript(self, key: Any) -> None: ...
+    def call_helper(self, helper: Any, extra: tuple[Any, ...] = ()) -> None: ...
+
+
+class Source:
+    """One step of a path; compared and hashed by structure, the hash computed once.
+
+    Arguments:
+        base: the source that this step starts from; None for roots.
+        key: what the step selects (a name, an index, a dict key).
+    """
+
+    __slots__ = ("_hash", "base", "key")
+
+    accessor: ClassVar[str] = ""
+    base: Source | None
+    key: Any
+
+    def __init__(self, base: Source | None, key: Any = None) -> None:
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "_hash", hash((type(self), base, type(key), self._key_identity())))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def _key_identity(self) -> Any:
+        """What of the key takes part in comparison."""
+        return self.key
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[no-any-return]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other):
+            return False
+        assert isinstance(other, Source)
+        return (
+            self._hash == other._hash
+            and type(self.key) is type(other.key)
+            and bool(self._key_identity() == other._key_identity())
+            and self.base == other.base
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name()}>"
+
+    @property
+    def parent(self) -> Source:
+        """The base, which exists: only roots have none."""
+        if self.base is None:
+            raise errors.InternalError(f"{type(self).__name__} has no base")
+        return self.base
+
+    @property
+    def root(self) -> Source:
+        """The first step of the path."""
+        source = self
+        while source.base is not None:
+            source = source.base
+        return source
+
+    @property
+    def kind(self) -> str:
+        """"local", "global", "builtin", "closure" or "constant": what the path starts from."""
+        return _ROOT_KINDS.get(type(self.root), "constant")
+
+    def name(self) -> str:
+        """The developer's spelling."""
+        raise NotImplementedError
+
+    def friendly(self) -> str:
+        """The user's spelling; falls back on `name()`."""
+        return self.name()
+
+    def guard_node(self, tree: _C.GuardTree) -> int:
+        """The node of this path in the guard tree."""
+        return tree.child(self.parent.guard_node(tree), self.accessor, self.key)
+
+    def load(self, emitter: LoadTarget) -> None:
+        """Append the instructions that push the value."""
+        raise NotImplementedError
+
+
+class LocalSource(Source):
+    """An argument of the root frame: `index` counts as `FrameInfo.args` does."""
+
+    __slots__ = ("index",)
+    index: int
+
+    def __init__(self, name: str, index: int) -> None:
+        object.__setattr__(self, "index", index)
+        super().__init__(None, name)
+
+    def name(self) -> str:
+        return f"L[{self.key!r}]"
+
+    def friendly(self) -> str:
+        return str(self.key)
+
+    def guard_node(self, tree: _C.GuardTree) -> int:
+        return tree.child(0, "local", self.index)
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_local(self.key, self.index)
+
+
+class GlobalSource(Source):
+    """A name in the root frame's globals."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str) -> None:
+        super().__init__(None, name)
+
+    def name(self) -> str:
+        return f"G[{self.key!r}]"
+
+    def friendly(self) -> str:
+        return str(self.key)
+
+    def guard_node(self, tree: _C.GuardTree) -> int:
+        return tree.child(0, "global", self.key)
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_global(self.key)
+
+
+class BuiltinSource(Source):
+    """A name in the root frame's builtins."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str) -> None:
+        super().__init__(None, name)
+
+    def name(self) -> str:
+        return f"B[{self.key!r}]"
+
+    def friendly(self) -> str:
+        return str(self.key)
+
+    def guard_node(self, tree: _C.GuardTree) -> int:
+        return tree.child(0, "builtin", self.key)
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_global(self.key)
+
+
+class ClosureSource(Source):
+    """Contents of free variable `index` (named `name`) of the root frame."""
+
+    __slots__ = ("index",)
+    index: int
+
+    def __init__(self, name: str, index: int) -> None:
+        object.__setattr__(self, "index", index)
+        super().__init__(None, name)
+
+    def name(self) -> str:
+        return f"C[{self.key!r}]"
+
+    def friendly(self) -> str:
+        return str(self.key)
+
+    def guard_node(self, tree: _C.GuardTree) -> int:
+        return tree.child(0, "closure", self.index)
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_closure(self.key, self.index)
+
+
+class ClosureCellSource(Source):
+    """The cell itself of a free variable of the root frame: can be reloaded, not guarded."""
+
+    __slots__ = ("index",)
+    index: int
+
+    def __init__(self, name: str, index: int) -> None:
+        object.__setattr__(self, "index", index)
+        super().__init__(None, name)
+
+    def name(self) -> str:
+        return f"cell(C[{self.key!r}])"
+
+    def guard_node(self, tree: _C.GuardTree) -> int:
+        raise errors.InternalError("a cell of the root frame cannot be guarded, only its contents")
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_closure_cell(self.key, self.index)
+
+
+class ConstSource(Source):
+    """An object held by the transformed code itself (globals of inlined functions, classes, modules)."""
+
+    __slots__ = ("label",)
+    label: str
+
+    def __init__(self, obj: Any, label: str = "") -> None:
+        object.__setattr__(self, "label", label)
+        super().__init__(None, obj)
+
+    def _key_identity(self) -> Any:
+        return id(self.key)
+
+    def name(self) -> str:
+        return self.label or _const_label(self.key)
+
+    def guard_node(self, tree: _C.GuardTree) -> int:
+        return tree.child(0, "const", self.key)
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_const(self.key)
+
+
+class AttrSource(Source):
+    """`getattr(base, name)`: slots, C descriptors, tensor attributes."""
+
+    __slots__ = ()
+    accessor = "attr"
+
+    def __init__(self, base: Source, name: str) -> None:
+        super().__init__(base, name)
+
+    def name(self) -> str:
+        return f"{self.parent.name()}.{self.key}"
+
+    def friendly(self) -> str:
+        return f"{self.parent.friendly()}.{self.key}"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.attr(self.key)
+
+
+class InstanceDictSource(Source):
+    """The `__dict__` of an instance, a module object or a class instance."""
+
+    __slots__ = ()
+    accessor = "instance_dict"
+
+    def __init__(self, base: Source) -> None:
+        super().__init__(base)
+
+    def name(self) -> str:
+        return f"{self.parent.name()}.__dict__"
+
+    def friendly(self) -> str:
+        return f"{self.parent.friendly()}.__dict__"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.attr("__dict__")
+
+
+_MODULE_TABLES = ("_modules", "_parameters", "_buffers")
+
+
+class DictItemSource(Source):
+    """Raw item of a dict (or dict subclass), by key. Prints as attribute access where the dict is an instance's."""
+
+    __slots__ = ()
+    accessor = "dict_item"
+
+    def __init__(self, base: Source, key: Any) -> None:
+        super().__init__(base, key)
+
+    def name(self) -> str:
+        base = self.parent
+        if isinstance(base, InstanceDictSource) and isinstance(self.key, str) and self.key.isidentifier():
+            return f"{base.parent.name()}.{self.key}"
+        return f"{base.name()}[{_key_label(self.key)}]"
+
+    def friendly(self) -> str:
+        base = self.parent
+        if isinstance(base, InstanceDictSource) and isinstance(self.key, str):
+            return f"{base.parent.friendly()}.{self.key}"
+        table = base.parent if isinstance(base, DictItemSource | AttrSource) else None
+        if table is not None and base.key in _MODULE_TABLES and isinstance(self.key, str):
+            owner = table.parent if isinstance(table, InstanceDictSource) else table
+            return f"{owner.friendly()}[{self.key}]" if self.key.isdigit() else f"{owner.friendly()}.{self.key}"
+        return f"{base.friendly()}[{_key_label(self.key)}]"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.subscript(self.key)
+
+
+class RawDictItemSource(DictItemSource):
+    """Item of a dict subclass that overrides `__getitem__`: read with dict's own."""
+
+    __slots__ = ()
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.call_helper(dict.__getitem__, (self.key,))
+
+
+class DictKeySource(Source):
+    """The i-th key of a dict, in its order."""
+
+    __slots__ = ()
+    accessor = "dict_key"
+
+    def __init__(self, base: Source, index: int) -> None:
+        super().__init__(base, index)
+
+    def name(self) -> str:
+        return f"list({self.parent.name()})[{self.key}]"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.call_helper(list)
+        emitter.subscript(self.key)
+
+
+class SequenceItemSource(Source):
+    """Raw item of a list, tuple or deque, by position."""
+
+    __slots__ = ()
+    accessor = "sequence_item"
+
+    def __init__(self, base: Source, index: int) -> None:
+        super().__init__(base, index)
+
+    def name(self) -> str:
+        return f"{self.parent.name()}[{self.key}]"
+
+    def friendly(self) -> str:
+        return f"{self.parent.friendly()}[{self.key}]"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.subscript(self.key)
+
+
+class GetItemSource(Source):
+    """`base[key]` with the object's own `__getitem__` (deque items, user mappings known to be pure)."""
+
+    __slots__ = ()
+    accessor = "getitem"
+
+    def __init__(self, base: Source, key: Any) -> None:
+        super().__init__(base, key)
+
+    def name(self) -> str:
+        return f"{self.parent.name()}[{_key_label(self.key)}]"
+
+    def friendly(self) -> str:
+        return f"{self.parent.friendly()}[{_key_label(self.key)}]"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.subscript(self.key)
+
+
+class TypeSource(Source):
+    """`type(base)`."""
+
+    __slots__ = ()
+    accessor = "type"
+
+    def __init__(self, base: Source) -> None:
+        super().__init__(base)
+
+    def name(self) -> str:
+        return f"type({self.parent.name()})"
+
+    def friendly(self) -> str:
+        return f"type({self.parent.friendly()})"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.call_helper(type)
+
+
+def type_lookup(cls: type, name: str) -> Any:
+    """Raw lookup along the MRO, no descriptor run (what a TypeAttrSource means).
+
+    Raises:
+        AttributeError: no class of the MRO has the name.
+    """
+    for klass in cls.__mro__:
+        if name in klass.__dict__:
+            return klass.__dict__[name]
+    raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+
+
+class TypeAttrSource(Source):
+    """Raw lookup of `name` along the MRO of a class (base is the class)."""
+
+    __slots__ = ()
+    accessor = "type_attr"
+
+    def __init__(self, base: Source, name: str) -> None:
+        super().__init__(base, name)
+
+    def name(self) -> str:
+        return f"{self.parent.name()}.{self.key}"
+
+    def friendly(self) -> str:
+        return f"{self.parent.friendly()}.{self.key}"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.call_helper(type_lookup, (self.key,))
+
+
+class FuncCellSource(Source):
+    """The i-th closure cell of a Python function: can be reloaded, not guarded."""
+
+    __slots__ = ()
+
+    def __init__(self, base: Source, index: int) -> None:
+        super().__init__(base, index)
+
+    def name(self) -> str:
+        return f"{self.parent.name()}.__closure__[{self.key}]"
+
+    def guard_node(self, tree: _C.GuardTree) -> int:
+        raise errors.InternalError("a closure cell cannot be guarded, only its contents")
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.attr("__closure__")
+        emitter.subscript(self.key)
+
+
+class FuncClosureSource(Source):
+    """Contents of the i-th closure cell of a Python function."""
+
+    __slots__ = ()
+    accessor = "func_closure"
+
+    def __init__(self, base: Source, index: int) -> None:
+        super().__init__(base, index)
+
+    def name(self) -> str:
+        return f"{self.parent.name()}.__closure__[{self.key}].cell_contents"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.attr("__closure__")
+        emitter.subscript(self.key)
+        emitter.attr("cell_contents")
+
+
+class CellContentsSource(Source):
+    """Contents of a cell that has a source of its own."""
+
+    __slots__ = ()
+    accessor = "cell_contents"
+
+    def __init__(self, base: Source) -> None:
+        super().__init__(base)
+
+    def name(self) -> str:
+        return f"{self.parent.name()}.cell_contents"
+
+    def guard_node(self, tree: _C.GuardTree) -> int:
+        base = self.parent
+        if isinstance(base, ClosureCellSource):
+            return tree.child(0, "closure", base.index)
+        if isinstance(base, FuncCellSource):
+            return tree.child(base.parent.guard_node(tree), "func_closure", base.key)
+        return super().guard_node(tree)
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.attr("cell_contents")
+
+
+class _FunctionPartSource(Source):
+    """A part of a Python function that an attribute holds."""
+
+    __slots__ = ()
+    attribute: ClassVar[str]
+
+    def __init__(self, base: Source) -> None:
+        super().__init__(base)
+
+    def name(self) -> str:
+        return f"{self.parent.name()}.{self.attribute}"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.attr(self.attribute)
+
+
+class FuncCodeSource(_FunctionPartSource):
+    """`function.__code__`."""
+
+    __slots__ = ()
+    accessor = "func_code"
+    attribute = "__code__"
+
+
+class FuncDefaultsTupleSource(_FunctionPartSource):
+    """`function.__defaults__`."""
+
+    __slots__ = ()
+    accessor = "func_defaults"
+    attribute = "__defaults__"
+
+
+class FuncKwdefaultsDictSource(_FunctionPartSource):
+    """`function.__kwdefaults__`."""
+
+    __slots__ = ()
+    accessor = "func_kwdefaults"
+    attribute = "__kwdefaults__"
+
+
+class FuncGlobalsSource(_FunctionPartSource):
+    """`function.__globals__`."""
+
+    __slots__ = ()
+    accessor = "func_globals"
+    attribute = "__globals__"
+
+
+class MethodSelfSource(_FunctionPartSource):
+    """`method.__self__`."""
+
+    __slots__ = ()
+    accessor = "method_self"
+    attribute = "__self__"
+
+
+class MethodFuncSource(_FunctionPartSource):
+    """`method.__func__`."""
+
+    __slots__ = ()
+    accessor = "method_func"
+    attribute = "__func__"
+
+
+def FuncDefaultsSource(base: Source, index: int) -> SequenceItemSource:
+    """The i-th positional default of a function."""
+    return SequenceItemSource(FuncDefaultsTupleSource(base), index)
+
+
+def FuncKwdefaultsSource(base: Source, key: str) -> DictItemSource:
+    """A keyword-only default of a function."""
+    return DictItemSource(FuncKwdefaultsDictSource(base), key)
+
+
+class CallSource(Source):
+    """`fn(base)` for a pure C-level function of argand's choice (`torch.get_default_dtype`-like reads of an object)."""
+
+    __slots__ = ()
+    accessor = "call"
+
+    def __init__(self, base: Source, fn: Any) -> None:
+        super().__init__(base, fn)
+
+    def _key_identity(self) -> Any:
+        return id(self.key)
+
+    def name(self) -> str:
+        return f"{getattr(self.key, '__name__', self.key)}({self.parent.name()})"
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.call_helper(self.key)
+
+
+_ROOT_KINDS: dict[type, str] = {
+    LocalSource: "local",
+    GlobalSource: "global",
+    BuiltinSource: "builtin",
+    ClosureSource: "closure",
+    ClosureCellSource: "closure",
+}
+
+
+def _key_label(key: Any) -> str:
+    return getattr(key, "__qualname__", None) or repr(key)
+
+
+def _const_label(obj: Any) -> str:
+    if isinstance(obj, dict) and isinstance(obj.get("__name__"), str):
+        return f"globals({obj['__name__']})"
+    return getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or f"<{type(obj).__name__}>"
+
+
+_NOT_IDENTIFIER = re.compile(r"\W+")
+
+
+def placeholder_name(source: Source) -> str:
+    """The name of the graph input that `source` becomes: `a` for a local, `l_self_fc_weight` for what hangs below one.
+
+    Example:
+        >>> placeholder_name(LocalSource("a", 0))
+        'a'
+    """
+    if isinstance(source, LocalSource | ClosureSource | GlobalSource):
+        text = str(source.key)
+        prefix = "" if isinstance(source, LocalSource) else "g_" if isinstance(source, GlobalSource) else "c_"
+    else:
+        text = source.friendly()
+        prefix = {"local": "l_", "global": "g_", "closure": "c_"}.get(source.kind, "k_")
+    clean = _NOT_IDENTIFIER.sub("_", text).strip("_") or "arg"
+    return prefix + clean if prefix or not clean[0].isdigit() else f"arg_{clean}"

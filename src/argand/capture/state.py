@@ -1,0 +1,466 @@
+"""What one capture knows: inputs, guards, objects that existed before the frame, pending side effects.
+
+The interpreter asks `load_source` for every value that it finds outside; `resolve`/`shadow` for containers that existed
+before; `read_overlay`/`write_overlay` for attributes of such objects. Nothing that existed before is ever mutated here:
+`effects.py` replays the differences at the end of the graph.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import linecache
+import types
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture import classify
+from argand.capture.guards import GuardSet
+from argand.capture.sources import (
+    ConstSource,
+    DictItemSource,
+    FuncCodeSource,
+    InstanceDictSource,
+    MethodFuncSource,
+    MethodSelfSource,
+    RawDictItemSource,
+    SequenceItemSource,
+    Source,
+)
+
+if TYPE_CHECKING:
+    from argand.capture.tensors import GraphBuilder, TensorInfo
+
+
+class _Marker:
+    """A named unique value."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+DELETED = _Marker("<deleted>")
+"""In an overlay: the attribute (global, cell) was deleted."""
+UNSET = _Marker("<unset>")
+"""From a read of an overlay: not written during capture, look at the real object."""
+
+
+@dataclass(slots=True, eq=False)
+class Shadow:
+    """The stand-in of a container that existed before the frame.
+
+    Arguments:
+        original: the container itself, never touched.
+        shadow: a container of the same type, its elements loaded through sources.
+        snapshot: what the shadow held when made (`effects.contents`).
+        source: where the original comes from.
+    """
+
+    original: Any
+    shadow: Any
+    snapshot: Any
+    source: Source
+
+
+@dataclass(slots=True, eq=False)
+class Overlay:
+    """Pending writes to one object that existed before the frame.
+
+    Arguments:
+        obj: the object (instance, cell, or globals dict).
+        kind: "attr", "global" or "cell".
+        values: name -> value or DELETED, in order of first write.
+    """
+
+    obj: Any
+    kind: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+class CaptureState:
+    """All that is known while one frame is being captured. See the module's docstring.
+
+    Arguments:
+        code: code object of the root frame.
+        globals_, builtins, closure, args: of the root frame; `args` as `FrameInfo.args`.
+        config: `argand.config`.
+        graph: where tensor operations are recorded.
+    """
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        globals_: dict[str, Any],
+        builtins: dict[str, Any],
+        closure: tuple[types.CellType, ...] | None,
+        args: tuple[Any, ...],
+        config: Any,
+        graph: GraphBuilder,
+    ) -> None:
+        self.code = code
+        self.globals = globals_
+        self.builtins = builtins
+        self.closure = closure or ()
+        self.args = args
+        self.config = config
+        self.graph = graph
+        graph.state = self
+        self.guards = GuardSet()
+        self.interpreter: Any = None
+        self.outer: dict[int, Source] = {}
+        self.shadows: dict[int, Shadow] = {}
+        self.shadow_origin: dict[int, Shadow] = {}
+        self.overlay: dict[int, Overlay] = {}
+        self.effect_order: list[Shadow | Overlay] = []
+        self.tensors: dict[int, TensorInfo] = graph.tensors
+        self.inputs_by_real: dict[int, torch.Tensor] = {}
+        self._loaded: dict[Source, tuple[Any, Any]] = {}
+        self._object_at: dict[Source, Any] = {}
+        self._dict_shadows: dict[int, dict[str, Any]] = {}
+        self._keep: list[Any] = []
+        self.local_objects: set[int] = set()
+
+    # ---------------------------------------------------------------- positions
+
+    def position(self) -> tuple[types.CodeType, int | None] | None:
+        """(code, line) of the innermost interpreted frame."""
+        frames = getattr(self.interpreter, "frames", None)
+        if not frames:
+            return (self.code, self.code.co_firstlineno)
+        frame = frames[-1]
+        return (frame.code, frame.lineno)
+
+    def user_stack(self) -> tuple[errors.UserLine, ...]:
+        """The user's lines being interpreted, outermost first."""
+        frames = getattr(self.interpreter, "frames", None) or ()
+        return tuple(user_line(frame.code, frame.lineno) for frame in frames)
+
+    # ---------------------------------------------------------------- loading from outside
+
+    def load_source(self, source: Source, value: Any) -> Any:
+        """Install the guards that make `value`, found at `source`, predictable; returns what goes on the stack.
+
+        Arguments:
+            source: where the value was found. The same source always gives the same answer during one capture.
+            value: the real value.
+
+        Raises:
+            GraphBreak: a value that cannot be an input (tensor subclass, symbolic int...).
+        """
+        hit = self._loaded.get(source)
+        if hit is not None and hit[0] is value:
+            return hit[1]
+        if id(value) in self.tensors:  # reached through a shadow or overlay: already a stand-in
+            return value
+        result = self._load(source, value)
+        self._loaded[source] = (value, result)
+        return result
+
+    def _load(self, source: Source, value: Any) -> Any:
+        handling = classify.handling(value)
+        if handling == "tensor":
+            return self.new_input(source, value)
+        if handling == "refuse":
+            raise errors.graph_break(
+                kind="unsupported input",
+                context=f"{source.name()}: {type(value).__name__}",
+                explanation=f"{source.friendly()} is a {type(value).__name__}, which cannot be a graph input.",
+                hints=("pass a plain torch.Tensor, or keep this value outside the compiled function",),
+            )
+        constant_root = isinstance(source, ConstSource)
+        if handling == "equals":
+            if not constant_root:
+                self.guard(source, "equals", value)
+            return value
+        if handling == "identity":
+            if not constant_root:
+                self._guard_identity(source, value)
+            self._register(source, value, keep_first=True)
+            return value
+        if handling == "function":
+            self._load_function(source, value)
+            return value
+        self._load_object(source, value, constant_root)
+        if type(value) is types.MethodType:
+            self.load_source(MethodFuncSource(source), value.__func__)
+            self.load_source(MethodSelfSource(source), value.__self__)
+        return value
+
+    def _guard_identity(self, source: Source, value: Any) -> None:
+        label = None
+        if callable(value) and not isinstance(value, type):
+            label = "FUNCTION_MATCH"
+        elif isinstance(value, types.ModuleType):
+            label = "FUNCTION_MATCH"  # the name under which the reference lists a module's guard
+        elif value is None or isinstance(value, bool):
+            label = "CONSTANT_MATCH"
+        if value is None:
+            self.guards.add(source, "is_none", position=self.position(), label=label)
+        else:
+            self.guards.add(source, "id", value, position=self.position(), label=label)
+
+    def _load_function(self, source: Source, value: types.FunctionType) -> None:
+        """By identity where it is defined once; by code where each call may bring a new closure of the same code."""
+        if id(value) in self.outer and source.kind in ("local", "closure"):
+            self._load_object(source, value, False)
+            return
+        if not isinstance(source, ConstSource):
+            if source.kind in ("local", "closure") and (value.__closure__ or isinstance(source.base, type(None))):
+                self.guards.add(source, "type", types.FunctionType, position=self.position())
+                code = FuncCodeSource(source)
+                self.guards.add(code, "id", value.__code__, position=self.position(), label="FUNCTION_MATCH")
+            else:
+                self._guard_identity(source, value)
+        self._register(source, value, keep_first=True)
+
+    def _load_object(self, source: Source, value: Any, constant_root: bool) -> None:
+        first = self.outer.get(id(value))
+        if first is not None and first != source:
+            if constant_root or classify.is_cell(value):
+                return
+            if isinstance(first, ConstSource):
+                self.guards.add(source, "id", value, position=self.position())
+            else:
+                self.guards.add(source, "same_object", first, position=self.position())
+            return
+        if not constant_root and not classify.is_cell(value):
+            self.guards.add(source, "type", type(value), position=self.position())
+        self._register(source, value)
+
+    def _register(self, source: Source, value: Any, keep_first: bool = False) -> None:
+        if id(value) not in self.outer or not keep_first:
+            self.outer[id(value)] = source
+        self._object_at[source] = value
+        self._keep.append(value)
+
+    def new_input(self, source: Source, real: torch.Tensor) -> torch.Tensor:
+        """The stand-in of a tensor that existed before the frame; the same tensor gets the same stand-in."""
+        known = self.inputs_by_real.get(id(real))
+        if known is not None:
+            first = self.tensors[id(known)].source
+            if first is not None and first != source:
+                if isinstance(first, ConstSource):
+                    self.guards.add(source, "id", real, position=self.position())
+                elif not isinstance(source, ConstSource):
+                    self.guards.add(source, "same_object", first, position=self.position())
+            return known
+        stand_in = self.graph.new_input(source, real)
+        self.inputs_by_real[id(real)] = stand_in
+        self._keep.append(real)
+        if not isinstance(source, ConstSource):
+            from argand._core import _C
+
+            self.guards.add(source, "tensor", *_C.tensor_guard_args(real), position=self.position())
+        return stand_in
+
+    # ---------------------------------------------------------------- questions
+
+    def source_of(self, obj: Any) -> Source | None:
+        """Where `obj` came from, if it existed before the frame (a shadow or a stand-in answers for its original)."""
+        found = self.outer.get(id(obj))
+        if found is not None:
+            return found
+        shadow = self.shadow_origin.get(id(obj))
+        if shadow is not None:
+            return shadow.source
+        info = self.tensors.get(id(obj))
+        return info.source if info is not None else None
+
+    def is_outer(self, obj: Any) -> bool:
+        """Whether `obj` itself (not its shadow) existed before the frame and was loaded by `load_source`."""
+        return id(obj) in self.outer
+
+    def tensor_info(self, tensor: torch.Tensor) -> TensorInfo:
+        """What is known of a stand-in.
+
+        Raises:
+            GraphBreak: a real tensor that did not come in through `load_source`.
+        """
+        info = self.tensors.get(id(tensor))
+        if info is None:
+            raise errors.graph_break(
+                kind="unknown tensor",
+                context=f"{type(tensor).__name__}{tuple(tensor.shape)}",
+                explanation="A tensor that capture did not see being made reached an operation.",
+                hints=("make the tensor inside the compiled function with a torch function, or pass it as an argument",),
+            )
+        return info
+
+    def object_at(self, source: Source) -> Any:
+        """The registered object that came from `source`."""
+        return self._object_at[source]
+
+    def guard(self, source: Source | None, kind: str, *args: Any, label: str | None = None) -> None:
+        """Require `kind(*args)` of `source` (kinds: `_core/_C.pyi`, GuardTree.check). Sources may be arguments."""
+        if isinstance(source, ConstSource):
+            return
+        self.guards.add(source, kind, *args, position=self.position(), label=label)
+
+    # ---------------------------------------------------------------- containers that existed before
+
+    def resolve(self, obj: Any) -> Any:
+        """The shadow of `obj` if it has one, else `obj`."""
+        found = self.shadows.get(id(obj))
+        return obj if found is None else found.shadow
+
+    def shadow(self, obj: Any) -> Any:
+        """The shadow of an outer container, made now if need be; any other object as it is."""
+        found = self.shadows.get(id(obj))
+        if found is not None:
+            return found.shadow
+        source = self.outer.get(id(obj))
+        if source is None or not classify.is_container(obj):
+            return obj
+        from argand.capture import shadows
+
+        owner = self._object_at.get(source.base) if isinstance(source, InstanceDictSource) and source.base else None
+        made = shadows.make(self, obj, source)
+        entry = Shadow(obj, made, shadows.contents(made), source)
+        self.shadows[id(obj)] = entry
+        self.shadow_origin[id(made)] = entry
+        self._keep.append(made)
+        self.effect_order.append(entry)
+        if owner is not None:
+            self._adopt_instance_dict(owner, made)
+        return made
+
+    def _adopt_instance_dict(self, owner: Any, made: dict[str, Any]) -> None:
+        """From now on attribute writes to `owner` go to the shadow of its `__dict__`."""
+        self._dict_shadows[id(owner)] = made
+        pending = self.overlay.get(id(owner))
+        if pending is None:
+            return
+        for name, value in list(pending.values.items()):
+            if value is DELETED:
+                made.pop(name, None)
+            else:
+                made[name] = value
+            del pending.values[name]
+
+    def deep_resolve(self, obj: Any) -> Any:
+        """`obj` with every outer container in it, at any depth, replaced by its shadow (for native calls)."""
+        if classify.is_plain_atom(obj):
+            return obj
+        from argand.capture import shadows
+
+        return shadows.deep_resolve(self, obj)
+
+    def item(self, container: Any, key: Any) -> Any:
+        """Element `key` of an outer list, tuple or dict that has no shadow, loaded through its item source."""
+        source = self.outer[id(container)]
+        if isinstance(container, dict):
+            value = dict.__getitem__(container, key)
+            raw = type(container).__getitem__ is not dict.__getitem__
+            step = RawDictItemSource(source, key) if raw else DictItemSource(source, key)
+            return self.load_source(step, value)
+        return self.load_source(SequenceItemSource(source, key), container[key])
+
+    # ---------------------------------------------------------------- pending writes
+
+    def _overlay_of(self, obj: Any, kind: str) -> Overlay:
+        found = self.overlay.get(id(obj))
+        if found is None:
+            found = self.overlay[id(obj)] = Overlay(obj, kind)
+            self.effect_order.append(found)
+            self._keep.append(obj)
+        return found
+
+    def read_overlay(self, obj: Any, name: str) -> Any:
+        """The value written to attribute `name` of an outer object during capture, DELETED, or UNSET."""
+        adopted = self._dict_shadows.get(id(obj))
+        if adopted is not None and name in adopted:
+            return adopted[name]
+        found = self.overlay.get(id(obj))
+        if found is not None and name in found.values:
+            return found.values[name]
+        if adopted is not None and classify.in_instance_dict(obj, name):
+            return DELETED  # was there, and the shadow of __dict__ no longer has it
+        return UNSET
+
+    def write_overlay(self, obj: Any, name: str, value: Any) -> None:
+        """Pending `object.__setattr__(obj, name, value)`."""
+        adopted = self._dict_shadows.get(id(obj))
+        if adopted is not None and not classify.is_slot(type(obj), name):
+            adopted[name] = value
+            return
+        self._overlay_of(obj, "attr").values[name] = value
+
+    def delete_overlay(self, obj: Any, name: str) -> None:
+        """Pending `object.__delattr__(obj, name)`; the caller has checked that the attribute exists."""
+        adopted = self._dict_shadows.get(id(obj))
+        if adopted is not None and name in adopted:
+            del adopted[name]
+            return
+        self._overlay_of(obj, "attr").values[name] = DELETED
+
+    def overlay_names(self, obj: Any) -> dict[str, Any]:
+        """All pending attribute writes of `obj`."""
+        found = self.overlay.get(id(obj))
+        return {} if found is None else found.values
+
+    def read_global(self, globals_: dict[str, Any], name: str) -> Any:
+        """The value written to a global during capture, DELETED, or UNSET."""
+        return self._read(globals_, name)
+
+    def write_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
+        """Pending `globals_[name] = value` (DELETED deletes)."""
+        shadow = self.shadows.get(id(globals_))
+        if shadow is not None:
+            if value is DELETED:
+                shadow.shadow.pop(name, None)
+            else:
+                shadow.shadow[name] = value
+            return
+        self._overlay_of(globals_, "global").values[name] = value
+
+    def read_cell(self, cell: types.CellType) -> Any:
+        """The contents written to an outer cell during capture, DELETED, or UNSET."""
+        return self._read(cell, "cell_contents")
+
+    def write_cell(self, cell: types.CellType, value: Any) -> None:
+        """Pending `cell.cell_contents = value` of an outer cell (DELETED empties it)."""
+        self._overlay_of(cell, "cell").values["cell_contents"] = value
+
+    def _read(self, obj: Any, name: str) -> Any:
+        shadow = self.shadows.get(id(obj))
+        if shadow is not None and isinstance(obj, dict):
+            if name in shadow.shadow:
+                return shadow.shadow[name]
+            return DELETED if name in obj else UNSET
+        found = self.overlay.get(id(obj))
+        return UNSET if found is None else found.values.get(name, UNSET)
+
+    # ---------------------------------------------------------------- torch
+
+    def torch_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call something of torch's; NotImplemented when it is plain Python to be interpreted (see torch_calls)."""
+        from argand.capture import torch_calls
+
+        return torch_calls.torch_call(self, fn, args, kwargs)
+
+    def note_local(self, obj: Any) -> None:
+        """`obj` (a function or class) was made by the captured code itself."""
+        self.local_objects.add(id(obj))
+        self._keep.append(obj)
+
+    def keep(self, obj: Any) -> None:
+        """Keep `obj` alive as long as the capture: its id is in use."""
+        self._keep.append(obj)
+
+
+@functools.lru_cache(maxsize=8192)
+def user_line(code: types.CodeType, lineno: int | None) -> errors.UserLine:
+    """The line as errors and stack traces show it."""
+    line = lineno or code.co_firstlineno
+    return errors.UserLine(code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line).strip())
+
+
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)

@@ -1,0 +1,442 @@
+"""Tensor methods and torch functions whose capture differs from "record a node, compute metadata"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from argand import errors
+from argand.capture import metadata
+from argand.capture.sources import AttrSource
+
+if TYPE_CHECKING:
+    from argand.capture.tensors import GraphBuilder, TensorInfo
+
+_T = torch.Tensor
+_META = torch.device("meta")
+
+Special: TypeAlias = "Callable[[GraphBuilder, Any, tuple[Any, ...], dict[str, Any]], Any]"
+
+
+def _getter(name: str) -> Any:
+    return getattr(_T, name).__get__
+
+
+# Answered by the stand-in itself, no node: sizes, types and flags.
+CONSTANTS: frozenset[Any] = frozenset(
+    [_getter(name) for name in (
+        "shape ndim dtype layout requires_grad is_sparse is_sparse_csr is_quantized is_mkldnn is_nested itemsize nbytes "
+        "names"
+    ).split() if hasattr(_T, name)]
+    + [getattr(_T, name) for name in (
+        "size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed element_size "
+        "is_same_size __len__ is_conj is_neg has_names is_inference dim_order __hash__ is_distributed __dir__ _nnz _is_zerotensor"
+    ).split() if hasattr(_T, name)]
+    + [getattr(torch, name) for name in (
+        "is_floating_point is_complex is_signed numel is_same_size is_conj is_neg is_inference is_distributed "
+        "result_type can_cast promote_types"
+    ).split() if hasattr(torch, name)]
+)  # fmt: skip
+
+SPECIAL: dict[Any, Special] = {}
+
+
+def special(*functions: Any) -> Callable[[Special], Special]:
+    """Register a handler; it may return NotImplemented to leave the call to the general case."""
+
+    def register(fn: Special) -> Special:
+        for function in functions:
+            if function is not None:
+                SPECIAL[function] = fn
+        return fn
+
+    return register
+
+
+def _named(owner: Any, *names: str) -> tuple[Any, ...]:
+    return tuple(getattr(owner, name) for name in names if hasattr(owner, name))
+
+
+# ---------------------------------------------------------------------- values that only the running program knows
+
+_SCALAR_HINT = "argand.config.capture_scalar_outputs does not cover this call; keep the value a tensor (torch.where, masks)"
+
+
+def _data_dependent(explanation: str, *hints: str) -> Special:
+    def handler(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = getattr(func, "__name__", str(func))
+        raise errors.graph_break(
+            kind="data-dependent value", context=name, explanation=f"{name}: {explanation}", hints=hints
+        )
+
+    return handler
+
+
+special(*_named(_T, "item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"), torch.is_nonzero)(
+    _data_dependent(
+        "the value of a tensor is needed in Python, and is known only when the program runs (data-dependent).",
+        "keep the value a tensor (torch.where, masking) instead of branching on it",
+        _SCALAR_HINT,
+    )
+)
+special(*_named(_T, "__contains__", "equal", "allclose"), *_named(torch, "equal", "allclose"))(
+    _data_dependent("whether tensors have equal values is known only when the program runs (data-dependent).",
+                    "compare with torch.eq(...).all() and keep the result a tensor")
+)  # fmt: skip
+special(
+    *_named(_T, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount"),
+    *_named(torch, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount", "_unique2"),
+)(_data_dependent("the size of the result depends on values (dynamic output shape).",
+                  "use torch.where with three arguments or a mask, which keep the shape"))  # fmt: skip
+special(
+    *_named(_T, "numpy", "__array__", "data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__", "share_memory_",
+            "__reduce_ex__", "__deepcopy__", "__repr__", "__str__", "__format__", "__setstate__", "apply_", "map_", "map2_",
+            "is_shared", "resize_", "resize_as_", "set_", "__cuda_array_interface__", "to_sparse", "is_set_to", "pin_memory"),
+    *_named(torch, "save", "resize_as_"),
+)(_data_dependent("the memory of a tensor is needed, and exists only when the program runs.",
+                  "do this outside the compiled function"))  # fmt: skip
+special(
+    *_named(_T, "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "_backward_hooks"),
+    torch.autograd.backward,
+    torch.autograd.grad,
+)(_data_dependent("autograd is driven from inside the compiled function.", "call it outside the compiled function"))
+
+
+# ---------------------------------------------------------------------- devices
+
+
+def _info(builder: GraphBuilder, tensor: Any) -> TensorInfo:
+    return builder.state.tensor_info(tensor)
+
+
+@special(_getter("device"))
+def _device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> torch.device:
+    return _info(builder, args[0]).device
+
+
+def _is_device(kind: str) -> Special:
+    return lambda builder, func, args, kwargs: _info(builder, args[0]).device.type == kind
+
+
+for _kind in ("cuda", "cpu", "meta", "xpu", "mps", "ipu", "xla", "hpu", "mtia", "maia", "vulkan", "ort"):
+    if hasattr(_T, f"is_{_kind}"):
+        SPECIAL[_getter(f"is_{_kind}")] = _is_device(_kind)
+
+
+@special(_T.get_device, torch.get_device)
+def _get_device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> int:
+    device = _info(builder, args[0]).device
+    return -1 if device.type == "cpu" else device.index or 0
+
+
+@special(_T.is_pinned)
+def _is_pinned(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
+    if _info(builder, args[0]).device.type == "cpu" and torch.cuda.is_available():
+        raise errors.graph_break(
+            kind="data-dependent value", context="is_pinned", explanation="Whether memory is pinned is known at run time only."
+        )
+    return False
+
+
+def _target_device(value: Any) -> torch.device | None:
+    if isinstance(value, torch.device):
+        return metadata.indexed(value)
+    if isinstance(value, str):
+        return metadata.indexed(value)
+    if type(value) is int:
+        return torch.device("cuda", value)
+    return None
+
+
+@special(_T.to)
+def _to(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    self = args[0]
+    info = _info(builder, self)
+    device = info.device
+    meta_args = list(args)
+    meta_kwargs = dict(kwargs)
+    if kwargs.get("device") is not None:
+        device = _target_device(kwargs["device"]) or device
+        meta_kwargs["device"] = _META
+    elif len(args) > 1:
+        other = args[1]
+        if isinstance(other, _T):
+            device = _info(builder, other).device
+        elif not isinstance(other, torch.dtype):
+            found = _target_device(other)
+            if found is not None:
+                device, meta_args[1] = found, _META
+    if device == info.device:
+        return builder.record(
+            func, args, kwargs, device=device, meta_args=tuple(meta_args), meta_kwargs=meta_kwargs
+        )
+    meta_kwargs["copy"] = True
+    return _moved(builder, func, args, kwargs, device, tuple(meta_args), meta_kwargs)
+
+
+def _moved(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, device: torch.device, meta_args: Any, meta_kwargs: Any) -> Any:
+    meta_kwargs.pop("non_blocking", None)
+    return builder.record(func, args, kwargs, device=device, meta_args=meta_args, meta_kwargs=meta_kwargs)
+
+
+@special(*_named(_T, "cuda", "cpu"))
+def _to_kind(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    info = _info(builder, args[0])
+    if func.__name__ == "cpu":
+        device = torch.device("cpu")
+    else:
+        wanted = args[1] if len(args) > 1 else kwargs.get("device")
+        device = metadata.indexed("cuda") if wanted is None else _target_device(wanted) or metadata.indexed("cuda")
+    target = (args[0],) if device == info.device else (args[0], _META)
+    new_args: tuple[Any, ...] = (args[0], device, *args[2:])
+    kwargs = {k: v for k, v in kwargs.items() if k != "device"}
+    meta_kwargs: dict[str, Any] = dict(kwargs) if device == info.device else {"copy": True}
+    if device == info.device:
+        return args[0]
+    return builder.record(_T.to, new_args, kwargs, device=device, meta_args=target, meta_kwargs=meta_kwargs)
+
+
+@special(_T.type)
+def _type(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    info = _info(builder, args[0])
+    if len(args) == 1 and not kwargs:
+        real = torch.empty(0, dtype=args[0].dtype, device=info.device if info.device.type == "cpu" else "cpu")
+        name = real.type()
+        return name if info.device.type == "cpu" else name.replace("torch.", f"torch.{info.device.type}.")
+    wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if isinstance(wanted, torch.dtype):
+        return builder.call(_T.to, (args[0], wanted), {})
+    raise errors.graph_break(
+        kind="legacy tensor type", context=repr(wanted), explanation="Tensor.type() with a type name changes device and dtype.",
+        hints=("use Tensor.to(dtype)",),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- attributes that belong to autograd
+
+
+@special(_getter("grad"))
+def _grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    info = _info(builder, args[0])
+    if info.source is None or info.real is None:
+        return None
+    return builder.state.load_source(AttrSource(info.source, "grad"), info.real.grad)
+
+
+@special(_getter("grad_fn"))
+def _grad_fn(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    info = _info(builder, args[0])
+    if info.source is not None and info.real is not None and info.real.grad_fn is None:
+        builder.state.guard(AttrSource(info.source, "grad_fn"), "is_none")
+        return None
+    if info.source is None and args[0].grad_fn is None:
+        return None
+    raise errors.graph_break(
+        kind="autograd graph inspected", context="grad_fn", explanation="The autograd graph exists only when the program runs.",
+        hints=("read grad_fn outside the compiled function",),
+    )  # fmt: skip
+
+
+@special(_getter("is_leaf"))
+def _is_leaf(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
+    info = _info(builder, args[0])
+    if info.source is not None and info.real is not None:
+        found = bool(info.real.is_leaf)
+        builder.state.guard(AttrSource(info.source, "is_leaf"), "id", found)
+        return found
+    return bool(args[0].is_leaf)
+
+
+@special(*_named(_T, "storage_offset", "_is_view", "is_shared"), _getter("_version"), _getter("output_nr"), _getter("_base"))
+def _hidden_state(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    name = getattr(getattr(func, "__self__", None), "__name__", None) or func.__name__
+    raise errors.graph_break(
+        kind="hidden tensor state", context=name, explanation=f"{name} of a tensor is known only when the program runs.",
+        hints=("read it outside the compiled function",),
+    )  # fmt: skip
+
+
+@special(*_named(_T, "requires_grad_", "detach_", "rename_", "names"))
+def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    info = _info(builder, args[0])
+    wanted = bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
+    if func is _T.requires_grad_ and args[0].requires_grad == wanted:
+        return args[0]
+    if info.source is not None or func is not _T.requires_grad_:
+        raise errors.graph_break(
+            kind="autograd state of an input changed", context=func.__name__,
+            explanation=f"{func.__name__} changes a tensor that exists outside the compiled function.",
+            hints=("do this before calling the compiled function",),
+        )  # fmt: skip
+    return _metadata_in_place(builder, func, args, kwargs)
+
+
+@special(*_named(_T, "unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_"))
+def _metadata_in_place(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """The stand-in itself changes: what was recorded before keeps a copy of the old metadata."""
+    info = _info(builder, args[0])
+    info.node.meta["example_value"] = _frozen(args[0])
+    return builder.record(func, args, kwargs)
+
+
+def _frozen(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META).requires_grad_(
+        tensor.requires_grad
+    )
+
+
+# ---------------------------------------------------------------------- iteration, indexing, construction
+
+
+@special(_T.__iter__)
+def _iter(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    if args[0].dim() == 0:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter(builder.call(_T.unbind, (args[0], 0), {}))
+
+
+def _has_boolean_index(index: Any) -> bool:
+    items = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(i, _T) and i.dtype in (torch.bool, torch.uint8) for i in items)
+
+
+@special(_T.__getitem__)
+def _getitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    if _has_boolean_index(args[1]):
+        raise errors.graph_break(
+            kind="dynamic output shape", context="boolean mask index",
+            explanation="The size of x[mask] depends on how many elements the mask selects (data-dependent).",
+            hints=("use torch.where(mask, x, other), which keeps the shape",),
+        )  # fmt: skip
+    _break_on_tensor_slices(args[1])
+    return NotImplemented
+
+
+@special(_T.__setitem__)
+def _setitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    _break_on_tensor_slices(args[1])
+    self, index, value = args
+    if _has_boolean_index(index):
+        if isinstance(value, _T) and value.dim() > 0:
+            return _masked_setitem(builder, self, index, value)
+        builder.record(func, args, kwargs, meta_args=(self, (Ellipsis,), 0))
+        return None
+    if isinstance(value, _T) and value.dim() == 0 and value.dtype is not self.dtype:
+        builder.record(func, args, kwargs, meta_args=(self, index, value.to(self.dtype)))
+        return None
+    return NotImplemented
+
+
+def _masked_setitem(builder: GraphBuilder, self: Any, index: Any, value: Any) -> None:
+    """`x[mask] = values`: its node is recorded as it is; metadata do not change."""
+    builder.record(_T.__setitem__, (self, index, value), {}, meta_args=(self, (Ellipsis,), 0))
+
+
+def _break_on_tensor_slices(index: Any) -> None:
+    for item in index if isinstance(index, tuple) else (index,):
+        if isinstance(item, slice) and any(isinstance(part, _T) for part in (item.start, item.stop, item.step)):
+            raise errors.graph_break(
+                kind="dynamic output shape", context="slice with tensor bounds",
+                explanation="The bounds of a slice are tensors: the size of the result is data-dependent.",
+                hints=("use integers as bounds, or torch.narrow_copy outside the compiled function",),
+            )  # fmt: skip
+
+
+@special(torch.where)
+def _where(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    if len(args) + len(kwargs) == 1:
+        raise errors.graph_break(
+            kind="dynamic output shape", context="torch.where(condition)",
+            explanation="torch.where with one argument returns as many indices as there are true values (data-dependent).",
+            hints=("use torch.where(condition, x, y), which keeps the shape",),
+        )  # fmt: skip
+    return NotImplemented
+
+
+@special(*_named(torch, "repeat_interleave"), *_named(_T, "repeat_interleave"))
+def _repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0])
+    if isinstance(repeats, _T) and kwargs.get("output_size") is None:
+        raise errors.graph_break(
+            kind="dynamic output shape", context="repeat_interleave",
+            explanation="The size of repeat_interleave with a tensor of repeats is data-dependent.",
+            hints=("pass output_size=...",),
+        )  # fmt: skip
+    return NotImplemented
+
+
+@special(torch.nn.functional.one_hot)
+def _one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+    if classes == -1:
+        raise errors.graph_break(
+            kind="dynamic output shape", context="one_hot",
+            explanation="one_hot without num_classes looks at the largest value (data-dependent).",
+            hints=("pass num_classes=...",),
+        )  # fmt: skip
+    made = torch.empty((*args[0].shape, classes), dtype=torch.int64, device=_META)
+    return _with_result(builder, func, args, kwargs, made)
+
+
+def _with_result(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, made: Any) -> Any:
+    """Record a node whose metadata are already known."""
+    from argand.capture.tensors import _target_of
+
+    infos: list[Any] = []
+    node_args = tuple(builder._to_node(arg, infos) for arg in args)
+    node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    device = metadata.logical_device(func, infos, kwargs)
+    return builder._finish_call(_target_of(func), node_args, node_kwargs, made, device, False)
+
+
+def _holds_tensor(data: Any) -> bool:
+    if isinstance(data, _T):
+        return True
+    return isinstance(data, list | tuple) and any(_holds_tensor(item) for item in data)
+
+
+@special(*_named(torch, "tensor", "as_tensor", "asarray", "scalar_tensor"))
+def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    if isinstance(data, _T):
+        return _copy_of_tensor(builder, func, data, kwargs)
+    if _holds_tensor(data):
+        raise errors.graph_break(
+            kind="data-dependent value", context=func.__name__,
+            explanation=f"torch.{func.__name__} of a list of tensors reads their values.",
+            hints=("use torch.stack",),
+        )  # fmt: skip
+    return NotImplemented
+
+
+def _copy_of_tensor(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) -> Any:
+    target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
+    if func is torch.as_tensor:
+        return builder.call(_T.to, (data,), target) if target else data
+    if func is not torch.tensor or kwargs.get("requires_grad"):
+        raise errors.graph_break(
+            kind="tensor constructor", context=func.__name__, explanation=f"torch.{func.__name__} of a tensor is not captured."
+        )
+    made = builder.call(_T.clone, (builder.call(_T.detach, (data,), {}),), {})
+    return builder.call(_T.to, (made,), target) if target else made
+
+
+@special(*_named(_T, "new_tensor"))
+def _new_tensor(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    if isinstance(args[1], _T) or _holds_tensor(args[1]):
+        raise errors.graph_break(
+            kind="tensor constructor", context="new_tensor", explanation="new_tensor of a tensor reads its values.",
+            hints=("use clone().detach()",),
+        )  # fmt: skip
+    return NotImplemented
+
+
+@special(*_named(torch, "from_numpy", "frombuffer", "from_file", "from_dlpack", "set_printoptions", "load"))
+def _foreign_memory(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    raise errors.graph_break(
+        kind="tensor from foreign memory", context=func.__name__,
+        explanation=f"torch.{func.__name__} makes a tensor from memory that capture cannot follow.",
+        hints=("make the tensor outside the compiled function and pass it as an argument",),
+    )  # fmt: skip

@@ -1,0 +1,443 @@
+"""The torch-level graph being recorded: stand-ins for tensors, and the mode that turns torch calls into fx nodes.
+
+A stand-in is a plain meta tensor. While `TraceMode` is active every torch function, method and tensor property arrives
+at `GraphBuilder.call`, which records a node and computes the result's metadata on the stand-ins.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+
+from argand import errors
+from argand.capture import autocast, compat, metadata
+from argand.capture.sources import Source, placeholder_name
+
+if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
+
+_Tensor = torch.Tensor
+_Parameter = torch.nn.Parameter
+
+
+@dataclass(slots=True, eq=False)
+class TensorInfo:
+    """What is known of a stand-in.
+
+    Arguments:
+        tensor: the stand-in (kept alive: the table is keyed by its id).
+        node: the fx node that computes it.
+        device: the logical device.
+        source: where it comes from, for a graph input; None for a result.
+        real: the real tensor, for a graph input.
+    """
+
+    tensor: torch.Tensor
+    node: fx.Node
+    device: torch.device
+    source: Source | None = None
+    real: torch.Tensor | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Target:
+    """How calls of one torch function are recorded.
+
+    Arguments:
+        op: "call_function" or "call_method".
+        target: the function, or the method's name.
+        swap: a reflected operator: the two arguments change places.
+        mutates: writes to its first argument (or to `out`).
+        keep: stays in the graph although nobody uses its result (random numbers, unknown effects).
+        attribute: for a property, its name.
+    """
+
+    op: str
+    target: Any
+    swap: bool = False
+    mutates: bool = False
+    keep: bool = False
+    attribute: str = ""
+
+
+_BINARY = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv, "div": operator.truediv,
+    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "matmul": operator.matmul,
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor, "lshift": operator.lshift, "rshift": operator.rshift,
+}  # fmt: skip
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+_UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": operator.abs}
+_RANDOM = frozenset(
+    "dropout alpha_dropout feature_alpha_dropout feature_dropout dropout1d dropout2d dropout3d native_dropout rand randn "
+    "randint randperm rand_like randn_like randint_like normal bernoulli multinomial poisson binomial rrelu "
+    "gumbel_softmax fractional_max_pool2d fractional_max_pool3d scaled_dot_product_attention multi_head_attention_forward "
+    "rnn_tanh rnn_relu lstm gru _assert_async _assert_tensor_metadata".split()
+)
+
+
+def _operator_table() -> dict[Any, Target]:
+    table: dict[Any, Target] = {}
+    for name, fn in _BINARY.items():
+        for prefix in ("", "r", "i"):
+            method = getattr(_Tensor, f"__{prefix}{name}__", None)
+            if method is None:
+                continue
+            inplace = getattr(operator, f"i{'truediv' if name == 'div' else name}")
+            table[method] = Target("call_function", inplace if prefix == "i" else fn, prefix == "r", prefix == "i")
+    for name in _COMPARE:
+        table[getattr(_Tensor, f"__{name}__")] = Target("call_function", getattr(operator, name))
+    for name, fn in _UNARY.items():
+        table[getattr(_Tensor, f"__{name}__")] = Target("call_function", fn)
+    table[_Tensor.__getitem__] = Target("call_function", operator.getitem)
+    table[_Tensor.__setitem__] = Target("call_function", operator.setitem, mutates=True)
+    return table
+
+
+_TARGETS: dict[Any, Target] = _operator_table()
+
+
+@functools.lru_cache(maxsize=8192)
+def _target_of(func: Any) -> Target:
+    known = _TARGETS.get(func)
+    if known is not None:
+        return known
+    name = getattr(func, "__name__", "")
+    if isinstance(func, types.MethodWrapperType):
+        owner = getattr(func, "__self__", None)
+        return Target("call_function", getattr, attribute=_property_name(owner, name))
+    mutates = name.endswith("_") and not name.endswith("__")
+    keep = name in _RANDOM
+    if getattr(_Tensor, name, None) is func:
+        return Target("call_method", name, False, mutates, keep)
+    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        mutates, keep = compat.op_effects(func)
+    elif getattr(func, "__module__", "") and not str(func.__module__ or "torch").startswith("torch"):
+        keep = True
+    return Target("call_function", func, False, mutates, keep)
+
+
+def _property_name(owner: Any, name: str) -> str:
+    """The attribute that `descriptor.__get__` reads."""
+    if name != "__get__":
+        raise errors.graph_break(
+            kind="tensor attribute assignment",
+            context=f"{getattr(owner, '__name__', owner)}",
+            explanation=f"Setting tensor.{getattr(owner, '__name__', '?')} cannot be captured.",
+            hints=("set tensor attributes outside the compiled function",),
+        )
+    return str(owner.__name__)
+
+
+class GraphBuilder:
+    """Records torch calls into an `fx.Graph`. One per capture attempt.
+
+    Fields:
+        graph: the graph; `finish` adds its output.
+        tensors: id of a stand-in -> TensorInfo.
+        inputs: infos of the placeholders, in their order.
+        constants: attribute name -> real tensor that the graph holds.
+    """
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.tensors: dict[int, TensorInfo] = {}
+        self.inputs: list[TensorInfo] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.kept: set[fx.Node] = set()
+        self.mutated: dict[int, TensorInfo] = {}
+        self.calls = 0
+        self.state: CaptureState = None  # type: ignore[assignment]
+
+    # ---------------------------------------------------------------- inputs
+
+    def new_input(self, source: Source, real: torch.Tensor) -> torch.Tensor:
+        """A placeholder for a tensor that existed before the frame; returns its stand-in."""
+        stand_in = metadata.stand_in(real)
+        node = self.graph.placeholder(placeholder_name(source))
+        node.meta["example_value"] = stand_in
+        node.meta["source"] = source
+        info = TensorInfo(stand_in, node, real.device, source, real)
+        self.tensors[id(stand_in)] = info
+        self.inputs.append(info)
+        return stand_in
+
+    def constant(self, real: torch.Tensor) -> torch.Tensor:
+        """A tensor that the graph itself holds (`get_attr`)."""
+        name = f"_tensor_constant{len(self.constants)}"
+        self.constants[name] = real
+        node = self.graph.create_node("get_attr", name, (), {})
+        return self.register(metadata.stand_in(real), node, real.device)
+
+    def register(self, tensor: torch.Tensor, node: fx.Node, device: torch.device) -> torch.Tensor:
+        """Make `tensor` the stand-in of `node`'s value."""
+        node.meta["example_value"] = tensor
+        self.tensors[id(tensor)] = TensorInfo(tensor, node, device)
+        return tensor
+
+    # ---------------------------------------------------------------- calls
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a torch call and return its result: stand-ins for tensors, real values for everything else.
+
+        Raises:
+            GraphBreak: the call cannot be part of a graph.
+        """
+        from argand.capture.tensor_methods import CONSTANTS, SPECIAL
+
+        if func in CONSTANTS:
+            return func(*args, **kwargs)
+        special = SPECIAL.get(func)
+        if special is not None:
+            result = special(self, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return self.record(func, args, kwargs)
+
+    def record(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        device: torch.device | None = None,
+        meta_args: tuple[Any, ...] | None = None,
+        meta_kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """The general case of `call`.
+
+        Arguments:
+            func, args, kwargs: the user's call.
+            device: logical device of the results; default: that of the tensor arguments, or the call's `device`.
+            meta_args, meta_kwargs: arguments for computing metadata, where they differ.
+        """
+        infos: list[TensorInfo] = []
+        node_args = tuple([self._to_node(arg, infos) for arg in args])
+        node_kwargs = {key: self._to_node(value, infos) for key, value in kwargs.items()} if kwargs else {}
+        if device is None:
+            device = metadata.logical_device(func, infos, kwargs)
+        target = _target_of(func)
+        writes = target.mutates or "out" in kwargs
+        if writes:
+            self._note_mutation(args, kwargs)
+        first = infos[0].tensor if infos else None
+        before = metadata.version(first)
+        if autocast.active():
+            made = autocast.compute(self, func, args if meta_args is None else meta_args, kwargs, infos, device)
+        else:
+            made = metadata.compute(
+                func, args if meta_args is None else meta_args, kwargs if meta_kwargs is None else meta_kwargs, infos
+            )
+        if made is first and first is not None and not writes:
+            if before is not None and metadata.version(first) == before:
+                return made  # the very same tensor came back untouched: no operation took place
+            writes = True
+            self._note_mutation((first,), {})
+        elif not writes and before is not None and metadata.version(first) != before:
+            writes = True
+            self._note_mutation((first,), {})
+        return self._finish_call(target, node_args, node_kwargs, made, device, writes)
+
+    def _finish_call(
+        self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, device: torch.device, writes: bool
+    ) -> Any:
+        if made.__class__ is not _Tensor and not _has_tensor(made):
+            if made is not None and not writes and not target.keep:
+                return made
+        if target.attribute:
+            args = (args[0], target.attribute)
+        elif target.swap:
+            args = (args[1], args[0])
+        node = compat.new_node(self.graph, target.op, target.target, args, kwargs)
+        self._annotate(node)
+        self.calls += 1
+        if writes or target.keep or made is None:
+            self.kept.add(node)
+        return self._wrap(made, node, device)
+
+    def _wrap(self, made: Any, node: fx.Node, device: torch.device) -> Any:
+        if isinstance(made, _Tensor):
+            known = self.tensors.get(id(made))
+            if known is not None:
+                node.meta["example_value"] = made
+                return made
+            return self.register(made, node, device)
+        if isinstance(made, tuple | list) and not isinstance(made, torch.Size):
+            node.meta["example_value"] = made
+            items = []
+            for i, item in enumerate(made):
+                if isinstance(item, _Tensor) or isinstance(item, tuple | list):
+                    if isinstance(item, _Tensor) and id(item) in self.tensors:
+                        items.append(item)
+                        continue
+                    part = compat.new_node(self.graph, "call_function", operator.getitem, (node, i), {})
+                    part.meta.update({k: node.meta[k] for k in ("stack_trace", "user_line") if k in node.meta})
+                    items.append(self._wrap(item, part, device))
+                else:
+                    items.append(item)
+            return made if all(a is b for a, b in zip(items, made)) else type(made)(items)
+        node.meta["example_value"] = made
+        return made
+
+    def _annotate(self, node: fx.Node) -> None:
+        frames = getattr(self.state.interpreter, "frames", None)
+        if frames:
+            node.meta["stack_trace"], node.meta["user_line"] = stack_trace(frames)
+
+    def _note_mutation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        written = kwargs.get("out", args[0] if args else None)
+        for item in written if isinstance(written, tuple | list) else (written,):
+            info = self.tensors.get(id(item))
+            if info is not None:
+                self.mutated[id(item)] = info
+                self._refuse_writes_to_overlapping(info)
+
+    def _refuse_writes_to_overlapping(self, info: TensorInfo) -> None:
+        """Nothing to refuse yet: aliases among inputs are real at run time too, and the graph keeps its order."""
+
+    def _to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
+        cls = value.__class__
+        if cls is _Tensor or cls is _Parameter:
+            info = self.tensors.get(id(value))
+            if info is None:
+                raise _leak(value)
+            infos.append(info)
+            return info.node
+        if cls in _PLAIN:
+            return value
+        if cls is tuple or cls is torch.Size:
+            return tuple([self._to_node(item, infos) for item in value])
+        if cls is list:
+            return [self._to_node(item, infos) for item in value]
+        if cls is dict:
+            return {key: self._to_node(item, infos) for key, item in value.items()}
+        if cls is slice:
+            return slice(
+                self._to_node(value.start, infos), self._to_node(value.stop, infos), self._to_node(value.step, infos)
+            )
+        return self._odd_to_node(value, infos)
+
+    def _odd_to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
+        if isinstance(value, tuple):
+            return tuple([self._to_node(item, infos) for item in tuple.__iter__(value)])
+        if isinstance(value, list):
+            return [self._to_node(item, infos) for item in list.__iter__(value)]
+        for base in (bool, int, float, str):
+            if isinstance(value, base):
+                return base(value)
+        if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+            return value.item()
+        if isinstance(value, _Tensor):
+            raise _leak(value)
+        raise errors.graph_break(
+            kind="unsupported argument of a torch call",
+            context=f"{type(value).__module__}.{type(value).__qualname__}",
+            explanation=f"A {type(value).__name__} object was passed to a torch function; graphs hold tensors and plain values.",
+            hints=("convert it to a tensor or a number outside the compiled function",),
+        )
+
+    # ---------------------------------------------------------------- the end
+
+    def finish(self, outputs: list[torch.Tensor]) -> fx.GraphModule:
+        """Add the output node, drop what nobody needs, and make the module.
+
+        Arguments:
+            outputs: stand-ins to return, in order.
+        """
+        graph = self.graph
+        graph.output(tuple(self.tensors[id(t)].node for t in outputs))
+        self._drop_dead()
+        self._placeholders_first()
+        module = fx.GraphModule(self.constants, graph)
+        return module
+
+    def _drop_dead(self) -> None:
+        for node in reversed(list(self.graph.nodes)):
+            if node.op in ("call_function", "call_method", "get_attr") and not node.users and node not in self.kept:
+                self.graph.erase_node(node)
+        dead = [info for info in self.inputs if not info.node.users]
+        for info in dead:
+            self.graph.erase_node(info.node)
+        if dead:
+            gone = {id(info) for info in dead}
+            self.inputs = [info for info in self.inputs if id(info) not in gone]
+
+    def _placeholders_first(self) -> None:
+        anchor: fx.Node | None = None
+        moving = False
+        for node in list(self.graph.nodes):
+            if node.op != "placeholder":
+                moving = True
+                continue
+            if moving and anchor is not None:
+                anchor.append(node)
+            elif moving:
+                next(iter(self.graph.nodes)).prepend(node)
+            anchor = node
+
+    @property
+    def op_count(self) -> int:
+        """Call nodes, including those that hold a result nobody uses yet."""
+        return self.calls
+
+
+_PLAIN: frozenset[type] = frozenset(
+    {int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
+     type(...), range, bytes}
+)  # fmt: skip
+
+
+def _has_tensor(made: Any) -> bool:
+    if isinstance(made, _Tensor):
+        return True
+    if isinstance(made, tuple | list) and not isinstance(made, torch.Size):
+        return any(_has_tensor(item) for item in made)
+    return False
+
+
+def _leak(value: torch.Tensor) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="unknown tensor",
+        context=f"{type(value).__name__}{tuple(value.shape)} on {value.device}",
+        explanation="A tensor that capture did not see being made reached a torch function.",
+        hints=("make the tensor inside the compiled function with a torch function, or pass it as an argument",),
+    )
+
+
+@functools.lru_cache(maxsize=16384)
+def _frame_text(code: types.CodeType, lineno: int) -> tuple[str, str]:
+    from argand.capture.state import user_line
+
+    line = user_line(code, lineno)
+    text = f'  File "{line.filename}", line {line.lineno}, in {line.function}\n'
+    if line.text:
+        text += f"    {line.text}\n"
+    short = f"{line.filename}:{line.lineno} in {line.function}"
+    return text, f"{short}: {line.text}" if line.text else short
+
+
+def stack_trace(frames: list[Any]) -> tuple[str, str]:
+    """(stack as a traceback prints it, innermost line as "file:line in function: text") of interpreter frames."""
+    shown = [_frame_text(frame.code, frame.lineno) for frame in frames if not getattr(frame, "quiet", False)]
+    if not shown:
+        return "", ""
+    return "".join([text for text, _ in shown]), shown[-1][1]
+
+
+class TraceMode(TorchFunctionMode):
+    """Sends every torch function to a `GraphBuilder` while it is active."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        super().__init__()
+        self.builder = builder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.builder.call(func, args, kwargs or {})
+
+

@@ -1,0 +1,184 @@
+"""What a stage's statements depend on, and at which loop each belongs.
+
+In: a `schedule.kernel.Stage`. Out: `StageFacts`: the loop variables that each statement depends on (through arguments, indices,
+`indirect` results and masks), and whether it comes after the reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from argand.graph.expr import Const, Expr, Mod, Sym, Var, as_int, coefficient, evaluate, free_symbols, free_vars
+from argand.lower.ir import LoopBlock, LoopBody, Value
+
+Deps = frozenset[Var]
+_HINT = 256  # iterations assumed of a loop whose size is known only at run time
+
+
+@dataclass(slots=True)
+class StageFacts:
+    """Facts about one stage.
+
+    Arguments:
+        deps: the loop variables that each value depends on. For a value after the reductions: every pointwise variable.
+        after: values that depend on a reduction's result; they run once per point.
+        indirect: variable of an `indirect` statement -> that statement.
+        reductions: the reduction statements, in order.
+    """
+
+    body: LoopBody
+    deps: dict[Value, Deps] = field(default_factory=dict)
+    after: set[Value] = field(default_factory=set)
+    indirect: dict[Var, Value] = field(default_factory=dict)
+    reductions: list[Value] = field(default_factory=list)
+    statements: list[Value] = field(default_factory=list)
+
+    def index_deps(self, index: Expr) -> Deps:
+        """The loop variables that an index expression depends on."""
+        found: set[Var] = set()
+        for var in free_vars(index):
+            source = self.indirect.get(var)
+            if source is None:
+                found.add(var)
+            else:
+                found |= self.deps[source]
+        return frozenset(found)
+
+
+def analyse(body: LoopBody) -> StageFacts:
+    """Find the facts of one stage's body."""
+    facts = StageFacts(body)
+    point = frozenset(body.vars)
+    everything = point | frozenset(body.reduction_vars)
+    _visit(facts, body.statements, frozenset(), point, everything)
+    facts.statements = list(body.statements)
+    return facts
+
+
+def _visit(facts: StageFacts, statements: Iterable[Value], mask: Deps, point: Deps, everything: Deps) -> None:
+    for value in statements:
+        deps: set[Var] = set(mask)
+        after = False
+        if value.op == "masked":
+            condition, block = value.args[0], value.args[1]
+            inner = mask | facts.deps[condition]
+            _visit(facts, block.statements, inner, point, everything)
+        for arg in _operands(value):
+            if isinstance(arg, Value):
+                deps |= facts.deps[arg]
+                after = after or arg in facts.after
+            else:
+                deps |= facts.index_deps(arg)
+                after = after or any(facts.indirect[v] in facts.after for v in free_vars(arg) if v in facts.indirect)
+        if value.op == "reduction":
+            facts.reductions.append(value)
+            deps, after = set(point), True
+        elif after:
+            deps = set(point) | (deps - everything)
+        elif value.op == "store" and value.args[3] == "add":
+            deps = set(everything if deps - point else point)
+        facts.deps[value] = frozenset(deps)
+        if after:
+            facts.after.add(value)
+        if value.op == "indirect":
+            facts.indirect[Var(f"i{value.id}")] = value
+
+
+def _operands(value: Value) -> list[Value | Expr]:
+    """Values and index expressions that a statement reads (a block's result stands for the block)."""
+    found: list[Value | Expr] = []
+    for arg in value.args:
+        if isinstance(arg, (Value, Expr)):
+            found.append(arg)
+        elif isinstance(arg, LoopBlock):
+            found.append(arg.result)
+            found.extend(arg.statements)
+    return found
+
+
+def flatten(statements: Iterable[Value]) -> list[Value]:
+    """All statements, those inside `masked` blocks included."""
+    found: list[Value] = []
+    for value in statements:
+        for arg in value.args:
+            if isinstance(arg, LoopBlock):
+                found.extend(flatten(arg.statements))
+        found.append(value)
+    return found
+
+
+def hint(size: Expr) -> int:
+    """The loop size, or a guess when it is a symbol."""
+    known = as_int(size)
+    if known is not None:
+        return known
+    env = {symbol.name: max(_HINT, symbol.minimum or 0) for symbol in free_symbols(size)}
+    return max(int(evaluate(size, env)), 1)
+
+
+def lane_stride(facts: StageFacts, index: Expr, var: Var, lanes: int) -> Expr | None:
+    """How far apart in memory neighbouring lanes of `var` are; None when it is not one distance.
+
+    `x // c` and `x % c` count as linear when a vector, which starts at a multiple of `lanes`, never crosses a multiple of c.
+    """
+    for other in free_vars(index):
+        source = facts.indirect.get(other)
+        if source is not None and var in facts.deps[source]:
+            return None
+    found = coefficient(index, var)
+    if found is not None or not index.has_divmod or lanes == 1:
+        return found
+    return _piecewise_stride(index, var, lanes)
+
+
+def _piecewise_stride(index: Expr, var: Var, lanes: int) -> Expr | None:
+    total: Expr = Const(0)
+    for monomial, scale in index.poly:
+        holders = [atom for atom in monomial if var in atom.free]
+        if not holders:
+            continue
+        if len(holders) > 1:
+            return None
+        atom = holders[0]
+        step = Const(1) if atom is var else _divmod_stride(atom, var, lanes)
+        if step is None:
+            return None
+        rest: Expr = Const(scale)
+        for other in monomial:
+            if other is not atom:
+                rest = rest * other
+        total = total + rest * step
+    return total
+
+
+def _divmod_stride(atom: Expr, var: Var, lanes: int) -> Expr | None:
+    """Stride of `left // right` (0) or `left % right` (that of left) within an aligned vector."""
+    left, right = atom.args
+    divisor = as_int(right)
+    if divisor is None or divisor % lanes or coefficient(left, var) != 1:
+        return None
+    for monomial, scale in left.poly:
+        if monomial == (var,):
+            continue
+        if scale % lanes:
+            return None  # the vector may start in the middle of a block
+    return Const(1) if isinstance(atom, Mod) else Const(0)
+
+
+def separates(facts: StageFacts, index: Expr, var: Var, size: Expr) -> bool:
+    """Whether two points that differ in `var` certainly have different values of `index`."""
+    count = as_int(size)
+    step = as_int(found) if (found := coefficient(index, var)) is not None else None
+    if count is None or not step or lane_stride(facts, index, var, 1) is None:
+        return False
+    reach = abs(step) * count
+    return all(scale % reach == 0 for monomial, scale in index.poly if monomial and monomial != (var,))
+
+
+def symbols_of(exprs: Iterable[Expr]) -> set[Sym]:
+    """Size symbols that occur in any of the expressions."""
+    found: set[Sym] = set()
+    for expr in exprs:
+        found |= free_symbols(expr)
+    return found

@@ -1,0 +1,380 @@
+"""From `KernelPlan`s to one C++ file.
+
+In: kernels, the instruction set, options. Out: `CppSource`. A kernel is `extern "C" void name(void** ptrs, const i64* ints)`: `ptrs`
+holds its inputs, its outputs, and an `int32_t*` error flag when it checks indices; `ints` holds its size symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from argand.codegen.cpp.analysis import StageFacts, analyse, flatten, hint, separates
+from argand.codegen.cpp.loops import PARTS, Parallel, StageLoops, product_text, static_points
+from argand.codegen.cpp.plan import StagePlan, lanes_for, plan_stage, sizes_of
+from argand.codegen.cpp.plan import _cost as stage_cost
+from argand.codegen.cpp.prelude import prelude
+from argand.codegen.cpp.statements import Lanes, Memory, Printer, Writer
+from argand.codegen.cpp.types import element, vector_type
+from argand.config import config
+from argand.errors import InternalError
+from argand.graph.expr import Expr, Var, as_int, to_c
+from argand.lower.ir import Buffer
+from argand.runtime.toolchain import IsaInfo
+from argand.schedule.kernel import KernelPlan, Stage
+
+STACK_BYTES = 64 << 10  # scratch beyond this is allocated
+
+
+@dataclass(frozen=True, slots=True)
+class CppOptions:
+    """What the generated code depends on besides the kernels.
+
+    Arguments:
+        simdlen: bits of a vector; -1 is the instruction set's, 0 makes scalar code.
+        threads: OpenMP threads; -1 follows torch.get_num_threads() at each call, 1 generates no parallel code.
+        min_parallel_work: scalar operations below which a kernel runs on one thread.
+    """
+
+    simdlen: int = -1
+    threads: int = -1
+    min_parallel_work: int = 32768
+
+    @staticmethod
+    def from_config() -> CppOptions:
+        """The options that `argand.config.cpp` sets."""
+        cpp = config.cpp
+        return CppOptions(int(cpp.simdlen), int(cpp.threads), int(cpp.min_parallel_work))
+
+
+@dataclass(frozen=True, slots=True)
+class CppSource:
+    """One file of kernels.
+
+    Arguments:
+        text: freestanding C++.
+        kernel_symbols: kernel name -> function name.
+        flagged: kernels whose last pointer is an `int32_t*` error flag, set to 1 by an index out of range.
+        parts: the same functions cut into files that compile at the same time; one or none when that does not pay.
+    """
+
+    text: str
+    kernel_symbols: dict[str, str]
+    flagged: frozenset[str]
+    parts: tuple[str, ...] = ()
+
+
+def generate(kernels: Sequence[KernelPlan], isa: IsaInfo, options: CppOptions | None = None) -> CppSource:
+    """One C++ file for all kernels of a graph.
+
+    Arguments:
+        kernels: in any order; names are distinct.
+        isa: what vectors the CPU has.
+        options: None takes them from `argand.config.cpp`.
+
+    Raises:
+        LoweringError: a kernel uses a dtype that generated C++ does not know.
+        InternalError: a kernel uses an op that the code generator does not know.
+    """
+    options = options or CppOptions.from_config()
+    vector_bytes = isa.vector_bytes
+    if options.simdlen >= 0:
+        vector_bytes = min(vector_bytes, options.simdlen // 8)
+    texts = []
+    flagged = set()
+    for plan in kernels:
+        made = KernelPrinter(plan, vector_bytes, options)
+        texts.append(made.text())
+        if made.checks_indices:
+            flagged.add(plan.name)
+    symbols = {plan.name: plan.name for plan in kernels}
+    text = _file(texts)
+    return CppSource(text, symbols, frozenset(flagged), _parts(texts))
+
+
+def _file(texts: Sequence[str]) -> str:
+    body = "\n".join(texts)
+    return f"{prelude(body)}\n{body}"
+
+
+def _parts(texts: list[str]) -> tuple[str, ...]:
+    """Two files of about the same length, when the whole is long enough for that to save time."""
+    total = sum(map(len, texts))
+    if len(texts) < 2 or total < 60_000:
+        return ()
+    halves: tuple[list[str], list[str]] = ([], [])
+    lengths = [0, 0]
+    for text in sorted(texts, key=len, reverse=True):
+        smaller = 0 if lengths[0] <= lengths[1] else 1
+        halves[smaller].append(text)
+        lengths[smaller] += len(text)
+    return tuple(_file(half) for half in halves)
+
+
+class KernelPrinter:
+    """Prints one kernel."""
+
+    def __init__(self, plan: KernelPlan, vector_bytes: int, options: CppOptions) -> None:
+        self.plan = plan
+        self.options = options
+        self.vector_bytes = vector_bytes
+        self.out = Writer()
+        self.facts = [analyse(stage.body) for stage in plan.stages]
+        self.checks_indices = any(
+            value.op == "indirect" for facts in self.facts for value in flatten(facts.statements)
+        )
+        self.memory = self._memory()
+        self.outer_vector: Var | None = None
+        self.outer_lanes = 1
+        self.plans = [self._plan(stage, facts) for stage, facts in zip(plan.stages, self.facts)]
+        self._consider_outer_vector()
+
+    def _plan(self, stage: Stage, facts: StageFacts) -> StagePlan:
+        own = stage.body.vars[len(stage.body.vars) - stage.inner :] if stage.inner else ()
+        return plan_stage(facts, own, self.vector_bytes)
+
+    def _memory(self) -> dict[str, Memory]:
+        plan = self.plan
+        found = {}
+        for index, name in enumerate(plan.inputs):
+            found[name] = Memory(f"in_ptr{index}", plan.buffers[name].dtype)
+        for index, name in enumerate(plan.outputs):
+            found[name] = Memory(f"out_ptr{index}", plan.buffers[name].dtype)
+        for name in plan.scratch:
+            found[name] = Memory(name, plan.buffers[name].dtype if name in plan.buffers else plan.scratch[name].dtype)
+        for name in plan.registers:
+            found[name] = Memory(name, plan.buffers[name].dtype, register=True)
+        return found
+
+    def _consider_outer_vector(self) -> None:
+        """Run lanes along the last outer loop when the stages' own loops are worse for that."""
+        plan = self.plan
+        if not plan.outer or plan.scratch or self.vector_bytes == 0:
+            return
+        var, size = plan.outer[-1]
+        lanes = min(lanes_for(f, var, self.vector_bytes, p.narrow, size) for f, p in zip(self.facts, self.plans))
+        if lanes < 2 or any(p.vector is None and _has_override(f) for f, p in zip(self.facts, self.plans)):
+            return
+        forced = []
+        for stage, facts in zip(plan.stages, self.facts):
+            own = stage.body.vars[len(stage.body.vars) - stage.inner :] if stage.inner else ()
+            made = plan_stage(facts, own, self.vector_bytes, forced=var)
+            made.lanes = lanes
+            made.cost = stage_cost(facts, made) / min(lanes, hint(size))
+            forced.append(made)
+        if sum(p.cost for p in forced) < sum(p.cost for p in self.plans):
+            self.plans = forced
+            self.outer_vector, self.outer_lanes = var, lanes
+
+    # --- printing
+
+    def text(self) -> str:
+        """The function."""
+        plan, out = self.plan, self.out
+        nodes = "; ".join(dict.fromkeys(origin.fx_node for origin in plan.origins))
+        if nodes:
+            out.line(f"// {nodes}")
+        with out.block(f'extern "C" void {plan.name}(void** ptrs, const i64* ints)'):
+            self._arguments()
+            self._guards()
+            if plan.outer:
+                self._outer_loops()
+            else:
+                self._registers()
+                self._scratch()
+                for stage, facts, made in zip(plan.stages, self.facts, self.plans):
+                    with out.block(""):
+                        self._stage(stage, facts, made, self._stage_parallel(facts, made))
+        return "\n".join(out.lines) + "\n"
+
+    def _arguments(self) -> None:
+        plan, out = self.plan, self.out
+        for index, name in enumerate((*plan.inputs, *plan.outputs)):
+            memory, buffer = self.memory[name], plan.buffers[name]
+            const = "const " if index < len(plan.inputs) else ""
+            kind = element(memory.dtype).memory
+            out.line(f"{const}{kind}* {memory.name} = ({const}{kind}*)ptrs[{index}];  // {_describe(buffer)}")
+        if self.checks_indices:
+            out.line(f"i32* error = (i32*)ptrs[{len(plan.inputs) + len(plan.outputs)}];")
+        for index, symbol in enumerate(plan.symbols):
+            out.line(f"const i64 {symbol} = ints[{index}];")
+
+    def _guards(self) -> None:
+        """Nothing can be looked up in a dimension of size 0; afterwards a bad index may become 0 safely."""
+        for facts in self.facts:
+            sizes = sizes_of(facts)
+            for value in flatten(facts.statements):
+                if value.op != "indirect" or (as_int(value.args[1]) or 0) > 0:
+                    continue
+                points = product_text(list(sizes.values()))
+                self.out.line(f"if ({to_c(value.args[1])} <= 0) {{ if ({points} > 0) *error = 1; return; }}")
+
+    def _registers(self) -> None:
+        for name in sorted(self.plan.registers):
+            dtype = self.memory[name].dtype
+            if self.outer_vector is None:
+                self.out.line(f"{element(dtype).name} {name};")
+            else:
+                self.out.line(f"{vector_type(dtype, self.outer_lanes)} {name};")
+
+    def _scratch(self) -> None:
+        fixed = 0
+        for name, buffer in self.plan.scratch.items():
+            count = 1
+            for size in buffer.size:
+                known = as_int(size)
+                count = 0 if known is None or count == 0 else count * known
+            dtype = element(self.memory[name].dtype)
+            fixed += count * dtype.size
+            if count and fixed <= STACK_BYTES:
+                self.out.line(f"alignas(64) {dtype.memory} {name}[{count}];")
+            else:
+                bytes_text = f"{dtype.size} * {product_text(buffer.size)}"
+                self.out.line(f"{dtype.memory}* {name} = ({dtype.memory}*)workspace<__COUNTER__>({bytes_text});")
+
+    def _outer_loops(self) -> None:
+        plan, out = self.plan, self.out
+        loops = [(var, size) for var, size in plan.outer if var is not self.outer_vector]
+        pragma = self._pragma(self._outer_work(), len(loops))
+        if pragma and loops:
+            out.line(pragma)
+        heads = [f"for (i64 {v.name} = 0; {v.name} < {to_c(s)}; ++{v.name})" for v, s in loops]
+        for head in heads[:-1]:
+            out.line(head)
+        with out.block(heads[-1] if heads else ""):
+            if self.outer_vector is None:
+                self._outer_body(Lanes())
+                return
+            self._outer_vector_loop(pragma if not loops else "")
+
+    def _outer_vector_loop(self, pragma: str) -> None:
+        out, var, lanes = self.out, self.outer_vector, self.outer_lanes
+        if var is None:
+            raise InternalError("no outer vector loop")
+        name = var.name
+        size = dict(self.plan.outer)[var]
+        full = Lanes(var, lanes)
+        text = to_c(size)
+        if pragma:
+            out.line(pragma)
+        with out.block(f"for (i64 {name} = 0; {name} < {text} / {lanes} * {lanes}; {name} += {lanes})"):
+            self._outer_body(full)
+        known = as_int(size)
+        if known is None or known % lanes:
+            with out.block(f"if ({text} % {lanes})"):
+                out.line(f"const i64 {name} = {text} / {lanes} * {lanes};")
+                self._outer_body(Lanes(var, lanes, f"({text} % {lanes})"))
+
+    def _outer_body(self, lanes: Lanes) -> None:
+        self._registers()
+        self._scratch()
+        for stage, facts, made in zip(self.plan.stages, self.facts, self.plans):
+            with self.out.block(""):
+                self._stage(stage, facts, made, Parallel(), lanes)
+
+    def _stage(
+        self, stage: Stage, facts: StageFacts, made: StagePlan, parallel: Parallel, lanes: Lanes | None = None
+    ) -> None:
+        printer = Printer(self.out, facts, self.memory, made.narrow, lanes or Lanes())
+        StageLoops(printer, made, facts, parallel).emit()
+
+    # --- threads
+
+    def _outer_work(self) -> tuple[float, list[Expr]]:
+        work = sum(made.work for made in self.plans)
+        return work, [size for _, size in self.plan.outer]
+
+    def _pragma(self, work: tuple[float, list[Expr]], collapse: int) -> str:
+        """The OpenMP line for loops whose every point costs `work[0]`; "" when one thread is better."""
+        each, sizes = work
+        threads = self.options.threads
+        if threads == 1 or self._unordered():
+            return ""
+        total: int | None = 1
+        for size in sizes:
+            known = as_int(size)
+            total = None if known is None or total is None else total * known
+        text = "#pragma omp parallel for"
+        if collapse > 1:
+            text += f" collapse({collapse})"
+        text += " schedule(static)"
+        if threads > 1:
+            text += f" num_threads({threads})"
+        limit = self.options.min_parallel_work
+        if total is not None:
+            return text if total * each >= limit and total > 1 else ""
+        return f"{text} if ({product_text(sizes)} >= {max(int(limit / max(each, 1.0)), 2)})"
+
+    def _unordered(self) -> bool:
+        """Whether different points may write to one place, so that threads would race."""
+        return any(_may_collide(facts) for facts in self.facts)
+
+    def _stage_parallel(self, facts: StageFacts, made: StagePlan) -> Parallel:
+        """How the loops of a stage without outer loops run on threads."""
+        scalar = [var for var in made.point if var is not made.vector]
+        vector = made.vector if made.vector in made.point else None
+        points = static_points(made, made.point)
+        each = made.work / max(points or _hinted(made, made.point), 1)
+        if _may_collide(facts):
+            return Parallel()
+        if not made.point:
+            pragma = self._pragma((1.0, [made.sizes[v] for v in made.reduce]), 1) if made.reduce else ""
+            if pragma and facts.reductions and not _stores_inside(facts):
+                return Parallel(pragma, pieces=PARTS)
+            return Parallel()
+        sizes = [made.sizes[var] for var in made.point]
+        collapse, covered = 0, 1
+        for var in scalar:
+            if covered >= 64:
+                break
+            covered *= hint(made.sizes[var])
+            collapse += 1
+        chunk = 0
+        if vector is not None and covered < 64 and collapse == len(scalar):
+            chunk = _chunk(hint(made.sizes[vector]), made.lanes, covered, each, as_int(made.sizes[vector]) is None)
+        if chunk and as_int(made.sizes[vector]) is not None and chunk >= (as_int(made.sizes[vector]) or 0):  # type: ignore[index]
+            chunk = 0
+        if not collapse and not chunk:
+            return Parallel()
+        pragma = self._pragma((each, sizes), collapse + (1 if chunk else 0))
+        return Parallel(pragma, collapse, chunk) if pragma else Parallel()
+
+
+def _chunk(size: int, lanes: int, covered: int, each: float, symbolic: bool) -> int:
+    """Elements of a piece of the vector loop: enough pieces for many threads, each of some thousand operations."""
+    least = max(int(4096 / max(each, 1.0)), 1)
+    wanted = least if symbolic else max(-(-size * covered // 64), least)
+    return max(-(-wanted // lanes) * lanes, lanes)
+
+
+def _hinted(made: StagePlan, variables: Sequence[Var]) -> int:
+    total = 1
+    for var in variables:
+        total *= hint(made.sizes[var])
+    return total
+
+
+def _stores_inside(facts: StageFacts) -> bool:
+    return any(value.op == "store" and value not in facts.after for value in facts.statements)
+
+
+def _may_collide(facts: StageFacts) -> bool:
+    """Whether two points may write to one place: a scatter, or an accumulating store."""
+    for value in facts.statements:
+        if value.op == "store" and (value.args[3] == "add" or any(v in facts.indirect for v in value.args[1].free)):
+            return True
+    return False
+
+
+def _has_override(facts: StageFacts) -> bool:
+    from argand.codegen.cpp import overrides
+
+    return any(overrides.known(v.op) and overrides.replaced(v.op) for v in flatten(facts.statements))
+
+
+def _describe(buffer: Buffer) -> str:
+    sizes = ", ".join(str(size) for size in buffer.size)
+    return f"{buffer.name}: {str(buffer.dtype).removeprefix('torch.')}[{sizes}]"
+
+
+__all__ = ["CppOptions", "CppSource", "KernelPrinter", "generate", "separates"]

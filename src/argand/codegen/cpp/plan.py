@@ -1,0 +1,225 @@
+"""Decides how a stage's loops run: their order, which one runs over vector lanes, how many lanes.
+
+In: a stage's facts. Out: a `StagePlan`. Every loop variable (and none) is tried as the vector variable; a cost model counts what is
+executed: statements at the loop where they belong, a vector at a time when contiguous, lane by lane when not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from argand.codegen.cpp import overrides
+from argand.codegen.cpp.analysis import StageFacts, flatten, hint, lane_stride
+from argand.codegen.cpp.types import element
+from argand.graph.expr import Expr, Simplifier, Var, as_int
+from argand.lower.ir import Value
+
+_MATH = {
+    name: 6.0
+    for name in "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf sin cos truediv sqrt rsqrt reciprocal".split()
+}
+_PER_LANE = frozenset(
+    "pow tan asin acos atan sinh cosh asinh acosh atanh atan2 erfc erfinv lgamma digamma fmod remainder floordiv truncdiv hypot "
+    "nextafter gcd".split()
+)
+_FREE = frozenset(("constant", "reduction"))
+
+
+@dataclass(slots=True)
+class StagePlan:
+    """How one stage runs.
+
+    Arguments:
+        point: its own pointwise loops, outermost first; the vector variable, if among them, is last.
+        reduce: reduction loops, outermost first; the vector variable, if among them, is last.
+        sizes: of every loop variable, the kernel's outer ones included.
+        vector: the variable that runs over lanes; None for scalar code.
+        lanes: how many.
+        narrow: int64 values that are computed in 32 bits.
+        cost: estimated work, in vector operations, of one outer point.
+        work: scalar operations of one outer point.
+    """
+
+    point: tuple[Var, ...]
+    reduce: tuple[Var, ...]
+    sizes: dict[Var, Expr]
+    vector: Var | None
+    lanes: int
+    narrow: set[Value] = field(default_factory=set)
+    cost: float = 0.0
+    work: float = 0.0
+
+    @property
+    def horizontal(self) -> bool:
+        """Whether lanes run along a reduction."""
+        return self.vector in self.reduce
+
+
+def sizes_of(facts: StageFacts) -> dict[Var, Expr]:
+    """Size of every loop variable of the stage."""
+    body = facts.body
+    return {**dict(zip(body.vars, body.sizes)), **dict(zip(body.reduction_vars, body.reduction_sizes))}
+
+
+def plan_stage(facts: StageFacts, own: Sequence[Var], vector_bytes: int, forced: Var | None = None) -> StagePlan:
+    """Choose how a stage runs.
+
+    Arguments:
+        own: the stage's own pointwise variables.
+        vector_bytes: width of a vector register; 0 makes scalar code.
+        forced: a variable of an outer loop that already runs over lanes.
+    """
+    sizes = sizes_of(facts)
+    narrow = _narrow(facts, sizes)
+    reduce = tuple(facts.body.reduction_vars)
+    scalar = StagePlan(tuple(own), reduce, sizes, None, 1, narrow)
+    scalar.cost = scalar.work = _cost(facts, scalar)
+    if forced is not None:
+        return _forced(facts, scalar, forced, vector_bytes)
+    if vector_bytes == 0 or any(overrides.replaced(v.op) for v in flatten(facts.statements) if overrides.known(v.op)):
+        return scalar
+    best = scalar
+    pinned = _order_matters(facts)
+    for var in dict.fromkeys((*own[-1:], *reduce[-1:], *own, *reduce)):
+        if pinned and var in own[:-1]:
+            continue
+        candidate = _candidate(facts, scalar, var, vector_bytes)
+        if candidate is not None and candidate.cost < best.cost:
+            best = candidate
+    return best
+
+
+def _order_matters(facts: StageFacts) -> bool:
+    """Whether points may write to one place: then their order is kept."""
+    for value in facts.statements:
+        if value.op == "store" and (value.args[3] == "add" or any(v in facts.indirect for v in value.args[1].free)):
+            return True
+    return False
+
+
+def _candidate(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int) -> StagePlan | None:
+    lanes = lanes_for(facts, var, vector_bytes, scalar.narrow, scalar.sizes[var])
+    if lanes < 2:
+        return None
+    point = tuple(v for v in scalar.point if v is not var) + ((var,) if var in scalar.point else ())
+    reduce = tuple(v for v in scalar.reduce if v is not var) + ((var,) if var in scalar.reduce else ())
+    plan = StagePlan(point, reduce, scalar.sizes, var, lanes, scalar.narrow, work=scalar.work)
+    plan.cost = _cost(facts, plan)
+    return plan
+
+
+def _forced(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int) -> StagePlan:
+    """All of the stage runs inside a vector loop over an outer variable; the kernel decides how many lanes."""
+    return StagePlan(scalar.point, scalar.reduce, scalar.sizes, var, 0, scalar.narrow, scalar.cost, scalar.work)
+
+
+def lanes_for(facts: StageFacts, var: Var, vector_bytes: int, narrow: set[Value], size: Expr) -> int:
+    """Lanes such that no vector is wider than a register; fewer when the loop is shorter, 1 when it is much shorter."""
+    widest = 1
+    for value in flatten(facts.statements):
+        if value.op in ("constant",) or var not in facts.deps[value]:
+            continue
+        if value.op == "indirect":
+            widest = max(widest, 8)
+        dtype = torch.int32 if value in narrow else value.dtype
+        widest = max(widest, element(dtype).size)
+    for value in facts.reductions:  # lanes along a reduction: its argument is a vector
+        argument = value.args[1]
+        widest = max(widest, element(torch.int32 if argument in narrow else argument.dtype).size)
+    lanes = max(vector_bytes // widest, 1)
+    known = as_int(size)
+    if known is not None:
+        while lanes > known and lanes > 2 and lanes // 2 >= known:
+            lanes //= 2
+        if lanes * widest < 8:
+            return 1
+    return lanes
+
+
+def _narrow(facts: StageFacts, sizes: dict[Var, Expr]) -> set[Value]:
+    """int64 values made from index expressions and constants whose bounds prove that 32 bits hold them."""
+    simplifier = Simplifier(sizes)
+    found: set[Value] = set()
+    limits: dict[Value, tuple[int, int]] = {}
+    for value in flatten(facts.statements):
+        if value.dtype is not torch.int64:
+            continue
+        span = _bounds(value, simplifier, limits)
+        if span is not None and -(1 << 31) <= span[0] and span[1] < 1 << 31:
+            limits[value] = span
+            if value.op != "constant":
+                found.add(value)
+    return found
+
+
+def _bounds(
+    value: Value, simplifier: Simplifier, limits: dict[Value, tuple[int, int]]
+) -> tuple[int, int] | None:
+    if value.op == "constant":
+        return int(value.args[0]), int(value.args[0])
+    if value.op == "index_expr":
+        low, high = simplifier.bounds(value.args[0])
+        return None if low is None or high is None else (low, high)
+    if value.op not in ("add", "sub", "mul", "maximum", "minimum", "where"):
+        return None
+    args = [limits.get(arg) for arg in value.args[-2:]]
+    if args[0] is None or args[1] is None:
+        return None
+    (a, b), (c, d) = args[0], args[1]
+    if value.op == "add":
+        return a + c, b + d
+    if value.op == "sub":
+        return a - d, b - c
+    if value.op == "mul":
+        corners = (a * c, a * d, b * c, b * d)
+        return min(corners), max(corners)
+    return min(a, c), max(b, d)
+
+
+def _cost(facts: StageFacts, plan: StagePlan) -> float:
+    """Estimated work of one outer point."""
+    order = [*plan.point, *plan.reduce]
+    times = [1.0]
+    for var in order:
+        count = float(hint(plan.sizes[var]))
+        if var is plan.vector:
+            count = float(-(-int(count) // plan.lanes))
+        times.append(times[-1] * count)
+    position = {var: index + 1 for index, var in enumerate(order)}
+    total = sum(times[1:])  # loop overhead
+    innermost = len(order)
+    for value in flatten(facts.statements):
+        if value.op in _FREE:
+            continue
+        depends = [position[var] for var in facts.deps[value] if var in position]
+        level = max(depends, default=0)
+        if value in facts.after:
+            level = len(plan.point)
+        total += times[level] * _unit(facts, value, plan)
+    for value in facts.reductions:
+        total += times[innermost] * (2.0 if value.args[0] in ("argmax", "argmin") else 1.0)
+        if plan.horizontal:
+            total += times[len(plan.point)] * 12.0
+    return total
+
+
+def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
+    """Cost of one execution of a statement."""
+    vector = plan.vector is not None and plan.vector in facts.deps[value]
+    lanes = float(plan.lanes) if vector else 1.0
+    if value.op in ("load", "store"):
+        if not vector:
+            return 1.0
+        assert plan.vector is not None
+        stride = lane_stride(facts, value.args[1], plan.vector, plan.lanes)
+        wide = 1.0 if stride == 1 else 0.5 if stride == 0 and value.op == "load" else 1.5 * lanes
+        return wide if value.op == "load" or stride == 1 else 2 * wide
+    if value.op == "indirect":
+        return 2.0 * lanes
+    op = overrides.canonical(value.op)
+    if op in _PER_LANE:
+        return 12.0 * lanes
+    return _MATH.get(op, 0.5)

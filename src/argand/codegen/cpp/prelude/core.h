@@ -1,0 +1,258 @@
+// Vector types are GCC vector extensions: `vec<f32, 16>` is 16 floats. A vector of booleans is a vector of signed integers whose
+// lanes are 0 or -1, of whatever width its maker had. Functions take a scalar or a vector of any width alike, and compute the
+// same bits for both.
+//@ core
+typedef signed char i8; typedef short i16; typedef int i32; typedef long long i64;
+typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32; typedef unsigned long long u64;
+typedef float f32; typedef double f64;
+#define INLINE static inline __attribute__((always_inline))
+template <class T, int N> struct vec_of { typedef T type __attribute__((vector_size(sizeof(T) * N))); };
+template <class T, int N> using vec = typename vec_of<T, N>::type;
+template <class T> struct strip { typedef T type; };
+template <class T> struct strip<T&> { typedef T type; };
+template <class V, class = void> struct traits { typedef V elem; static constexpr int lanes = 1; static constexpr bool vector = false; };
+template <class V> struct traits<V, decltype((void)(*(V*)0)[0])> {
+  typedef typename strip<decltype((*(V*)0)[0])>::type elem;
+  static constexpr int lanes = sizeof(V) / sizeof(elem);
+  static constexpr bool vector = true;
+};
+template <class V> using elem = typename traits<V>::elem;
+template <class A, class B> struct same { static constexpr bool value = false; };
+template <class A> struct same<A, A> { static constexpr bool value = true; };
+template <int S> struct int_of { typedef i8 type; typedef u8 utype; };
+template <> struct int_of<2> { typedef i16 type; typedef u16 utype; };
+template <> struct int_of<4> { typedef i32 type; typedef u32 utype; };
+template <> struct int_of<8> { typedef i64 type; typedef u64 utype; };
+template <class V, class E, bool = traits<V>::vector> struct rebind_of { typedef vec<E, traits<V>::lanes> type; };
+template <class V, class E> struct rebind_of<V, E, false> { typedef E type; };
+template <class V, class E> using rebind = typename rebind_of<V, E>::type;
+template <class V> using ints = rebind<V, typename int_of<sizeof(elem<V>)>::type>;
+template <class V> using uints = rebind<V, typename int_of<sizeof(elem<V>)>::utype>;
+template <class V> static constexpr bool is_float = same<elem<V>, f32>::value || same<elem<V>, f64>::value;
+// The same number in every lane; -0.0 stays -0.0.
+template <class V> INLINE V splat(elem<V> x) { if constexpr (traits<V>::vector) return x - V{}; else return x; }
+template <class M> INLINE M splat_mask(bool x) { return splat<M>(-(elem<M>)x); }
+template <class To, class V> INLINE To bits(V x) { return __builtin_bit_cast(To, x); }
+template <class To, class V> INLINE To convert(V x) {
+  if constexpr (same<To, V>::value) return x;
+  else if constexpr (traits<V>::vector) return __builtin_convertvector(x, To);
+  else return (To)x;
+}
+// a where m, b elsewhere.
+template <class M, class V> INLINE V where(M m, V a, V b) {
+  if constexpr (traits<V>::vector) return convert<ints<V>>(m) ? a : b;
+  else return m ? a : b;
+}
+template <class V, class T> INLINE V load(const T* p) { V v; __builtin_memcpy(&v, p, sizeof v); return v; }
+template <class V, class T> INLINE void store(T* p, V v) { __builtin_memcpy(p, &v, sizeof v); }
+INLINE i64 min_i64(i64 a, i64 b) { return a < b ? a : b; }
+INLINE i64 max_i64(i64 a, i64 b) { return a > b ? a : b; }
+//@ load_tail
+// The first n lanes; the others are zero and their memory is not read.
+template <class V, class T> INLINE V load_tail(const T* p, i64 n) {
+  V v = {};
+#ifdef __AVX512F__
+  const u64 m = ~0ull >> (64 - n);
+  if constexpr (sizeof(V) == 64 && sizeof(T) == 4) return (V)__builtin_ia32_loaddqusi512_mask((const i32*)p, (vec<i32, 16>)v, m);
+  else if constexpr (sizeof(V) == 64 && sizeof(T) == 8) return (V)__builtin_ia32_loaddqudi512_mask((const i64*)p, (vec<i64, 8>)v, m);
+  else
+#endif
+#if defined(__AVX512VL__) && defined(__AVX512BW__)
+  if constexpr (sizeof(V) == 32 && sizeof(T) == 4) return (V)__builtin_ia32_loaddqusi256_mask((const i32*)p, (vec<i32, 8>)v, m);
+  else if constexpr (sizeof(V) == 16 && sizeof(T) == 4) return (V)__builtin_ia32_loaddqusi128_mask((const i32*)p, (vec<i32, 4>)v, m);
+  else if constexpr (sizeof(V) == 32 && sizeof(T) == 8) return (V)__builtin_ia32_loaddqudi256_mask((const i64*)p, (vec<i64, 4>)v, m);
+  else if constexpr (sizeof(V) == 64 && sizeof(T) == 2) return (V)__builtin_ia32_loaddquhi512_mask((const i16*)p, (vec<i16, 32>)v, m);
+  else if constexpr (sizeof(V) == 32 && sizeof(T) == 2) return (V)__builtin_ia32_loaddquhi256_mask((const i16*)p, (vec<i16, 16>)v, m);
+  else if constexpr (sizeof(V) == 16 && sizeof(T) == 2) return (V)__builtin_ia32_loaddquhi128_mask((const i16*)p, (vec<i16, 8>)v, m);
+  else if constexpr (sizeof(V) == 64 && sizeof(T) == 1)
+    return (V)__builtin_ia32_loaddquqi512_mask((const char*)p, (vec<char, 64>)v, m);
+  else if constexpr (sizeof(V) == 32 && sizeof(T) == 1)
+    return (V)__builtin_ia32_loaddquqi256_mask((const char*)p, (vec<char, 32>)v, m);
+  else if constexpr (sizeof(V) == 16 && sizeof(T) == 1)
+    return (V)__builtin_ia32_loaddquqi128_mask((const char*)p, (vec<char, 16>)v, m);
+  else
+#endif
+  {
+    for (int l = 0; l < traits<V>::lanes; ++l) if (l < n) v[l] = p[l];
+    return v;
+  }
+}
+//@ store_tail
+// Stores the first n lanes only.
+template <class V, class T> INLINE void store_tail(T* p, V v, i64 n) {
+#ifdef __AVX512F__
+  const u64 m = ~0ull >> (64 - n);
+  if constexpr (sizeof(V) == 64 && sizeof(T) == 4) __builtin_ia32_storedqusi512_mask((i32*)p, (vec<i32, 16>)v, m);
+  else if constexpr (sizeof(V) == 64 && sizeof(T) == 8) __builtin_ia32_storedqudi512_mask((i64*)p, (vec<i64, 8>)v, m);
+  else
+#endif
+#if defined(__AVX512VL__) && defined(__AVX512BW__)
+  if constexpr (sizeof(V) == 32 && sizeof(T) == 4) __builtin_ia32_storedqusi256_mask((i32*)p, (vec<i32, 8>)v, m);
+  else if constexpr (sizeof(V) == 16 && sizeof(T) == 4) __builtin_ia32_storedqusi128_mask((i32*)p, (vec<i32, 4>)v, m);
+  else if constexpr (sizeof(V) == 32 && sizeof(T) == 8) __builtin_ia32_storedqudi256_mask((i64*)p, (vec<i64, 4>)v, m);
+  else if constexpr (sizeof(V) == 64 && sizeof(T) == 2) __builtin_ia32_storedquhi512_mask((i16*)p, (vec<i16, 32>)v, m);
+  else if constexpr (sizeof(V) == 32 && sizeof(T) == 2) __builtin_ia32_storedquhi256_mask((i16*)p, (vec<i16, 16>)v, m);
+  else if constexpr (sizeof(V) == 16 && sizeof(T) == 2) __builtin_ia32_storedquhi128_mask((i16*)p, (vec<i16, 8>)v, m);
+  else if constexpr (sizeof(V) == 64 && sizeof(T) == 1) __builtin_ia32_storedquqi512_mask((char*)p, (vec<char, 64>)v, m);
+  else if constexpr (sizeof(V) == 32 && sizeof(T) == 1) __builtin_ia32_storedquqi256_mask((char*)p, (vec<char, 32>)v, m);
+  else if constexpr (sizeof(V) == 16 && sizeof(T) == 1) __builtin_ia32_storedquqi128_mask((char*)p, (vec<char, 16>)v, m);
+  else
+#endif
+    for (int l = 0; l < traits<V>::lanes; ++l) if (l < n) p[l] = v[l];
+}
+//@ load_bool
+// Booleans in memory are bytes 0 or 1; in a vector they are 0 or -1.
+template <class V> INLINE V load_bool(const bool* p) { return load<V>(p) != 0; }
+//@ load_bool_tail
+template <class V> INLINE V load_bool_tail(const bool* p, i64 n) { return load_tail<V>((const i8*)p, n) != 0; }
+//@ to_bytes
+template <class M> INLINE vec<i8, traits<M>::lanes> to_bytes(M m) { return convert<vec<i8, traits<M>::lanes>>(m) & 1; }
+//@ store_bool
+template <class M> INLINE void store_bool(bool* p, M m) { store(p, to_bytes(m)); }
+//@ store_bool_tail
+template <class M> INLINE void store_bool_tail(bool* p, M m, i64 n) { store_tail((i8*)p, to_bytes(m), n); }
+//@ load_masked
+// Lanes where m is false are zero and their memory is not read. base_n: lanes that exist.
+template <class V, class M, class T> INLINE V load_masked(const T* p, M m) {
+#if defined(__AVX512VL__) && defined(__AVX512DQ__)
+  if constexpr (sizeof(T) == 4 && sizeof(V) == 64)
+    return (V)__builtin_ia32_loaddqusi512_mask((const i32*)p, vec<i32, 16>{}, __builtin_ia32_cvtd2mask512((vec<i32, 16>)convert<ints<V>>(m)));
+  else if constexpr (sizeof(T) == 4 && sizeof(V) == 32)
+    return (V)__builtin_ia32_loaddqusi256_mask((const i32*)p, vec<i32, 8>{}, __builtin_ia32_cvtd2mask256((vec<i32, 8>)convert<ints<V>>(m)));
+  else if constexpr (sizeof(T) == 8 && sizeof(V) == 64)
+    return (V)__builtin_ia32_loaddqudi512_mask((const i64*)p, vec<i64, 8>{}, __builtin_ia32_cvtq2mask512((vec<i64, 8>)convert<ints<V>>(m)));
+  else
+#endif
+  {
+    V v = {};
+    for (int l = 0; l < traits<V>::lanes; ++l) if (m[l]) v[l] = p[l];
+    return v;
+  }
+}
+//@ gather
+// Lane l is at(l): an element of memory; lanes from n on are zero and not read.
+template <class V, class F> INLINE V gather(F at) {
+  V v;
+#pragma GCC unroll 64
+  for (int l = 0; l < traits<V>::lanes; ++l) v[l] = at(l);
+  return v;
+}
+//@ gather_tail
+template <class V, class F> INLINE V gather_tail(i64 n, F at) {
+  V v = {};
+  for (int l = 0; l < n; ++l) v[l] = at(l);
+  return v;
+}
+//@ gather_masked
+template <class V, class M, class F> INLINE V gather_masked(M m, F at) {
+  V v = {};
+  for (int l = 0; l < traits<V>::lanes; ++l) if (m[l]) v[l] = at(l);
+  return v;
+}
+//@ for_lanes
+template <class F> INLINE void for_lanes(i64 n, F f) { for (int l = 0; l < n; ++l) f(l); }
+//@ tail_mask
+template <class M> INLINE M tail_mask(i64 n) { return iota<M>(0, 1) < splat<M>((elem<M>)n); }
+//@ iota
+// start, start + step, start + 2 step, ...
+template <class V> INLINE V iota(i64 start, i64 step) {
+  V v;
+#pragma GCC unroll 64
+  for (int l = 0; l < traits<V>::lanes; ++l) v[l] = l;
+  return v * splat<V>((elem<V>)step) + splat<V>((elem<V>)start);
+}
+//@ fold
+// Combines the lanes of a vector pairwise.
+template <class V, class F> INLINE elem<V> fold(V v, F op) {
+  constexpr int n = traits<V>::lanes;
+  if constexpr (n == 1) return v[0];
+  else if constexpr (n == 2) return op(v[0], v[1]);
+  else if constexpr (sizeof(V) <= 16) {
+    elem<V> x[n];
+#pragma GCC unroll 16
+    for (int l = 0; l < n; ++l) x[l] = v[l];
+#pragma GCC unroll 4
+    for (int w = n / 2; w > 0; w /= 2)
+#pragma GCC unroll 8
+      for (int l = 0; l < w; ++l) x[l] = op(x[l], x[l + w]);
+    return x[0];
+  } else {
+    typedef vec<elem<V>, n / 2> half;
+    half a, b;
+    __builtin_memcpy(&a, &v, sizeof a);
+    __builtin_memcpy(&b, (const char*)&v + sizeof a, sizeof a);
+    return fold(op(a, b), op);
+  }
+}
+//@ fold_sum
+template <class V> INLINE elem<V> fold_sum(V v) { return fold(v, [](auto a, auto b) { return decltype(a)(a + b); }); }
+//@ fold_prod
+template <class V> INLINE elem<V> fold_prod(V v) { return fold(v, [](auto a, auto b) { return decltype(a)(a * b); }); }
+//@ fold_max
+template <class V> INLINE elem<V> fold_max(V v) { return fold(v, [](auto a, auto b) { return maximum(a, b); }); }
+//@ fold_min
+template <class V> INLINE elem<V> fold_min(V v) { return fold(v, [](auto a, auto b) { return minimum(a, b); }); }
+//@ fold_any
+template <class V> INLINE bool fold_any(V v) { return fold(v, [](auto a, auto b) { return decltype(a)(a | b); }) != 0; }
+//@ fold_all
+template <class V> INLINE bool fold_all(V v) { return fold(v, [](auto a, auto b) { return decltype(a)(a & b); }) != 0; }
+//@ fold_arg
+// (value, index) of the best lane: NaN beats all, then the smaller index wins among equals.
+template <class V, class I, class F> INLINE void fold_arg(V v, I at, elem<V>& best, i64& index, F better) {
+  best = v[0]; index = at[0];
+  for (int l = 1; l < traits<V>::lanes; ++l) {
+    const bool equal = v[l] == best || (v[l] != v[l] && best != best);
+    if (better(elem<V>(v[l]), best) || (equal && (i64)at[l] < index)) { best = v[l]; index = at[l]; }
+  }
+}
+//@ arg_max_better
+// True when a comes before b in the order of argmax (a NaN is the largest).
+template <class V> INLINE auto arg_max_better(V a, V b) {
+  if constexpr (is_float<V>) return (a > b) | ((a != a) & (b == b)); else return a > b;
+}
+//@ arg_min_better
+template <class V> INLINE auto arg_min_better(V a, V b) {
+  if constexpr (is_float<V>) return (a < b) | ((a != a) & (b == b)); else return a < b;
+}
+//@ atomic_add
+template <class T> INLINE void atomic_add(T* p, T x) {
+  if constexpr (is_float<T>) {
+    typedef typename int_of<sizeof(T)>::type I;
+    I old = __atomic_load_n((I*)p, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n((I*)p, &old, bits<I>((T)(bits<T>(old) + x)), true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+  } else __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
+}
+//@ check_index
+// An index into a dimension of `size`; negative ones count from the end when WRAP. A bad one sets *error and becomes 0.
+template <bool WRAP, class V> INLINE i64 check_index(V x, i64 size, i32* error) {
+  i64 i = (i64)x;
+  if (WRAP && i < 0) i += size;
+  if (__builtin_expect((u64)i >= (u64)size, 0)) { __atomic_store_n(error, 1, __ATOMIC_RELAXED); return 0; }
+  return i;
+}
+//@ check_indices
+template <bool WRAP, class V> INLINE rebind<V, i64> check_indices(V x, i64 size, i32* error, i64 n = traits<V>::lanes) {
+  rebind<V, i64> out = {};
+  for (int l = 0; l < traits<V>::lanes; ++l) out[l] = l < n ? check_index<WRAP>((elem<V>)x[l], size, error) : 0;
+  return out;
+}
+//@ workspace
+extern "C" void* aligned_alloc(unsigned long, unsigned long) noexcept;
+extern "C" void free(void*) noexcept;
+// Scratch memory of this thread for one place in the code, kept for the next call.
+template <int ID> static void* workspace(i64 bytes) {
+  static __thread void* block;
+  static __thread i64 size;
+  if (size < bytes) {
+    free(block);
+    size = (bytes + 4095) / 4096 * 4096;
+    block = aligned_alloc(64, size);
+  }
+  return block;
+}
+//@ check_indices_masked
+template <bool WRAP, class V, class M> INLINE rebind<V, i64> check_indices_masked(V x, i64 size, i32* error, M m) {
+  rebind<V, i64> out = {};
+  for (int l = 0; l < traits<V>::lanes; ++l) out[l] = m[l] ? check_index<WRAP>((elem<V>)x[l], size, error) : 0;
+  return out;
+}

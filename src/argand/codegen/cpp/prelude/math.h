@@ -1,0 +1,627 @@
+// Elementary functions. Coefficients are minimax fits made for this file (Remez exchange on the reduced interval); the bounds
+// stated are the largest errors found by tests/codegen/cpp/test_math.py against float64 (or 80-bit) references.
+//@ fma
+template <class V> INLINE V fma(V a, V b, V c) {
+#if defined(__FMA__)
+  if constexpr (same<V, f32>::value) return __builtin_fmaf(a, b, c);
+  else if constexpr (same<V, f64>::value) return __builtin_fma(a, b, c);
+#if defined(__AVX512F__)
+  else if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) return __builtin_ia32_vfmaddps512_mask(a, b, c, (u16)-1, 4);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 64) return __builtin_ia32_vfmaddpd512_mask(a, b, c, (u8)-1, 4);
+#endif
+  else if constexpr (same<elem<V>, f32>::value && sizeof(V) == 32) return __builtin_ia32_vfmaddps256(a, b, c);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 32) return __builtin_ia32_vfmaddpd256(a, b, c);
+  else if constexpr (same<elem<V>, f32>::value && sizeof(V) == 16) return __builtin_ia32_vfmaddps(a, b, c);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 16) return __builtin_ia32_vfmaddpd(a, b, c);
+  else {
+    V r;
+    for (int l = 0; l < traits<V>::lanes; ++l) r[l] = fma((elem<V>)a[l], (elem<V>)b[l], (elem<V>)c[l]);
+    return r;
+  }
+#else
+  return a * b + c;
+#endif
+}
+//@ per_lane
+template <class V, class F> INLINE V per_lane(F f, V x) {
+  if constexpr (traits<V>::vector) {
+    V r;
+    for (int l = 0; l < traits<V>::lanes; ++l) r[l] = f((elem<V>)x[l]);
+    return r;
+  } else return f(x);
+}
+//@ per_lane2
+template <class V, class F> INLINE V per_lane2(F f, V x, V y) {
+  if constexpr (traits<V>::vector) {
+    V r;
+    for (int l = 0; l < traits<V>::lanes; ++l) r[l] = f((elem<V>)x[l], (elem<V>)y[l]);
+    return r;
+  } else return f(x, y);
+}
+//@ any_lane
+template <class M> INLINE bool any_lane(M m) {
+#if defined(__AVX512DQ__) && defined(__AVX512VL__)
+  if constexpr (sizeof(M) == 64 && sizeof(elem<M>) == 4) return __builtin_ia32_cvtd2mask512(m) != 0;
+  else if constexpr (sizeof(M) == 32 && sizeof(elem<M>) == 4) return __builtin_ia32_cvtd2mask256(m) != 0;
+  else if constexpr (sizeof(M) == 64 && sizeof(elem<M>) == 8) return __builtin_ia32_cvtq2mask512(m) != 0;
+  else
+#endif
+  if constexpr (traits<M>::vector) return fold_any(m);
+  else return m;
+}
+//@ abs
+// Integers wrap: abs(INT_MIN) is INT_MIN.
+template <class V> INLINE V abs(V x) {
+  if constexpr (is_float<V>) return bits<V>(bits<ints<V>>(x) & splat<ints<V>>((elem<ints<V>>)(~0ull >> (65 - 8 * sizeof(elem<V>)))));
+  else if constexpr ((elem<V>)-1 > 0) return x;
+  else return where(x < splat<V>(0), bits<V>((uints<V>)(uints<V>{} - bits<uints<V>>(x))), x);
+}
+//@ sqrt
+template <class V> INLINE V sqrt(V x) {
+  if constexpr (same<V, f32>::value) return __builtin_sqrtf(x);
+  else if constexpr (same<V, f64>::value) return __builtin_sqrt(x);
+#if defined(__AVX512F__)
+  else if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) return __builtin_ia32_sqrtps512_mask(x, x, (u16)-1, 4);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 64) return __builtin_ia32_sqrtpd512_mask(x, x, (u8)-1, 4);
+#endif
+#if defined(__AVX__)
+  else if constexpr (same<elem<V>, f32>::value && sizeof(V) == 32) return __builtin_ia32_sqrtps256(x);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 32) return __builtin_ia32_sqrtpd256(x);
+#endif
+#if defined(__SSE2__)
+  else if constexpr (same<elem<V>, f32>::value && sizeof(V) == 16) return __builtin_ia32_sqrtps(x);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 16) return __builtin_ia32_sqrtpd(x);
+#endif
+  else return per_lane([](auto e) { return sqrt(e); }, x);
+}
+//@ rsqrt
+template <class V> INLINE V rsqrt(V x) { return splat<V>(1) / sqrt(x); }
+//@ reciprocal
+template <class V> INLINE V reciprocal(V x) { return splat<V>(1) / x; }
+//@ round_mode
+// MODE: 0 nearest even, 1 down, 2 up, 3 towards zero.
+template <int MODE, class V> INLINE V round_mode(V x) {
+#if defined(__AVX512F__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) return __builtin_ia32_rndscaleps_mask(x, MODE | 8, x, (u16)-1, 4);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 64) return __builtin_ia32_rndscalepd_mask(x, MODE | 8, x, (u8)-1, 4);
+  else
+#endif
+#if defined(__AVX__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 32) return __builtin_ia32_roundps256(x, MODE | 8);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 32) return __builtin_ia32_roundpd256(x, MODE | 8);
+  else
+#endif
+#if defined(__SSE4_1__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 16) return __builtin_ia32_roundps(x, MODE | 8);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 16) return __builtin_ia32_roundpd(x, MODE | 8);
+  else
+#endif
+  if constexpr (traits<V>::vector) return per_lane([](auto e) { return round_mode<MODE>(e); }, x);
+  else if constexpr (same<V, f32>::value)
+    return MODE == 0 ? __builtin_nearbyintf(x) : MODE == 1 ? __builtin_floorf(x) : MODE == 2 ? __builtin_ceilf(x) : __builtin_truncf(x);
+  else return MODE == 0 ? __builtin_nearbyint(x) : MODE == 1 ? __builtin_floor(x) : MODE == 2 ? __builtin_ceil(x) : __builtin_trunc(x);
+}
+//@ round
+template <class V> INLINE V round(V x) { if constexpr (is_float<V>) return round_mode<0>(x); else return x; }
+//@ floor
+template <class V> INLINE V floor(V x) { if constexpr (is_float<V>) return round_mode<1>(x); else return x; }
+//@ ceil
+template <class V> INLINE V ceil(V x) { if constexpr (is_float<V>) return round_mode<2>(x); else return x; }
+//@ trunc
+template <class V> INLINE V trunc(V x) { if constexpr (is_float<V>) return round_mode<3>(x); else return x; }
+//@ raw_max
+// a > b ? a : b, so b when either is NaN: one instruction, which the compiler does not find by itself.
+template <class V> INLINE V raw_max(V a, V b) {
+#if defined(__AVX512F__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) return __builtin_ia32_maxps512_mask(a, b, a, (u16)-1, 4);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 64) return __builtin_ia32_maxpd512_mask(a, b, a, (u8)-1, 4);
+  else
+#endif
+#if defined(__AVX__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 32) return __builtin_ia32_maxps256(a, b);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 32) return __builtin_ia32_maxpd256(a, b);
+  else
+#endif
+#if defined(__SSE2__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 16) return __builtin_ia32_maxps(a, b);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 16) return __builtin_ia32_maxpd(a, b);
+  else
+#endif
+  return where(a > b, a, b);
+}
+//@ raw_min
+// a < b ? a : b, so b when either is NaN: one instruction, which the compiler does not find by itself.
+template <class V> INLINE V raw_min(V a, V b) {
+#if defined(__AVX512F__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) return __builtin_ia32_minps512_mask(a, b, a, (u16)-1, 4);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 64) return __builtin_ia32_minpd512_mask(a, b, a, (u8)-1, 4);
+  else
+#endif
+#if defined(__AVX__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 32) return __builtin_ia32_minps256(a, b);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 32) return __builtin_ia32_minpd256(a, b);
+  else
+#endif
+#if defined(__SSE2__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 16) return __builtin_ia32_minps(a, b);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 16) return __builtin_ia32_minpd(a, b);
+  else
+#endif
+  return where(a < b, a, b);
+}
+//@ maximum
+// A NaN in either operand is the result.
+template <class V> INLINE V maximum(V a, V b) {
+  const V m = raw_max(a, b);
+  if constexpr (is_float<V>) return where(a != a, a, m); else return m;
+}
+//@ minimum
+template <class V> INLINE V minimum(V a, V b) {
+  const V m = raw_min(a, b);
+  if constexpr (is_float<V>) return where(a != a, a, m); else return m;
+}
+//@ fmax
+// A NaN in one operand gives the other.
+template <class V> INLINE V fmax(V a, V b) { return where((a >= b) | (b != b), a, b); }
+//@ fmin
+template <class V> INLINE V fmin(V a, V b) { return where((a <= b) | (b != b), a, b); }
+//@ relu
+// relu(NaN) is NaN.
+template <class V> INLINE V relu(V x) { return where(x <= splat<V>(0), splat<V>(0), x); }
+//@ scale2
+// x * 2^n; n is whole and within twice the exponent range. The first product is exact, so it rounds once, subnormal results too.
+template <class V> INLINE V scale2(V x, V n) {
+  typedef ints<V> I;
+  constexpr int mantissa = sizeof(elem<V>) == 4 ? 23 : 52, bias = sizeof(elem<V>) == 4 ? 127 : 1023;
+#if defined(__AVX512F__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) return __builtin_ia32_scalefps512_mask(x, n, x, (u16)-1, 4);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 64) return __builtin_ia32_scalefpd512_mask(x, n, x, (u8)-1, 4);
+  else
+#endif
+  {
+    const I i = convert<I>(n), half = i >> 1;
+    return x * bits<V>((half + splat<I>(bias)) << mantissa) * bits<V>((i - half + splat<I>(bias)) << mantissa);
+  }
+}
+//@ exp_parts
+// exp(x) = 2^n (1 + q), |log(1 + q)| <= log(2) / 2, for x within the range of exp.
+template <class V> INLINE V exp_parts(V x, V& n) {
+  if constexpr (same<elem<V>, f32>::value) {
+    const V shift = splat<V>(0x1.8p23f);
+    n = fma(x, splat<V>(0x1.715476p+0f), shift) - shift;
+    V r = fma(n, splat<V>(-0x1.62e4p-1f), x);
+    r = fma(n, splat<V>(-0x1.7f7d1cp-20f), r);
+    V p = splat<V>(1.979024641e-4f);
+    p = fma(p, r, splat<V>(1.394475851e-3f));
+    p = fma(p, r, splat<V>(8.333497670e-3f));
+    p = fma(p, r, splat<V>(4.166629364e-2f));
+    p = fma(p, r, splat<V>(1.666666586e-1f));
+    p = fma(p, r, splat<V>(5.000000068e-1f));
+    return fma(p, r * r, r);
+  } else {
+    const V shift = splat<V>(0x1.8p52);
+    n = fma(x, splat<V>(0x1.71547652b82fep+0), shift) - shift;
+    V r = fma(n, splat<V>(-0x1.62e42fefa38p-1), x);
+    r = fma(n, splat<V>(-0x1.ef35793c7673p-45), r);
+    V p = splat<V>(2.082652397128264118e-9);
+    p = fma(p, r, splat<V>(2.511214437055627514e-8));
+    p = fma(p, r, splat<V>(2.755758284212362680e-7));
+    p = fma(p, r, splat<V>(2.755723455919757513e-6));
+    p = fma(p, r, splat<V>(2.480158692453908431e-5));
+    p = fma(p, r, splat<V>(1.984126989668042972e-4));
+    p = fma(p, r, splat<V>(1.388888888911730610e-3));
+    p = fma(p, r, splat<V>(8.333333333316917357e-3));
+    p = fma(p, r, splat<V>(4.166666666666608900e-2));
+    p = fma(p, r, splat<V>(1.666666666666668357e-1));
+    p = fma(p, r, splat<V>(5.000000000000000044e-1));
+    return fma(p, r * r, r);
+  }
+}
+//@ clamp_keep_nan
+template <class V> INLINE V clamp_keep_nan(V x, elem<V> low, elem<V> high) {
+  return raw_max(splat<V>(low), raw_min(splat<V>(high), x));
+}
+//@ exp
+// At most 1 ulp.
+template <class V> INLINE V exp(V x) {
+  V n;
+  const V c = sizeof(elem<V>) == 4 ? clamp_keep_nan(x, -104.5f, 89.0f) : clamp_keep_nan(x, -746.0, 710.0);
+  const V q = exp_parts(c, n);
+  return scale2(splat<V>(1) + q, n);
+}
+//@ exp2
+// At most 1.1 ulp.
+template <class V> INLINE V exp2(V x) {
+  const V c = sizeof(elem<V>) == 4 ? clamp_keep_nan(x, -151.0f, 129.0f) : clamp_keep_nan(x, -1076.0, 1025.0);
+  const V n = round_mode<0>(c);
+  V zero;
+  const V q = exp_parts((c - n) * splat<V>(0x1.62e42fefa39efp-1), zero);
+  return scale2(splat<V>(1) + q, n + zero);
+}
+//@ expm1
+// At most 2 ulp.
+template <class V> INLINE V expm1(V x) {
+  V n;
+  const V c = sizeof(elem<V>) == 4 ? clamp_keep_nan(x, -20.0f, 89.0f) : clamp_keep_nan(x, -40.0, 710.0);
+  const V q = exp_parts(c, n);
+  // Near the largest exponent 2^n overflows before the result does: halve, then double.
+  const V h = splat<V>((elem<V>)0.5), s = scale2(h, n);
+  const V r = fma(s, q, s - h);
+  return where((x == splat<V>(0)) | (x != x), x, r + r);
+}
+//@ log_parts
+// x = 2^e (1 + f), 1 + f in [sqrt(1/2), sqrt(2)); x positive and finite, subnormal too.
+template <class V> INLINE V log_parts(V x, V& e) {
+  typedef ints<V> I;
+  if constexpr (same<elem<V>, f32>::value) {
+    const auto tiny = x < splat<V>(0x1p-126f);
+    const I i = bits<I>(where(tiny, x * splat<V>(0x1p23f), x)), k = (i - splat<I>(0x3f3504f3)) >> 23;
+    e = convert<V>(k) - where(tiny, splat<V>(23), splat<V>(0));
+    return bits<V>(i - (k << 23)) - splat<V>(1);
+  } else {
+    const auto tiny = x < splat<V>(0x1p-1022);
+    const I i = bits<I>(where(tiny, x * splat<V>(0x1p52), x)), k = (i - splat<I>(0x3fe6a09e667f3bcdLL)) >> 52;
+    e = convert<V>(k) - where(tiny, splat<V>(52), splat<V>(0));
+    return bits<V>(i - (k << 52)) - splat<V>(1);
+  }
+}
+//@ log1p_small
+// log(1 + f) - f for 1 + f in [sqrt(1/2), sqrt(2)), accurate relative to f.
+template <class V> INLINE V log1p_small(V f) {
+  if constexpr (same<elem<V>, f32>::value) {
+    V p = splat<V>(6.915588302e-2f);
+    p = fma(p, f, splat<V>(-1.178987403e-1f));
+    p = fma(p, f, splat<V>(1.187290757e-1f));
+    p = fma(p, f, splat<V>(-1.238433225e-1f));
+    p = fma(p, f, splat<V>(1.421866621e-1f));
+    p = fma(p, f, splat<V>(-1.666925208e-1f));
+    p = fma(p, f, splat<V>(2.000222619e-1f));
+    p = fma(p, f, splat<V>(-2.499998657e-1f));
+    p = fma(p, f, splat<V>(3.333331045e-1f));
+    const V f2 = f * f;
+    return fma(f2 * f, p, splat<V>(-0.5f) * f2);
+  } else {
+    const V s = f / (splat<V>(2) + f), z = s * s, half = splat<V>(0.5) * f * f;
+    V p = splat<V>(1.325275628424075407e-1);
+    p = fma(p, z, splat<V>(1.324996188916493539e-1));
+    p = fma(p, z, splat<V>(1.538709765552011400e-1));
+    p = fma(p, z, splat<V>(1.818177550846476150e-1));
+    p = fma(p, z, splat<V>(2.222222264875039989e-1));
+    p = fma(p, z, splat<V>(2.857142856907297265e-1));
+    p = fma(p, z, splat<V>(4.000000000000628703e-1));
+    p = fma(p, z, splat<V>(6.666666666666666093e-1));
+    return s * fma(z, p, half) - half;
+  }
+}
+//@ log_special
+// The result r of a logarithm where x is positive and finite; what the limits are elsewhere.
+template <class V> INLINE V log_special(V x, V r) {
+  const V inf = splat<V>((elem<V>)__builtin_inff()), nan = splat<V>((elem<V>)__builtin_nanf(""));
+  r = where(x < inf, r, x);
+  r = where(x == splat<V>(0), -inf, r);
+  return where(x < splat<V>(0), nan, r);
+}
+//@ log
+// At most 1 ulp.
+template <class V> INLINE V log(V x) {
+  V e;
+  const V f = log_parts(x, e);
+  constexpr bool single = same<elem<V>, f32>::value;
+  const V low = fma(e, splat<V>(single ? 0x1.7f7d1cp-20f : 0x1.ef35793c7673p-45), log1p_small(f));
+  return log_special(x, fma(e, splat<V>(single ? 0x1.62e4p-1f : 0x1.62e42fefa38p-1), f + low));
+}
+//@ log2
+// At most 2 ulp.
+template <class V> INLINE V log2(V x) {
+  V e;
+  const V f = log_parts(x, e);
+  constexpr bool single = same<elem<V>, f32>::value;
+  // log2(e) = 1 + c: the product with 1 is exact.
+  const V c = splat<V>(0x1.c551d94ae0bf8p-2), low = log1p_small(f);
+  return log_special(x, e + (f + fma(low, c, fma(f, c, low))));
+}
+//@ log10
+// At most 2 ulp.
+template <class V> INLINE V log10(V x) {
+  V e;
+  const V f = log_parts(x, e);
+  constexpr bool single = same<elem<V>, f32>::value;
+  // 1 / log(10) and log10(2) as a short and a rest.
+  const V low = log1p_small(f);
+  const V high = splat<V>(single ? 0x1.bcp-2f : 0x1.bcb7b14p-2), rest = splat<V>(single ? 0x1.6f62a4p-11f : 0x1.26e50e32a6ab7p-30);
+  const V m = fma(f, rest, fma(low, rest, low * high));
+  const V two_high = splat<V>(single ? 0x1.3442p-2f : 0x1.34413509f78p-2), two_low = splat<V>(single ? -0x1.95ec1p-19f : 0x1.fef311f12b358p-46);
+  return log_special(x, fma(e, two_high, fma(f, high, fma(e, two_low, m))));
+}
+//@ log1p
+// At most 2 ulp.
+template <class V> INLINE V log1p(V x) {
+  const V one = splat<V>(1), u = one + x;
+  // What rounding u lost, relative to u.
+  const V lost = where(x < one, x - (u - one), one - (u - x)) / u;
+  V e;
+  const V f = log_parts(u, e);
+  constexpr bool single = same<elem<V>, f32>::value;
+  const V k = where(u < splat<V>((elem<V>)__builtin_inff()), lost, splat<V>(0));
+  const V low = fma(e, splat<V>(single ? 0x1.7f7d1cp-20f : 0x1.ef35793c7673p-45), log1p_small(f) + k);
+  const V r = log_special(u, fma(e, splat<V>(single ? 0x1.62e4p-1f : 0x1.62e42fefa38p-1), f + low));
+  return where((abs(x) < splat<V>(single ? 0x1p-24f : 0x1p-53)) | (x != x), x, r);
+}
+//@ tanh
+// At most 2 ulp.
+template <class V> INLINE V tanh(V x) {
+  const V a = abs(x), z = x * x;
+  V p;
+  if constexpr (same<elem<V>, f32>::value) {
+    p = splat<V>(2.139281828e-3f);
+    p = fma(p, z, splat<V>(-8.173499068e-3f));
+    p = fma(p, z, splat<V>(2.169917841e-2f));
+    p = fma(p, z, splat<V>(-5.394649495e-2f));
+    p = fma(p, z, splat<V>(1.333320398e-1f));
+    p = fma(p, z, splat<V>(-3.333333075e-1f));
+  } else {
+    p = splat<V>(-2.263875373746601166e-6);
+    p = fma(p, z, splat<V>(1.177533846943124127e-5));
+    p = fma(p, z, splat<V>(-3.660481220299514908e-5));
+    p = fma(p, z, splat<V>(9.573813547737454008e-5));
+    p = fma(p, z, splat<V>(-2.387656224639015068e-4));
+    p = fma(p, z, splat<V>(5.899478190338106528e-4));
+    p = fma(p, z, splat<V>(-1.455822032075908369e-3));
+    p = fma(p, z, splat<V>(3.592126697906911279e-3));
+    p = fma(p, z, splat<V>(-8.863235431573827397e-3));
+    p = fma(p, z, splat<V>(2.186948853150164994e-2));
+    p = fma(p, z, splat<V>(-5.396825396812378407e-2));
+    p = fma(p, z, splat<V>(1.333333333333314957e-1));
+    p = fma(p, z, splat<V>(-3.333333333333333243e-1));
+  }
+  const V small = fma(p, z * a, a);
+  V n;
+  const V one = splat<V>(1);
+  const V q = exp_parts(clamp_keep_nan(a + a, 0, sizeof(elem<V>) == 4 ? 20 : 40), n);
+  const V large = one - splat<V>(2) / (scale2(one + q, n) + one);
+  return copysign(where(a < splat<V>((elem<V>)0.625), small, large), x);
+}
+//@ copysign
+template <class V> INLINE V copysign(V x, V s) {
+  typedef ints<V> I;
+  const I sign = splat<I>((elem<I>)(1ull << (8 * sizeof(elem<V>) - 1)));
+  return bits<V>((bits<I>(x) & ~sign) | (bits<I>(s) & sign));
+}
+//@ sigmoid
+// At most 2.5 ulp, as eager's, which has the same formula.
+template <class V> INLINE V sigmoid(V x) { return splat<V>(1) / (splat<V>(1) + exp(-x)); }
+//@ erf
+// float: at most 2 ulp. double: the C library's, per lane.
+template <class V> INLINE V erf(V x) {
+  if constexpr (same<elem<V>, f32>::value) {
+    const V z = x * x, a = abs(x);
+    V p = splat<V>(-9.645500499e-6f);
+    p = fma(p, z, splat<V>(1.125845369e-4f));
+    p = fma(p, z, splat<V>(-8.483056758e-4f));
+    p = fma(p, z, splat<V>(5.220963028e-3f));
+    p = fma(p, z, splat<V>(-2.686540733e-2f));
+    p = fma(p, z, splat<V>(1.128378213e-1f));
+    p = fma(p, z, splat<V>(-3.761263845e-1f));
+    p = fma(p, z, splat<V>(1.283791671e-1f));
+    const V small = fma(p, x, x);
+    const V c = clamp_keep_nan(a, 1.0f, 3.95f);
+    p = splat<V>(-2.168672902e-5f);
+    p = fma(p, c, splat<V>(4.413348747e-4f));
+    p = fma(p, c, splat<V>(-4.204554038e-3f));
+    p = fma(p, c, splat<V>(2.520823449e-2f));
+    p = fma(p, c, splat<V>(-1.084185402e-1f));
+    p = fma(p, c, splat<V>(-6.332199296e-1f));
+    p = fma(p, c, splat<V>(-1.129578405f));
+    p = fma(p, c, splat<V>(1.880358178e-4f));
+    V n;
+    const V q = exp_parts(p, n);
+    const V large = splat<V>(1) - scale2(splat<V>(1) + q, n);
+    return where(a < splat<V>(1), small, copysign(large, x));
+  } else return per_lane([](f64 e) { return __builtin_erf(e); }, x);
+}
+//@ erfc
+template <class V> INLINE V erfc(V x) {
+  if constexpr (same<elem<V>, f32>::value) return per_lane([](f32 e) { return __builtin_erfcf(e); }, x);
+  else return per_lane([](f64 e) { return __builtin_erfc(e); }, x);
+}
+//@ sin_cos
+// sin (QUARTER = 0) or cos (QUARTER = 1). float: at most 2 ulp up to |x| = 30000, beyond that the C library's, per lane.
+template <int QUARTER, class V> INLINE V sin_cos(V x) {
+  if constexpr (same<elem<V>, f32>::value) {
+    typedef ints<V> I;
+    const auto far = abs(x) > splat<V>(30000.0f);
+    const V shift = splat<V>(0x1.8p23f), m = fma(x, splat<V>(0x1.45f306p-1f), shift), n = m - shift;
+    const I k = bits<I>(m) + splat<I>(QUARTER);
+    V r = fma(n, splat<V>(-0x1.921fb6p+0f), x);
+    r = fma(n, splat<V>(0x1.777a5cp-25f), r);
+    r = fma(n, splat<V>(0x1.ee59dap-50f), r);
+    const V z = r * r;
+    V s = splat<V>(2.718237284e-6f);
+    s = fma(s, z, splat<V>(-1.983932714e-4f));
+    s = fma(s, z, splat<V>(8.333329362e-3f));
+    s = fma(s, z, splat<V>(-1.666666664e-1f));
+    s = fma(s * z, r, r);
+    V c = splat<V>(2.443773042e-5f);
+    c = fma(c, z, splat<V>(-1.388736145e-3f));
+    c = fma(c, z, splat<V>(4.166664675e-2f));
+    c = fma(c, z * z, fma(z, splat<V>(-0.5f), splat<V>(1)));
+    const V y = where((k & splat<I>(1)) != splat<I>(0), c, s);
+    V result = bits<V>(bits<I>(y) ^ ((k & splat<I>(2)) << 30));
+    if (QUARTER == 0) result = where(x == splat<V>(0), x, result);
+    if (__builtin_expect(any_lane(far), 0))
+      return where(far, per_lane([](f32 e) { return QUARTER ? __builtin_cosf(e) : __builtin_sinf(e); }, x), result);
+    return result;
+  } else return per_lane([](f64 e) { return QUARTER ? __builtin_cos(e) : __builtin_sin(e); }, x);
+}
+//@ sin
+template <class V> INLINE V sin(V x) { return sin_cos<0>(x); }
+//@ cos
+template <class V> INLINE V cos(V x) { return sin_cos<1>(x); }
+//@ libm1
+// A function of the C library, per lane.
+#define LIBM1(name) template <class V> INLINE V name(V x) { \
+  if constexpr (same<elem<V>, f32>::value) return per_lane([](f32 e) { return __builtin_##name##f(e); }, x); \
+  else return per_lane([](f64 e) { return __builtin_##name(e); }, x); }
+//@ libm2
+#define LIBM2(name) template <class V> INLINE V name(V x, V y) { \
+  if constexpr (same<elem<V>, f32>::value) return per_lane2([](f32 a, f32 b) { return __builtin_##name##f(a, b); }, x, y); \
+  else return per_lane2([](f64 a, f64 b) { return __builtin_##name(a, b); }, x, y); }
+//@ tan
+LIBM1(tan)
+//@ asin
+LIBM1(asin)
+//@ acos
+LIBM1(acos)
+//@ atan
+LIBM1(atan)
+//@ sinh
+LIBM1(sinh)
+//@ cosh
+LIBM1(cosh)
+//@ asinh
+LIBM1(asinh)
+//@ acosh
+LIBM1(acosh)
+//@ atanh
+LIBM1(atanh)
+//@ lgamma
+LIBM1(lgamma)
+//@ atan2
+LIBM2(atan2)
+//@ hypot
+LIBM2(hypot)
+//@ nextafter
+LIBM2(nextafter)
+//@ fmod
+// Integers: the sign of the dividend; a zero divisor gives 0 (eager raises before it gets here).
+template <class V> INLINE V fmod(V x, V y) {
+  if constexpr (same<elem<V>, f32>::value) return per_lane2([](f32 a, f32 b) { return __builtin_fmodf(a, b); }, x, y);
+  else if constexpr (same<elem<V>, f64>::value) return per_lane2([](f64 a, f64 b) { return __builtin_fmod(a, b); }, x, y);
+  else return per_lane2([](elem<V> a, elem<V> b) { return elem<V>(b == 0 || b == elem<V>(-1) && elem<V>(-1) < 0 ? 0 : a % b); }, x, y);
+}
+//@ remainder
+// The sign of the divisor, as Python's %.
+template <class V> INLINE V remainder(V a, V b) {
+  const V m = fmod(a, b), zero = splat<V>(0);
+  return where((m != zero) & ((b < zero) != (m < zero)), V(m + b), m);
+}
+//@ truncdiv
+// Integer division towards zero; a zero divisor gives 0 (eager raises before it gets here).
+template <class V> INLINE V truncdiv(V x, V y) {
+  if constexpr (is_float<V>) return trunc(x / y);
+  else return per_lane2([](elem<V> a, elem<V> b) {
+    if (b == 0) return elem<V>(0);
+    if (elem<V>(-1) < 0 && b == elem<V>(-1)) return elem<V>(0 - (typename int_of<sizeof(elem<V>)>::utype)a);
+    return elem<V>(a / b);
+  }, x, y);
+}
+//@ floordiv
+// Rounded down, as Python's //.
+template <class V> INLINE V floordiv(V a, V b) {
+  const V zero = splat<V>(0);
+  if constexpr (is_float<V>) {
+    const V m = fmod(a, b), whole = (a - m) / b;
+    const V d = where((m != zero) & ((b < zero) != (m < zero)), whole - splat<V>(1), whole), low = floor(d);
+    const V r = where(d - low > splat<V>((elem<V>)0.5), low + splat<V>(1), low);
+    return where(b == zero, a / b, where(d == zero, copysign(zero, a / b), r));
+  } else {
+    const V q = truncdiv(a, b), m = V(a - V(q * b));
+    return where((m != zero) & ((b < zero) != (m < zero)) & (b != zero), V(q - splat<V>(1)), q);
+  }
+}
+//@ pow
+template <class V> INLINE V pow(V x, V y) {
+  if constexpr (same<elem<V>, f32>::value) return per_lane2([](f32 a, f32 b) { return __builtin_powf(a, b); }, x, y);
+  else if constexpr (same<elem<V>, f64>::value) return per_lane2([](f64 a, f64 b) { return __builtin_pow(a, b); }, x, y);
+  else return per_lane2([](elem<V> a, elem<V> b) {
+    if (b < 0) return elem<V>(a == 1 ? 1 : a == elem<V>(-1) ? (b % 2 ? -1 : 1) : 0);
+    u64 r = 1, base = (u64)a;
+    for (u64 k = (u64)b; k; k >>= 1, base *= base) if (k & 1) r *= base;
+    return elem<V>(r);
+  }, x, y);
+}
+//@ sign
+template <class V> INLINE V sign(V x) {
+  const V zero = splat<V>(0), one = splat<V>(1);
+  return where(x > zero, one, where(x < zero, V(zero - one), zero));
+}
+//@ signbit
+template <class V> INLINE auto signbit(V x) {
+  if constexpr (is_float<V>) return bits<ints<V>>(x) < splat<ints<V>>(0); else return x < splat<V>(0);
+}
+//@ isnan
+template <class V> INLINE auto isnan(V x) { return x != x; }
+//@ isinf
+template <class V> INLINE auto isinf(V x) { return abs(x) == splat<V>((elem<V>)__builtin_inff()); }
+//@ isfinite
+template <class V> INLINE auto isfinite(V x) { return abs(x) < splat<V>((elem<V>)__builtin_inff()); }
+//@ gcd
+template <class V> INLINE V gcd(V x, V y) {
+  return per_lane2([](elem<V> a, elem<V> b) {
+    a = abs(a); b = abs(b);
+    while (a != 0) { const elem<V> t = elem<V>(b % a); b = a; a = t; }
+    return b;
+  }, x, y);
+}
+//@ shift_left
+// Shifting by a negative amount or by the width and more gives 0.
+template <class V> INLINE V shift_left(V x, V n) {
+  typedef uints<V> U;
+  const U width = splat<U>(8 * sizeof(elem<V>)), k = bits<U>(n);
+  return where(k < width, bits<V>(U(bits<U>(x) << where(k < width, k, splat<U>(0)))), splat<V>(0));
+}
+//@ shift_right
+// Arithmetic; shifting by a negative amount or by the width and more leaves the sign.
+template <class V> INLINE V shift_right(V x, V n) {
+  typedef uints<V> U;
+  const U top = splat<U>(8 * sizeof(elem<V>) - 1), k = bits<U>(n);
+  return V(x >> bits<V>(where(k < top, k, top)));
+}
+//@ erfinv
+// Winitzki's start, then Newton steps on the accurate side (erfc for large arguments).
+INLINE f64 erfinv_scalar(f64 y) {
+  const f64 a = __builtin_fabs(y);
+  if (!(a < 1)) return a == 1 ? __builtin_copysign(__builtin_inf(), y) : __builtin_nan("");
+  if (a < 1e-9) return y * 0.88622692545275801365;
+  const f64 l = __builtin_log1p(-a * a), t = 4.3307467508 + l / 2;
+  f64 x = __builtin_sqrt(__builtin_sqrt(t * t - l / 0.147) - t);
+  for (int step = 0; step < 4; ++step) {
+    const f64 off = a < 0.5 ? __builtin_erf(x) - a : (1 - a) - __builtin_erfc(x), slope = 1.12837916709551257390 * __builtin_exp(-x * x);
+    const f64 u = off / slope;
+    x -= u / (1 + x * u);
+  }
+  return __builtin_copysign(x, y);
+}
+template <class V> INLINE V erfinv(V x) { return per_lane([](elem<V> e) { return elem<V>(erfinv_scalar(e)); }, x); }
+//@ digamma
+// Reflection below zero, recurrence up to 10, then the asymptotic series.
+INLINE f64 digamma_scalar(f64 x) {
+  if (x == 0) return __builtin_copysign(__builtin_inf(), -x);
+  f64 r = 0;
+  if (x < 0) {
+    if (x == __builtin_trunc(x)) return __builtin_nan("");
+    const f64 f = x - __builtin_trunc(x);
+    r = -3.14159265358979323846 / __builtin_tan(3.14159265358979323846 * f);
+    x = 1 - x;
+  }
+  for (; x < 10; x += 1) r -= 1 / x;
+  const f64 z = 1 / (x * x);
+  const f64 s = z * (1. / 12 - z * (1. / 120 - z * (1. / 252 - z * (1. / 240 - z * (1. / 132 - z * (691. / 32760 - z / 12))))));
+  return r + __builtin_log(x) - 0.5 / x - (x < 1e17 ? s : 0);
+}
+template <class V> INLINE V digamma(V x) { return per_lane([](elem<V> e) { return elem<V>(digamma_scalar(e)); }, x); }
+//@ logical_not
+template <class V> INLINE auto logical_not(V x) { if constexpr (same<V, bool>::value) return !x; else return x == splat<V>(0); }
+//@ truth
+// A boolean (or lanes 0 and -1) from any number.
+template <class V> INLINE auto truth(V x) { if constexpr (same<V, bool>::value) return x; else return x != splat<V>(0); }
+//@ logical_and
+template <class A, class B> INLINE auto logical_and(A a, B b) { return truth(a) & convert<decltype(truth(a))>(truth(b)); }
+//@ logical_or
+template <class A, class B> INLINE auto logical_or(A a, B b) { return truth(a) | convert<decltype(truth(a))>(truth(b)); }
+//@ logical_xor
+template <class A, class B> INLINE auto logical_xor(A a, B b) { return truth(a) ^ convert<decltype(truth(a))>(truth(b)); }
+//@ where_bool
+template <class M, class A, class B> INLINE A where_bool(M m, A a, B b) {
+  if constexpr (traits<A>::vector) { const A c = convert<A>(m); return (c & a) | (~c & convert<A>(b)); } else return m ? a : b;
+}

@@ -1,0 +1,432 @@
+"""Prints one statement of a loop body as one line of C++, for scalars or for a vector of lanes.
+
+In: `lower.ir.Value`s and a `Lanes` context. Out: lines of C++. Names: value 3 is `tmp3`, loop variables keep their names, buffers
+are `in_ptr0`, `out_ptr0` or a scratch array's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from argand.codegen.cpp import overrides
+from argand.codegen.cpp.analysis import StageFacts, lane_stride
+from argand.codegen.cpp.types import element, is_half, literal, number, vector_type
+from argand.errors import InternalError
+from argand.graph.expr import Const, Expr, Var, as_int, coefficient, free_vars, substitute, to_c
+from argand.lower.ir import LoopBlock, Origin, Value
+
+_NARROW_ARITHMETIC = frozenset(("add", "sub", "mul", "square", "bitwise_and", "bitwise_or", "bitwise_xor"))
+_BOOL_COMPARISONS = {
+    "eq": "logical_not(logical_xor({0}, {1}))",
+    "ne": "logical_xor({0}, {1})",
+    "lt": "logical_and(logical_not({0}), {1})",
+    "le": "logical_or(logical_not({0}), {1})",
+    "gt": "logical_and({0}, logical_not({1}))",
+    "ge": "logical_or({0}, logical_not({1}))",
+}
+_COMPARISONS = frozenset(_BOOL_COMPARISONS)
+_LANE = Var("l")
+
+
+class Writer:
+    """Lines of C++ with indentation."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._depth = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self._depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """`head {` ... `}`."""
+        self.line(f"{head} {{" if head else "{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}")
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How statements are printed.
+
+    Arguments:
+        var: the loop variable that runs over lanes; None prints scalars.
+        count: lanes of a vector.
+        tail: C++ expression for the number of lanes in use; "" when all are.
+        mask: name of a vector of booleans: the lanes for which memory may be read; "" when all may.
+    """
+
+    var: Var | None = None
+    count: int = 1
+    tail: str = ""
+    mask: str = ""
+
+
+@dataclass(slots=True)
+class Memory:
+    """How a buffer is reached.
+
+    Arguments:
+        name: C++ pointer or array; for a register, the variable.
+        dtype: of its elements.
+        register: a single value, not memory.
+    """
+
+    name: str
+    dtype: torch.dtype
+    register: bool = False
+
+
+@dataclass(slots=True)
+class Printer:
+    """Prints the statements of one stage.
+
+    Arguments:
+        out: where lines go.
+        facts: of the stage.
+        memory: buffers by name.
+        narrow: int64 values that are computed in 32 bits, because their bounds allow it.
+        lanes: the current context.
+    """
+
+    out: Writer
+    facts: StageFacts
+    memory: dict[str, Memory]
+    narrow: set[Value] = field(default_factory=set)
+    lanes: Lanes = field(default_factory=Lanes)
+    _origin: Origin | None = None
+
+    @contextmanager
+    def within(self, lanes: Lanes) -> Iterator[None]:
+        """Print in another context."""
+        saved, self.lanes = self.lanes, lanes
+        self._origin = None
+        yield
+        self.lanes = saved
+        self._origin = None
+
+    # --- operands
+
+    def dtype(self, value: Value) -> torch.dtype:
+        """The type that `value` has in C++."""
+        return torch.int32 if value in self.narrow else value.dtype
+
+    def is_vector(self, value: Value) -> bool:
+        """Whether `value` differs between lanes."""
+        return self.lanes.var is not None and self.lanes.var in self.facts.deps[value]
+
+    def type_of(self, dtype: torch.dtype, vector: bool) -> str:
+        """C++ type of a value."""
+        return vector_type(dtype, self.lanes.count) if vector else element(dtype).name
+
+    def operand(self, value: Value, vector: bool, dtype: torch.dtype | None = None) -> str:
+        """`value` as C++ text, spread over the lanes when `vector` asks for it, converted to `dtype`."""
+        have = self.dtype(value)
+        want = dtype or have
+        if value.op == "constant":
+            if not vector:
+                return literal(value.args[0], want)
+            if want == torch.bool:
+                return f"splat_mask<{self.type_of(want, True)}>({number(value.args[0], want)})"
+            return f"splat<{self.type_of(want, True)}>({number(value.args[0], want)})"
+        text = f"tmp{value.id}"
+        spread = vector and not self.is_vector(value)
+        if want != have:
+            text = self.conversion(text, have, want, vector and not spread)
+        if not spread:
+            return text
+        if want == torch.bool:
+            return f"splat_mask<{self.type_of(want, True)}>({text})"
+        return f"splat<{self.type_of(want, True)}>({text})"
+
+    # --- statements
+
+    def comment(self, origin: Origin | None) -> None:
+        """One comment line when the origin changes: the FX node and the user's line."""
+        if origin is None or origin is self._origin or origin == self._origin:
+            return
+        self._origin = origin
+        text = origin.fx_code or origin.fx_node
+        if origin.user_line:
+            text += f"  <- {origin.user_line}"
+        self.out.line("// " + re.sub(r"[\r\n]+", " ", text).rstrip("\\ "))
+
+    def emit(self, value: Value) -> None:
+        """Print the statement that makes `value`."""
+        if value.op in ("constant", "reduction"):
+            return
+        self.comment(value.origin)
+        vector = self.is_vector(value)
+        if value.op == "store":
+            self._store(value)
+        elif value.op == "masked":
+            self._masked(value, vector)
+        elif value.op == "indirect":
+            self._indirect(value, vector)
+        else:
+            self.out.line(f"auto tmp{value.id} = {self._expression(value, vector)};")
+
+    def _expression(self, value: Value, vector: bool) -> str:
+        if value.op == "load":
+            return self._load(value)
+        if value.op == "index_expr":
+            return self._index_expr(value, vector)
+        if value.op == "to_dtype":
+            source = value.args[0]
+            return self.conversion(self.operand(source, vector), self.dtype(source), self.dtype(value), vector)
+        if value.op == "bitcast":
+            return f"bits<{self.type_of(value.dtype, vector)}>({self.operand(value.args[0], vector)})"
+        if value.op == "where":
+            return self._where(value, vector)
+        return self._pointwise(value, vector)
+
+    def conversion(self, text: str, have: torch.dtype, want: torch.dtype, vector: bool) -> str:
+        """`text` of dtype `have` converted to `want`, as eager converts."""
+        if have == want:
+            return text
+        if is_half(have):
+            text = f"{'bf16' if have == torch.bfloat16 else 'f16'}_to_f32({text})"
+            return self.conversion(text, torch.float32, want, vector)
+        if is_half(want):
+            text = self.conversion(text, have, torch.float32, vector)
+            return f"f32_to_{'bf16' if want == torch.bfloat16 else 'f16'}({text})"
+        target = self.type_of(want, vector)
+        if want == torch.bool:
+            return f"to_bool({text})"
+        if have == torch.bool:
+            return f"from_bool<{target}>({text})" if vector else f"{target}({text})"
+        if have.is_floating_point and not want.is_floating_point:
+            return f"float_to_int<{target}>({text})"
+        return f"convert<{target}>({text})" if vector else f"{target}({text})"
+
+    def _where(self, value: Value, vector: bool) -> str:
+        condition, a, b = value.args
+        mask = self.operand(condition, vector)
+        want = self.dtype(value)
+        left, right = self.operand(a, vector, want), self.operand(b, vector, want)
+        if value.dtype == torch.bool:
+            return f"where_bool({mask}, {left}, {right})"
+        return overrides.expression("where", mask, left, right)
+
+    def _pointwise(self, value: Value, vector: bool) -> str:
+        op = overrides.canonical(value.op)
+        if not overrides.known(op):
+            raise InternalError(f"the C++ code generator does not know the op {value.op!r}")
+        args: list[Value] = [arg for arg in value.args if isinstance(arg, Value)]
+        dtypes = {self.dtype(arg) for arg in args}
+        common = torch.int64 if len(dtypes) > 1 else next(iter(dtypes))
+        half = is_half(common)
+        operands = [self.operand(arg, vector, torch.float32 if half else common) for arg in args]
+        if vector and common == torch.bool and op in _BOOL_COMPARISONS:
+            return _BOOL_COMPARISONS[op].format(*operands)
+        text = overrides.expression(op, *operands)
+        if half and is_half(value.dtype):
+            return self.conversion(f"({text})", torch.float32, value.dtype, vector)
+        if not vector and op in _NARROW_ARITHMETIC and element(common).size < 4 and not half:
+            return f"{element(common).name}({text})"
+        if value not in self.narrow and value.dtype == torch.int64 and common == torch.int32:
+            return self.conversion(f"({text})", common, value.dtype, vector)
+        return text
+
+    # --- memory
+
+    def address(self, memory: Memory, index: Expr) -> str:
+        """C++ pointer to an element."""
+        return memory.name if index == 0 else f"{memory.name} + {to_c(index)}"
+
+    def _lane_index(self, index: Expr) -> str:
+        """`index` of lane `l`."""
+        mapping: dict[Var, Expr] = {}
+        for var in free_vars(index):
+            source = self.facts.indirect.get(var)
+            if var is self.lanes.var:
+                mapping[var] = var + _LANE
+            elif source is not None and self.is_vector(source):
+                mapping[var] = Var(f"{var.name}[l]")
+        return to_c(substitute(index, mapping))
+
+    def _load(self, value: Value) -> str:
+        memory, index = self.memory[value.args[0]], value.args[1]
+        if memory.register:
+            return memory.name
+        if not self.is_vector(value):
+            return f"{memory.name}[{to_c(index)}]"
+        lanes = self.lanes
+        assert lanes.var is not None
+        vector = vector_type(memory.dtype, lanes.count)
+        stride = lane_stride(self.facts, index, lanes.var, lanes.count)
+        boolean = memory.dtype == torch.bool
+        if stride == 1:
+            pointer = self.address(memory, index)
+            if lanes.mask:
+                cast = f"(const i8*)({pointer})" if boolean else pointer
+                return f"load_masked<{vector}>({cast}, {lanes.mask})" + (" != 0" if boolean else "")
+            name = "load_bool" if boolean else "load"
+            return f"{name}_tail<{vector}>({pointer}, {lanes.tail})" if lanes.tail else f"{name}<{vector}>({pointer})"
+        at = f"[&](int l) {{ return {memory.name}[{self._lane_index(index)}]; }}"
+        if lanes.mask:
+            text = f"gather_masked<{vector}>({lanes.mask}, {at})"
+        elif stride == 0:  # the index is one for all lanes; only the mask around it differs
+            return self.operand_splat(f"{memory.name}[{to_c(index)}]", memory.dtype)
+        elif lanes.tail:
+            text = f"gather_tail<{vector}>({lanes.tail}, {at})"
+        else:
+            text = f"gather<{vector}>({at})"
+        return f"{text} != 0" if boolean else text
+
+    def operand_splat(self, text: str, dtype: torch.dtype) -> str:
+        """C++ scalar `text` in every lane."""
+        name = "splat_mask" if dtype == torch.bool else "splat"
+        return f"{name}<{self.type_of(dtype, True)}>({text})"
+
+    def _store(self, value: Value) -> None:
+        buffer, index, source, mode = value.args
+        memory = self.memory[buffer]
+        vector = self.is_vector(value)
+        text = self.operand(source, vector, memory.dtype)
+        if memory.register:
+            self.out.line(f"{memory.name} = {text};")
+        elif vector:
+            self._store_vector(memory, index, text, mode)
+        else:
+            place = f"{memory.name}[{to_c(index)}]"
+            if mode == "add":
+                added = self._sum(place, text, memory.dtype)
+                self.out.line(f"{place} = {added};")
+            else:
+                self.out.line(f"{place} = {text};")
+
+    def _sum(self, a: str, b: str, dtype: torch.dtype) -> str:
+        """a + b for scalars in memory of `dtype`."""
+        if is_half(dtype):
+            wide = [self.conversion(x, dtype, torch.float32, False) for x in (a, b)]
+            return self.conversion(f"{wide[0]} + {wide[1]}", torch.float32, dtype, False)
+        return f"{element(dtype).name}({a} + {b})"
+
+    def _store_vector(self, memory: Memory, index: Expr, text: str, mode: str | None) -> None:
+        lanes = self.lanes
+        assert lanes.var is not None
+        stride = lane_stride(self.facts, index, lanes.var, lanes.count)
+        boolean = memory.dtype == torch.bool
+        if stride == 1 and not (mode == "add" and (boolean or is_half(memory.dtype))):
+            pointer = self.address(memory, index)
+            name = "store_bool" if boolean else "store"
+            if mode == "add":
+                vector = vector_type(memory.dtype, lanes.count)
+                old = f"load_tail<{vector}>({pointer}, {lanes.tail})" if lanes.tail else f"load<{vector}>({pointer})"
+                text = f"{old} + {text}"
+            tail = f", {lanes.tail}" if lanes.tail else ""
+            self.out.line(f"{name}{'_tail' if tail else ''}({pointer}, {text}{tail});")
+            return
+        place = f"{memory.name}[{self._lane_index(index)}]"
+        lane = "value[l]" + (" != 0" if boolean else "")
+        with self.out.block(""):
+            self.out.line(f"const auto value = {text};")
+            lane = self._sum(place, "value[l]", memory.dtype) if mode == "add" else lane
+            count = lanes.tail or str(lanes.count)
+            self.out.line(f"for (int l = 0; l < {count}; ++l) {place} = {lane};")
+
+    def _index_expr(self, value: Value, vector: bool) -> str:
+        expr, want = value.args[0], self.dtype(value)
+        if not vector:
+            text = f"i64({to_c(expr)})"
+            return self.conversion(text, torch.int64, want, False)
+        integer = want if element(want).kind in ("int", "uint") and element(want).size >= 4 else torch.int64
+        kind = vector_type(integer, self.lanes.count)
+        assert self.lanes.var is not None
+        step = None
+        if not any(v in self.facts.indirect and self.is_vector(self.facts.indirect[v]) for v in free_vars(expr)):
+            step = coefficient(expr, self.lanes.var)
+        if step is not None:
+            text = f"iota<{kind}>({to_c(expr)}, {to_c(step)})"
+        else:
+            text = f"gather<{kind}>([&](int l) {{ return {self._lane_index(expr)}; }})"
+        return self.conversion(text, integer, want, True)
+
+    def _indirect(self, value: Value, vector: bool) -> None:
+        source, size, wrap = value.args
+        text = self.operand(source, vector)
+        flag = "true" if wrap else "false"
+        limit = to_c(size)
+        if not vector:
+            self.out.line(f"const i64 i{value.id} = check_index<{flag}>({text}, {limit}, error);")
+        elif self.lanes.mask:
+            self.out.line(
+                f"const auto i{value.id} = check_indices_masked<{flag}>({text}, {limit}, error, {self.lanes.mask});"
+            )
+        else:
+            tail = f", {self.lanes.tail}" if self.lanes.tail else ""
+            self.out.line(f"const auto i{value.id} = check_indices<{flag}>({text}, {limit}, error{tail});")
+
+    # --- masked blocks
+
+    def _masked(self, value: Value, vector: bool) -> None:
+        condition, block, other = value.args
+        want = self.dtype(value)
+        if self.is_vector(condition):
+            self._masked_lanes(value, condition, block, other)
+            return
+        result_vector = vector or self.is_vector(block.result)
+        if isinstance(other, Value):
+            start = self.operand(other, result_vector, want)
+        elif result_vector:
+            start = self.operand_splat(number(other, want), want)
+        else:
+            start = literal(other, want)
+        kind = self.type_of(want, result_vector)
+        if want == torch.bool and result_vector:
+            result_text = f"convert<{kind}>({self.operand(block.result, True, want)})"
+        else:
+            result_text = self.operand(block.result, result_vector, want)
+        self.out.line(f"{kind} tmp{value.id} = {start};")
+        with self.out.block(f"if ({self.operand(condition, False)})"):
+            self._block(block)
+            self.out.line(f"tmp{value.id} = {result_text};")
+
+    def _block(self, block: LoopBlock) -> None:
+        for statement in block.statements:
+            self.emit(statement)
+
+    def _masked_lanes(self, value: Value, condition: Value, block: LoopBlock, other: object) -> None:
+        """The mask differs between lanes: memory is touched only in lanes where it holds."""
+        want = self.dtype(value)
+        lanes = self.lanes
+        kind = self.type_of(want, True)
+        if isinstance(other, Value):
+            start = self.operand(other, True, want)
+        else:
+            assert isinstance(other, (int, float, bool))
+            start = self.operand_splat(number(other, want), want)
+        mask = f"mask{value.id}"
+        text = self.operand(condition, True)
+        if lanes.mask:
+            text = f"logical_and({text}, {lanes.mask})"
+        elif lanes.tail:
+            text = f"logical_and({text}, tail_mask<i32x{lanes.count}>({lanes.tail}))"
+        self.out.line(f"{kind} tmp{value.id} = {start};")
+        with self.out.block(""):
+            self.out.line(f"const auto {mask} = {text};")
+            with self.within(replace(lanes, mask=mask)):
+                self._block(block)
+                result = self.operand(block.result, True, want)
+                name = "where_bool" if want == torch.bool else "where"
+                if want == torch.bool:
+                    result = f"convert<{kind}>({result})"
+                self.out.line(f"tmp{value.id} = {name}({mask}, {result}, tmp{value.id});")
+
+
+def constant_step(expr: Expr, var: Var) -> int | None:
+    """The coefficient of `var` when it is a known number."""
+    found = coefficient(expr, var)
+    return None if found is None else as_int(found)
+
+
+ZERO = Const(0)

@@ -1,0 +1,333 @@
+"""Writes the text of a host module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from argand.codegen.host.calls import extern_function
+from argand.codegen.host.memory import MemoryPlan, plan_memory, same_layout
+from argand.errors import InternalError
+from argand.graph.expr import Const, Expr, Sym, as_int
+from argand.lower.ir import Buffer, ExternNode, TensorRef
+from argand.schedule.kernel import KernelPlan, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """The compiled part of a host module.
+
+    Arguments:
+        text: C++ source of every kernel.
+        symbols: kernel name -> C symbol.
+        flagged: kernels that take the error flag as their last tensor.
+        parts: the same functions as several files.
+    """
+
+    text: str
+    symbols: Mapping[str, str]
+    flagged: frozenset[str] = frozenset()
+    parts: tuple[str, ...] = ()
+
+
+def host_module(schedule: Schedule, kernels: KernelSource | None, *, arena: bool = True, title: str = "") -> str:
+    """Text of the module that runs `schedule`.
+
+    Arguments:
+        schedule: ordered steps.
+        kernels: their C++ source; None when there are none.
+        arena: False allocates every temporary in each call.
+        title: a comment at the top.
+    """
+    plan = plan_memory(schedule, arena=arena)
+    return _Writer(schedule, kernels, plan, title).text()
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    """A dtype as source code."""
+    return str(dtype)
+
+
+def index_text(expr: Expr | int) -> str:
+    """A size as Python source."""
+    return str(expr)
+
+
+def _tuple(items: Iterable[Expr | int]) -> str:
+    texts = [index_text(item) for item in items]
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+
+@dataclass(slots=True)
+class _Writer:
+    schedule: Schedule
+    kernels: KernelSource | None
+    plan: MemoryPlan
+    title: str
+    body: list[str] = field(default_factory=list)
+    views: dict[str, str] = field(default_factory=dict)  # arena tensors: name -> expression in `layout`
+    header: dict[str, str] = field(default_factory=dict)  # module-level names -> expression
+    constant_views: dict[str, str] = field(default_factory=dict)
+    ref_names: dict[TensorRef, str] = field(default_factory=dict)
+    flag: bool = False
+
+    def text(self) -> str:
+        schedule = self.schedule
+        self._symbols()
+        for number, step in enumerate(schedule.steps):
+            for name, before in self.plan.allocated.items():
+                if before == number:
+                    self.body.append(f"{name} = {self._empty(schedule.buffers[name])}")
+            if isinstance(step, KernelPlan):
+                self._launch(step)
+            else:
+                self._extern(step, number)
+            self._free(number)
+        mutations = [f"{name}.copy_({self._ref(ref)})" for name, ref in schedule.mutations]
+        returned = self._return()
+        parts = (self._preamble(), self._constants(), self._layout(), self._call(mutations, returned), self._main())
+        return "\n".join([*(line for part in parts for line in part), ""])
+
+    # --- pieces of the module
+
+    def _preamble(self) -> list[str]:
+        lines = ["# " + line for line in self.title.splitlines()]
+        lines += [
+            "import torch",
+            "from torch import as_strided, empty_strided",
+            "from argand.runtime.host import arena_pool, benchmark, load_kernels, rand_strided, reinterpret",
+            "",
+        ]
+        if self.kernels is not None:
+            lines += ["kernel_source = r'''", self.kernels.text.rstrip("\n"), "'''", ""]
+            parts = "".join(f"\nr'''{part}'''," for part in self.kernels.parts)
+            lines += [f"kernel_parts = ({parts})", ""] if parts else []
+            table = self._kernel_table()
+            targets = ", ".join(table)
+            lines += ["kernels = {"]
+            lines += [f"    {name!r}: {entry!r}," for name, entry in table.items()]
+            lines += ["}"]
+            lines += [f"[{targets}] = load_kernels(kernel_source, kernels{', kernel_parts' if parts else ''})", ""]
+        lines += [f"{name} = {expression}" for name, expression in self.header.items()]
+        return [*lines, ""]
+
+    def _constants(self) -> list[str]:
+        found = self.schedule.constants
+        if not found:
+            return []
+        lines = ["# Bound to the graph's constants when argand loads this module; random when it runs by itself."]
+        lines += ["constants = globals().get('constants') or {"]
+        for name, tensor in found.items():
+            lines += [f"    {name!r}: rand_strided({tuple(tensor.shape)}, {tensor.stride()}, {tensor.dtype}),"]
+        lines += ["}", *(f"{name} = constants[{name!r}]" for name in found)]
+        lines += [f"{name} = {expression}" for name, expression in self.constant_views.items()]
+        return [*lines, ""]
+
+    def _kernel_table(self) -> dict[str, tuple[str, int, int]]:
+        assert self.kernels is not None  # the caller has checked
+        table = {}
+        for plan in self.schedule.kernels():
+            tensors = len(plan.inputs) + len(plan.outputs) + (plan.name in self.kernels.flagged)
+            table[plan.name] = (self.kernels.symbols[plan.name], tensors, len(plan.symbols))
+        return table
+
+    def _layout(self) -> list[str]:
+        if not self._uses_arena():
+            return []
+        lines = ["", "def layout(arena):", '    """Tensors over the memory of temporaries, made once per arena."""']
+        lines += [f"    {name} = {expression}" for name, expression in self.views.items()]
+        names = ", ".join(self.views)
+        return [*lines, f"    return ({names}{',' if len(self.views) == 1 else ''})", ""]
+
+    def _uses_arena(self) -> bool:
+        return bool(self.views) or self.flag
+
+    def _call(self, mutations: list[str], returned: str) -> list[str]:
+        lines = ["", "def call(args):"]
+        inputs = self.schedule.inputs
+        if inputs:
+            lines.append(f"    {', '.join(inputs)}{',' if len(inputs) == 1 else ''} = args")
+            lines.append("    args.clear()")
+        if self._uses_arena():
+            lines.append(f"    arena = arena_pool.take({max(self.plan.nbytes, 1)}, layout)")
+        if self.views:
+            names = list(self.views)
+            lines.append(f"    {', '.join(names)}{',' if len(names) == 1 else ''} = arena.views[layout]")
+        lines += [f"    {line}" for line in self.body]
+        if self.flag:
+            lines += ["    if arena.flag.value:", "        arena.check()"]
+        lines += [f"    {line}" for line in mutations]
+        if self._uses_arena():
+            lines.append("    arena_pool.give(arena)")
+        return [*lines, f"    return {returned}", ""]
+
+    def _main(self) -> list[str]:
+        env = {sym: 16 for sym, _, _ in self.schedule.input_symbols}
+        lines = ["", "def example_inputs():", '    """Random inputs of the layouts that the graph was compiled for."""']
+        lines.append("    return [")
+        for name in self.schedule.inputs:
+            buffer = self.schedule.buffers.get(name)
+            if buffer is None:
+                lines.append(f"        {env.get(name, 16)},  # {name}")
+                continue
+            size, stride = (tuple(_example(e, env) for e in part) for part in (buffer.size, buffer.stride))
+            lines.append(f"        rand_strided({size}, {stride}, {dtype_text(buffer.dtype)}),  # {name}")
+        lines += ["    ]", "", "", 'if __name__ == "__main__":', "    benchmark(call, example_inputs)"]
+        return lines
+
+    # --- statements of `call`
+
+    def _symbols(self) -> None:
+        for symbol, name, dim in self.schedule.input_symbols:
+            if name:
+                self.body.append(f"{symbol} = {name}.size({dim})")
+
+    def _empty(self, buffer: Buffer) -> str:
+        device = "" if buffer.device.type == "cpu" else f", device={str(buffer.device)!r}"
+        size, stride = _tuple(buffer.size), _tuple(buffer.stride)
+        return f"empty_strided({size}, {stride}, dtype={dtype_text(buffer.dtype)}{device})"
+
+    def _launch(self, plan: KernelPlan) -> None:
+        if self.kernels is None:
+            raise InternalError(f"the schedule has the kernel {plan.name}, but there is no kernel source")
+        for name in plan.outputs:
+            self._adopt(name)
+        args = [self._buffer(name) for name in (*plan.inputs, *plan.outputs)]
+        if plan.name in self.kernels.flagged:
+            self.flag = True
+            args.append("arena.error")
+        self.body.append(f"{plan.name}({', '.join([*args, *plan.symbols])})")
+
+    def _adopt(self, name: str) -> None:
+        """`name` takes over the memory of a buffer that is not needed any more."""
+        taken = self.plan.same_as.get(name)
+        if taken is None:
+            return
+        new, old = self.schedule.buffers[name], self.schedule.buffers[taken]
+        root = taken
+        while root in self.plan.same_as:
+            root = self.plan.same_as[root]
+        if root in self.plan.offsets:
+            self._arena_tensor(name, root)
+        elif new.size == old.size and new.stride == old.stride:
+            self.body.append(f"{name} = {taken}")
+        else:
+            self.body.append(f"{name} = as_strided({taken}, {_tuple(new.size)}, {_tuple(new.stride)})")
+
+    def _buffer(self, name: str) -> str:
+        if name in self.plan.offsets and name not in self.views:
+            self._arena_tensor(name, name)
+        return name
+
+    def _arena_tensor(self, name: str, root: str) -> None:
+        buffer = self.schedule.buffers[name]
+        size, stride, dtype = _tuple(buffer.size), _tuple(buffer.stride), dtype_text(buffer.dtype)
+        self.views[name] = f"arena.tensor({self.plan.offsets[root]}, {size}, {stride}, {dtype})"
+
+    def _extern(self, node: ExternNode, number: int) -> None:
+        args = [self._value(arg) for arg in node.args]
+        args += [f"{key}={self._value(arg)}" for key, arg in node.kwargs.items()]
+        function = extern_function(node)
+        self.header.setdefault(function.name, function.expression)
+        outputs = list(node.outputs)
+        if node.out_variant is not None:
+            first = outputs[0]
+            if first is None:
+                raise InternalError(f"{node.name} has an out= variant but no output buffer")
+            self._adopt(first)
+            self.body.append(f"{function.name}({', '.join([*args, f'out={self._buffer(first)}'])})")
+            return
+        call = f"{function.name}({', '.join(args)})"
+        if len(outputs) == 1 and not function.returns_tuple:
+            target = outputs[0]
+        else:
+            target = ", ".join(name or "_" for name in outputs) + ("," if len(outputs) == 1 else "")
+        self.body.append(f"{target} = {call}" if target else call)
+
+    def _free(self, number: int) -> None:
+        names = self.plan.frees.get(number, ())
+        same = [n for n in self.plan.same_as if self._root(n) in names]
+        gone = [*names, *same]
+        if gone:
+            self.body.append(f"del {', '.join(gone)}")
+
+    def _root(self, name: str) -> str:
+        while name in self.plan.same_as:
+            name = self.plan.same_as[name]
+        return name
+
+    def _return(self) -> str:
+        values = []
+        for output in self.schedule.outputs:
+            values.append(self._value(output))
+        return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
+
+    # --- values
+
+    def _ref(self, ref: TensorRef) -> str:
+        """A tensor argument: the buffer, or a view of it (made once when the memory and the sizes are constant)."""
+        name = self._buffer(ref.buffer)
+        buffer = self.schedule.buffers[ref.buffer]
+        if same_layout(ref, buffer):
+            return name
+        known = self.ref_names.get(ref)
+        if known is not None:
+            return known
+        dtype = ref.dtype or buffer.dtype
+        size, stride = _tuple(ref.size), _tuple(ref.stride)
+        if dtype is not buffer.dtype:
+            expression = f"reinterpret({name}, {dtype_text(dtype)}, {size}, {stride}, {index_text(ref.offset)})"
+        else:
+            offset = ""
+            if as_int(ref.offset) != 0:
+                offset = f", {name}.storage_offset() + {index_text(ref.offset)}"
+            expression = f"as_strided({name}, {size}, {stride}{offset})"
+        static = all(as_int(e) is not None for e in (*ref.size, *ref.stride, ref.offset))
+        if static and name in self.views:
+            view = f"{name}_view{len(self.ref_names)}"
+            self.views[view] = expression
+            self.ref_names[ref] = view
+            return view
+        if static and ref.buffer in self.schedule.constants:
+            view = f"{name}_view{len(self.ref_names)}"
+            self.constant_views[view] = expression
+            self.ref_names[ref] = view
+            return view
+        return expression
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, TensorRef):
+            return self._ref(value)
+        if isinstance(value, Const):
+            return str(value.value)
+        if isinstance(value, Expr):
+            return index_text(value)
+        if isinstance(value, list):
+            return f"[{', '.join(self._value(item) for item in value)}]"
+        if isinstance(value, tuple):
+            inner = ", ".join(self._value(item) for item in value)
+            return f"({inner}{',' if len(value) == 1 else ''})"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{k!r}: {self._value(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"float({str(value)!r})"
+        if isinstance(value, torch.device):
+            return f"torch.device({str(value)!r})"
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return repr(value)
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return str(value)
+        if isinstance(value, complex):
+            return repr(value)
+        raise InternalError(f"an extern call has an argument of type {type(value).__name__}, which has no source text")
+
+
+def _example(expr: Expr, env: Mapping[str, int]) -> int:
+    from argand.graph.expr import evaluate
+
+    names = {atom.name: env.get(atom.name, 16) for atom in expr.free if isinstance(atom, Sym)}
+    return int(evaluate(expr, names))

@@ -1,0 +1,188 @@
+"""The one file with private or version-dependent use of torch for graphs and tracing."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+_WRAPPED_DEVICES = ("cpu", "cuda")
+
+
+def make_wrapper(
+    cls: type[torch.Tensor],
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """A tensor without data of a subclass, with the metadata given and the dispatch keys of `device`."""
+    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        cls, size, stride, offset, None, dtype, torch.strided, device
+    )
+    return made
+
+
+def set_wrapper_metadata(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> None:
+    """Change the metadata of a tensor made by `make_wrapper` in place."""
+    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        torch.ops.aten.as_strided_.default(tensor, size, stride, offset)
+
+
+disabled_torch_function = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _fast_nodes() -> bool:
+    graph = fx.Graph()
+    wanted = ("_graph_namespace", "_insert", "_find_nodes_lookup_table", "_len", "_target_to_str")
+    return all(hasattr(graph, name) for name in wanted)
+
+
+@functools.cache
+def _node_name(target: Callable[..., Any]) -> str:
+    name = getattr(target, "_opname", None) or getattr(target, "__name__", "node")
+    return str(name)
+
+
+def new_node(graph: fx.Graph, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    """`graph.call_function` without its search of the arguments for symbolic numbers (half its time)."""
+    if not _fast_nodes():
+        return graph.create_node("call_function", target, args, kwargs, name=_node_name(target))
+    namespace = graph._graph_namespace
+    name = namespace.create_name(_node_name(target), None)
+    node = fx.Node(graph, name, "call_function", target, args, kwargs)
+    namespace.associate_name_with_obj(name, node)
+    graph._insert(node)  # type: ignore[operator]
+    graph._find_nodes_lookup_table.insert(node)
+    graph._len += 1
+    return node
+
+
+def is_view_op(func: Any) -> bool:
+    """The schema says that a result aliases an argument and that nothing is written."""
+    schema = func._schema
+    if schema.is_mutable:
+        return False
+    return any(ret.alias_info is not None for ret in schema.returns)
+
+
+def written_arguments(func: Any) -> list[tuple[int, str]]:
+    """(position, name) of the arguments that an op writes to, as its schema says."""
+    found = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append((position, argument.name))
+    return found
+
+
+@functools.cache
+def is_random(func: Any) -> bool:
+    """The op draws from a random number generator."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return False
+    if func.name() in ("aten::_fused_sdp_choice",):
+        return False
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+@functools.cache
+def is_composite(func: Any) -> bool:
+    """The op is defined by other ops alone; it reaches a dispatch mode only under inference mode."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+
+
+@functools.cache
+def has_tag(func: Any, name: str) -> bool:
+    """The op overload carries the torch tag of this name."""
+    tag = getattr(torch.Tag, name, None)
+    return tag is not None and isinstance(func, torch._ops.OpOverload) and tag in func.tags
+
+
+def overloads(packet: Any) -> list[Any]:
+    """Every overload of an op packet."""
+    return [getattr(packet, name) for name in packet.overloads()]
+
+
+def packet_named(namespace: str, name: str) -> Any | None:
+    """`torch.ops.<namespace>.<name>`, or None."""
+    return getattr(getattr(torch.ops, namespace), name, None)
+
+
+@contextlib.contextmanager
+def restored_torch_state() -> Iterator[None]:
+    """Grad mode, autocast state and nesting after the block are as before it; inference mode is off inside."""
+    devices = ("cpu", "cuda")
+    grad = torch.is_grad_enabled()
+    cache = torch.is_autocast_cache_enabled()
+    states = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
+    nesting = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    try:
+        with torch.inference_mode(False):
+            torch._C._set_grad_enabled(grad)
+            yield
+    finally:
+        torch._C._set_grad_enabled(grad)
+        torch.set_autocast_cache_enabled(cache)
+        for device, enabled, dtype in states:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        while torch.autocast_increment_nesting() > nesting:
+            torch.autocast_decrement_nesting()
+            torch.autocast_decrement_nesting()
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+
+
+def autocast_active() -> bool:
+    """Any autocast is on in this thread."""
+    return bool(torch._C._is_any_autocast_enabled())
+
+
+def disabled_autocast() -> Any:
+    """Context manager: no op is cast inside."""
+    return torch._C._DisableAutocast()
+
+
+def tree_flatten(value: Any) -> tuple[list[Any], Any]:
+    """Leaves and structure of nested tuples, lists, dicts and registered classes."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_flatten(value)
+
+
+def tree_unflatten(leaves: list[Any], spec: Any) -> Any:
+    """The inverse of `tree_flatten`."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_unflatten(leaves, spec)
+
+
+def is_plain_tensor(tensor: torch.Tensor) -> bool:
+    """A strided tensor of torch's own class, without lazy conjugation or negation."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not torch._is_functional_tensor(tensor)
+    )
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Identity of the storage; 0 for a tensor without memory."""
+    return int(tensor.untyped_storage()._cdata) if tensor.device.type != "meta" else 0
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """A `FakeTensor` (torch.compile hands them to backends as examples); asked by name, its import costs 0.8 s."""
+    return type(tensor).__name__ == "FakeTensor" and all(isinstance(n, int) for n in tensor.shape)

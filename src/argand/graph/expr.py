@@ -1,0 +1,359 @@
+"""Integer index expressions with simplification under known ranges (our own: importing sympy costs half a second).
+
+An expression is a polynomial with integer coefficients over atoms: loop variables (`Var`), size symbols (`Sym`),
+`FloorDiv` and `Mod` of expressions. Every expression is kept in one normal form (products expanded, like terms
+collected, terms sorted) and interned, so that equal expressions are one object: comparing and hashing cost nothing.
+
+Operators build expressions: `8 * i + j`, `e // 4`, `e % 4` (Python semantics). `e == 3` is true for `Const(3)`.
+Loop variables run over `range(size)`; a `Sym` is at least its `minimum`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+from typing import Any
+
+from argand.graph.expr_nodes import (
+    ONE,
+    ZERO,
+    Add,
+    Const,
+    Expr,
+    ExprLike,
+    FloorDiv,
+    Mod,
+    Monomial,
+    Mul,
+    Sym,
+    Var,
+    add,
+    as_expr,
+    as_int,
+    floor_divide,
+    from_poly,
+    minimum_over_symbols,
+    modulo,
+    multiply,
+    positive,
+    product,
+    split_exact,
+    sum_of,
+)
+
+__all__ = [
+    "ONE",
+    "ZERO",
+    "Add",
+    "Const",
+    "Expr",
+    "ExprLike",
+    "FloorDiv",
+    "Mod",
+    "Mul",
+    "Ranges",
+    "Simplifier",
+    "Sym",
+    "Var",
+    "add",
+    "as_expr",
+    "as_int",
+    "bounds",
+    "coefficient",
+    "evaluate",
+    "free_symbols",
+    "free_vars",
+    "multiply",
+    "product",
+    "simplify",
+    "substitute",
+    "sum_of",
+    "to_c",
+]
+
+Ranges = Mapping[Var, Expr]
+
+
+def free_vars(expr: Expr) -> frozenset[Var]:
+    """The loop variables (and `indirect` results) that occur in `expr`."""
+    return frozenset(atom for atom in expr.free if isinstance(atom, Var))
+
+
+def free_symbols(expr: Expr) -> frozenset[Sym]:
+    """The size symbols that occur in `expr`."""
+    return frozenset(atom for atom in expr.free if isinstance(atom, Sym))
+
+
+def coefficient(expr: Expr, var: Expr) -> Expr | None:
+    """What `expr` grows by when `var` grows by one; None when `expr` is not linear in `var`.
+
+    A variable that does not occur has coefficient 0.
+    """
+    if var not in expr.free:
+        return ZERO
+    found: dict[Monomial, int] = {}
+    for monomial, scale in expr.poly:
+        count = monomial.count(var)
+        if count > 1 or any(var in atom.free for atom in monomial if atom is not var):
+            return None
+        if count:
+            rest = tuple(atom for atom in monomial if atom is not var)
+            found[rest] = found.get(rest, 0) + scale
+    return from_poly(found)
+
+
+def substitute(expr: Expr, mapping: Mapping[Any, ExprLike]) -> Expr:
+    """`expr` with variables and symbols replaced, all at once."""
+    if expr.free.isdisjoint(mapping):
+        return expr
+    memo: dict[Expr, Expr] = {key: as_expr(value) for key, value in mapping.items()}
+    return _rebuild(expr, memo)
+
+
+def _rebuild(expr: Expr, memo: dict[Expr, Expr]) -> Expr:
+    found = memo.get(expr)
+    if found is not None:
+        return found
+    terms = []
+    for monomial, scale in expr.poly:
+        term: Expr = Const(scale)
+        for atom in monomial:
+            new = memo.get(atom)
+            if new is None:
+                new = atom
+                if isinstance(atom, FloorDiv):
+                    new = floor_divide(_rebuild(atom.left, memo), _rebuild(atom.right, memo))
+                elif isinstance(atom, Mod):
+                    new = modulo(_rebuild(atom.left, memo), _rebuild(atom.right, memo))
+                memo[atom] = new
+            term = multiply(term, new)
+        terms.append(term)
+    result = sum_of(terms)
+    memo[expr] = result
+    return result
+
+
+def evaluate(expr: ExprLike, env: Mapping[str, Any]) -> Any:
+    """The value of `expr`; `env` gives a value (an int, or a tensor or array of them) to each name in it."""
+    total: Any = 0
+    if isinstance(expr, int):
+        return expr
+    for monomial, scale in expr.poly:
+        term: Any = scale
+        for atom in monomial:
+            if isinstance(atom, (Var, Sym)):
+                value = env[atom.name]
+            elif isinstance(atom, FloorDiv):
+                value = evaluate(atom.left, env) // evaluate(atom.right, env)
+            else:
+                value = evaluate(atom.args[0], env) % evaluate(atom.args[1], env)
+            term = value if isinstance(term, int) and term == 1 else term * value
+        total = term if isinstance(total, int) and total == 0 else total + term
+    return total
+
+
+def to_c(expr: ExprLike) -> str:
+    """C source of `expr`, for operands of `//` and `%` that are not negative."""
+    if isinstance(expr, int):
+        return _c_int(expr)
+    if isinstance(expr, Const):
+        return _c_int(expr.value)
+    if isinstance(expr, FloorDiv):
+        return f"({_c_factor(expr.left)} / {_c_factor(expr.right)})"
+    if isinstance(expr, Mod):
+        return f"({_c_factor(expr.left)} % {_c_factor(expr.right)})"
+    if isinstance(expr, Mul):
+        return "*".join(_c_factor(arg) for arg in expr.args)
+    if isinstance(expr, Add):
+        return " + ".join(to_c(arg) for arg in expr.args).replace("+ -", "- ")
+    return str(expr)
+
+
+def _c_int(value: int) -> str:
+    return str(value) if abs(value) < 1 << 31 else f"{value}LL"
+
+
+def _c_factor(expr: Expr) -> str:
+    text = to_c(expr)
+    return f"({text})" if isinstance(expr, (Add, Mul)) else text
+
+
+def simplify(expr: Expr, ranges: Ranges) -> Expr:
+    """`expr` simplified, given that each variable `v` of `ranges` is in `range(ranges[v])`."""
+    if not expr.has_divmod:
+        return expr
+    return Simplifier(ranges).simplify(expr)
+
+
+def bounds(expr: Expr, ranges: Ranges) -> tuple[int | None, int | None]:
+    """Least and greatest value (inclusive) that interval arithmetic proves; None where it proves nothing."""
+    return Simplifier(ranges).bounds(expr)
+
+
+Interval = tuple[int | None, int | None]
+
+
+class Simplifier:
+    """Simplifies under one set of ranges, remembering what it has done. `ranges` may grow, not change.
+
+    Arguments:
+        ranges: size of each variable: `v` is in `range(ranges[v])`. Variables that are missing may be anything.
+    """
+
+    __slots__ = ("_bounds", "_memo", "ranges")
+
+    def __init__(self, ranges: Ranges) -> None:
+        self.ranges = ranges
+        self._memo: dict[Expr, Expr] = {}
+        self._bounds: dict[Expr, Interval] = {}
+
+    def simplify(self, expr: Expr) -> Expr:
+        """An equal expression over the ranges, simpler or the same."""
+        if not expr.has_divmod:
+            return expr
+        found = self._memo.get(expr)
+        if found is None:
+            found = expr
+            for _ in range(4):
+                before, found = found, self._once(found)
+                if found is before:
+                    break
+            self._memo[expr] = found
+        return found
+
+    def _once(self, expr: Expr) -> Expr:
+        terms = []
+        for monomial, scale in expr.poly:
+            term: Expr = Const(scale)
+            for atom in monomial:
+                term = multiply(term, self._atom(atom) if atom.has_divmod else atom)
+            terms.append(term)
+        return sum_of(terms)
+
+    def _atom(self, atom: Expr) -> Expr:
+        left, right = (self.simplify(arg) for arg in atom.args)
+        made = floor_divide(left, right) if isinstance(atom, FloorDiv) else modulo(left, right)
+        if not isinstance(made, (FloorDiv, Mod)) or (made.left.has_divmod and made.args != (left, right)):
+            return made
+        division = isinstance(made, FloorDiv)
+        left, right = made.args
+        if self.between(left, right):
+            return ZERO if division else left
+        split = self._by_common_factor(left, right)
+        if split is None:
+            return made
+        high, low, factor, rest = split
+        if division:  # (g*x + y) // (g*d) = x // d for 0 <= y < g
+            return floor_divide(high, rest)
+        return modulo(high, rest) * factor + low  # (g*x + y) % (g*d) = g*(x % d) + y
+
+    def _by_common_factor(self, left: Expr, right: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
+        """Find `left = factor*high + low`, `right = factor*rest` with 0 <= low < factor."""
+        if len(right.poly) != 1:
+            return None
+        (divisor,) = right.poly
+        tried = set()
+        for monomial, scale in left.poly:
+            number = gcd(scale, divisor[1])
+            shared = tuple(atom for atom in divisor[0] if atom in monomial) if isinstance(right, Mul) else ()
+            factor = from_poly({shared: number})
+            if factor is ONE or factor in tried or not monomial:
+                continue
+            tried.add(factor)
+            rest, remainder = split_exact(right, factor)
+            high, low = split_exact(left, factor)
+            low_expr = from_poly(low)
+            if not any(remainder.values()) and self.between(low_expr, factor):
+                return from_poly(high), low_expr, factor, from_poly(rest)
+        return None
+
+    def between(self, expr: Expr, limit: Expr) -> bool:
+        """Whether 0 <= expr < limit is certain."""
+        low, high = self.bounds(expr)
+        if low is None or low < 0:
+            return False
+        if isinstance(limit, Const) and high is not None:
+            return high < limit.value
+        top = self._top(expr)
+        if top is None:
+            return False
+        gap = minimum_over_symbols(limit - top - 1)
+        return gap is not None and gap >= 0
+
+    def _top(self, expr: Expr) -> Expr | None:
+        """A symbolic upper bound of a sum of non-negative terms."""
+        total: Expr = ZERO
+        for monomial, scale in expr.poly:
+            if scale < 0 and monomial:
+                return None
+            term: Expr = Const(scale)
+            for atom in monomial:
+                if isinstance(atom, Var):
+                    size = self.ranges.get(atom)
+                    if size is None:
+                        return None
+                    term = term * (size - 1)
+                elif isinstance(atom, Mod) and positive(atom.right):
+                    term = term * (atom.right - 1)
+                elif isinstance(atom, Sym):
+                    term = term * atom
+                else:
+                    return None
+            total = total + term
+        return total
+
+    def bounds(self, expr: Expr) -> Interval:
+        """Least and greatest value (inclusive) that interval arithmetic proves; None where it proves nothing."""
+        found = self._bounds.get(expr)
+        if found is not None:
+            return found
+        low: int | None = 0
+        high: int | None = 0
+        for monomial, scale in expr.poly:
+            term: Interval = (1, 1)
+            for atom in monomial:
+                term = _times(term, self._atom_bounds(atom))
+            term = _times(term, (scale, scale))
+            low = None if low is None or term[0] is None else low + term[0]
+            high = None if high is None or term[1] is None else high + term[1]
+        self._bounds[expr] = (low, high)
+        return low, high
+
+    def _atom_bounds(self, atom: Expr) -> Interval:
+        if isinstance(atom, Var):
+            size = self.ranges.get(atom)
+            if size is None:
+                return None, None
+            top = self.bounds(size)[1]
+            return 0, None if top is None else max(top - 1, 0)
+        if isinstance(atom, Sym):
+            return atom.minimum, None
+        low, high = self.bounds(atom.args[0])
+        divisor_low, divisor_high = self.bounds(atom.args[1])
+        if divisor_low is None or divisor_low < 1:
+            return None, None
+        if isinstance(atom, Mod):
+            if low is not None and low >= 0 and high is not None and high < divisor_low:
+                return low, high
+            return 0, None if divisor_high is None else divisor_high - 1
+        if divisor_high == divisor_low:
+            return None if low is None else low // divisor_low, None if high is None else high // divisor_low
+        return 0 if low is not None and low >= 0 else None, None if high is None else max(high // divisor_low, 0)
+
+
+def _times(left: Interval, right: Interval) -> Interval:
+    if left == (1, 1):
+        return right
+    (a, b), (c, d) = left, right
+    if a is not None and b is not None and c is not None and d is not None:
+        corners = (a * c, a * d, b * c, b * d)
+        return min(corners), max(corners)
+    if a is not None and a >= 0 and c is not None and c >= 0:
+        return a * c, None
+    if a != b:
+        left, right = right, left
+    factor = left[0]
+    if factor is None or factor != left[1]:
+        return None, None
+    ends = [None if end is None else end * factor for end in right]
+    return (ends[0], ends[1]) if factor >= 0 else (ends[1], ends[0])

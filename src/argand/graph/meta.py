@@ -1,0 +1,108 @@
+"""What every FX node of an ATen graph carries, and helpers to read it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.errors import UserLine
+from argand.graph import compat
+from argand.graph.program import TensorSpec
+
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<func>\S+)')
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrigin:
+    """Where an ATen node came from.
+
+    Arguments:
+        source_node: name of the torch-level node that was running when it was recorded.
+        user_line: "file.py:12 in forward: text", or "".
+        passes: name of the pass that made the node, or "" when the tracer did.
+    """
+
+    source_node: str = ""
+    user_line: str = ""
+    made_by: str = ""
+
+
+def spec_of(tensor: torch.Tensor, device: torch.device | None = None) -> TensorSpec:
+    """Metadata of a tensor; `device` overrides the one it reports (a meta tensor's logical device)."""
+    return TensorSpec(
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        int(tensor.storage_offset()),
+        tensor.dtype,
+        tensor.device if device is None else device,
+        tensor.requires_grad,
+    )
+
+
+def user_line(node: fx.Node) -> str:
+    """The user's line that made a node, as "file.py:12 in forward: text"; "" when unknown.
+
+    Reads, in this order: an ATen node's `origin`, the `user_line` that capture writes, the innermost entry of `stack_trace`.
+    """
+    origin = node.meta.get("origin")
+    if origin is not None:
+        return str(origin.user_line)
+    line = node.meta.get("user_line")
+    if line:
+        return str(line)
+    where = user_stack(node)
+    if not where:
+        return ""
+    last = where[-1]
+    text = f"{last.filename}:{last.lineno} in {last.function}"
+    return f"{text}: {last.text}" if last.text else text
+
+
+def user_stack(node: fx.Node) -> tuple[UserLine, ...]:
+    """The `stack_trace` of a torch-level node as user lines, outermost first."""
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return ()
+    lines = str(trace).splitlines()
+    found: list[UserLine] = []
+    for number, line in enumerate(lines):
+        match = _FRAME.match(line)
+        if match is None:
+            continue
+        following = lines[number + 1].strip() if number + 1 < len(lines) else ""
+        text = "" if _FRAME.match(following) else following
+        found.append(UserLine(match["file"], int(match["line"]), match["func"].rstrip(","), text))
+    return tuple(found)
+
+
+def meta_of(value: Any) -> torch.Tensor:
+    """The meta tensor of a single-tensor node (or of a plain meta tensor)."""
+    return value.meta["val"] if isinstance(value, fx.Node) else value  # type: ignore[no-any-return]
+
+
+def device_of(node: fx.Node) -> torch.device:
+    """The logical device of a node's value."""
+    return node.meta["device"]  # type: ignore[no-any-return]
+
+
+def is_impure(node: fx.Node) -> bool:
+    """The node must stay, in order, even when nobody reads it: it draws random numbers or only has an effect."""
+    if node.op in ("placeholder", "output"):
+        return True
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return compat.is_random(node.target) or not node.target._schema.returns
+
+
+def eliminate_dead(graph: fx.Graph) -> int:
+    """Remove nodes whose results nobody reads; placeholders and nodes with effects stay. Returns how many went."""
+    gone = 0
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output") and not is_impure(node):
+            graph.erase_node(node)
+            gone += 1
+    return gone

@@ -1,0 +1,176 @@
+"""Result metadata of ATen ops: torch's meta kernels, corrected where eager's CPU kernels lay results out otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from argand.errors import AutogradError
+from argand.graph import compat, layouts
+from argand.graph.specs import Spec, SpecTable
+
+aten = torch.ops.aten
+
+_META = torch.device("meta")
+_CPU = torch.device("cpu")
+_PROBE_LIMIT = 1 << 24  # elements: above that an op is not tried out on real zeros
+
+
+class Many:
+    """The results of an op with several: `items` holds a Spec per tensor, other things as they are."""
+
+    __slots__ = ("device", "items", "kind", "metas")
+
+    def __init__(self, kind: type, items: tuple[Any, ...], device: torch.device) -> None:
+        self.kind = kind
+        self.items = items
+        self.device = device
+        self.metas = kind(item.meta if item.__class__ is Spec else item for item in items)
+
+
+def infer(table: SpecTable, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `func` makes: a Spec, `Many` for several results, or a plain value when no tensor comes out.
+
+    Arguments:
+        table: interns the result.
+        args, kwargs: the call's, with a Spec in place of each tensor.
+
+    Raises what the op itself raises on wrong arguments, and AutogradError when the result depends on data.
+    """
+    specs = _specs_in((args, tuple(kwargs.values())))
+    device = logical_device(func, specs, kwargs)
+    if _depends_on_data(func, specs):
+        raise AutogradError(
+            f"the result of {func} depends on the values of its arguments, not only on their shapes",
+            remedy="code around it can still be compiled: leave this operator out of the compiled function",
+        )
+    if kwargs.get("generator") is not None:
+        raise AutogradError(f"{func} takes an explicit random generator")
+    made = _run_on_meta(func, args, kwargs, not specs)
+    fix = layouts.RULES.get(func)
+    if fix is not None and device.type == "cpu":
+        made = fix(made, *_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
+    return _wrap(table, made, device)
+
+
+def _depends_on_data(func: Any, specs: list[Spec]) -> bool:
+    if func in (aten.index.Tensor, aten._unsafe_index.Tensor):
+        return any(spec.dtype in (torch.bool, torch.uint8) for spec in specs[1:])
+    return compat.has_tag(func, "dynamic_output_shape") or compat.has_tag(func, "data_dependent_output")
+
+
+def _wrap(table: SpecTable, made: Any, device: torch.device) -> Any:
+    if isinstance(made, torch.Tensor):
+        return table.of_meta(made, device)
+    if isinstance(made, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in made):
+        items = tuple(table.of_meta(i, device) if isinstance(i, torch.Tensor) else i for i in made)
+        return Many(list if isinstance(made, list) else tuple, items, device)
+    if isinstance(made, list) and not made:
+        return Many(list, (), device)
+    return made
+
+
+def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], factory: bool) -> Any:
+    meta_args = _to_meta(args)
+    meta_kwargs = {name: _to_meta(value) for name, value in kwargs.items()}
+    if "device" in meta_kwargs or (factory and _takes_device(func)):
+        meta_kwargs["device"] = _META
+    meta_kwargs.pop("pin_memory", None)
+    rule = layouts.METAS.get(func)
+    try:
+        if rule is not None:
+            return rule(*meta_args, **meta_kwargs)
+        return func(*meta_args, **meta_kwargs)
+    except NotImplementedError as error:
+        return _probe(func, args, kwargs, error)
+
+
+def _probe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+    """Metadata of an op without meta kernel: run it once on zeros."""
+    specs = _specs_in((args, tuple(kwargs.values())))
+    cheap = sum(spec.meta.numel() for spec in specs) <= _PROBE_LIMIT
+    if func.namespace != "aten" or not specs or not cheap:
+        raise AutogradError(f"{func} has no meta kernel, so that its result's shape is not known") from error
+    try:
+        return func(*_to_zeros(args), **{name: _to_zeros(value) for name, value in kwargs.items()})
+    except Exception as probe_error:
+        raise AutogradError(f"{func} has no meta kernel, and cannot be tried out on zeros") from probe_error
+
+
+def _takes_device(func: Any) -> bool:
+    return any(argument.name == "device" for argument in func._schema.arguments)
+
+
+def _specs_in(tree: Any) -> list[Spec]:
+    found: list[Spec] = []
+    for item in tree:
+        if item.__class__ is Spec:
+            found.append(item)
+        elif isinstance(item, (tuple, list)):
+            found += _specs_in(item)
+    return found
+
+
+def _to_meta(tree: Any) -> Any:
+    if tree.__class__ is Spec:
+        return tree.meta
+    if isinstance(tree, (tuple, list)):
+        return [_to_meta(item) for item in tree] if isinstance(tree, list) else tuple(_to_meta(item) for item in tree)
+    return tree
+
+
+def _to_zeros(tree: Any) -> Any:
+    if tree.__class__ is Spec:
+        return torch.empty_strided(tree.size, tree.stride, dtype=tree.dtype, device=_CPU).zero_()
+    if isinstance(tree, (tuple, list)):
+        return [_to_zeros(item) for item in tree]
+    return _CPU if isinstance(tree, torch.device) else tree
+
+
+# ---------------------------------------------------------------------- devices
+
+_MIXED = frozenset(
+    (
+        aten._to_copy.default,
+        aten.copy.default,
+        aten.index.Tensor,
+        aten._unsafe_index.Tensor,
+        aten.index_put.default,
+        aten._unsafe_index_put.default,
+        aten._index_put_impl.default,
+        aten.is_same_size.default,
+        aten.repeat_interleave.self_Tensor,
+    )
+)
+
+
+def logical_device(func: Any, specs: list[Spec], kwargs: dict[str, Any]) -> torch.device:
+    """Where `func`'s result lives; raises as eager would when its tensors are on different devices."""
+    explicit = kwargs.get("device")
+    if explicit is not None:
+        return _indexed(torch.device(explicit))
+    if not specs:
+        return _CPU
+    first: torch.device = specs[0].device
+    for spec in specs:
+        if spec.device != first:
+            return _mixed_device(func, specs)
+    return first
+
+
+def _indexed(device: torch.device) -> torch.device:
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _mixed_device(func: Any, specs: list[Spec]) -> torch.device:
+    if func in _MIXED:
+        return specs[0].device
+    # A 0-d CPU tensor counts as a number beside tensors of another device.
+    large = {spec.device for spec in specs if spec.size or spec.device.type != "cpu"}
+    if len(large) == 1:
+        return large.pop()
+    names = ", ".join(sorted({str(spec.device) for spec in specs}))
+    raise RuntimeError(f"{func} got tensors on different devices: {names}")

@@ -1,0 +1,191 @@
+"""FX graphs as text: Python that runs (and is what runs), and a table of nodes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph.meta import user_line
+
+_DTYPE_SHORT = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "b8",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+
+
+def target_name(target: Any) -> str:
+    """A node's target as one would write it: "aten.add.Tensor", "torch.relu", "operator.getitem"."""
+    if isinstance(target, str):
+        return target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    module = getattr(target, "__module__", "") or ""
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
+    module = {"_operator": "operator", "builtins": ""}.get(module, module)
+    return f"{module}.{name}" if module else str(name)
+
+
+def describe(value: Any) -> str:
+    """A node's `val` in short: "f32[2, 3][3, 1]cpu" without the device for meta tensors."""
+    if isinstance(value, torch.Tensor):
+        dtype = _DTYPE_SHORT.get(value.dtype, str(value.dtype).removeprefix("torch."))
+        return f"{dtype}{list(value.shape)}{list(value.stride())}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(describe(item) for item in value) + ")"
+    return repr(value)
+
+
+def graph_source(graph: fx.Graph, name: str = "forward", *, comments: bool = True) -> tuple[str, dict[str, Any]]:
+    """The graph as a Python function of its placeholders, and the objects that its text names.
+
+    The text is what runs: names of operators are bound in the returned namespace. Values are dropped after their last use.
+    With `comments`, each line shows the value's type and, where it changes, the user's line.
+    """
+    writer = _Writer(comments)
+    nodes = list(graph.nodes)
+    last_use = _last_uses(nodes)
+    params = [node.name for node in nodes if node.op == "placeholder"]
+    lines = [f"def {name}({', '.join(params)}):"]
+    seen_line = ""
+    for node in nodes:
+        if comments and (line := user_line(node)) and line != seen_line and node.op != "placeholder":
+            lines.append(f"    # {line}")
+            seen_line = line
+        if node.op == "output":
+            lines.append(f"    return {writer.value(node.args[0])}")
+            continue
+        if node.op == "placeholder":
+            continue
+        if node.op == "get_attr" and node.name == str(node.target).replace(".", "_"):
+            continue  # a global of the text
+        lines.append(writer.statement(node))
+        dead = last_use.get(node, ())
+        if dead:
+            lines.append(f"    del {', '.join(n.name for n in dead)}")
+    if len(lines) == 1:
+        lines.append("    pass")
+    return "\n".join(lines) + "\n", writer.names
+
+
+def graph_function(graph: fx.Graph, constants: dict[str, Any], name: str = "forward") -> Callable[..., Any]:
+    """The graph as a function of its placeholders that calls every node's target eagerly."""
+    source, names = graph_source(graph, name, comments=False)
+    namespace = {**names, **constants}
+    exec(compile(source, f"<argand {name}>", "exec"), namespace)
+    return namespace[name]  # type: ignore[no-any-return]
+
+
+def readable(graph: fx.Graph, name: str = "forward") -> str:
+    """The graph as commented Python text."""
+    return graph_source(graph, name)[0]
+
+
+def table(graph: fx.Graph) -> str:
+    """One row per node: opcode, name, target, arguments."""
+    rows = [("opcode", "name", "target", "args", "kwargs")]
+    for node in graph.nodes:
+        rows.append((node.op, node.name, target_name(node.target), str(node.args), str(dict(node.kwargs))))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def _last_uses(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """For each node, the values (placeholders included) that nobody reads after it."""
+    done: set[fx.Node] = set()
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for node in reversed(nodes):
+        if node.op == "output":
+            done.update(node.all_input_nodes)
+            continue
+        if node.op == "placeholder":
+            continue
+        if node.op == "get_attr":
+            continue
+        ending = [arg for arg in node.all_input_nodes if arg not in done and arg.op != "get_attr"]
+        if node not in done:
+            ending.append(node)  # computed for its effect alone
+        done.update(ending)
+        if ending:
+            found[node] = ending
+    return found
+
+
+class _Writer:
+    """Prints nodes; collects the objects that the text names."""
+
+    def __init__(self, comments: bool) -> None:
+        self.comments = comments
+        self.names: dict[str, Any] = {"torch": torch, "inf": float("inf"), "nan": float("nan")}
+        self._targets: dict[Any, str] = {}
+
+    def statement(self, node: fx.Node) -> str:
+        if node.op == "get_attr":
+            text = f"    {node.name} = {self._attribute(str(node.target))}"
+        elif node.target is operator.getitem:
+            text = f"    {node.name} = {self.value(node.args[0])}[{self.value(node.args[1])}]"
+        else:
+            args = [self.value(arg) for arg in node.args]
+            args += [f"{key}={self.value(value)}" for key, value in node.kwargs.items()]
+            text = f"    {node.name} = {self._target(node.target)}({', '.join(args)})"
+        if self.comments and "val" in node.meta:
+            text += f"  # {describe(node.meta['val'])}"
+        return text
+
+    def _attribute(self, path: str) -> str:
+        return path.replace(".", "_")
+
+    def _target(self, target: Any) -> str:
+        name = self._targets.get(target)
+        if name is None:
+            base = target_name(target).replace(".", "_").replace("<", "").replace(">", "")
+            name = base
+            while name in self.names:
+                name += "_"
+            self._targets[target] = name
+            self.names[name] = target
+        return name
+
+    def value(self, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return value.name
+        if isinstance(value, (int, str, type(None), torch.dtype, torch.memory_format, torch.layout)):
+            return repr(value)
+        if isinstance(value, float):
+            return repr(value) if value == value else "nan"
+        if isinstance(value, torch.device):
+            return f"torch.{value!r}"
+        if isinstance(value, tuple):
+            return "(" + self._items(value) + ("," if len(value) == 1 else "") + ")"
+        if isinstance(value, list):
+            return "[" + self._items(value) + "]"
+        if isinstance(value, slice):
+            return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{k!r}: {self.value(v)}" for k, v in value.items()) + "}"
+        return self._object(value)
+
+    def _items(self, values: Iterable[Any]) -> str:
+        return ", ".join(self.value(item) for item in values)
+
+    def _object(self, value: Any) -> str:
+        if isinstance(value, complex):
+            return f"complex({self.value(value.real)}, {self.value(value.imag)})"
+        name = f"_object{len(self.names)}"
+        self.names[name] = value
+        return name

@@ -1,0 +1,121 @@
+"""`AtenProgram`: the functional ATen graph of one captured graph, and how its results become the user's outputs.
+
+Made by `argand.autograd`, rewritten by `argand.passes`, read by `argand.lower` and the runtime wrapper. It lives in this
+low layer so that all of them may import it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Metadata of one tensor value. `device` is the logical device: the graph's own values live on `meta`."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One placeholder of the graph, in placeholder order.
+
+    Arguments:
+        name: the placeholder's name.
+        kind: "arg": the tensor is `args[index]` of the call; "constant": it is `program.constants[name]`, a
+            parameter, buffer or other tensor that lives outside the call and whose values may change between calls.
+        index: which argument, for "arg"; -1 for "constant".
+        spec: its metadata when traced.
+    """
+
+    name: str
+    kind: Literal["arg", "constant"]
+    index: int
+    spec: TensorSpec
+
+    @property
+    def source(self) -> tuple[Any, ...]:
+        return (self.kind, self.index) if self.kind == "arg" else (self.kind, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewReplay:
+    """How to rebuild an alias from the real tensor that it aliases.
+
+    `offset` is relative to that tensor's own storage offset. `chain`, when not empty, replaces size/stride/offset: calls
+    `op(tensor, *args)` to apply in order, for views that as_strided cannot express (another dtype, conjugation).
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    chain: tuple[tuple[Any, tuple[Any, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """One tensor or plain leaf of what the user's function returns.
+
+    Arguments:
+        kind: "value": graph output `index`, handed over as it is;
+            "input": graph input `index` itself (the same Python object);
+            "alias_of_input": a view of graph input `index`, rebuilt by `view` after mutations were applied;
+            "alias_of_output": graph output `index` itself when `view` is None, else a view of it;
+            "constant": the Python value `value`.
+    """
+
+    kind: Literal["value", "input", "alias_of_input", "alias_of_output", "constant"]
+    index: int = -1
+    view: ViewReplay | None = None
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class MutationSpec:
+    """After the graph ran: `graph input[input].copy_(graph output[output])`."""
+
+    input: int
+    output: int
+
+
+@dataclass(slots=True)
+class AtenProgram:
+    """A functional ATen graph and the plan that turns its results into the user's.
+
+    The graph holds placeholders (one per `inputs` entry), `get_attr` of `constants` (literals: never change, may be
+    folded), call_function on OpOverloads (and `operator.getitem` on multi-result ops), and one output node whose single
+    argument is a tuple of nodes: values named by `outputs` and `mutations`. No node mutates its arguments. Nodes
+    that draw random numbers stay, in order, even when unused.
+
+    Every node but the output carries `meta["val"]` (plain `meta`-device tensor, its strides those that the node's result
+    has; or a tuple/list of them), `meta["device"]` (logical device) and `meta["origin"]` (`graph.meta.NodeOrigin`).
+    """
+
+    graph: fx.Graph
+    inputs: list[InputSpec]
+    outputs: list[OutputSpec]
+    mutations: list[MutationSpec]
+    constants: dict[str, torch.Tensor]
+    out_tree: Any  # torch.utils._pytree.TreeSpec, or None when the user's output is one leaf
+    num_args: int = 0  # arguments of the call, tensors or not
+    specialised: dict[int, Any] = field(default_factory=dict)  # argument index -> the Python value it was traced with
+    specs: Any = None  # graph.specs.SpecTable with what inference has found so far; passes go on using it
+    notes: list[str] = field(default_factory=list)  # what a reader of the trace should know
+
+    @property
+    def output_node(self) -> fx.Node:
+        """The graph's single output node."""
+        return next(iter(reversed(self.graph.nodes)))
+
+    @property
+    def placeholders(self) -> list[fx.Node]:
+        return [node for node in self.graph.nodes if node.op == "placeholder"]

@@ -1,0 +1,438 @@
+"""`Context`: what a lowering rule works with: the program being built, and the ATen node being lowered."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.errors import InternalError, LoweringError
+from argand.graph.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr
+from argand.lower.ir import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value
+from argand.lower.layout import dense_like, hint, is_dense, numel, stride_order
+from argand.lower.recorder import Recorder
+from argand.lower.registry import NoLowering
+from argand.lower.tensor import Index, Loader, Tensor
+
+# dtypes that loop bodies compute with; values of others (complex, quantised, float8) live in ATen kernels only
+LOOP_DTYPES = frozenset(
+    (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    )
+)
+REDUCED_FLOATS = (torch.bfloat16, torch.float16)
+
+# when an unrealised value becomes a buffer of its own
+MAX_READS = 16  # buffers read by one inlined expression
+MAX_COUNT = 64  # statements of one inlined expression
+SHARED_COST = 8  # cost from which a value with several users is stored rather than computed again
+SHARED_TRAFFIC = 1.5  # the same, in tensors of its own size read
+BROADCAST_COST = 4  # cost from which a value is stored rather than computed again for each element it is broadcast to
+BROADCAST_FACTOR = 4
+
+_NO_SIZE: tuple[Expr, ...] = ()
+
+ReduceBody = Callable[[Recorder, Callable[[str, Value], Value], Index], Value]
+
+
+def math_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which values of `dtype` are computed."""
+    return torch.float32 if dtype in REDUCED_FLOATS else dtype
+
+
+class Context:
+    """The program being built and the node being lowered.
+
+    Attributes:
+        buffers, nodes, constants: of the program.
+        node, val, device, origin: the ATen node being lowered, its meta value, its logical device, its origin.
+        symbols: how a `torch.SymInt` is written as an expression, by its text.
+        hints: likely values of size symbols.
+    """
+
+    def __init__(self) -> None:
+        self.buffers: dict[str, Buffer] = {}
+        self.nodes: list[Node] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.symbols: dict[str, Expr] = {}
+        self.hints: dict[str, int] = {}
+        self.node: fx.Node | None = None
+        self.val: Any = None
+        self.device = torch.device("cpu")
+        self.origin: Origin | None = None
+        self._buffer_count = 0
+        self._node_count = 0
+        self._vars: dict[tuple[str, int], Var] = {}
+
+    # --- sizes
+
+    def expr(self, value: Any) -> Expr:
+        """An integer of the ATen graph (int, SymInt or expression) as an expression."""
+        if isinstance(value, int):
+            return Const(value)
+        if isinstance(value, Expr):
+            return value
+        if isinstance(value, torch.SymInt):
+            text = str(value)
+            if text not in self.symbols:
+                self.symbols[text] = Sym(text)
+            return self.symbols[text]
+        raise LoweringError(f"a size of type {type(value).__name__} ({value!r}) reached lowering")
+
+    def sizes(self, values: Sequence[Any]) -> tuple[Expr, ...]:
+        """A shape or strides as expressions."""
+        return tuple([Const(value) if type(value) is int else self.expr(value) for value in values])
+
+    def hint(self, expr: Expr) -> int:
+        """A likely value of a size."""
+        return hint(expr, self.hints)
+
+    # --- lazy tensors
+
+    def lazy(
+        self,
+        loader: Loader,
+        inputs: Sequence[Tensor],
+        *,
+        cost: int = 1,
+        count: int = 1,
+        val: torch.Tensor | None = None,
+    ) -> Tensor:
+        """A lazy tensor with the metadata of the node being lowered (or of `val`).
+
+        Arguments:
+            loader: records the element at an index.
+            inputs: the tensors that it reads.
+            cost, count: of the loader's own statements, without those of the inputs.
+        """
+        meta = self.val if val is None else val
+        if meta.dtype not in LOOP_DTYPES:
+            raise NoLowering(f"loops do not compute with {meta.dtype}")
+        reads: frozenset[str] = frozenset()
+        for tensor in inputs:
+            if tensor.ref is None and (tensor.count > MAX_COUNT or len(tensor.reads) > MAX_READS):
+                self.realise(tensor)
+            if tensor.dtype not in LOOP_DTYPES:
+                raise NoLowering(f"loops do not compute with {tensor.dtype}")
+            if tensor.device != self.device:
+                raise NoLowering(f"operands on {tensor.device} and {self.device}")
+            cost += tensor.cost
+            count += tensor.count + 1
+            reads = reads | tensor.reads if reads else tensor.reads
+        size = self.sizes(meta.shape)
+        return Tensor(
+            size,
+            self.sizes(meta.stride()),
+            meta.dtype,
+            self.device,
+            loader=loader,
+            origin=self.origin,
+            cost=cost,
+            count=count,
+            reads=reads,
+        )
+
+    def view(
+        self,
+        x: Tensor,
+        size: tuple[Expr, ...],
+        index: Callable[[Recorder, Index], Index],
+        to_ref: Callable[[TensorRef], TensorRef | None],
+        *,
+        stride: tuple[Expr, ...] | None = None,
+    ) -> Tensor:
+        """A view of `x`: `index` maps its index to one of `x`, `to_ref` maps a buffer view of `x` to one of it."""
+        if x.ref is not None:
+            ref = to_ref(x.ref)
+            if ref is not None:
+                return self.from_ref(ref, x.dtype, x.device)
+        if x.dtype not in LOOP_DTYPES:
+            raise NoLowering(f"a view of {x.dtype} that strides cannot express")
+        if stride is None:
+            stride = self.sizes(self.val.stride())
+        return Tensor(
+            size,
+            stride,
+            x.dtype,
+            x.device,
+            loader=lambda ops, position: x.load(ops, index(ops, position)),
+            origin=x.origin or self.origin,
+            cost=x.cost,
+            count=x.count + 1,
+            reads=x.reads,
+            base=x,
+            to_ref=to_ref,
+        )
+
+    def from_ref(self, ref: TensorRef, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A realised tensor."""
+        return Tensor(ref.size, ref.stride, dtype, device, ref=ref, reads=frozenset((ref.buffer,)))
+
+    def before_broadcast(self, x: Tensor, factor: int) -> None:
+        """Store `x` before each of its elements is used `factor` times, when computing it costs more than a load."""
+        if x.ref is None and factor >= BROADCAST_FACTOR and x.cost >= BROADCAST_COST:
+            self.realise(x)
+
+    # --- buffers and nodes
+
+    def new_buffer(
+        self, size: tuple[Expr, ...], stride: tuple[Expr, ...], dtype: torch.dtype, device: torch.device
+    ) -> Buffer:
+        """A fresh temporary; a layout with gaps is given without them."""
+        if not is_dense(size, stride, self.hints):
+            stride = dense_like(size, stride, self.hints)
+        name = f"buf{self._buffer_count}"
+        self._buffer_count += 1
+        buffer = self.buffers[name] = Buffer(name, dtype, device, size, stride)
+        return buffer
+
+    def ref_of(self, buffer: Buffer) -> TensorRef:
+        """The whole of a buffer."""
+        return TensorRef(buffer.name, buffer.size, buffer.stride, ZERO)
+
+    def realise(self, x: Tensor) -> TensorRef:
+        """The buffer view that holds `x`; computes it into a buffer with eager's strides if it is still lazy."""
+        if x.ref is not None:
+            return x.ref
+        if x.base is not None and x.to_ref is not None:
+            # a view of a lazy tensor: store what it views, as eager does, and take the view of that
+            ref = x.to_ref(self.realise(x.base))
+            if ref is not None:
+                x.hold(ref)
+                return ref
+        if x.realiser is not None:
+            ref = x.realiser(self, x)
+        else:
+            buffer = self.new_buffer(x.size, x.stride, x.dtype, x.device)
+            ref = self.ref_of(buffer)
+            self.store(x, ref, creates=True)
+        x.hold(ref)
+        return ref
+
+    def store(self, x: Tensor, ref: TensorRef, *, creates: bool) -> None:
+        """Append the loop nest that writes `x` to `ref`.
+
+        Arguments:
+            creates: whether this is the first write to the buffer (else it counts as updating it).
+        """
+        ranges, variables, index = self.loop(x.size, stride_order(ref.size, ref.stride, self.hints))
+        ops = Recorder(ranges)
+        value = x.load(ops, index)
+        if value.dtype is not x.dtype:
+            raise InternalError(f"{x.origin}: the lowered value is {value.dtype}, not {x.dtype}")
+        terms = [position * stride for position, stride in zip(index, ref.stride)]
+        ops.origin = value.origin
+        ops.store(ref.buffer, sum(terms, ref.offset), value)
+        self.add_loop(ops, variables, x.size, (), (), [ref.buffer] if creates else [], [] if creates else [ref.buffer])
+
+    def loop(self, size: tuple[Expr, ...], order: Sequence[int]) -> tuple[dict[Var, Expr], list[int], Index]:
+        """Variables for the dimensions of `size`, in `order` (outermost first); those of size one have none.
+
+        Returns:
+            ranges of the variables, the dimensions that have one in loop order, and the logical index.
+        """
+        index: list[Expr] = [ZERO] * len(size)
+        ranges: dict[Var, Expr] = {}
+        dims = [dim for dim in order if size[dim] != 1]
+        for number, dim in enumerate(dims):
+            index[dim] = var = self.var("z", number)
+            ranges[var] = size[dim]
+        return ranges, dims, tuple(index)
+
+    def var(self, prefix: str, number: int) -> Var:
+        """The loop variable of that name."""
+        found = self._vars.get((prefix, number))
+        if found is None:
+            found = self._vars[prefix, number] = Var(f"{prefix}{number}")
+        return found
+
+    def add_loop(
+        self,
+        ops: Recorder,
+        dims: Sequence[int],
+        size: tuple[Expr, ...],
+        reduction_dims: Sequence[int],
+        reduction_size: tuple[Expr, ...],
+        creates: Sequence[str],
+        mutates: Sequence[str],
+    ) -> LoopNode:
+        """Append a recorded loop nest over `size[d] for d in dims`, reducing over `reduction_size[d]`."""
+        body = LoopBody(
+            tuple([self.var("z", number) for number in range(len(dims))]),
+            tuple([size[dim] for dim in dims]),
+            tuple([self.var("r", number) for number in range(len(reduction_dims))]),
+            tuple([reduction_size[dim] for dim in reduction_dims]),
+            ops.statements,
+        )
+        origins: dict[Origin, None] = {}
+        for statement in ops.statements:
+            if statement.origin is not None:
+                origins[statement.origin] = None
+        node = LoopNode(f"op{self._node_count}", body, tuple(creates), tuple(origins), tuple(mutates))
+        self._node_count += 1
+        self.nodes.append(node)
+        return node
+
+    # --- reductions
+
+    def reduce(
+        self,
+        size: tuple[Expr, ...],
+        dims: Sequence[int],
+        body: ReduceBody,
+        *,
+        val: torch.Tensor | None = None,
+        inputs: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """A reduction over the dimensions `dims` of the iteration space `size`.
+
+        Arguments:
+            body: called as `body(ops, reduce, index)` with `reduce(kind, value)`; returns the element to store.
+            val: metadata of the result (default: of the node), with or without the reduced dimensions.
+            inputs: what the body reads.
+        """
+        meta = self.val if val is None else val
+        if meta.dtype not in LOOP_DTYPES:
+            raise NoLowering(f"loops do not compute with {meta.dtype}")
+        for tensor in inputs:
+            if tensor.device != self.device or tensor.dtype not in LOOP_DTYPES:
+                raise NoLowering(f"a reduction of {tensor.dtype} on {tensor.device}")
+        out_size = self.sizes(meta.shape)
+        out_stride = self.sizes(meta.stride())
+        kept = [dim for dim in range(len(size)) if dim not in dims]
+        places = kept if len(out_size) == len(kept) else list(range(len(size)))  # dimension of `size` for each of out
+        if all(size[dim] == 1 for dim in dims):
+            return self._trivial_reduction(size, dims, places, body, meta, inputs)
+        buffer = self.new_buffer(out_size, out_stride, meta.dtype, self.device)
+        order = [place for place in stride_order(out_size, buffer.stride, self.hints) if places[place] not in dims]
+        ranges, loops, out_index = self.loop(out_size, order)
+        index: list[Expr] = [ZERO] * len(size)
+        for place, dim in enumerate(places):
+            index[dim] = out_index[place]
+        reduced = [dim for dim in dims if size[dim] != 1]
+        for number, dim in enumerate(reduced):
+            index[dim] = var = self.var("r", number)
+            ranges[var] = size[dim]
+        ops = Recorder(ranges)
+        ops.origin = self.origin
+        value = body(ops, ops.reduction, tuple(index))
+        if value.dtype is not meta.dtype:
+            raise InternalError(f"{self.origin}: the lowered value is {value.dtype}, not {meta.dtype}")
+        terms = [position * stride for position, stride in zip(out_index, buffer.stride)]
+        ops.store(buffer.name, sum(terms, ZERO), value)
+        self.add_loop(ops, loops, out_size, reduced, size, [buffer.name], [])
+        return self.from_ref(self.ref_of(buffer), meta.dtype, self.device)
+
+    def _trivial_reduction(
+        self,
+        size: tuple[Expr, ...],
+        dims: Sequence[int],
+        places: list[int],
+        body: ReduceBody,
+        meta: torch.Tensor,
+        inputs: Sequence[Tensor],
+    ) -> Tensor:
+        """A reduction over dimensions of size one is pointwise."""
+
+        def load(ops: Recorder, index: Index) -> Value:
+            full: list[Expr] = [ZERO] * len(size)
+            for place, dim in enumerate(places):
+                if dim not in dims:
+                    full[dim] = index[place]
+
+            def reduce(kind: str, value: Value) -> Value:
+                return ops.constant(0, torch.int64) if kind in ("argmax", "argmin") else value
+
+            return body(ops, reduce, tuple(full))
+
+        return self.lazy(load, inputs, cost=2, count=4, val=meta)
+
+    # --- ATen kernels
+
+    def extern(
+        self,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        reason: str = "",
+        out_variant: str | None = None,
+    ) -> Any:
+        """Append a call of an ATen kernel on realised tensors; returns what it returns, as Tensors."""
+        plain_args = tuple([self.extern_arg(arg) for arg in args])
+        plain_kwargs = {name: self.extern_arg(arg) for name, arg in kwargs.items()}
+        results, outputs = self._extern_results(self.val)
+        if isinstance(self.val, (tuple, list)):
+            self._forget_unused(outputs)
+        node = ExternNode(
+            f"op{self._node_count}",
+            target,
+            plain_args,
+            plain_kwargs,
+            tuple(outputs),
+            out_variant,
+            reason=reason,
+            origins=() if self.origin is None else (self.origin,),
+        )
+        self._node_count += 1
+        self.nodes.append(node)
+        return results
+
+    def extern_arg(self, arg: Any) -> Any:
+        """An argument of an ATen kernel: tensors realised, sizes as expressions, the rest as it is."""
+        if isinstance(arg, Tensor):
+            return self.realise(arg)
+        if isinstance(arg, (list, tuple)):
+            return [self.extern_arg(item) for item in arg]
+        if isinstance(arg, torch.SymInt):
+            return self.expr(arg)
+        return arg
+
+    def _forget_unused(self, outputs: list[str | None]) -> None:
+        """Drop the buffers of results that nothing reads (eager leaves some of them empty)."""
+        node = self.node
+        if node is None or any(user.target is not operator.getitem for user in node.users):
+            return
+        if len(outputs) != len(self.val):
+            return
+        used = {user.args[1] for user in node.users}
+        for position, name in enumerate(outputs):
+            if name is not None and position not in used:
+                del self.buffers[name]
+                outputs[position] = None
+
+    def _extern_results(self, val: Any) -> tuple[Any, list[str | None]]:
+        if isinstance(val, torch.Tensor):
+            size, stride = self.sizes(val.shape), self.sizes(val.stride())
+            name = f"buf{self._buffer_count}"
+            self._buffer_count += 1
+            buffer = self.buffers[name] = Buffer(name, val.dtype, self.device, size, stride)
+            return self.from_ref(self.ref_of(buffer), val.dtype, self.device), [name]
+        if isinstance(val, (tuple, list)):
+            results, outputs = [], []
+            for item in val:
+                result, names = self._extern_results(item)
+                results.append(result)
+                outputs += names
+            return tuple(results), outputs
+        return None, [None]
+
+
+def scalar_ref(ref: TensorRef) -> TensorRef:
+    """The first element of a view, as a 0-d tensor."""
+    return TensorRef(ref.buffer, _NO_SIZE, _NO_SIZE, ref.offset, ref.dtype)
+
+
+__all__ = ["LOOP_DTYPES", "ONE", "ZERO", "Context", "as_expr", "math_dtype", "numel", "scalar_ref"]

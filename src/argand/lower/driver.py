@@ -1,0 +1,338 @@
+"""`lower`: an ATen graph becomes a loop program."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand import events
+from argand.errors import ArgandError, LoweringError
+from argand.graph.program import AtenProgram
+from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
+from argand.lower.ir import Buffer, ExternNode, Origin, Program, TensorRef
+from argand.lower.layout import numel
+from argand.lower.lowerings import REGISTRY
+from argand.lower.registry import NoLowering
+from argand.lower.tensor import Tensor
+from argand.lower.verify import verify
+
+
+def lower(program: AtenProgram, *, check: bool = False) -> Program:
+    """Lower a functional ATen graph to loop nests and ATen kernel calls.
+
+    Arguments:
+        program: the ATen graph. Every node carries `meta["val"]` and `meta["device"]`.
+        check: verify the result (tests do).
+
+    Returns:
+        the loop program. Its `outputs` are the graph's outputs in order; those that the user receives are in buffers
+        of their own, never in an input's. An op without a lowering is an ExternNode with a `reason`, also emitted as
+        a "fallback" event.
+
+    Raises:
+        LoweringError: the graph is not what AtenProgram promises, or a rule failed.
+    """
+    with events.span("lower", "lower"):
+        result = _Lowering(program).run()
+    if check:
+        verify(result)
+    events.emit("ir_pre_fusion", "lower", lambda: _dump(result))
+    return result
+
+
+def _dump(program: Program) -> str:
+    from argand.lower.dump import dump
+
+    text: str = dump(program)
+    return text
+
+
+class _Lowering:
+    """One run of `lower`."""
+
+    def __init__(self, program: AtenProgram) -> None:
+        self.program = program
+        self.ctx = Context()
+        self.env: dict[fx.Node, Any] = {}
+        self.uses: dict[fx.Node, int] = {}
+        self.wanted: set[fx.Node] = set()  # nodes that will need a buffer: outputs, and arguments of ATen kernels
+        self.inputs: list[str] = []
+
+    def run(self) -> Program:
+        nodes = list(self.program.graph.nodes)
+        self._count_uses(nodes)
+        outputs: list[Any] = []
+        for node in nodes:
+            if node.op == "call_function":
+                self.env[node] = self._call(node)
+            elif node.op == "placeholder":
+                self.env[node] = self._input(node, node.name, "input")
+                self.inputs.append(node.name)
+            elif node.op == "get_attr":
+                self.env[node] = self._constant(node)
+            elif node.op == "output":
+                outputs = list(node.args[0]) if isinstance(node.args[0], (tuple, list)) else [node.args[0]]
+            else:
+                raise LoweringError(f"an ATen graph has no {node.op} nodes ({node.name})")
+        return self._finish(outputs)
+
+    # --- how often, and by whom, a value is used
+
+    def _count_uses(self, nodes: Sequence[fx.Node]) -> None:
+        """Count users of each node, looking through views, and find the nodes that need a buffer anyway."""
+        entries, uses, wanted = REGISTRY.entries, self.uses, self.wanted
+        for node in reversed(nodes):
+            total = 0
+            for user in node.users:
+                entry = entries.get(user.target) if user.op == "call_function" else None
+                if user.target is operator.getitem or (entry is not None and entry.is_view):
+                    total += uses[user]
+                    if user in wanted:
+                        wanted.add(node)
+                else:
+                    total += 1
+                    if entry is None:
+                        wanted.add(node)
+            uses[node] = total
+
+    def _place(self, node: fx.Node, x: Tensor) -> None:
+        """Decide whether a fresh lazy value becomes a buffer now."""
+        if x.ref is not None or x.base is not None:
+            return
+        ctx = self.ctx
+        if node in self.wanted:
+            if x.cost or x.realiser is not None or self.uses[node] > 1 or x.reads:
+                ctx.realise(x)
+            return
+        if self.uses[node] < 2 or not x.reads:
+            return
+        if x.cost >= SHARED_COST or self._traffic(x) > SHARED_TRAFFIC:
+            ctx.realise(x)
+
+    def _traffic(self, x: Tensor) -> float:
+        """What computing `x` reads, in multiples of its own size."""
+        own = max(ctx_hint(self.ctx, x.size), 1)
+        total = 0.0
+        for name in x.reads:
+            buffer = self.ctx.buffers[name]
+            total += min(ctx_hint(self.ctx, buffer.size) / own, 1.0)
+        return total
+
+    # --- nodes
+
+    def _input(self, node: fx.Node, name: str, kind: str) -> Any:
+        val = node.meta["val"]
+        if not isinstance(val, torch.Tensor):
+            return self.ctx.expr(val) if isinstance(val, (int, torch.SymInt)) and not isinstance(val, bool) else val
+        return self._external(name, kind, val, node.meta.get("device", val.device))
+
+    def _external(self, name: str, kind: str, val: torch.Tensor, device: torch.device) -> Tensor:
+        ctx = self.ctx
+        size, stride = ctx.sizes(val.shape), ctx.sizes(val.stride())
+        ctx.buffers[name] = Buffer(name, val.dtype, device, size, stride, kind)
+        return ctx.from_ref(ctx.ref_of(ctx.buffers[name]), val.dtype, device)
+
+    def _constant(self, node: fx.Node) -> Tensor:
+        name = str(node.target)
+        tensor = self.program.constants.get(name)
+        if tensor is None:
+            raise LoweringError(f"the ATen graph reads the constant {name!r}, which the program does not hold")
+        self.ctx.constants[name] = tensor
+        return self._external(name, "constant", tensor, node.meta.get("device", tensor.device))
+
+    def _call(self, node: fx.Node) -> Any:
+        target = node.target
+        if target is operator.getitem:
+            source, position = node.args
+            return self.env[source][position]
+        ctx = self.ctx
+        ctx.node = node
+        ctx.val = node.meta["val"]
+        device = node.meta.get("device")
+        ctx.device = device if device is not None else _device_of(ctx.val)
+        ctx.origin = origin_of(node)
+        args = [self._value(arg) for arg in node.args]
+        kwargs = {name: self._value(arg) for name, arg in node.kwargs.items()} if node.kwargs else {}
+        entry = REGISTRY.entries.get(target)
+        reason = ""
+        if entry is not None:
+            try:
+                result = entry.rule(ctx, *args, **kwargs)
+            except NoLowering as why:
+                reason = str(why)
+            except ArgandError:
+                raise
+            except Exception as error:
+                raise LoweringError(
+                    f"the lowering of {ctx.origin.fx_code} failed: {type(error).__name__}: {error}",
+                    remedy='compile with backend="aot_eager" meanwhile, and please report this with the script',
+                ) from error
+            else:
+                if isinstance(result, Tensor):
+                    self._place(node, result)
+                return result
+        return self._extern(target, args, kwargs, reason)
+
+    def _extern(self, target: Any, args: list[Any], kwargs: dict[str, Any], reason: str) -> Any:
+        kernel = REGISTRY.kernels.get(target)
+        out_variant = None
+        if kernel is not None:
+            out_variant = kernel.out_variant
+        else:
+            reason = reason or "no lowering"
+            node = self.ctx.node
+            events.emit("fallback", "lower", reason, op=str(target), node=node.name if node else "", reason=reason)
+        functional = without_alias(target)
+        if functional is None:
+            raise LoweringError(
+                f"{target} returns a view of its argument and has neither a lowering nor a copying twin"
+            )
+        try:
+            return self.ctx.extern(functional, tuple(args), kwargs, reason=reason, out_variant=out_variant)
+        except ArgandError:
+            raise
+        except Exception as error:
+            raise LoweringError(f"a call of {target} cannot be described: {type(error).__name__}: {error}") from error
+
+    def _value(self, arg: Any) -> Any:
+        if isinstance(arg, fx.Node):
+            return self.env[arg]
+        if isinstance(arg, (list, tuple)):
+            return [self._value(item) for item in arg]
+        return arg
+
+    # --- the end
+
+    def _finish(self, outputs: list[Any]) -> Program:
+        ctx = self.ctx
+        program = self.program
+        handed_over = {spec.index for spec in program.outputs if spec.kind in ("value", "alias_of_output")}
+        mutated = {program.inputs[mutation.input].name for mutation in program.mutations}
+        taken: set[str] = set()  # buffers that an output handed to the user lives in
+        refs: list[Any] = []
+        for position, output in enumerate(outputs):
+            value = self.env[output] if isinstance(output, fx.Node) else output
+            if not isinstance(value, Tensor):
+                refs.append(value)
+                continue
+            ref = ctx.realise(value)
+            kind = ctx.buffers[ref.buffer].kind
+            own = position in handed_over
+            if ref.buffer in mutated or (own and (kind != "temp" or ref.buffer in taken)):
+                ref = self._copy(output, value)
+            if own:
+                taken.add(ref.buffer)
+            refs.append(ref)
+        mutations = [(program.inputs[m.input].name, refs[m.output]) for m in program.mutations]
+        result = Program(
+            inputs=self.inputs,
+            input_symbols=[],
+            buffers=ctx.buffers,
+            constants=ctx.constants,
+            nodes=ctx.nodes,
+            outputs=refs,
+            mutations=mutations,
+        )
+        remove_dead(result)
+        return result
+
+    def _copy(self, node: fx.Node, x: Tensor) -> TensorRef:
+        """A buffer of its own for an output that lives in an input's or another output's buffer."""
+        ctx = self.ctx
+        ctx.node, ctx.val, ctx.device = node, node.meta["val"], x.device
+        try:
+            return ctx.realise(ctx.lazy(x.load, [x], cost=0))
+        except NoLowering:
+            copy: Tensor = ctx.extern(torch.ops.aten.clone.default, (x,), {}, reason="a copy of an aliased output")
+            return ctx.realise(copy)
+
+
+def ctx_hint(ctx: Context, size: tuple[Any, ...]) -> int:
+    """Likely number of elements."""
+    return ctx.hint(numel(size))
+
+
+def _device_of(val: Any) -> torch.device:
+    while isinstance(val, (tuple, list)) and val:
+        val = next((item for item in val if item is not None), None)
+    return val.device if isinstance(val, torch.Tensor) else torch.device("cpu")
+
+
+def origin_of(node: fx.Node) -> Origin:
+    """Where the statements that `node` lowers to come from."""
+    args = [_print_arg(arg) for arg in node.args]
+    args += [f"{name} = {_print_arg(arg)}" for name, arg in node.kwargs.items()]
+    info = node.meta.get("origin")
+    line = info.user_line if info is not None else ""
+    return Origin(node.name, f"{node.name} = torch.ops.{node.target}({', '.join(args)})", line)
+
+
+def _print_arg(arg: Any) -> str:
+    if isinstance(arg, fx.Node):
+        return f"{arg.name}"
+    if isinstance(arg, (list, tuple)):
+        return "[" + ", ".join([_print_arg(item) for item in arg]) + "]"
+    return repr(arg)
+
+
+def without_alias(target: Any) -> Any:
+    """`target`, or its copying twin when it returns a view of its argument; None when there is no such twin."""
+    schema = getattr(target, "_schema", None)
+    if schema is None or not any(result.alias_info is not None for result in schema.returns):
+        return target
+    packet = getattr(torch.ops.aten, schema.name.split("::")[1] + "_copy", None)
+    name = schema.overload_name or "default"
+    return getattr(packet, name, None) if packet is not None else None
+
+
+def remove_dead(program: Program) -> None:
+    """Drop nodes whose results nothing reads, and buffers that nothing touches."""
+    live = {ref.buffer for ref in program.outputs if isinstance(ref, TensorRef)}
+    live.update(ref.buffer for _, ref in program.mutations)
+    kept = []
+    for node in reversed(program.nodes):
+        written = (*node.outputs, *node.mutates)
+        if any(name in live for name in written) or (isinstance(node, ExternNode) and _has_effect(node.target)):
+            kept.append(node)
+            live.update(reads_of(node))
+    program.nodes = kept[::-1]
+    for node in kept:
+        live.update(name for name in (*node.outputs, *node.mutates) if name is not None)
+    program.buffers = {
+        name: buffer for name, buffer in program.buffers.items() if name in live or buffer.kind == "input"
+    }
+    program.constants = {name: tensor for name, tensor in program.constants.items() if name in live}
+
+
+def _has_effect(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    if schema is None or not schema.returns:
+        return True
+    return schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+
+
+def reads_of(node: Any) -> set[str]:
+    """Buffers that a node reads."""
+    found: set[str] = set()
+    if isinstance(node, ExternNode):
+        collect_refs((node.args, node.kwargs), found)
+        return found
+    from argand.lower.ir import statements_of
+
+    return {statement.args[0] for statement in statements_of(node.body) if statement.op == "load"} | set(node.mutates)
+
+
+def collect_refs(value: Any, found: set[str]) -> None:
+    """Add the buffers of every TensorRef in nested `value` to `found`."""
+    if isinstance(value, TensorRef):
+        found.add(value.buffer)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            collect_refs(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            collect_refs(item, found)

@@ -1,0 +1,198 @@
+"""Prints a loop program: `ir_pre_fusion.txt`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from argand.graph.expr import Expr, Var
+from argand.lower.ir import ExternNode, LoopBlock, LoopBody, LoopNode, Node, Program, TensorRef, Value, statements_of
+
+
+def dump(program: Program) -> str:
+    """Every node of `program` as text."""
+    users = _users(program)
+    return "\n\n\n".join(dump_node(program, node, users) for node in program.nodes) + "\n"
+
+
+def dump_node(program: Program, node: Node, users: dict[str, list[str]] | None = None) -> str:
+    """One node as text: what it writes and reads, who uses it, its loops and its body."""
+    users = _users(program) if users is None else users
+    if isinstance(node, ExternNode):
+        return _dump_extern(program, node, users)
+    name = (*node.outputs, *node.mutates)[0]
+    if node.mutates:
+        name = f"{name}_{node.name}"
+    reads, writes = _dependencies(node.body)
+    met = [dep for buffer, dep in reads if program.buffers[buffer].kind != "temp"]
+    unmet = [dep for buffer, dep in reads if program.buffers[buffer].kind == "temp"]
+    unmet += [f"WeakDep('{buffer}')" for buffer in node.mutates]
+    body = node.body
+    device = program.buffers[(*node.outputs, *node.mutates)[0]].device
+    lines = [
+        f"{name}: SchedulerNode(ComputedBuffer)",
+        *_set(f"{name}.writes", [dep for _, dep in writes]),
+        *_set(f"{name}.unmet_dependencies", unmet),
+        *_set(f"{name}.met_dependencies", met),
+        *_set(f"{name}.users", users.get(name, users.get((*node.outputs, *node.mutates)[0], []))),
+        f"{name}.group.device = {device}",
+        f"{name}.group.iteration = ({_tuple(body.sizes)}, {_tuple(body.reduction_sizes)})",
+        f"{name}.sizes = ({_list(body.sizes)}, {_list(body.reduction_sizes)})",
+        *(f"# {origin.fx_code}" for origin in node.origins),
+        *_dump_body(name, body),
+    ]
+    return "\n".join(lines)
+
+
+def _dump_extern(program: Program, node: ExternNode, users: dict[str, list[str]]) -> str:
+    name = next((output for output in node.outputs if output is not None), node.name)
+    refs: list[TensorRef] = []
+    _collect(node.args, refs)
+    _collect(node.kwargs, refs)
+    deps = [(ref, f"StarDep(name='{ref.buffer}')") for ref in refs]
+    lines = [
+        f"{name}: ExternKernelSchedulerNode(ExternKernel)",
+        *_set(f"{name}.writes", [f"StarDep(name='{output}')" for output in node.outputs if output is not None]),
+        *_set(f"{name}.unmet_dependencies", [d for ref, d in deps if program.buffers[ref.buffer].kind == "temp"]),
+        *_set(f"{name}.met_dependencies", [d for ref, d in deps if program.buffers[ref.buffer].kind != "temp"]),
+        *_set(f"{name}.users", users.get(name, [])),
+        f"{name}.node.kernel = {node.out_variant or node.target}",
+        f"{name}.node.args = ({', '.join(_argument(arg) for arg in node.args)})",
+    ]
+    if node.kwargs:
+        lines.append(f"{name}.node.kwargs = {{{', '.join(f'{k}: {_argument(v)}' for k, v in node.kwargs.items())}}}")
+    if node.reason:
+        lines.append(f"{name}.node.reason = {node.reason!r}")
+    lines += [f"# {origin.fx_code}" for origin in node.origins]
+    return "\n".join(lines)
+
+
+def _argument(arg: Any) -> str:
+    if isinstance(arg, TensorRef):
+        return f"TensorRef('{arg.buffer}', size={_list(arg.size)}, stride={_list(arg.stride)}, offset={arg.offset})"
+    if isinstance(arg, (list, tuple)):
+        return f"[{', '.join(_argument(item) for item in arg)}]"
+    return repr(arg)
+
+
+def _collect(value: Any, found: list[TensorRef]) -> None:
+    if isinstance(value, TensorRef):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _collect(item, found)
+    elif isinstance(value, dict):
+        _collect(list(value.values()), found)
+
+
+def _users(program: Program) -> dict[str, list[str]]:
+    users: dict[str, dict[str, None]] = {}
+    for node in program.nodes:
+        names = [name for name in (*node.outputs, *node.mutates) if name is not None]
+        label = names[0] if names else node.name
+        if isinstance(node, ExternNode):
+            refs: list[TensorRef] = []
+            _collect((node.args, node.kwargs), refs)
+            read = {ref.buffer for ref in refs}
+        else:
+            read = {buffer for buffer, _ in _dependencies(node.body)[0]}
+        for buffer in read:
+            users.setdefault(buffer, {})[f"NodeUser(node={label})"] = None
+    for ref in (*program.outputs, *(ref for _, ref in program.mutations)):
+        if isinstance(ref, TensorRef):
+            users.setdefault(ref.buffer, {})["NodeUser(node=OUTPUT)"] = None
+    return {name: list(found) for name, found in users.items()}
+
+
+def _dependencies(body: LoopBody) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """(buffer, printed dependency) of the loads and stores of a body, each once."""
+    reads: dict[tuple[str, str], None] = {}
+    writes: dict[tuple[str, str], None] = {}
+    sizes = dict(zip((*body.vars, *body.reduction_vars), (*body.sizes, *body.reduction_sizes)))
+    for statement in statements_of(body):
+        if statement.op in ("load", "store"):
+            buffer, index = statement.args[:2]
+            used = {var: size for var, size in sizes.items() if var in index.free}
+            dep = f"MemoryDep('{buffer}', {index}, {{{', '.join(f'{v}: {s}' for v, s in used.items())}}})"
+            (reads if statement.op == "load" else writes)[buffer, dep] = None
+    return list(reads), list(writes)
+
+
+def _set(label: str, items: list[str]) -> list[str]:
+    if len(items) < 2:
+        return [f"{label} = [{items[0] if items else ''}]"]
+    return [
+        f"{label} =",
+        f"    [   {items[0]},",
+        *(f"        {item}," for item in items[1:-1]),
+        f"        {items[-1]}]",
+    ]
+
+
+def _tuple(sizes: tuple[Expr, ...]) -> str:
+    return f"({', '.join(str(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"
+
+
+def _list(sizes: tuple[Expr, ...]) -> str:
+    return f"[{', '.join(str(size) for size in sizes)}]"
+
+
+class _BodyPrinter:
+    """Names the statements of a body as the reference documents do: `load`, `load_1`, `add`, ..."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.names: dict[int, str] = {}
+        self.indices: dict[Expr, str] = {}
+        self.blocks: list[str] = []
+
+    def fresh(self, base: str) -> str:
+        count = self.counts.get(base, 0)
+        self.counts[base] = count + 1
+        return f"{base}_{count}" if count else base
+
+    def index(self, expr: Expr) -> str:
+        return self.indices.setdefault(expr, f"index{len(self.indices)}")
+
+    def statements(self, statements: list[Value], result: Value | None) -> list[str]:
+        lines: list[str] = []
+        last = ""
+        for statement in statements:
+            args = [self.argument(arg, lines) for arg in statement.args]
+            if statement.op == "reduction":
+                args = [str(statement.dtype), str(statement.args[1].dtype), *args]
+            last = self.names[statement.id] = self.fresh(statement.op)
+            lines.append(f"{last} = ops.{statement.op}({', '.join(args)})")
+        lines.append(f"return {last if result is None else self.names[result.id]}")
+        return lines
+
+    def argument(self, arg: Any, lines: list[str]) -> str:
+        if isinstance(arg, Value):
+            return self.names[arg.id]
+        if isinstance(arg, Expr):
+            name = self.fresh("get_index")
+            lines.append(f"{name} = self.get_index('{self.index(arg)}')")
+            return name
+        if isinstance(arg, LoopBlock):
+            label = f"masked_subblock{len(self.blocks) + 1}"
+            self.blocks.append("")
+            body = "\n".join(f"        {line}" for line in self.statements(arg.statements, arg.result))
+            self.blocks[int(label[15:]) - 1] = f"    def {label}(self, ops):\n{body}"
+            return f"self.{label}"
+        return repr(arg) if isinstance(arg, str) else str(arg)
+
+
+def _dump_body(name: str, body: LoopBody) -> list[str]:
+    printer = _BodyPrinter()
+    lines = [f"        {line}" for line in printer.statements(body.statements, None)]
+    pairs: list[tuple[Var, Expr]] = list(zip((*body.vars, *body.reduction_vars), (*body.sizes, *body.reduction_sizes)))
+    return [
+        f"class {name}_loop_body:",
+        f"    var_ranges = {{{', '.join(f'{var}: {size}' for var, size in pairs)}}}",
+        *(f"    {label} = {expr}" for expr, label in printer.indices.items()),
+        "    def body(self, ops):",
+        *lines,
+        *(block for block in printer.blocks),
+    ]
+
+
+__all__ = ["LoopNode", "dump", "dump_node"]

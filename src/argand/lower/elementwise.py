@@ -1,0 +1,190 @@
+"""Elementwise loops: broadcasting, and promotion of operands as ATen's TensorIterator does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph.expr import ZERO, Expr
+from argand.lower.context import Context, math_dtype
+from argand.lower.ir import Value
+from argand.lower.ops import Number
+from argand.lower.recorder import Recorder
+from argand.lower.registry import NoLowering
+from argand.lower.tensor import Index, Tensor
+
+Operand = Tensor | Number | Expr
+Operation = Callable[..., Value]
+Read = Callable[[Recorder, Index], Value]
+
+# what one statement costs, in additions; the rest cost 1
+COSTS = {
+    **dict.fromkeys(["exp", "exp2", "expm1", "sigmoid", "tanh", "erf", "erfc", "log", "log2", "log10", "log1p"], 12),
+    **dict.fromkeys(
+        [
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "atan2",
+            "pow",
+            "fmod",
+        ],
+        16,
+    ),
+    **dict.fromkeys(["truediv", "reciprocal", "sqrt", "rsqrt", "floordiv", "truncdiv", "remainder"], 4),
+}
+
+
+def pointwise(
+    ctx: Context,
+    operation: Operation,
+    operands: Sequence[Operand],
+    *,
+    common: torch.dtype | None = None,
+    cost: int = 1,
+    exact: Sequence[int] = (),
+    keep: Sequence[int] = (),
+    val: torch.Tensor | None = None,
+) -> Tensor:
+    """The lazy tensor `operation(ops, *operands)`, broadcast to the node's shape.
+
+    Arguments:
+        operation: called with the recorder and one Value per operand, in the dtype of computation.
+        operands: tensors, and numbers.
+        common: dtype that operands are promoted to (default: the result's dtype). Bfloat16 and float16 are then
+            computed in float32, and the result is rounded.
+        cost: of the operation, in additions.
+        exact: positions of operands of which a number or 0-d tensor is not rounded to `common` first.
+        keep: positions of operands that keep their own dtype (masks).
+        val: metadata of the result (default: the node's).
+    """
+    meta = ctx.val if val is None else val
+    common = common or meta.dtype
+    if common not in _MATH:
+        raise NoLowering(f"loops do not compute with {common}")
+    result_dtype: torch.dtype = meta.dtype
+    size = ctx.sizes(meta.shape)
+    reads = [
+        reader(ctx, operand, size, None if position in keep else common, position in exact)
+        for position, operand in enumerate(operands)
+    ]
+    inputs = [operand for operand in operands if isinstance(operand, Tensor)]
+
+    def load(ops: Recorder, index: Index) -> Value:
+        values = [read(ops, index) for read in reads]
+        return ops.to_dtype(operation(ops, *values), result_dtype)
+
+    return ctx.lazy(load, inputs, cost=cost, val=meta)
+
+
+_MATH = {
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+}
+
+
+def reader(
+    ctx: Context, operand: Operand, size: tuple[Expr, ...], common: torch.dtype | None, exact: bool = False
+) -> Read:
+    """How an operand is read at an index into `size`, promoted to `common` (None: as it is)."""
+    if isinstance(operand, Expr):
+        expr, dtype = operand, math_dtype(common or torch.int64)
+        return lambda ops, index: ops.index_expr(expr, dtype)
+    if not isinstance(operand, Tensor):
+        return constant_reader(operand, common, exact)
+    place = broadcaster(ctx, operand, size)
+    if common is None:
+        return lambda ops, index: operand.load(ops, place(index))
+    math = math_dtype(common)
+    if operand.dtype is math or (exact and operand.ndim == 0) or operand.dtype is common:
+        return lambda ops, index: ops.to_dtype(operand.load(ops, place(index)), math)
+    promoted = common  # for the closure: not None
+    return lambda ops, index: ops.to_dtype(ops.to_dtype(operand.load(ops, place(index)), promoted), math)
+
+
+def constant_reader(number: Any, common: torch.dtype | None, exact: bool = False) -> Read:
+    """A Python number as an operand."""
+    if not isinstance(number, (int, float, bool)):
+        raise NoLowering(f"an operand of type {type(number).__name__}")
+    value = number_in(number, common or torch.get_default_dtype(), exact)
+    dtype = math_dtype(common or torch.get_default_dtype())
+    return lambda ops, index: ops.constant(value, dtype)
+
+
+def number_in(number: Number, dtype: torch.dtype, exact: bool = False) -> Number:
+    """`number` as ATen holds it when it meets tensors of `dtype`."""
+    if dtype is torch.bool:
+        return bool(number)
+    if dtype.is_floating_point:
+        if exact or math_dtype(dtype) is dtype:
+            return float(number)
+        return float(torch.tensor(float(number), dtype=dtype))
+    return int(torch.tensor(number).to(dtype)) if not isinstance(number, bool) else int(number)
+
+
+def broadcaster(ctx: Context, x: Tensor, size: tuple[Expr, ...]) -> Callable[[Index], Index]:
+    """Maps an index into `size` to one into `x`, which broadcasts to it."""
+    if x.size == size:
+        return lambda index: index
+    lead = len(size) - len(x.size)
+    if x.ref is None:
+        repeated = ctx.hint(_ratio(size, x.size, lead))
+        ctx.before_broadcast(x, repeated)
+    kept = [lead + dim if extent is size[lead + dim] else -1 for dim, extent in enumerate(x.size)]
+    return lambda index: tuple([index[dim] if dim >= 0 else ZERO for dim in kept])
+
+
+def _ratio(size: tuple[Expr, ...], small: tuple[Expr, ...], lead: int) -> Expr:
+    """How many elements of `size` read one element of `small`."""
+    ratio: Expr = ZERO + 1
+    for dim, extent in enumerate(size):
+        if dim < lead or small[dim - lead] is not extent:
+            ratio = ratio * extent
+    return ratio
+
+
+def result_type(ctx: Context, *positions: int) -> torch.dtype:
+    """The dtype that the node's arguments at `positions` promote to."""
+    node = ctx.node
+    if node is None:
+        raise NoLowering("no node to read arguments from")
+    found = [_meta_of(node.args[position]) for position in positions]
+    if len(found) == 1:
+        return found[0].dtype if isinstance(found[0], torch.Tensor) else torch.result_type(found[0], found[0])
+    dtype = torch.result_type(found[0], found[1])
+    for other in found[2:]:
+        dtype = torch.promote_types(dtype, torch.result_type(torch.empty(1, dtype=dtype), other))
+    return dtype
+
+
+def _meta_of(arg: Any) -> Any:
+    return arg.meta["val"] if isinstance(arg, fx.Node) else arg
+
+
+def unary_op(name: str) -> Operation:
+    """`ops.<name>(a)` as an operation."""
+    return lambda ops, a: ops.unary(name, a)
+
+
+def binary_op(name: str) -> Operation:
+    """`ops.<name>(a, b)` as an operation."""
+    return lambda ops, a, b: ops.binary(name, a, b)

@@ -1,0 +1,19 @@
+"""Lowering rules, one file per family.
+
+In: an ATen overload with lowered arguments and a `Context`. Out: lowered tensors. Importing this package fills
+`REGISTRY`.
+"""
+
+from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
+    activations,
+    creation,
+    indexing,
+    kernels,
+    pointwise,
+    reductions,
+    shape,
+    views,
+)
+from argand.lower.registry import REGISTRY
+
+__all__ = ["REGISTRY"]

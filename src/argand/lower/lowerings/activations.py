@@ -1,0 +1,187 @@
+"""Activation functions, computed in one go in the dtype of computation, as eager's kernels do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from argand.lower.context import Context
+from argand.lower.elementwise import Operation, pointwise
+from argand.lower.ir import Value
+from argand.lower.lowerings.pointwise import is_float, is_float_result, refuse
+from argand.lower.ops import Number
+from argand.lower.recorder import Recorder
+from argand.lower.registry import lowers
+from argand.lower.tensor import Tensor
+
+aten = torch.ops.aten
+
+
+def _const(ops: Recorder, like: Value, number: float) -> Value:
+    return ops.constant(number, like.dtype)
+
+
+@lowers(aten.relu.default)
+def relu(ctx: Context, x: Tensor) -> Tensor:
+    refuse(x.dtype is torch.bool, "relu of bools")
+    zero: Number = 0.0 if is_float(x) else 0
+    return pointwise(ctx, lambda ops, a: ops.maximum(a, ops.constant(zero, a.dtype)), [x])
+
+
+@lowers(aten.gelu.default)
+def gelu(ctx: Context, x: Tensor, *, approximate: str = "none") -> Tensor:
+    def exact(ops: Recorder, a: Value) -> Value:
+        inner = ops.add(ops.erf(ops.mul(a, _const(ops, a, math.sqrt(0.5)))), _const(ops, a, 1.0))
+        return ops.mul(ops.mul(a, _const(ops, a, 0.5)), inner)
+
+    def tanh(ops: Recorder, a: Value) -> Value:
+        cube = ops.mul(ops.mul(a, a), a)
+        inner = ops.add(a, ops.mul(_const(ops, a, 0.044715), cube))
+        inner = ops.tanh(ops.mul(_const(ops, a, math.sqrt(2 / math.pi)), inner))
+        return ops.mul(ops.mul(_const(ops, a, 0.5), a), ops.add(_const(ops, a, 1.0), inner))
+
+    return pointwise(ctx, tanh if approximate == "tanh" else exact, [x], cost=18)
+
+
+@lowers(aten.silu.default)
+def silu(ctx: Context, x: Tensor) -> Tensor:
+    def operation(ops: Recorder, a: Value) -> Value:
+        one = _const(ops, a, 1.0)
+        return ops.truediv(a, ops.add(one, ops.exp(ops.neg(a))))
+
+    return pointwise(ctx, operation, [x], cost=16)
+
+
+@lowers(aten.mish.default)
+def mish(ctx: Context, x: Tensor) -> Tensor:
+    return pointwise(ctx, lambda ops, a: ops.mul(a, ops.tanh(ops.log1p(ops.exp(a)))), [x], cost=36)
+
+
+@lowers(aten.softplus.default)
+def softplus(ctx: Context, x: Tensor, beta: Number = 1, threshold: Number = 20) -> Tensor:
+    def operation(ops: Recorder, a: Value) -> Value:
+        scaled = ops.mul(a, _const(ops, a, float(beta)))
+        soft = ops.truediv(ops.log1p(ops.exp(scaled)), _const(ops, a, float(beta)))
+        return ops.where(ops.gt(scaled, _const(ops, a, float(threshold))), a, soft)
+
+    return pointwise(ctx, operation, [x], cost=30)
+
+
+@lowers(aten.leaky_relu.default)
+def leaky_relu(ctx: Context, x: Tensor, slope: Number = 0.01) -> Tensor:
+    def operation(ops: Recorder, a: Value) -> Value:
+        return ops.where(ops.gt(a, _const(ops, a, 0.0)), a, ops.mul(a, _const(ops, a, float(slope))))
+
+    return pointwise(ctx, operation, [x], cost=3)
+
+
+@lowers(aten.elu.default)
+def elu(ctx: Context, x: Tensor, alpha: Number = 1.0, scale: Number = 1.0, input_scale: Number = 1.0) -> Tensor:
+    def operation(ops: Recorder, a: Value) -> Value:
+        low = ops.mul(ops.expm1(ops.mul(a, _const(ops, a, float(input_scale)))), _const(ops, a, float(alpha * scale)))
+        high = ops.mul(a, _const(ops, a, float(scale)))
+        # not `gt`: eager sends nan through expm1, which gives nan either way
+        return ops.where(ops.lt(a, _const(ops, a, 0.0)), low, high)
+
+    return pointwise(ctx, operation, [x], cost=18)
+
+
+@lowers(aten.hardtanh.default)
+def hardtanh(ctx: Context, x: Tensor, low: Number = -1, high: Number = 1) -> Tensor:
+    refuse(not is_float_result(ctx), "hardtanh of integers")
+
+    def operation(ops: Recorder, a: Value, lower: Value, upper: Value) -> Value:
+        return ops.minimum(ops.maximum(a, lower), upper)
+
+    return pointwise(ctx, operation, [x, float(low), float(high)], cost=2)
+
+
+def _relu6(ops: Recorder, a: Value) -> Value:
+    shifted = ops.add(a, _const(ops, a, 3.0))
+    return ops.minimum(ops.maximum(shifted, _const(ops, a, 0.0)), _const(ops, a, 6.0))
+
+
+@lowers(aten.hardsigmoid.default)
+def hardsigmoid(ctx: Context, x: Tensor) -> Tensor:
+    return pointwise(ctx, lambda ops, a: ops.truediv(_relu6(ops, a), _const(ops, a, 6.0)), [x], cost=7)
+
+
+@lowers(aten.hardswish.default)
+def hardswish(ctx: Context, x: Tensor) -> Tensor:
+    def operation(ops: Recorder, a: Value) -> Value:
+        return ops.truediv(ops.mul(a, _relu6(ops, a)), _const(ops, a, 6.0))
+
+    return pointwise(ctx, operation, [x], cost=8)
+
+
+@lowers(aten.threshold.default)
+def threshold(ctx: Context, x: Tensor, limit: Number, value: Number) -> Tensor:
+    def operation(ops: Recorder, a: Value, bound: Value, other: Value) -> Value:
+        return ops.where(ops.le(a, bound), other, a)
+
+    return pointwise(ctx, operation, [x, limit, value], cost=2)
+
+
+@lowers(aten.threshold_backward.default)
+def threshold_backward(ctx: Context, grad: Tensor, x: Tensor, limit: Number) -> Tensor:
+    def operation(ops: Recorder, g: Value, a: Value, bound: Value) -> Value:
+        return ops.where(ops.le(a, bound), ops.constant(0, g.dtype), g)
+
+    refuse(grad.dtype is not x.dtype, "threshold_backward of two dtypes")
+    return pointwise(ctx, operation, [grad, x, limit], cost=2)
+
+
+def _backward(name: str, cost: int) -> Callable[[Operation], Operation]:
+    """Register a rule (grad, saved) -> grad whose decorated function is the operation itself."""
+
+    def register(operation: Operation) -> Operation:
+        def rule(ctx: Context, grad: Tensor, saved: Tensor) -> Tensor:
+            refuse(not is_float_result(ctx), f"{name} of integers")
+            return pointwise(ctx, operation, [grad, saved], cost=cost)
+
+        lowers(getattr(aten, name).default)(rule)
+        return operation
+
+    return register
+
+
+@_backward("tanh_backward", 3)
+def tanh_backward(ops: Recorder, grad: Value, out: Value) -> Value:
+    return ops.mul(grad, ops.sub(_const(ops, out, 1.0), ops.mul(out, out)))
+
+
+@_backward("sigmoid_backward", 3)
+def sigmoid_backward(ops: Recorder, grad: Value, out: Value) -> Value:
+    return ops.mul(ops.mul(grad, ops.sub(_const(ops, out, 1.0), out)), out)
+
+
+@_backward("silu_backward", 20)
+def silu_backward(ops: Recorder, grad: Value, x: Value) -> Value:
+    one = _const(ops, x, 1.0)
+    sigmoid = ops.truediv(one, ops.add(one, ops.exp(ops.neg(x))))
+    return ops.mul(ops.mul(grad, sigmoid), ops.add(one, ops.mul(x, ops.sub(one, sigmoid))))
+
+
+@lowers(aten.gelu_backward.default)
+def gelu_backward(ctx: Context, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    def exact(ops: Recorder, g: Value, a: Value) -> Value:
+        half, one = _const(ops, a, 0.5), _const(ops, a, 1.0)
+        cdf = ops.mul(half, ops.add(one, ops.erf(ops.mul(a, _const(ops, a, math.sqrt(0.5))))))
+        density = ops.exp(ops.mul(ops.mul(a, a), _const(ops, a, -0.5)))
+        pdf = ops.mul(density, _const(ops, a, 1 / math.sqrt(2 * math.pi)))
+        return ops.mul(g, ops.add(cdf, ops.mul(a, pdf)))
+
+    def tanh(ops: Recorder, g: Value, a: Value) -> Value:
+        beta, kappa = math.sqrt(2 / math.pi), 0.044715
+        half, one = _const(ops, a, 0.5), _const(ops, a, 1.0)
+        square = ops.mul(a, a)
+        inner = ops.mul(_const(ops, a, beta), ops.add(a, ops.mul(_const(ops, a, kappa), ops.mul(square, a))))
+        bend = ops.tanh(inner)
+        left = ops.mul(half, ops.add(one, bend))
+        slope = ops.mul(_const(ops, a, beta), ops.add(one, ops.mul(_const(ops, a, 3 * kappa), square)))
+        right = ops.mul(ops.mul(ops.mul(half, a), ops.sub(one, ops.mul(bend, bend))), slope)
+        return ops.mul(g, ops.add(left, right))
+
+    return pointwise(ctx, tanh if approximate == "tanh" else exact, [grad, x], cost=36)

@@ -1,0 +1,137 @@
+"""Tensors made from nothing: constants, ranges, and their shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from argand.graph.expr import Expr
+from argand.lower.context import Context, math_dtype
+from argand.lower.elementwise import number_in, pointwise, reader
+from argand.lower.ir import Value
+from argand.lower.recorder import Recorder
+from argand.lower.registry import NoLowering, lowers
+from argand.lower.tensor import Index, Tensor
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+
+def filled(ctx: Context, value: Any) -> Tensor:
+    """The node's tensor filled with a number, a size, or a 0-d tensor."""
+    dtype: torch.dtype = ctx.val.dtype
+    if isinstance(value, Tensor):
+        return pointwise(ctx, lambda ops, a: a, [value])
+    if isinstance(value, Expr):
+        return ctx.lazy(lambda ops, index: ops.index_expr(value, dtype), [], cost=0)
+    if not isinstance(value, (int, float, bool)):
+        raise NoLowering(f"a fill with a value of type {type(value).__name__}")
+    number = number_in(value, dtype)
+    return ctx.lazy(lambda ops, index: ops.constant(number, dtype), [], cost=0)
+
+
+@lowers(aten.full.default)
+def full(ctx: Context, size: Any, value: Any, **kwargs: Any) -> Tensor:
+    return filled(ctx, value)
+
+
+@lowers(aten.full_like.default)
+def full_like(ctx: Context, x: Tensor, value: Any, **kwargs: Any) -> Tensor:
+    return filled(ctx, value)
+
+
+@lowers(aten.new_full.default)
+def new_full(ctx: Context, x: Tensor, size: Any, value: Any, **kwargs: Any) -> Tensor:
+    return filled(ctx, value)
+
+
+@lowers(aten.fill.Scalar, aten.fill.Tensor)
+def fill(ctx: Context, x: Tensor, value: Any) -> Tensor:
+    return filled(ctx, value)
+
+
+@lowers(aten.scalar_tensor.default)
+def scalar_tensor(ctx: Context, value: Any, **kwargs: Any) -> Tensor:
+    return filled(ctx, value)
+
+
+# nobody may rely on what an empty tensor holds: zeros cost least, as nothing reads them from memory
+@lowers(
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    aten.zero.default,
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.new_empty.default,
+)
+def zeros(ctx: Context, *args: Any, **kwargs: Any) -> Tensor:
+    return filled(ctx, 0)
+
+
+@lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def ones(ctx: Context, *args: Any, **kwargs: Any) -> Tensor:
+    return filled(ctx, 1)
+
+
+@lowers(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(ctx: Context, *args: Any, **kwargs: Any) -> Tensor:
+    start, _, step = (0, args[0], 1) if len(args) == 1 else (args[0], args[1], args[2] if len(args) > 2 else 1)
+    return _progression(ctx, start, step)
+
+
+def _progression(ctx: Context, start: Any, step: Any) -> Tensor:
+    dtype: torch.dtype = ctx.val.dtype
+    if not isinstance(start, float) and not isinstance(step, float):
+        first, gap = ctx.expr(int(start) if isinstance(start, bool) else start), ctx.expr(step)
+        return ctx.lazy(lambda ops, index: ops.index_expr(first + gap * index[0], dtype), [])
+
+    def load(ops: Recorder, index: Index) -> Value:
+        wide = torch.float64  # eager computes in double and rounds once
+        steps = ops.mul(ops.index_expr(index[0], wide), ops.constant(float(step), wide))
+        return ops.to_dtype(ops.add(ops.constant(float(start), wide), steps), dtype)
+
+    if not dtype.is_floating_point:
+        raise NoLowering("a range of floats as integers")
+    return ctx.lazy(load, [], cost=3, count=4)
+
+
+@lowers(prims.iota.default)
+def iota(ctx: Context, length: Any, *, start: Any, step: Any, **kwargs: Any) -> Tensor:
+    return _progression(ctx, start, step)
+
+
+@lowers(aten.eye.default, aten.eye.m)
+def eye(ctx: Context, *args: Any, **kwargs: Any) -> Tensor:
+    dtype: torch.dtype = ctx.val.dtype
+
+    def load(ops: Recorder, index: Index) -> Value:
+        row, column = (ops.index_expr(position, torch.int64) for position in index)
+        return ops.to_dtype(ops.eq(row, column), dtype)
+
+    return ctx.lazy(load, [], cost=2, count=3)
+
+
+def _triangle(ctx: Context, x: Tensor, diagonal: int, upper: bool) -> Tensor:
+    dtype = math_dtype(x.dtype)
+    read = reader(ctx, x, x.size, x.dtype)
+
+    def load(ops: Recorder, index: Index) -> Value:
+        row = ops.index_expr(index[-2] + diagonal, torch.int64)
+        column = ops.index_expr(index[-1], torch.int64)
+        inside = ops.ge(column, row) if upper else ops.le(column, row)
+        zero = ops.constant(False if dtype is torch.bool else 0, dtype)
+        return ops.to_dtype(ops.where(inside, read(ops, index), zero), x.dtype)
+
+    return ctx.lazy(load, [x], cost=3, count=5)
+
+
+@lowers(aten.tril.default)
+def tril(ctx: Context, x: Tensor, diagonal: int = 0) -> Tensor:
+    return _triangle(ctx, x, diagonal, False)
+
+
+@lowers(aten.triu.default)
+def triu(ctx: Context, x: Tensor, diagonal: int = 0) -> Tensor:
+    return _triangle(ctx, x, diagonal, True)

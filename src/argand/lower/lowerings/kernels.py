@@ -1,0 +1,34 @@
+"""Ops that are meant to run as ATen kernels: what they do is worth a library."""
+
+from __future__ import annotations
+
+import torch
+
+from argand.lower.registry import REGISTRY, ExternKernel
+
+aten = torch.ops.aten
+
+# op -> the callable that takes `out=`, where there is one
+OUT_VARIANTS = {
+    aten.mm.default: "torch.mm",
+    aten.addmm.default: "torch.addmm",
+    aten.bmm.default: "torch.bmm",
+    aten.baddbmm.default: "torch.baddbmm",
+}
+PLAIN = (
+    aten.convolution.default,
+    aten.convolution_backward.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_backward.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_efficient_attention_backward.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_cudnn_attention_backward.default,
+)
+
+for _op, _name in OUT_VARIANTS.items():
+    REGISTRY.add_kernel(_op, ExternKernel(_name))
+for _op in PLAIN:
+    REGISTRY.add_kernel(_op, ExternKernel())

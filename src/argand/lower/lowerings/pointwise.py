@@ -1,0 +1,577 @@
+"""Pointwise arithmetic, comparisons, logic and selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from argand.lower.context import LOOP_DTYPES, Context, math_dtype
+from argand.lower.elementwise import COSTS, Operand, binary_op, pointwise, result_type, unary_op
+from argand.lower.ir import Value
+from argand.lower.ops import Number
+from argand.lower.recorder import Recorder
+from argand.lower.registry import NoLowering, Rule, lowers
+from argand.lower.tensor import Tensor
+
+aten = torch.ops.aten
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def is_float(x: Operand) -> bool:
+    return x.dtype.is_floating_point if isinstance(x, Tensor) else isinstance(x, float)
+
+
+def refuse(condition: bool, reason: str) -> None:
+    """Leave the node to ATen when `condition` holds."""
+    if condition:
+        raise NoLowering(reason)
+
+
+# --- tables: ATen op -> loop op
+
+FLOAT_UNARY = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "sigmoid",
+    "reciprocal",
+]
+ROUNDING = ("floor", "ceil", "trunc")
+COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+
+
+def _unary(name: str) -> Rule:
+    def rule(ctx: Context, x: Tensor) -> Tensor:
+        refuse(ctx.val.dtype is torch.bool, f"{name} of bools")
+        return pointwise(ctx, unary_op(name), [x], cost=COSTS.get(name, 1))
+
+    return rule
+
+
+def _rounding(name: str) -> Rule:
+    def rule(ctx: Context, x: Tensor) -> Tensor:
+        if not is_float(x):
+            return pointwise(ctx, lambda ops, a: a, [x])
+        return pointwise(ctx, unary_op(name), [x])
+
+    return rule
+
+
+def _compare(name: str) -> Rule:
+    def rule(ctx: Context, x: Operand, y: Operand) -> Tensor:
+        common = result_type(ctx, 0, 1)
+        return pointwise(ctx, lambda ops, a, b: ops.compare(name, a, b), [x, y], common=common)
+
+    return rule
+
+
+for _name in FLOAT_UNARY:
+    lowers(getattr(aten, _name).default)(_unary(_name))
+for _name in ROUNDING:
+    lowers(getattr(aten, _name).default)(_rounding(_name))
+lowers(aten.round.default)(_rounding("round"))
+lowers(aten.neg.default)(_unary("neg"))
+for _aten_name, _name in COMPARISONS.items():
+    _packet = getattr(aten, _aten_name)
+    lowers(_packet.Tensor, _packet.Scalar)(_compare(_name))
+
+
+@lowers(aten.abs.default)
+def abs_(ctx: Context, x: Tensor) -> Tensor:
+    refuse(x.dtype is torch.bool, "abs of bools")
+    if x.dtype is torch.uint8:
+        return pointwise(ctx, lambda ops, a: a, [x])
+    return pointwise(ctx, unary_op("abs"), [x])
+
+
+@lowers(aten.sign.default, aten.sgn.default)
+def sign(ctx: Context, x: Tensor) -> Tensor:
+    if x.dtype is torch.bool:
+        return pointwise(ctx, lambda ops, a: a, [x])
+    if is_float(x):  # eager's sign of nan is 0, of -0.0 is 0
+
+        def operation(ops: Recorder, a: Value) -> Value:
+            zero = ops.constant(0.0, a.dtype)
+            up = ops.to_dtype(ops.gt(a, zero), a.dtype)
+            return ops.sub(up, ops.to_dtype(ops.lt(a, zero), a.dtype))
+
+        return pointwise(ctx, operation, [x], cost=3)
+    return pointwise(ctx, unary_op("sign"), [x])
+
+
+@lowers(aten.square.default)
+def square(ctx: Context, x: Tensor) -> Tensor:
+    return mul(ctx, x, x)
+
+
+@lowers(aten.positive.default)
+def positive(ctx: Context, x: Tensor) -> Tensor:
+    return x
+
+
+@lowers(aten.frac.default)
+def frac(ctx: Context, x: Tensor) -> Tensor:
+    refuse(not is_float(x), "frac of integers")
+    return pointwise(ctx, lambda ops, a: ops.sub(a, ops.trunc(a)), [x], cost=2)
+
+
+# --- arithmetic
+
+
+def _add(ops: Recorder, a: Value, b: Value) -> Value:
+    return ops.logical_or(a, b) if a.dtype is torch.bool else ops.add(a, b)
+
+
+def _scaled(ctx: Context, alpha: Number, first: Operand, second: Operand, *, subtract: bool = False) -> Tensor:
+    """first + alpha * second, or first - alpha * second."""
+    refuse(subtract and ctx.val.dtype is torch.bool, "subtraction of bools")
+    if alpha == 1:
+        operation = binary_op("sub") if subtract else _add
+        return pointwise(ctx, operation, [first, second])
+    refuse(ctx.val.dtype is torch.bool, "scaled addition of bools")
+
+    def scaled(ops: Recorder, a: Value, b: Value, scale: Value) -> Value:
+        return ops.binary("sub" if subtract else "add", a, ops.mul(scale, b))
+
+    return pointwise(ctx, scaled, [first, second, alpha], cost=2)
+
+
+@lowers(aten.add.Tensor, aten.add.Scalar)
+def add(ctx: Context, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
+    return _scaled(ctx, alpha, x, y)
+
+
+@lowers(aten.sub.Tensor, aten.sub.Scalar)
+def sub(ctx: Context, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
+    return _scaled(ctx, alpha, x, y, subtract=True)
+
+
+@lowers(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(ctx: Context, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
+    return _scaled(ctx, alpha, y, x, subtract=True)
+
+
+@lowers(aten.mul.Tensor, aten.mul.Scalar)
+def mul(ctx: Context, x: Operand, y: Operand) -> Tensor:
+    operation = binary_op("logical_and") if ctx.val.dtype is torch.bool else binary_op("mul")
+    return pointwise(ctx, operation, [x, y], exact=(1,))
+
+
+@lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar)
+def div(ctx: Context, x: Operand, y: Operand) -> Tensor:
+    return pointwise(ctx, binary_op("truediv"), [x, y], cost=4, exact=(1,))
+
+
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(ctx: Context, x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode is None:
+        return div(ctx, x, y)
+    if rounding_mode == "floor":
+        return floor_divide(ctx, x, y)
+    if is_float_result(ctx):
+        operation = lambda ops, a, b: ops.trunc(ops.truediv(a, b))  # noqa: E731 (one of two short operations)
+        return pointwise(ctx, operation, [x, y], cost=5, exact=(1,))
+    return _integer_division(ctx, "truncdiv", x, y)
+
+
+@lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide(ctx: Context, x: Operand, y: Operand) -> Tensor:
+    if is_float_result(ctx):
+        return pointwise(ctx, float_floordiv, [x, y], cost=20, exact=(1,))
+    return _integer_division(ctx, "floordiv", x, y)
+
+
+@lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
+def remainder(ctx: Context, x: Operand, y: Operand) -> Tensor:
+    if is_float_result(ctx):
+        return pointwise(ctx, float_remainder, [x, y], cost=20)
+    return _integer_division(ctx, "remainder", x, y)
+
+
+@lowers(aten.fmod.Tensor, aten.fmod.Scalar)
+def fmod(ctx: Context, x: Operand, y: Operand) -> Tensor:
+    if is_float_result(ctx):
+        return pointwise(ctx, binary_op("fmod"), [x, y], cost=16)
+    return _integer_division(ctx, "fmod", x, y)
+
+
+def is_float_result(ctx: Context) -> bool:
+    return bool(ctx.val.dtype.is_floating_point)
+
+
+def _integer_division(ctx: Context, name: str, x: Operand, y: Operand) -> Tensor:
+    """Integer division traps on a zero divisor (and on min // -1): only by a constant that is neither."""
+    refuse(ctx.val.dtype is torch.bool, "division of bools")
+    refuse(not isinstance(y, int) or isinstance(y, bool) or y in (0, -1), "integer division by a value not known safe")
+    info = torch.iinfo(ctx.val.dtype)
+    refuse(isinstance(y, int) and not info.min <= y <= info.max, "a divisor beyond the dtype")
+    return pointwise(ctx, binary_op(name), [x, y], cost=COSTS.get(name, 4))
+
+
+def float_remainder(ops: Recorder, a: Value, b: Value) -> Value:
+    """fmod, moved to the divisor's sign."""
+    rest = ops.fmod(a, b)
+    zero = ops.constant(0.0, a.dtype)
+    differs = ops.logical_xor(ops.lt(b, zero), ops.lt(rest, zero))
+    return ops.where(ops.logical_and(ops.ne(rest, zero), differs), ops.add(rest, b), rest)
+
+
+def float_floordiv(ops: Recorder, a: Value, b: Value) -> Value:
+    """Python's float //: exact from fmod, then rounded to the nearest integer below."""
+    zero, half, one = (ops.constant(number, a.dtype) for number in (0.0, 0.5, 1.0))
+    rest = ops.fmod(a, b)
+    quotient = ops.truediv(ops.sub(a, rest), b)
+    differs = ops.logical_xor(ops.lt(b, zero), ops.lt(rest, zero))
+    quotient = ops.where(ops.logical_and(ops.ne(rest, zero), differs), ops.sub(quotient, one), quotient)
+    floored = ops.floor(quotient)
+    floored = ops.where(ops.gt(ops.sub(quotient, floored), half), ops.add(floored, one), floored)
+    plain = ops.truediv(a, b)
+    floored = ops.where(ops.ne(quotient, zero), floored, ops.copysign(zero, plain))
+    return ops.where(ops.eq(b, zero), plain, floored)
+
+
+@lowers(aten.pow.Tensor_Scalar)
+def pow_scalar(ctx: Context, x: Tensor, exponent: Number) -> Tensor:
+    if not is_float_result(ctx):
+        refuse(isinstance(exponent, float) or not 0 <= exponent <= 8, "an integer power that is not small")
+        refuse(ctx.val.dtype is torch.bool, "a power of bools")
+        return pointwise(ctx, lambda ops, a: _power_by_products(ops, a, int(exponent)), [x], cost=4)
+    refuse(not is_float(x), "a float power of integers")
+    return pointwise(ctx, lambda ops, a: float_power(ops, a, float(exponent), x.dtype), [x], cost=_pow_cost(exponent))
+
+
+def _pow_cost(exponent: Number) -> int:
+    return {2.0: 1, 3.0: 2, 1.0: 1, 0.0: 1}.get(float(exponent), 4 if abs(exponent) in (0.5, 1, 2) else 16)
+
+
+def _power_by_products(ops: Recorder, a: Value, exponent: int) -> Value:
+    result = ops.constant(1, a.dtype)
+    for _ in range(exponent):
+        result = ops.mul(result, a)
+    return result
+
+
+def float_power(ops: Recorder, a: Value, exponent: float, storage: torch.dtype) -> Value:
+    """a ** exponent, with the special cases of eager's kernel; it rounds each product to the storage dtype."""
+
+    def rounded(value: Value) -> Value:
+        return ops.to_dtype(ops.to_dtype(value, storage), a.dtype)
+
+    if exponent == 0:
+        return ops.constant(1.0, a.dtype)
+    if exponent == 1:
+        return a
+    if exponent == 2:
+        return ops.mul(a, a)
+    if exponent == 3:
+        return ops.mul(rounded(ops.mul(a, a)), a)
+    if exponent == 0.5:
+        return ops.sqrt(a)
+    if exponent == -0.5:
+        return ops.rsqrt(a)
+    if exponent == -1:
+        return ops.reciprocal(a)
+    if exponent == -2:
+        return ops.reciprocal(rounded(ops.mul(a, a)))
+    return ops.pow(a, ops.constant(exponent, a.dtype))
+
+
+@lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def pow_tensor(ctx: Context, x: Operand, y: Operand) -> Tensor:
+    refuse(not is_float_result(ctx), "an integer power by a tensor")
+    return pointwise(ctx, binary_op("pow"), [x, y], cost=16)
+
+
+@lowers(aten.maximum.default)
+def maximum(ctx: Context, x: Tensor, y: Tensor) -> Tensor:
+    name = "logical_or" if ctx.val.dtype is torch.bool else "maximum"
+    return pointwise(ctx, binary_op(name), [x, y])
+
+
+@lowers(aten.minimum.default)
+def minimum(ctx: Context, x: Tensor, y: Tensor) -> Tensor:
+    name = "logical_and" if ctx.val.dtype is torch.bool else "minimum"
+    return pointwise(ctx, binary_op(name), [x, y])
+
+
+def _ignoring_nan(name: str) -> Rule:
+    def rule(ctx: Context, x: Tensor, y: Tensor) -> Tensor:
+        if not is_float_result(ctx):
+            return (maximum if name == "maximum" else minimum)(ctx, x, y)
+
+        def operation(ops: Recorder, a: Value, b: Value) -> Value:
+            better = ops.binary(name, a, b)
+            return ops.where(ops.isnan(a), b, ops.where(ops.isnan(b), a, better))
+
+        return pointwise(ctx, operation, [x, y], cost=5)
+
+    return rule
+
+
+lowers(aten.fmax.default)(_ignoring_nan("maximum"))
+lowers(aten.fmin.default)(_ignoring_nan("minimum"))
+
+
+@lowers(aten.atan2.default)
+def atan2(ctx: Context, x: Tensor, y: Tensor) -> Tensor:
+    return pointwise(ctx, binary_op("atan2"), [x, y], cost=16)
+
+
+@lowers(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(ctx: Context, x: Tensor, y: Operand) -> Tensor:
+    return pointwise(ctx, binary_op("copysign"), [x, y])
+
+
+def _addc(divide: bool) -> Rule:
+    def rule(ctx: Context, x: Tensor, a: Tensor, b: Tensor, *, value: Number = 1) -> Tensor:
+        refuse(not is_float_result(ctx), "addcmul or addcdiv of integers")
+        refuse(ctx.val.dtype is not math_dtype(ctx.val.dtype) and value != 1, "scaled addcmul in reduced precision")
+
+        def operation(ops: Recorder, base: Value, left: Value, right: Value, scale: Value) -> Value:
+            if value != 1:
+                left = ops.mul(scale, left)
+            return ops.add(base, ops.binary("truediv" if divide else "mul", left, right))
+
+        return pointwise(ctx, operation, [x, a, b, value], cost=6 if divide else 3)
+
+    return rule
+
+
+lowers(aten.addcmul.default)(_addc(False))
+lowers(aten.addcdiv.default)(_addc(True))
+
+
+@lowers(aten.lerp.Scalar, aten.lerp.Tensor)
+def lerp(ctx: Context, start: Tensor, end: Tensor, weight: Operand) -> Tensor:
+    refuse(not is_float_result(ctx), "lerp of integers")
+
+    def operation(ops: Recorder, a: Value, b: Value, w: Value) -> Value:
+        # the formula that is exact at the nearer end
+        one, half = ops.constant(1.0, a.dtype), ops.constant(0.5, a.dtype)
+        span = ops.sub(b, a)
+        low = ops.add(a, ops.mul(w, span))
+        high = ops.sub(b, ops.mul(span, ops.sub(one, w)))
+        return ops.where(ops.lt(ops.abs(w), half), low, high)
+
+    return pointwise(ctx, operation, [start, end, weight], cost=8, exact=(2,))
+
+
+# --- predicates and logic
+
+
+@lowers(aten.isnan.default)
+def isnan(ctx: Context, x: Tensor) -> Tensor:
+    return _predicate(ctx, x, lambda ops, a: ops.isnan(a), False)
+
+
+@lowers(aten.isinf.default)
+def isinf(ctx: Context, x: Tensor) -> Tensor:
+    return _predicate(ctx, x, lambda ops, a: ops.isinf(a), False)
+
+
+@lowers(aten.isfinite.default)
+def isfinite(ctx: Context, x: Tensor) -> Tensor:
+    return _predicate(ctx, x, lambda ops, a: ops.isfinite(a), True)
+
+
+@lowers(aten.isposinf.default)
+def isposinf(ctx: Context, x: Tensor) -> Tensor:
+    return _predicate(ctx, x, lambda ops, a: ops.eq(a, ops.constant(float("inf"), a.dtype)), False)
+
+
+@lowers(aten.isneginf.default)
+def isneginf(ctx: Context, x: Tensor) -> Tensor:
+    return _predicate(ctx, x, lambda ops, a: ops.eq(a, ops.constant(float("-inf"), a.dtype)), False)
+
+
+def _predicate(ctx: Context, x: Tensor, operation: Any, of_integers: bool) -> Tensor:
+    if not is_float(x):
+        return pointwise(ctx, lambda ops: ops.constant(of_integers, torch.bool), [])
+    return pointwise(ctx, operation, [x], common=x.dtype)
+
+
+@lowers(aten.signbit.default)
+def signbit(ctx: Context, x: Tensor) -> Tensor:
+    if x.dtype is torch.bool:
+        return pointwise(ctx, lambda ops: ops.constant(False, torch.bool), [])
+    return pointwise(ctx, lambda ops, a: ops.signbit(a), [x], common=x.dtype)
+
+
+def _logical(name: str) -> Rule:
+    def rule(ctx: Context, *operands: Tensor) -> Tensor:
+        def operation(ops: Recorder, *values: Value) -> Value:
+            flags = [ops.to_dtype(value, torch.bool) for value in values]
+            return ops.emit(name, tuple(flags), torch.bool)
+
+        return pointwise(ctx, operation, operands, keep=range(len(operands)))
+
+    return rule
+
+
+for _name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
+    lowers(getattr(aten, _name).default)(_logical(_name))
+
+
+def _bitwise(name: str) -> Rule:
+    def rule(ctx: Context, *operands: Operand) -> Tensor:
+        is_bool = ctx.val.dtype is torch.bool
+        op = name.replace("bitwise", "logical") if is_bool else name
+        return pointwise(ctx, lambda ops, *values: ops.emit(op, values, values[0].dtype), operands)
+
+    return rule
+
+
+for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+    _packet = getattr(aten, _name)
+    lowers(_packet.Tensor, _packet.Scalar, _packet.Scalar_Tensor)(_bitwise(_name))
+for _aten_name in ("and", "or", "xor"):
+    _packet = getattr(aten, f"__{_aten_name}__")
+    lowers(_packet.Tensor, _packet.Scalar)(_bitwise(f"bitwise_{_aten_name}"))
+lowers(aten.bitwise_not.default)(_bitwise("bitwise_not"))
+
+
+def _shift(name: str) -> Rule:
+    def rule(ctx: Context, x: Tensor, y: Operand) -> Tensor:
+        dtype = ctx.val.dtype
+        refuse(dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), "a shift of non-integers")
+        refuse(not isinstance(y, int) or isinstance(y, bool), "a shift by a tensor")
+        refuse(isinstance(y, int) and not 0 <= y < torch.iinfo(dtype).bits - 1, "a shift out of range")
+        return pointwise(ctx, binary_op(name), [x, y])
+
+    return rule
+
+
+for _name, _packets in {
+    "lshift": (aten.bitwise_left_shift, aten.__lshift__),
+    "rshift": (aten.bitwise_right_shift, aten.__rshift__),
+}.items():
+    for _packet in _packets:
+        for _overload in ("Tensor", "Scalar", "Tensor_Scalar"):
+            if _overload in _packet.overloads():
+                lowers(getattr(_packet, _overload))(_shift(_name))
+
+
+# --- selection
+
+
+@lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def where(ctx: Context, condition: Tensor, x: Operand, y: Operand) -> Tensor:
+    def operation(ops: Recorder, mask: Value, a: Value, b: Value) -> Value:
+        return ops.where(ops.to_dtype(mask, torch.bool), a, b)
+
+    return pointwise(ctx, operation, [condition, x, y], keep=(0,))
+
+
+@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(ctx: Context, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    return where(ctx, mask, value, x)
+
+
+@lowers(aten.clamp.default, aten.clamp.Tensor)
+def clamp(ctx: Context, x: Tensor, low: Operand | None = None, high: Operand | None = None) -> Tensor:
+    refuse(ctx.val.dtype is torch.bool, "clamp of bools")
+    bounds = [bound for bound in (low, high) if bound is not None]
+    for bound in bounds:
+        refuse(isinstance(bound, float) and bound != bound, "clamp to nan")
+
+    def operation(ops: Recorder, a: Value, *limits: Value) -> Value:
+        left = list(limits)
+        if low is not None:
+            a = ops.maximum(a, left.pop(0))
+        return ops.minimum(a, left.pop(0)) if high is not None else a
+
+    return pointwise(ctx, operation, [x, *bounds], cost=2)
+
+
+@lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
+def clamp_min(ctx: Context, x: Tensor, low: Operand) -> Tensor:
+    return clamp(ctx, x, low, None)
+
+
+@lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(ctx: Context, x: Tensor, high: Operand) -> Tensor:
+    return clamp(ctx, x, None, high)
+
+
+@lowers(aten.nan_to_num.default)
+def nan_to_num(
+    ctx: Context, x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    if not is_float(x):
+        return pointwise(ctx, lambda ops, a: a, [x])
+    info = torch.finfo(x.dtype)
+    above = info.max if posinf is None else posinf
+    below = info.min if neginf is None else neginf
+
+    def operation(ops: Recorder, a: Value) -> Value:
+        inf, minus_inf = ops.constant(float("inf"), a.dtype), ops.constant(float("-inf"), a.dtype)
+        result = ops.where(ops.eq(a, inf), ops.constant(above, a.dtype), a)
+        result = ops.where(ops.eq(a, minus_inf), ops.constant(below, a.dtype), result)
+        return ops.where(ops.isnan(a), ops.constant(nan or 0.0, a.dtype), result)
+
+    return pointwise(ctx, operation, [x], cost=6)
+
+
+# --- conversions and copies
+
+
+@lowers(aten.clone.default)
+def clone(ctx: Context, x: Tensor, *, memory_format: Any = None) -> Tensor:
+    return copied(ctx, x)
+
+
+def copied(ctx: Context, x: Tensor) -> Tensor:
+    """`x` with the node's layout, as a new lazy tensor."""
+    refuse(x.dtype not in LOOP_DTYPES, f"loops do not compute with {x.dtype}")
+    return ctx.lazy(x.load, [x], cost=0)
+
+
+@lowers(aten.lift_fresh_copy.default)
+def lift_fresh_copy(ctx: Context, x: Tensor) -> Tensor:
+    return copied(ctx, x)
+
+
+@lowers(aten._to_copy.default)
+def to_copy(ctx: Context, x: Tensor, **kwargs: Any) -> Tensor:
+    refuse(x.device != ctx.device, "a copy between devices")
+    return converted(ctx, x)
+
+
+@lowers(torch.ops.prims.convert_element_type.default)
+def convert_element_type(ctx: Context, x: Tensor, dtype: torch.dtype) -> Tensor:
+    return converted(ctx, x)
+
+
+def converted(ctx: Context, x: Tensor) -> Tensor:
+    """`x` in the node's dtype."""
+    dtype: torch.dtype = ctx.val.dtype
+    refuse(x.dtype not in LOOP_DTYPES, f"loops do not compute with {x.dtype}")
+    return ctx.lazy(lambda ops, index: ops.to_dtype(x.load(ops, index), dtype), [x], cost=0 if x.dtype is dtype else 1)
+
+
+@lowers(aten.copy.default)
+def copy(ctx: Context, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    refuse(source.device != x.device, "a copy between devices")
+    return pointwise(ctx, lambda ops, a: a, [source], keep=(0,))

@@ -1,0 +1,332 @@
+"""Reductions: sums, extrema, moments, norms, softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from argand.graph.expr import Expr, product
+from argand.lower.context import Context, math_dtype
+from argand.lower.elementwise import pointwise
+from argand.lower.ir import Value
+from argand.lower.lowerings.pointwise import is_float, refuse
+from argand.lower.lowerings.views import wrap
+from argand.lower.recorder import Recorder
+from argand.lower.registry import NoLowering, Rule, lowers
+from argand.lower.tensor import Index, Tensor
+
+aten = torch.ops.aten
+
+
+def all_or(dims: Any, ndim: int) -> list[int]:
+    """Dimensions given as None, an empty list (both: all), an int or a list, sorted and counted from the front."""
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        return list(range(ndim))
+    listed = dims if isinstance(dims, (list, tuple)) else [dims]
+    if ndim == 0:
+        return []
+    return sorted({wrap(dim, ndim) for dim in listed})
+
+
+def count_of(x: Tensor, dims: Sequence[int]) -> Expr:
+    """Number of elements that one result element reduces."""
+    return product([x.size[dim] for dim in dims])
+
+
+def reduced(
+    ctx: Context,
+    x: Tensor,
+    dims: Sequence[int],
+    kind: str,
+    *,
+    dtype: torch.dtype,
+    before: Any = None,
+    after: Any = None,
+    val: torch.Tensor | None = None,
+    others: Sequence[Tensor] = (),
+) -> Tensor:
+    """`kind` over `dims` of `x`, converted to `dtype` first; `before(ops, value, index)`, `after(ops, value)`."""
+    meta = ctx.val if val is None else val
+
+    def body(ops: Recorder, reduce: Any, index: Index) -> Value:
+        value = ops.to_dtype(x.load(ops, index), dtype)
+        if before is not None:
+            value = before(ops, value, index)
+        value = reduce(kind, value)
+        if after is not None:
+            value = after(ops, value)
+        return ops.to_dtype(value, meta.dtype)
+
+    return ctx.reduce(x.size, dims, body, val=meta, inputs=[x, *others])
+
+
+# --- sums and products
+
+
+@lowers(aten.sum.default, aten.sum.dim_IntList)
+def sum_(ctx: Context, x: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return reduced(ctx, x, all_or(dims, x.ndim), "sum", dtype=accumulator(ctx, x))
+
+
+def accumulator(ctx: Context, x: Tensor) -> torch.dtype:
+    """The dtype in which the node's result is accumulated."""
+    result = math_dtype(ctx.val.dtype)
+    refuse(result.is_floating_point != x.dtype.is_floating_point and is_float(x), "a sum of floats as integers")
+    return result
+
+
+@lowers(aten.prod.default, aten.prod.dim_int)
+def prod(ctx: Context, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return reduced(ctx, x, all_or(dim, x.ndim), "prod", dtype=accumulator(ctx, x))
+
+
+@lowers(aten.mean.default, aten.mean.dim)
+def mean(ctx: Context, x: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return mean_of(ctx, x, all_or(dims, x.ndim), ctx.val)
+
+
+def mean_of(ctx: Context, x: Tensor, dims: Sequence[int], val: torch.Tensor) -> Tensor:
+    """Sum divided by count, in the dtype of computation."""
+    math = math_dtype(val.dtype)
+    refuse(not math.is_floating_point, "a mean of integers")
+    count = count_of(x, dims)
+    return reduced(
+        ctx, x, dims, "sum", dtype=math, val=val, after=lambda ops, total: ops.truediv(total, size_as(ops, count, math))
+    )
+
+
+def size_as(ops: Recorder, size: Expr, dtype: torch.dtype) -> Value:
+    """A size as a number."""
+    known = getattr(size, "value", None)
+    return ops.index_expr(size, dtype) if known is None else ops.constant(float(known), dtype)
+
+
+# --- extrema and logic
+
+
+def _extremum(kind: str) -> Rule:
+    def rule(ctx: Context, x: Tensor, dims: Any = None, keepdim: bool = False) -> Tensor:
+        return extremum(ctx, x, all_or(dims, x.ndim), kind, ctx.val)
+
+    return rule
+
+
+def extremum(ctx: Context, x: Tensor, dims: Sequence[int], kind: str, val: torch.Tensor) -> Tensor:
+    if x.dtype is torch.bool:
+        return truth(ctx, x, dims, every=kind == "min", val=val)
+    return reduced(ctx, x, dims, kind, dtype=math_dtype(x.dtype), val=val)
+
+
+lowers(aten.amax.default, aten.max.default)(_extremum("max"))
+lowers(aten.amin.default, aten.min.default)(_extremum("min"))
+
+
+def _with_position(kind: str) -> Rule:
+    def rule(ctx: Context, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        refuse(x.dtype is torch.bool, f"{kind} with positions of bools")
+        dims = all_or(dim, x.ndim)
+        values, positions = ctx.val
+        found = extremum(ctx, x, dims, kind, values)
+        where = reduced(ctx, x, dims, f"arg{kind}", dtype=math_dtype(x.dtype), val=positions)
+        return found, where
+
+    return rule
+
+
+lowers(aten.max.dim)(_with_position("max"))
+lowers(aten.min.dim)(_with_position("min"))
+
+
+def _position(kind: str) -> Rule:
+    def rule(ctx: Context, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        refuse(x.dtype is torch.bool, f"{kind} of bools")
+        return reduced(ctx, x, all_or(dim, x.ndim), kind, dtype=math_dtype(x.dtype))
+
+    return rule
+
+
+lowers(aten.argmax.default)(_position("argmax"))
+lowers(aten.argmin.default)(_position("argmin"))
+
+
+@lowers(aten.aminmax.default)
+def aminmax(ctx: Context, x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    dims = all_or(dim, x.ndim)
+    low, high = ctx.val
+    return extremum(ctx, x, dims, "min", low), extremum(ctx, x, dims, "max", high)
+
+
+def truth(ctx: Context, x: Tensor, dims: Sequence[int], *, every: bool, val: torch.Tensor) -> Tensor:
+    """Whether any, or every, element is not zero."""
+
+    def negated(ops: Recorder, value: Value, *index: Any) -> Value:
+        return ops.logical_not(value)
+
+    flip = negated if every else None
+    refuse(val.dtype is not torch.bool, "any or all of bytes")
+    return reduced(ctx, x, dims, "any", dtype=torch.bool, before=flip, after=flip, val=val)
+
+
+@lowers(aten.any.default, aten.any.dim, aten.any.dims)
+def any_(ctx: Context, x: Tensor, dims: Any = None, keepdim: bool = False) -> Tensor:
+    return truth(ctx, x, _truth_dims(dims, x.ndim), every=False, val=ctx.val)
+
+
+@lowers(aten.all.default, aten.all.dim, aten.all.dims)
+def all_(ctx: Context, x: Tensor, dims: Any = None, keepdim: bool = False) -> Tensor:
+    return truth(ctx, x, _truth_dims(dims, x.ndim), every=True, val=ctx.val)
+
+
+def _truth_dims(dims: Any, ndim: int) -> list[int]:
+    if isinstance(dims, (list, tuple)) and not dims:
+        return []  # any and all over no dimensions reduce none
+    return all_or(dims, ndim)
+
+
+# --- moments
+
+
+def _meta_like(x: Tensor, dims: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Metadata of a reduction of `x` that keeps its dimensions."""
+    shape = [1 if dim in dims else getattr(extent, "value", None) for dim, extent in enumerate(x.size)]
+    if None in shape:
+        raise NoLowering("moments of a tensor of unknown size")
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def variance(
+    ctx: Context, x: Tensor, dims: Sequence[int], correction: float, val: torch.Tensor, *, root: bool, mean: Tensor
+) -> Tensor:
+    """Second moment around `mean` (which keeps the dimensions): the second of two passes."""
+    math = math_dtype(x.dtype)
+    count = count_of(x, dims)
+
+    def before(ops: Recorder, value: Value, index: Index) -> Value:
+        center = mean.load(ops, tuple([index[d] * 0 if d in dims else index[d] for d in range(x.ndim)]))
+        away = ops.sub(value, ops.to_dtype(center, math))
+        return ops.mul(away, away)
+
+    def after(ops: Recorder, total: Value) -> Value:
+        divisor = ops.sub(size_as(ops, count, math), ops.constant(correction, math))
+        result = ops.truediv(total, ops.maximum(divisor, ops.constant(0.0, math)))
+        return ops.sqrt(result) if root else result
+
+    return reduced(ctx, x, dims, "sum", dtype=math, before=before, after=after, val=val, others=[mean])
+
+
+def _moments(root: bool, with_mean: bool) -> Rule:
+    def rule(
+        ctx: Context, x: Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        refuse(not is_float(x), "moments of integers")
+        chosen = all_or(dims, x.ndim)
+        before_moments(ctx, x)
+        math = math_dtype(x.dtype)
+        center = mean_of(ctx, x, chosen, _meta_like(x, chosen, math))
+        if center.ref is None:
+            ctx.realise(center)
+        delta = 1.0 if correction is None else float(correction)
+        spread_val, mean_val = ctx.val if with_mean else (ctx.val, None)
+        spread = variance(ctx, x, chosen, delta, spread_val, root=root, mean=center)
+        if mean_val is None:
+            return spread
+        return spread, mean_of(ctx, x, chosen, mean_val)
+
+    return rule
+
+
+def before_moments(ctx: Context, x: Tensor) -> None:
+    """What is read twice is stored first, unless it is next to nothing to compute."""
+    if x.ref is None and (x.cost >= 4 or len(x.reads) > 1):
+        ctx.realise(x)
+
+
+lowers(aten.var.correction)(_moments(False, False))
+lowers(aten.std.correction)(_moments(True, False))
+lowers(aten.var_mean.correction)(_moments(False, True))
+lowers(aten.std_mean.correction)(_moments(True, True))
+
+
+@lowers(aten.linalg_vector_norm.default)
+def vector_norm(
+    ctx: Context, x: Tensor, order: float = 2, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    refuse(not is_float(x), "a norm of integers")
+    math = math_dtype(ctx.val.dtype)
+    chosen = all_or(dims, x.ndim)
+    order = float(order)
+
+    def before(ops: Recorder, value: Value, index: Index) -> Value:
+        if order == 2:
+            return ops.mul(value, value)
+        size = ops.abs(value)
+        if order == 0:
+            return ops.to_dtype(ops.ne(size, ops.constant(0.0, math)), math)
+        return size if order in (1, float("inf"), float("-inf")) else ops.pow(size, ops.constant(order, math))
+
+    def after(ops: Recorder, total: Value) -> Value:
+        if order == 2:
+            return ops.sqrt(total)
+        return total if order in (0, 1, float("inf"), float("-inf")) else ops.pow(total, ops.constant(1 / order, math))
+
+    kind = {float("inf"): "max", float("-inf"): "min"}.get(order, "sum")
+    return reduced(ctx, x, chosen, kind, dtype=math, before=before, after=after)
+
+
+# --- softmax
+
+
+def _softmax(log: bool) -> Rule:
+    def rule(ctx: Context, x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+        refuse(not is_float(x), "softmax of integers")
+        math = math_dtype(x.dtype)
+        dims = all_or(dim, x.ndim)
+        before_moments(ctx, x)
+        row = _meta_like(x, dims, math)
+        whole = torch.empty_like(ctx.val, dtype=math)
+        top = reduced(ctx, x, dims, "max", dtype=math, val=row)
+        shifted = pointwise(ctx, lambda ops, a, b: ops.sub(a, b), [x, top], common=math, val=whole)
+        powers = pointwise(ctx, lambda ops, a: ops.exp(a), [shifted], cost=12, val=whole)
+        if not log:
+            ctx.realise(powers)
+        total = reduced(ctx, powers, dims, "sum", dtype=math, val=row)
+        if log:
+            ctx.realise(total)
+            logs = pointwise(ctx, lambda ops, a: ops.log(a), [total], cost=12, val=row)
+            ctx.realise(logs)
+            return pointwise(ctx, lambda ops, a, b: ops.sub(a, b), [shifted, logs], common=math)
+        return pointwise(ctx, lambda ops, a, b: ops.truediv(a, b), [powers, total], common=math, cost=4)
+
+    return rule
+
+
+lowers(aten._softmax.default)(_softmax(False))
+lowers(aten._log_softmax.default)(_softmax(True))
+
+
+@lowers(aten.logsumexp.default)
+def logsumexp(ctx: Context, x: Tensor, dims: Any, keepdim: bool = False) -> Tensor:
+    refuse(not is_float(x), "logsumexp of integers")
+    math = math_dtype(x.dtype)
+    chosen = all_or(dims, x.ndim)
+    before_moments(ctx, x)
+    row = _meta_like(x, chosen, math)
+
+    def finite(ops: Recorder, top: Value) -> Value:
+        return ops.where(ops.isinf(top), ops.constant(0.0, math), top)
+
+    top = reduced(ctx, x, chosen, "max", dtype=math, after=finite, val=row)
+    ctx.realise(top)
+    kept = [dim for dim in range(x.ndim) if dim not in chosen]
+    meta = ctx.val
+
+    def body(ops: Recorder, reduce: Any, index: Index) -> Value:
+        center = top.load(ops, tuple([index[d] * 0 if d in chosen else index[d] for d in range(x.ndim)]))
+        value = ops.sub(ops.to_dtype(x.load(ops, index), math), center)
+        result = ops.add(ops.log(reduce("sum", ops.exp(value))), center)
+        return ops.to_dtype(result, meta.dtype)
+
+    del kept
+    return ctx.reduce(x.size, chosen, body, inputs=[x, top])

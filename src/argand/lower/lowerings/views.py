@@ -1,0 +1,337 @@
+"""Views: index arithmetic over lazy tensors, strides over buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from argand.graph.expr import ONE, ZERO, Expr
+from argand.lower.context import LOOP_DTYPES, Context
+from argand.lower.ir import TensorRef
+from argand.lower.layout import permute_ref, reshape_groups, reshape_index, reshape_stride
+from argand.lower.recorder import Recorder
+from argand.lower.registry import NoLowering, lowers
+from argand.lower.tensor import Index, Tensor
+
+aten = torch.ops.aten
+
+
+def wrap(dim: int, ndim: int) -> int:
+    """A dimension counted from either end, counted from the front."""
+    return dim + max(ndim, 1) if dim < 0 else dim
+
+
+@lowers(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default, view=True)
+def same(ctx: Context, x: Tensor) -> Tensor:
+    return x
+
+
+@lowers(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default, view=True)
+def view(ctx: Context, x: Tensor, size: Any, stride: Any = None) -> Tensor:
+    return reshaped(ctx, x, ctx.sizes(ctx.val.shape), ctx.sizes(ctx.val.stride()))
+
+
+def reshaped(ctx: Context, x: Tensor, size: tuple[Expr, ...], like: tuple[Expr, ...]) -> Tensor:
+    """`x` with another size; `like` are eager's strides, taken for dimensions of size one."""
+    if size == x.size:
+        return x
+
+    def to_ref(ref: TensorRef) -> TensorRef | None:
+        stride = reshape_stride(ref.size, ref.stride, size)
+        if stride is None:
+            return None
+        stride = tuple([like[dim] if extent == 1 else stride[dim] for dim, extent in enumerate(size)])
+        return TensorRef(ref.buffer, size, stride, ref.offset, ref.dtype)
+
+    empty = any(extent == 0 for extent in size)
+    groups = [] if empty else reshape_groups(x.size, size)
+    if groups is None:
+        raise NoLowering("a reshape whose element counts cannot be compared")
+    old = x.size
+
+    def index(ops: Recorder, position: Index) -> Index:
+        return tuple([ops.simplifier.simplify(part) for part in reshape_index(groups, old, size, position)])
+
+    return ctx.view(x, size, index, to_ref, stride=like)
+
+
+def permuted(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
+    """`x` with its dimensions in the order `dims`."""
+    if list(dims) == list(range(x.ndim)):
+        return x
+    places = [0] * len(dims)
+    for place, dim in enumerate(dims):
+        places[dim] = place
+    size = tuple([x.size[dim] for dim in dims])
+    stride = tuple([x.stride[dim] for dim in dims])
+    return ctx.view(
+        x,
+        size,
+        lambda ops, position: tuple([position[place] for place in places]),
+        lambda ref: permute_ref(ref, dims),
+        stride=stride,
+    )
+
+
+@lowers(aten.permute.default, view=True)
+def permute(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
+    return permuted(ctx, x, [wrap(dim, x.ndim) for dim in dims])
+
+
+@lowers(aten.transpose.int, view=True)
+def transpose(ctx: Context, x: Tensor, a: int, b: int) -> Tensor:
+    dims = list(range(x.ndim))
+    if dims:
+        a, b = wrap(a, x.ndim), wrap(b, x.ndim)
+        dims[a], dims[b] = dims[b], dims[a]
+    return permuted(ctx, x, dims)
+
+
+@lowers(aten.t.default, aten.numpy_T.default, view=True)
+def t(ctx: Context, x: Tensor) -> Tensor:
+    return permuted(ctx, x, list(range(x.ndim))[::-1])
+
+
+@lowers(aten.unsqueeze.default, view=True)
+def unsqueeze(ctx: Context, x: Tensor, dim: int) -> Tensor:
+    dim = dim + x.ndim + 1 if dim < 0 else dim
+    size, like = ctx.sizes(ctx.val.shape), ctx.sizes(ctx.val.stride())
+
+    def to_ref(ref: TensorRef) -> TensorRef:
+        step = ref.size[dim] * ref.stride[dim] if dim < len(ref.size) else ONE
+        return TensorRef(ref.buffer, size, (*ref.stride[:dim], step, *ref.stride[dim:]), ref.offset, ref.dtype)
+
+    return ctx.view(x, size, lambda ops, position: position[:dim] + position[dim + 1 :], to_ref, stride=like)
+
+
+@lowers(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, view=True)
+def squeeze(ctx: Context, x: Tensor, dims: Any = None) -> Tensor:
+    if dims is None:
+        chosen = set(range(x.ndim))
+    else:
+        chosen = {wrap(dim, x.ndim) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])}
+    kept = [dim for dim in range(x.ndim) if dim not in chosen or x.size[dim] != 1]
+    return keep_dims(ctx, x, kept)
+
+
+def keep_dims(ctx: Context, x: Tensor, kept: Sequence[int]) -> Tensor:
+    """`x` without the dimensions that are not in `kept`, each of size one."""
+    if len(kept) == x.ndim:
+        return x
+    places = {dim: place for place, dim in enumerate(kept)}
+    ndim = x.ndim
+
+    def to_ref(ref: TensorRef) -> TensorRef:
+        return permute_ref(ref, kept)
+
+    def index(ops: Recorder, position: Index) -> Index:
+        return tuple([position[places[dim]] if dim in places else ZERO for dim in range(ndim)])
+
+    size, stride = tuple([x.size[dim] for dim in kept]), tuple([x.stride[dim] for dim in kept])
+    return ctx.view(x, size, index, to_ref, stride=stride)
+
+
+@lowers(aten.expand.default, view=True)
+def expand(ctx: Context, x: Tensor, size: Any, *, implicit: bool = False) -> Tensor:
+    return expanded(ctx, x, ctx.sizes(ctx.val.shape))
+
+
+def expanded(ctx: Context, x: Tensor, size: tuple[Expr, ...]) -> Tensor:
+    """`x` broadcast to `size`."""
+    if size == x.size:
+        return x
+    lead = len(size) - x.ndim
+    grown = [lead + dim for dim in range(x.ndim) if x.size[dim] is not size[lead + dim]]
+    factor = 1
+    for dim in [*range(lead), *grown]:
+        factor *= ctx.hint(size[dim])
+    ctx.before_broadcast(x, factor)
+
+    def to_ref(ref: TensorRef) -> TensorRef:
+        stride = [ZERO] * lead + [ZERO if lead + dim in grown else step for dim, step in enumerate(ref.stride)]
+        return TensorRef(ref.buffer, size, tuple(stride), ref.offset, ref.dtype)
+
+    def index(ops: Recorder, position: Index) -> Index:
+        return tuple([ZERO if dim in grown else position[dim] for dim in range(lead, len(size))])
+
+    return ctx.view(x, size, index, to_ref)
+
+
+def sliced(ctx: Context, x: Tensor, dim: int, start: Expr, length: Expr, step: Expr) -> Tensor:
+    """`x[..., start : start + length*step : step, ...]`."""
+    if start == 0 and step == 1 and length is x.size[dim]:
+        return x
+
+    def to_ref(ref: TensorRef) -> TensorRef:
+        size = (*ref.size[:dim], length, *ref.size[dim + 1 :])
+        stride = (*ref.stride[:dim], ref.stride[dim] * step, *ref.stride[dim + 1 :])
+        return TensorRef(ref.buffer, size, stride, ref.offset + start * ref.stride[dim], ref.dtype)
+
+    def index(ops: Recorder, position: Index) -> Index:
+        return (*position[:dim], position[dim] * step + start, *position[dim + 1 :])
+
+    size = (*x.size[:dim], length, *x.size[dim + 1 :])
+    stride = (*x.stride[:dim], x.stride[dim] * step, *x.stride[dim + 1 :])
+    return ctx.view(x, size, index, to_ref, stride=stride)
+
+
+def clamp_index(position: Any, extent: Any) -> Any:
+    """A slice bound as Python clamps it; `extent` is the size of the dimension."""
+    if position < 0:
+        position = position + extent
+    if position < 0:
+        return 0
+    return extent if position > extent else position
+
+
+def slice_start(ctx: Context, x: Tensor, dim: int, start: Any) -> Expr:
+    """Where a slice starts, for a start of either sign."""
+    if start is None:
+        return ZERO
+    extent = x.size[dim]
+    known = _as_plain(extent)
+    if known is None:
+        if isinstance(start, int) and start >= 0:
+            return ctx.expr(start)
+        raise NoLowering("a slice from the end of a dimension of unknown size")
+    return ctx.expr(clamp_index(start, known))
+
+
+def _as_plain(extent: Expr) -> int | None:
+    return getattr(extent, "value", None)
+
+
+@lowers(aten.slice.Tensor, view=True)
+def slice_(ctx: Context, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    dim = wrap(dim, x.ndim)
+    length = ctx.sizes(ctx.val.shape)[dim]
+    return sliced(ctx, x, dim, slice_start(ctx, x, dim, start), length, ctx.expr(step))
+
+
+@lowers(aten.narrow.default, view=True)
+def narrow(ctx: Context, x: Tensor, dim: int, start: Any, length: Any) -> Tensor:
+    dim = wrap(dim, x.ndim)
+    return sliced(ctx, x, dim, slice_start(ctx, x, dim, start), ctx.expr(length), ONE)
+
+
+@lowers(aten.select.int, view=True)
+def select(ctx: Context, x: Tensor, dim: int, position: Any) -> Tensor:
+    dim = wrap(dim, x.ndim)
+    at = ctx.expr(position)
+    if isinstance(position, int) and position < 0:
+        at = at + x.size[dim]
+    return selected(ctx, x, dim, at)
+
+
+def selected(ctx: Context, x: Tensor, dim: int, at: Expr) -> Tensor:
+    """`x[..., at, ...]`."""
+
+    def to_ref(ref: TensorRef) -> TensorRef:
+        return TensorRef(
+            ref.buffer,
+            ref.size[:dim] + ref.size[dim + 1 :],
+            ref.stride[:dim] + ref.stride[dim + 1 :],
+            ref.offset + at * ref.stride[dim],
+            ref.dtype,
+        )
+
+    size, stride = x.size[:dim] + x.size[dim + 1 :], x.stride[:dim] + x.stride[dim + 1 :]
+    return ctx.view(x, size, lambda ops, p: (*p[:dim], at, *p[dim:]), to_ref, stride=stride)
+
+
+@lowers(aten.unbind.int, view=True)
+def unbind(ctx: Context, x: Tensor, dim: int = 0) -> list[Tensor]:
+    dim = wrap(dim, x.ndim)
+    return [selected(ctx, x, dim, ctx.expr(position)) for position in range(len(ctx.val))]
+
+
+@lowers(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.split.sizes, view=True)
+def split(ctx: Context, x: Tensor, sizes: Any, dim: int = 0) -> list[Tensor]:
+    dim = wrap(dim, x.ndim)
+    start: Expr = ZERO
+    parts = []
+    for val in ctx.val:
+        length = ctx.sizes(val.shape)[dim]
+        parts.append(sliced(ctx, x, dim, start, length, ONE))
+        start = start + length
+    return parts
+
+
+@lowers(aten.diagonal.default, view=True)
+def diagonal(ctx: Context, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    a, b = wrap(dim1, x.ndim), wrap(dim2, x.ndim)
+    kept = [dim for dim in range(x.ndim) if dim not in (a, b)]
+    length = ctx.sizes(ctx.val.shape)[-1]
+    skip_a, skip_b = ctx.expr(max(-offset, 0)), ctx.expr(max(offset, 0))
+    if length == 0:
+        skip_a = skip_b = ZERO
+
+    def to_ref(ref: TensorRef) -> TensorRef:
+        size = (*(ref.size[dim] for dim in kept), length)
+        stride = (*(ref.stride[dim] for dim in kept), ref.stride[a] + ref.stride[b])
+        start = ref.offset + skip_a * ref.stride[a] + skip_b * ref.stride[b]
+        return TensorRef(ref.buffer, size, stride, start, ref.dtype)
+
+    def index(ops: Recorder, position: Index) -> Index:
+        full: list[Expr] = [ZERO] * (len(kept) + 2)
+        for place, dim in enumerate(kept):
+            full[dim] = position[place]
+        full[a] = position[-1] + skip_a
+        full[b] = position[-1] + skip_b
+        return tuple(full)
+
+    return ctx.view(x, ctx.sizes(ctx.val.shape), index, to_ref)
+
+
+@lowers(aten.unfold.default, view=True)
+def unfold(ctx: Context, x: Tensor, dim: int, length: int, step: int) -> Tensor:
+    if x.ndim == 0:
+        raise NoLowering("unfold of a 0-d tensor")
+    dim = wrap(dim, x.ndim)
+    size = ctx.sizes(ctx.val.shape)
+
+    def to_ref(ref: TensorRef) -> TensorRef:
+        stride = (*ref.stride[:dim], ref.stride[dim] * step, *ref.stride[dim + 1 :], ref.stride[dim])
+        return TensorRef(ref.buffer, size, stride, ref.offset, ref.dtype)
+
+    def index(ops: Recorder, position: Index) -> Index:
+        return (*position[:dim], position[dim] * step + position[-1], *position[dim + 1 : -1])
+
+    return ctx.view(x, size, index, to_ref)
+
+
+@lowers(aten.as_strided.default, view=True)
+def as_strided(ctx: Context, x: Tensor, size: Any, stride: Any, offset: Any = None) -> Tensor:
+    """Over the storage, as eager: the tensor is realised with eager's layout, whose offset in it is known."""
+    ref = ctx.realise(x)
+    source = ctx.node.args[0].meta["val"] if ctx.node is not None else None
+    own = 0 if source is None else source.storage_offset()
+    # the buffer begins where eager's storage does, unless it is an input, which begins at its own offset
+    move = ctx.expr(0 if offset is None else offset) - ctx.expr(0 if offset is None else own)
+    if ctx.buffers[ref.buffer].stride != _storage_like(ctx, ref, x):
+        raise NoLowering("as_strided of a tensor whose layout differs from eager's")
+    made = TensorRef(ref.buffer, ctx.sizes(size), ctx.sizes(stride), ref.offset + move, ref.dtype)
+    return ctx.from_ref(made, x.dtype, x.device)
+
+
+def _storage_like(ctx: Context, ref: TensorRef, x: Tensor) -> Any:
+    """The buffer's strides when `ref` lies in it as eager's tensor lies in its storage."""
+    return ctx.buffers[ref.buffer].stride if ref.stride == x.stride else None
+
+
+@lowers(aten.view.dtype, view=True)
+def view_dtype(ctx: Context, x: Tensor, dtype: torch.dtype) -> Tensor:
+    if x.dtype is dtype:
+        return x
+    if x.dtype.itemsize != dtype.itemsize or torch.bool in (x.dtype, dtype):
+        raise NoLowering("bits of one dtype as another of a different width")
+    if x.dtype not in LOOP_DTYPES or dtype not in LOOP_DTYPES:
+        raise NoLowering(f"loops do not compute with {x.dtype} or {dtype}")
+    return ctx.lazy(lambda ops, index: ops.bitcast(x.load(ops, index), dtype), [x])
+
+
+@lowers(aten.view_as_real.default, aten.view_as_complex.default, aten.real.default, aten.imag.default)
+def complex_view(ctx: Context, x: Tensor) -> Tensor:
+    raise NoLowering("a view of complex numbers")

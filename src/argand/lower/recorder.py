@@ -1,0 +1,100 @@
+"""Writes the calls of a define-by-run loop body down as straight-line SSA, each common subexpression once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from argand.graph.expr import Expr, Simplifier, Var, sum_of
+from argand.lower.ir import LoopBlock, Origin, TensorRef, Value
+from argand.lower.ops import Number, Ops
+
+
+class _Scope:
+    """Statements of the body or of one `masked` block, and what is already computed there."""
+
+    __slots__ = ("memo", "seen", "statements")
+
+    def __init__(self) -> None:
+        self.statements: list[Value] = []
+        self.seen: dict[Any, Value] = {}
+        self.memo: dict[Any, Value] = {}
+
+
+class Recorder(Ops):
+    """Records one loop body.
+
+    Arguments:
+        ranges: loop variable -> size; grows by one entry per `indirect` statement.
+
+    Attributes:
+        origin: given to the statements recorded from now on.
+        simplifier: simplifies index expressions under the loop's ranges.
+        reads: buffers loaded.
+    """
+
+    def __init__(self, ranges: dict[Var, Expr]) -> None:
+        self.ranges = ranges
+        self.simplifier = Simplifier(ranges)
+        self.origin: Origin | None = None
+        self.reads: dict[str, None] = {}
+        self._scopes = [_Scope()]
+        self._next = 0
+
+    @property
+    def statements(self) -> list[Value]:
+        return self._scopes[0].statements
+
+    def emit(self, op: str, args: tuple[Any, ...], dtype: torch.dtype) -> Value:
+        # repr keeps 0, 0.0, -0.0 and False apart, and finds nan equal to itself
+        key = (op, repr(args[0]), dtype) if op == "constant" else (op, args, dtype)
+        for scope in self._scopes:
+            found = scope.seen.get(key)
+            if found is not None:
+                return found
+        value = Value(self._next, op, args, dtype, self.origin)
+        self._next += 1
+        scope = self._scopes[-1]
+        scope.statements.append(value)
+        if op != "store":
+            scope.seen[key] = value
+        return value
+
+    def load(self, buffer: str, index: Expr, dtype: torch.dtype) -> Value:
+        self.reads[buffer] = None
+        return self.emit("load", (buffer, self.simplifier.simplify(index)), dtype)
+
+    def load_ref(self, ref: TensorRef, index: tuple[Expr, ...], dtype: torch.dtype) -> Value:
+        """The element of a strided view at a logical index."""
+        terms = [position * stride for position, stride in zip(index, ref.stride)]
+        return self.load(ref.buffer, sum_of([*terms, ref.offset]), dtype)
+
+    def index_expr(self, expr: Expr, dtype: torch.dtype) -> Value:
+        return self.emit("index_expr", (self.simplifier.simplify(expr), dtype), dtype)
+
+    def masked(self, mask: Value, block: Callable[[], Value], other: Number) -> Value:
+        self._scopes.append(_Scope())
+        try:
+            result = block()
+        finally:
+            scope = self._scopes.pop()
+        return self.emit("masked", (mask, LoopBlock(scope.statements, result), other), result.dtype)
+
+    def indirect_var(self, value: Value, size: Expr, wrap: bool) -> Var:
+        """`indirect`, as the variable that stands for it in index expressions."""
+        var = Var(f"i{self.indirect(value, size, wrap).id}")
+        self.ranges[var] = size
+        return var
+
+    def recall(self, key: Any) -> Value | None:
+        """What `remember` stored under `key` in this scope or an enclosing one."""
+        for scope in self._scopes:
+            found = scope.memo.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def remember(self, key: Any, value: Value) -> None:
+        self._scopes[-1].memo[key] = value

@@ -1,0 +1,89 @@
+"""The table of lowering rules, keyed by ATen overload; families in `lower.lowerings` fill it at import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from argand.errors import InternalError
+
+Rule = Callable[..., Any]
+F = TypeVar("F", bound=Rule)
+
+
+class NoLowering(Exception):
+    """Raised by a rule that does not cover its arguments: the node becomes an ExternNode, with this reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule and what the driver must know of it.
+
+    Arguments:
+        rule: called as `rule(ctx, *args, **kwargs)`, tensors given as `lower.tensor.Tensor`; returns a Tensor, or a
+            tuple or list of them (and None).
+        is_view: its result reads nothing but its first argument, and strides can often express it.
+    """
+
+    rule: Rule
+    is_view: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExternKernel:
+    """An op that is meant to run as an ATen kernel (matrix products, convolution, attention).
+
+    Arguments:
+        out_variant: name of the callable that takes `out=`, e.g. "torch.mm"; None when there is none.
+    """
+
+    out_variant: str | None = None
+
+
+class Registry:
+    """Rules by overload; registering twice raises."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, Entry] = {}
+        self.kernels: dict[Any, ExternKernel] = {}
+
+    def add(self, op: Any, entry: Entry) -> None:
+        if op in self.entries or op in self.kernels:
+            raise InternalError(f"{op} has two lowering rules")
+        self.entries[op] = entry
+
+    def add_kernel(self, op: Any, kernel: ExternKernel) -> None:
+        if op in self.entries or op in self.kernels:
+            raise InternalError(f"{op} has two lowering rules")
+        self.kernels[op] = kernel
+
+
+REGISTRY = Registry()
+
+
+def overloads(op: Any) -> list[Any]:
+    """The functional overloads of a packet; an overload stands for itself."""
+    if not isinstance(op, torch._ops.OpOverloadPacket):
+        return [op]
+    return [getattr(op, name) for name in op.overloads() if "out" not in name and name not in _OTHER_OVERLOADS]
+
+
+# overloads that never reach an ATen graph (TorchScript's scalar versions, named tensors, lists of scalars)
+_OTHER_OVERLOADS = frozenset(
+    ["int", "float", "complex", "bool", "Dimname", "names_dim", "str", "int_float", "float_int", "t"]
+)
+
+
+def lowers(*ops: Any, view: bool = False) -> Callable[[F], F]:
+    """Register the decorated rule for overloads (or all functional overloads of packets)."""
+
+    def register(rule: F) -> F:
+        for op in ops:
+            for overload in overloads(op):
+                REGISTRY.add(overload, Entry(rule, view))
+        return rule
+
+    return register

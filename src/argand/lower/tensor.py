@@ -1,0 +1,108 @@
+"""`Tensor`: what a lowered ATen value is: a lazy expression over an index, or a strided view of a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from argand.graph.expr import Expr
+from argand.lower.ir import Origin, TensorRef, Value
+from argand.lower.recorder import Recorder
+
+Index = tuple[Expr, ...]
+Loader = Callable[[Recorder, Index], Value]
+ToRef = Callable[[TensorRef], "TensorRef | None"]
+
+
+class Tensor:
+    """A lowered tensor: lazy until `ref` is set.
+
+    Attributes:
+        size, dtype, device: as eager's.
+        stride: eager's strides; the layout it is given when it is realised.
+        ref: the buffer view that holds it, once realised.
+        loader: records the element at a logical index.
+        origin: the ATen node that made it.
+        cost: what computing one element costs, roughly in additions.
+        count: how many statements one element takes.
+        reads: buffers that the loader reads.
+        base, to_ref: for a view of another Tensor: that tensor, and the view as a function on buffer views (None
+            when it cannot be expressed by strides).
+        realiser: realises it in a special way (cat: one store per input); called with the context.
+    """
+
+    __slots__ = (
+        "base",
+        "cost",
+        "count",
+        "device",
+        "dtype",
+        "loader",
+        "origin",
+        "reads",
+        "realiser",
+        "ref",
+        "size",
+        "stride",
+        "to_ref",
+    )
+
+    def __init__(
+        self,
+        size: Index,
+        stride: Index,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        loader: Loader | None = None,
+        ref: TensorRef | None = None,
+        origin: Origin | None = None,
+        cost: int = 0,
+        count: int = 0,
+        reads: frozenset[str] = frozenset(),
+        base: Tensor | None = None,
+        to_ref: ToRef | None = None,
+        realiser: Callable[[Any, Tensor], TensorRef] | None = None,
+    ) -> None:
+        self.size = size
+        self.stride = stride
+        self.dtype = dtype
+        self.device = device
+        self.loader = loader
+        self.ref = ref
+        self.origin = origin
+        self.cost = cost
+        self.count = count
+        self.reads = reads
+        self.base = base
+        self.to_ref = to_ref
+        self.realiser = realiser
+
+    def load(self, ops: Recorder, index: Index) -> Value:
+        """Record the element at `index` (one expression per dimension)."""
+        if self.ref is not None:
+            return ops.load_ref(self.ref, index, self.dtype)
+        key = (id(self), index)
+        found = ops.recall(key)
+        if found is None:
+            before, ops.origin = ops.origin, self.origin or ops.origin
+            assert_loader = self.loader
+            if assert_loader is None:
+                raise RuntimeError("a lazy tensor has a loader")
+            found = assert_loader(ops, index)
+            ops.origin = before
+            ops.remember(key, found)
+        return found
+
+    def hold(self, ref: TensorRef) -> None:
+        """It is realised now: from here on it is read from `ref`."""
+        self.ref = ref
+        self.loader = self.base = self.to_ref = self.realiser = None
+        self.cost = self.count = 0
+        self.reads = frozenset((ref.buffer,))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.size)

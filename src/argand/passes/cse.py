@@ -1,0 +1,66 @@
+"""Common subexpressions: one node for equal calls on equal arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph import compat
+from argand.graph.meta import is_impure
+from argand.graph.program import AtenProgram
+
+
+def eliminate_common_subexpressions(program: AtenProgram) -> int:
+    """Merge equal pure calls.
+
+    A value that the program returns is never merged into another: the user gets tensors that do not share memory.
+    """
+    kept = returned_storages(program.graph)
+    seen: dict[Any, fx.Node] = {}
+    merged = 0
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            key: Any = ("get_attr", node.target)
+        elif node.op == "call_function" and not is_impure(node) and node not in kept and not _is_blank(node):
+            key = (node.target, _key(node.args), _key(tuple(node.kwargs.items())))
+        else:
+            continue
+        first = seen.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            program.graph.erase_node(node)
+            merged += 1
+    return merged
+
+
+def returned_storages(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes whose memory (through views) leaves the graph as a result."""
+    found: set[fx.Node] = set()
+    output = next(iter(reversed(graph.nodes)))
+    for result in output.all_input_nodes:
+        node = result
+        found.add(node)
+        while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
+            is_view = isinstance(node.target, torch._ops.OpOverload) and compat.is_view_op(node.target)
+            if not is_view and node.target is not torch.ops.aten._unsafe_view.default:
+                break
+            node = node.args[0]
+            found.add(node)
+    return found
+
+
+def _is_blank(node: fx.Node) -> bool:
+    """Uninitialised memory is not a value that two nodes could share."""
+    return str(getattr(node.target, "_opname", "")).startswith(("empty", "new_empty"))
+
+
+def _key(tree: Any) -> Any:
+    if isinstance(tree, fx.Node):
+        return tree
+    if isinstance(tree, (tuple, list)):
+        return tuple([_key(item) for item in tree])
+    if isinstance(tree, float):
+        return (float, tree.hex())  # tells 0.0 from -0.0, and finds equal nans
+    return (tree.__class__, tree)

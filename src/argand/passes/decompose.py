@@ -1,0 +1,73 @@
+"""The decomposition pass: large ATen ops become small ones, by the rules in `passes.decompositions`."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.errors import InternalError
+from argand.graph.builder import Builder
+from argand.graph.printing import describe
+from argand.graph.program import AtenProgram
+from argand.graph.specs import SpecTable
+from argand.passes.decompositions import RULES
+from argand.passes.layout import exact_strides, same_memory, with_strides
+
+
+def decompose(program: AtenProgram) -> int:
+    """Apply a rule to every node that has one, and to what it makes; a rule may decline by returning NotImplemented."""
+    graph = program.graph
+    builder = Builder(graph, program.specs or SpecTable(), made_by="decompose")
+    changes = 0
+    node = next(iter(graph.nodes))
+    while node.op != "root":
+        rule = RULES.get(node.target) if node.op == "call_function" else None
+        if rule is None or not node.users:
+            node = node.next
+            continue
+        before = node.prev
+        with builder.at(node):
+            made = rule(builder, *node.args, **node.kwargs)
+            if made is NotImplemented:
+                node = node.next
+                continue
+            replace(builder, node, made)
+        changes += 1
+        after = before.next  # what the rule made may have rules too
+        node = after
+    return changes
+
+
+def replace(builder: Builder, node: fx.Node, made: Any) -> None:
+    """Put `made` (a node, or one per result) in the place of `node`, in its layout, and erase `node`."""
+    if not isinstance(made, tuple):
+        node.replace_all_uses_with(conform(builder, made, node))
+        builder.graph.erase_node(node)
+        return
+    for user in list(node.users):
+        if user.target is not operator.getitem:
+            raise InternalError(f"{node.name} has several results and is used as one by {user.name}")
+        new = made[int(user.args[1])]  # type: ignore[arg-type]
+        user.replace_all_uses_with(conform(builder, new, user))
+        builder.graph.erase_node(user)
+    builder.graph.erase_node(node)
+
+
+def conform(builder: Builder, new: fx.Node, old: fx.Node) -> fx.Node:
+    """`new` with the dtype and layout that `old` has; its shape must be right already."""
+    want: torch.Tensor = old.meta["val"]
+    have: torch.Tensor = new.meta["val"]
+    if have.shape != want.shape:
+        raise InternalError(f"{old.format_node()} became {new.format_node()}: {describe(have)} is not {describe(want)}")
+    if have.dtype is not want.dtype:
+        new = builder(torch.ops.aten._to_copy.default, new, dtype=want.dtype)
+        have = new.meta["val"]
+    returned = any(user.op == "output" for user in old.users)
+    if not same_memory(have, want):
+        new = with_strides(builder, new, tuple(want.stride()))
+    if returned:
+        new = exact_strides(builder, new, want)
+    return new

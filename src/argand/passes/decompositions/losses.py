@@ -1,0 +1,120 @@
+"""Losses and the activations that are made of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from argand.graph.builder import Builder
+from argand.passes.decompositions.rules import aten, cast, decomposes, full, is_float, val, widen
+
+MEAN, SUM = 1, 2  # at::Reduction
+
+
+def _reduced(b: Builder, loss: fx.Node, reduction: int) -> fx.Node:
+    if reduction == MEAN:
+        return b(aten.mean.default, loss)  # type: ignore[no-any-return]
+    return b(aten.sum.default, loss) if reduction == SUM else loss
+
+
+def _difference(b: Builder, x: fx.Node, target: fx.Node) -> fx.Node:
+    return b(aten.sub.Tensor, widen(b, x), widen(b, target))  # type: ignore[no-any-return]
+
+
+def _plain(*nodes: fx.Node) -> bool:
+    return all(is_float(node) and val(node).numel() > 0 for node in nodes)
+
+
+@decomposes(aten.mse_loss.default)
+def _mse_loss(b: Builder, x: fx.Node, target: fx.Node, reduction: int = MEAN) -> Any:
+    if not _plain(x, target):
+        return NotImplemented
+    d = _difference(b, x, target)
+    return _reduced(b, b(aten.mul.Tensor, d, d), reduction)
+
+
+@decomposes(aten.smooth_l1_loss.default)
+def _smooth_l1_loss(b: Builder, x: fx.Node, target: fx.Node, reduction: int = MEAN, beta: float = 1.0) -> Any:
+    """d² / 2 beta where |d| < beta, else |d| - beta / 2"""
+    if not _plain(x, target):
+        return NotImplemented
+    d = b(aten.abs.default, _difference(b, x, target))
+    if beta == 0:
+        return _reduced(b, d, reduction)
+    square = b(aten.mul.Tensor, b(aten.mul.Tensor, d, d), 0.5)
+    near = b(aten.div.Tensor, square, beta)
+    far = b(aten.sub.Tensor, d, 0.5 * beta)
+    return _reduced(b, b(aten.where.self, b(aten.lt.Scalar, d, beta), near, far), reduction)
+
+
+@decomposes(aten.huber_loss.default)
+def _huber_loss(b: Builder, x: fx.Node, target: fx.Node, reduction: int = MEAN, delta: float = 1.0) -> Any:
+    """d² / 2 where |d| < delta, else delta (|d| - delta / 2)"""
+    if not _plain(x, target):
+        return NotImplemented
+    d = b(aten.abs.default, _difference(b, x, target))
+    near = b(aten.mul.Tensor, b(aten.mul.Tensor, d, d), 0.5)
+    far = b(aten.mul.Tensor, b(aten.sub.Tensor, d, 0.5 * delta), delta)
+    return _reduced(b, b(aten.where.self, b(aten.lt.Scalar, d, delta), near, far), reduction)
+
+
+@decomposes(aten.nll_loss_forward.default)
+def _nll_loss(
+    b: Builder, x: fx.Node, target: fx.Node, weight: Any, reduction: int, ignore_index: int
+) -> Any:
+    """-x[target] * weight[target], 0 where the target is ignored; also the total weight"""
+    if not _plain(x) or val(target).dim() == 0 or val(x).dim() != 2:
+        return NotImplemented
+    ignored = b(aten.eq.Scalar, target, ignore_index)
+    safe = b(aten.masked_fill.Scalar, target, ignored, 0)
+    wide = widen(b, x)
+    picked = b(aten.squeeze.dim, b(aten.gather.default, wide, 1, b(aten.unsqueeze.default, safe, 1)), 1)
+    loss = b(aten.neg.default, picked)
+    factor = b(aten.index.Tensor, widen(b, weight), [safe]) if weight is not None else None
+    if factor is not None:
+        loss = b(aten.mul.Tensor, loss, factor)
+    loss = b(aten.masked_fill.Scalar, loss, ignored, 0)
+    dtype = val(x).dtype
+    if reduction not in (MEAN, SUM):
+        return cast(b, loss, dtype), full(b, [], 0, x)
+    if factor is not None:
+        total = b(aten.sum.default, b(aten.masked_fill.Scalar, factor, ignored, 0))
+    else:
+        total = b(aten.sum.default, b(aten._to_copy.default, b(aten.logical_not.default, ignored), dtype=val(wide).dtype))
+    made = b(aten.sum.default, loss)
+    if reduction == MEAN:
+        made = b(aten.div.Tensor, made, total)
+    return cast(b, made, dtype), cast(b, total, dtype)
+
+
+@decomposes(aten.glu.default)
+def _glu(b: Builder, x: fx.Node, dim: int = -1) -> Any:
+    """first half * sigmoid(second half)"""
+    if not is_float(x):
+        return NotImplemented
+    half = val(x).shape[dim] // 2
+    first = b(aten.slice.Tensor, x, dim, 0, half)
+    second = b(aten.slice.Tensor, x, dim, half, 2 * half)
+    made = b(aten.mul.Tensor, widen(b, first), b(aten.sigmoid.default, widen(b, second)))
+    return cast(b, made, val(x).dtype)
+
+
+@decomposes(aten.log_sigmoid_forward.default)
+def _log_sigmoid(b: Builder, x: fx.Node) -> Any:
+    """min(x, 0) - log1p(exp(-|x|)); also what eager keeps for its backward"""
+    if not is_float(x):
+        return NotImplemented
+    wide = widen(b, x)
+    e = b(aten.exp.default, b(aten.neg.default, b(aten.abs.default, wide)))
+    low = b(aten.minimum.default, wide, full(b, [], 0, wide))
+    made = b(aten.sub.Tensor, low, b(aten.log1p.default, e))
+    return cast(b, made, val(x).dtype), cast(b, e, val(x).dtype)
+
+
+@decomposes(aten._prelu_kernel.default)
+def _prelu(b: Builder, x: fx.Node, weight: fx.Node) -> Any:
+    """x where x > 0, else weight x"""
+    return b(aten.where.self, b(aten.gt.Scalar, x, 0), x, b(aten.mul.Tensor, weight, x))
+
+

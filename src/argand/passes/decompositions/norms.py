@@ -1,0 +1,159 @@
+"""Softmax and the normalisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph.builder import Builder
+from argand.passes.decompositions.rules import aten, cast, decomposes, is_float, val, widen
+
+
+@decomposes(aten._softmax.default)
+def _softmax(b: Builder, x: fx.Node, dim: int, half_to_float: bool) -> Any:
+    """exp(x - max x) / sum exp(x - max x)"""
+    if val(x).numel() == 0 or not is_float(x):
+        return NotImplemented
+    wide = widen(b, x)
+    top = b(aten.amax.default, wide, [dim], True)
+    e = b(aten.exp.default, b(aten.sub.Tensor, wide, top))
+    made = b(aten.div.Tensor, e, b(aten.sum.dim_IntList, e, [dim], True))
+    return made if half_to_float else cast(b, made, val(x).dtype)
+
+
+@decomposes(aten._log_softmax.default)
+def _log_softmax(b: Builder, x: fx.Node, dim: int, half_to_float: bool) -> Any:
+    """(x - max x) - log sum exp(x - max x)"""
+    if val(x).numel() == 0 or not is_float(x):
+        return NotImplemented
+    wide = widen(b, x)
+    shifted = b(aten.sub.Tensor, wide, b(aten.amax.default, wide, [dim], True))
+    total = b(aten.sum.dim_IntList, b(aten.exp.default, shifted), [dim], True)
+    made = b(aten.sub.Tensor, shifted, b(aten.log.default, total))
+    return made if half_to_float else cast(b, made, val(x).dtype)
+
+
+@decomposes(aten.logsumexp.default)
+def _logsumexp(b: Builder, x: fx.Node, dim: list[int], keepdim: bool = False) -> Any:
+    """log sum exp(x - m) + m, with m = max x where that is finite, else 0"""
+    if val(x).numel() == 0 or not is_float(x) or not dim:
+        return NotImplemented
+    wide = widen(b, x)
+    top = b(aten.amax.default, wide, dim, True)
+    infinite = b(aten.eq.Scalar, b(aten.abs.default, top), float("inf"))
+    top = b(aten.masked_fill.Scalar, top, infinite, 0)
+    total = b(aten.sum.dim_IntList, b(aten.exp.default, b(aten.sub.Tensor, wide, top)), dim, True)
+    made = b(aten.add.Tensor, b(aten.log.default, total), top)
+    if not keepdim:
+        made = b(aten.squeeze.dims, made, sorted(d % max(val(x).dim(), 1) for d in dim)) if val(x).dim() else made
+    return cast(b, made, val(x).dtype)
+
+
+@decomposes(aten.native_layer_norm.default)
+def _layer_norm(b: Builder, x: fx.Node, shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
+    """(x - mean) * rsqrt(var + eps) * weight + bias over the last dimensions; also the mean and the rsqrt"""
+    if val(x).numel() == 0:
+        return NotImplemented
+    dims = list(range(val(x).dim() - len(shape), val(x).dim()))
+    wide = widen(b, x)
+    var, mean = b(aten.var_mean.correction, wide, dims, correction=0, keepdim=True)
+    scale = b(aten.rsqrt.default, b(aten.add.Tensor, var, eps))
+    made = b(aten.mul.Tensor, b(aten.sub.Tensor, wide, mean), scale)
+    made = _affine(b, made, weight, bias)
+    return cast(b, made, val(x).dtype), mean, scale
+
+
+def _affine(b: Builder, made: fx.Node, weight: Any, bias: Any, size: list[int] | None = None) -> fx.Node:
+    """made * weight + bias, both widened and viewed as `size`"""
+    for op, operand in ((aten.mul.Tensor, weight), (aten.add.Tensor, bias)):
+        if operand is not None:
+            operand = widen(b, operand)
+            made = b(op, made, b(aten.view.default, operand, size) if size is not None else operand)
+    return made
+
+
+@decomposes(aten._fused_rms_norm.default)
+def _rms_norm(b: Builder, x: fx.Node, shape: list[int], weight: Any, eps: float | None) -> Any:
+    """x * rsqrt(mean(x * x) + eps) * weight over the last dimensions; also the rsqrt"""
+    if val(x).numel() == 0 or not is_float(x):
+        return NotImplemented
+    dims = list(range(val(x).dim() - len(shape), val(x).dim()))
+    wide = widen(b, x)
+    epsilon = torch.finfo(val(wide).dtype).eps if eps is None else eps
+    square = b(aten.mean.dim, b(aten.mul.Tensor, wide, wide), dims, True)
+    scale = b(aten.rsqrt.default, b(aten.add.Tensor, square, epsilon))
+    made = _affine(b, b(aten.mul.Tensor, wide, scale), weight, None)
+    return cast(b, made, val(x).dtype), scale
+
+
+@decomposes(aten.native_group_norm.default)
+def _group_norm(
+    b: Builder, x: fx.Node, weight: Any, bias: Any, n: int, c: int, hxw: int, groups: int, eps: float
+) -> Any:
+    """Normalises over each group of channels and all positions; also the mean and the rsqrt, (n, groups)"""
+    if val(x).numel() == 0:
+        return NotImplemented
+    size = list(val(x).shape)
+    rest = size[2:]
+    # Splitting the channels alone is a view in every memory format.
+    parts = b(aten.view.default, widen(b, x), [n, groups, c // groups, *rest])
+    dims = list(range(2, 3 + len(rest)))
+    var, mean = b(aten.var_mean.correction, parts, dims, correction=0, keepdim=True)
+    scale = b(aten.rsqrt.default, b(aten.add.Tensor, var, eps))
+    made = b(aten.mul.Tensor, b(aten.sub.Tensor, parts, mean), scale)
+    made = _affine(b, made, weight, bias, [1, groups, c // groups, *([1] * len(rest))])
+    flat = [n, groups]
+    made = b(aten.view.default, made, size)
+    return (
+        cast(b, made, val(x).dtype),
+        b(aten.view.default, mean, flat),
+        b(aten.view.default, scale, flat),
+    )
+
+
+@decomposes(aten._native_batch_norm_legit_no_training.default)
+def _batch_norm_inference(
+    b: Builder, x: fx.Node, weight: Any, bias: Any, mean: fx.Node, var: fx.Node, momentum: float, eps: float
+) -> Any:
+    made = _normalise_channels(b, x, weight, bias, mean, var, eps)
+    return made, *_no_statistics(b, x, mean)
+
+
+@decomposes(aten.native_batch_norm.default)
+def _batch_norm(
+    b: Builder,
+    x: fx.Node,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if training or mean is None or var is None or val(x).numel() == 0:
+        return NotImplemented
+    return _normalise_channels(b, x, weight, bias, mean, var, eps), *_no_statistics(b, x, mean)
+
+
+def _no_statistics(b: Builder, x: fx.Node, mean: fx.Node) -> tuple[fx.Node, fx.Node]:
+    """In inference the saved statistics are empty."""
+    options = {"dtype": val(mean).dtype, "device": mean.meta["device"]}
+    return b(aten.full.default, [0], 0, **options), b(aten.full.default, [0], 0, **options)
+
+
+def _normalise_channels(
+    b: Builder, x: fx.Node, weight: Any, bias: Any, mean: fx.Node, var: fx.Node, eps: float
+) -> fx.Node:
+    """x * scale + shift, with scale = weight / sqrt(var + eps) and shift = bias - mean * scale, per channel"""
+    wide = widen(b, x)
+    scale = b(aten.rsqrt.default, b(aten.add.Tensor, widen(b, var), eps))
+    if weight is not None:
+        scale = b(aten.mul.Tensor, scale, widen(b, weight))
+    shift = b(aten.mul.Tensor, widen(b, mean), scale)
+    shift = b(aten.neg.default, shift) if bias is None else b(aten.sub.Tensor, widen(b, bias), shift)
+    size = [1, -1, *([1] * (val(x).dim() - 2))]
+    scaled = b(aten.mul.Tensor, wide, b(aten.view.default, scale, size))
+    return cast(b, b(aten.add.Tensor, scaled, b(aten.view.default, shift, size)), val(x).dtype)

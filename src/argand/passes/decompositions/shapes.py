@@ -1,0 +1,153 @@
+"""Views under fewer names, factories as `full`, rearrangements as views and copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph.builder import Builder
+from argand.passes.decompositions.rules import aten, decomposes, device, full, val
+from argand.passes.layout import reshape, with_strides
+
+
+@decomposes(aten.t.default)
+def _t(b: Builder, x: fx.Node) -> Any:
+    dims = [1, 0] if val(x).dim() == 2 else list(range(val(x).dim()))
+    return b(aten.permute.default, x, dims)
+
+
+@decomposes(aten.transpose.int)
+def _transpose(b: Builder, x: fx.Node, first: int, second: int) -> Any:
+    dims = list(range(val(x).dim()))
+    if not dims:
+        return x
+    dims[first], dims[second] = dims[second], dims[first]
+    return b(aten.permute.default, x, dims)
+
+
+@decomposes(aten._unsafe_view.default, aten._reshape_alias.default)
+def _view(b: Builder, x: fx.Node, size: list[int], stride: Any = None) -> Any:
+    return b(aten.view.default, x, size)
+
+
+@decomposes(aten.alias.default, aten.detach.default, aten.lift.default)
+def _same(b: Builder, x: fx.Node) -> Any:
+    return x
+
+
+@decomposes(aten.stack.default)
+def _stack(b: Builder, tensors: list[fx.Node], dim: int = 0) -> Any:
+    return b(aten.cat.default, [b(aten.unsqueeze.default, one, dim) for one in tensors], dim)
+
+
+@decomposes(aten.repeat.default)
+def _repeat(b: Builder, x: fx.Node, repeats: list[int]) -> Any:
+    size = [1] * (len(repeats) - val(x).dim()) + list(val(x).shape)
+    if 0 in repeats or 0 in size:
+        return NotImplemented
+    if all(n == 1 for n in repeats):
+        return b(aten.clone.default, reshape(b, x, size), memory_format=torch.contiguous_format)
+    source = reshape(b, x, size)
+    for dim in range(len(size)):
+        source = b(aten.unsqueeze.default, source, 2 * dim)
+    pairs = [n for pair in zip(repeats, size) for n in pair]
+    spread = b(aten.expand.default, source, pairs)
+    copied = b(aten.clone.default, spread, memory_format=torch.contiguous_format)
+    return b(aten.view.default, copied, [n * r for n, r in zip(size, repeats)])
+
+
+def _factory(value: int) -> Any:
+    def rule(b: Builder, size: list[int], **options: Any) -> Any:
+        if options.get("layout") not in (None, torch.strided):
+            return NotImplemented
+        dtype = options.get("dtype") or torch.get_default_dtype()
+        return b(aten.full.default, size, value, dtype=dtype, device=options.get("device") or torch.device("cpu"))
+
+    return rule
+
+
+def _like(value: int | None) -> Any:
+    def rule(b: Builder, x: fx.Node, *given: Any, **options: Any) -> Any:
+        number = given[0] if value is None else value
+        made = _options(x, options)
+        if made is None:
+            return NotImplemented
+        return b(aten.full.default, list(val(x).shape), number, **made)
+
+    return rule
+
+
+def _new(value: int | None) -> Any:
+    def rule(b: Builder, x: fx.Node, size: list[int], *given: Any, **options: Any) -> Any:
+        number = given[0] if value is None else value
+        made = _options(x, options)
+        return NotImplemented if made is None else b(aten.full.default, size, number, **made)
+
+    return rule
+
+
+def _options(x: fx.Node, options: dict[str, Any]) -> dict[str, Any] | None:
+    if options.get("layout") not in (None, torch.strided):
+        return None
+    return {"dtype": options.get("dtype") or val(x).dtype, "device": options.get("device") or device(x)}
+
+
+for _name, _value in (("zeros", 0), ("ones", 1)):
+    decomposes(getattr(aten, _name).default)(_factory(_value))
+    decomposes(getattr(aten, f"{_name}_like").default)(_like(_value))
+    decomposes(getattr(aten, f"new_{_name}").default)(_new(_value))
+decomposes(aten.full_like.default)(_like(None))
+decomposes(aten.new_full.default)(_new(None))
+
+
+@decomposes(aten.scalar_tensor.default)
+def _scalar_tensor(b: Builder, value: Any, **options: Any) -> Any:
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    return b(aten.full.default, [], value, dtype=dtype, device=options.get("device") or torch.device("cpu"))
+
+
+@decomposes(aten.pixel_shuffle.default)
+def _pixel_shuffle(b: Builder, x: fx.Node, factor: int) -> Any:
+    *lead, channels, height, width = val(x).shape
+    deep = channels // factor**2
+    n = len(lead)
+    parts = reshape(b, x, [*lead, deep, factor, factor, height, width])
+    moved = b(aten.permute.default, parts, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
+    copied = b(aten.clone.default, moved, memory_format=torch.contiguous_format)
+    return b(aten.view.default, copied, [*lead, deep, height * factor, width * factor])
+
+
+@decomposes(aten.pixel_unshuffle.default)
+def _pixel_unshuffle(b: Builder, x: fx.Node, factor: int) -> Any:
+    *lead, channels, height, width = val(x).shape
+    n = len(lead)
+    parts = reshape(b, x, [*lead, channels, height // factor, factor, width // factor, factor])
+    moved = b(aten.permute.default, parts, [*range(n), n, n + 2, n + 4, n + 1, n + 3])
+    copied = b(aten.clone.default, moved, memory_format=torch.contiguous_format)
+    return b(aten.view.default, copied, [*lead, channels * factor**2, height // factor, width // factor])
+
+
+@decomposes(aten.channel_shuffle.default, aten.native_channel_shuffle.default)
+def _channel_shuffle(b: Builder, x: fx.Node, groups: int) -> Any:
+    n, channels, *rest = val(x).shape
+    parts = reshape(b, x, [n, groups, channels // groups, *rest])
+    moved = b(aten.permute.default, parts, [0, 2, 1, *range(3, 3 + len(rest))])
+    copied = b(aten.clone.default, moved, memory_format=torch.contiguous_format)
+    return b(aten.view.default, copied, [n, channels, *rest])
+
+
+@decomposes(aten.native_dropout.default)
+def _no_dropout(b: Builder, x: fx.Node, p: float, train: bool | None = None) -> Any:
+    if train is not False and p != 0:
+        return NotImplemented
+    return b(aten.clone.default, x), full(b, list(val(x).shape), True, x, torch.bool)
+
+
+@decomposes(aten.index_select.default)
+def _index_select(b: Builder, x: fx.Node, dim: int, index: fx.Node) -> Any:
+    if val(x).dim() == 0 or val(index).dim() != 1:
+        return NotImplemented
+    made = b(aten.index.Tensor, x, [None] * (dim % val(x).dim()) + [index])
+    return with_strides(b, made, val(made).stride())

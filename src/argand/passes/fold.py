@@ -1,0 +1,91 @@
+"""Constant folding: what depends on literals alone is computed once, now."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph.meta import is_impure
+from argand.graph.program import AtenProgram
+from argand.graph.specs import SpecTable
+from argand.passes.cse import returned_storages
+
+_LIMIT = 1 << 16  # elements of a folded result: larger ones are cheaper to compute than to keep
+
+
+def fold_constants(program: AtenProgram) -> int:
+    """Replace calls whose tensor arguments are all literals by a literal of the result.
+
+    Parameters and buffers are inputs, not literals: their values may change, so nothing is folded through them.
+    """
+    graph = program.graph
+    values: dict[fx.Node, torch.Tensor] = {}
+    kept = returned_storages(graph)
+    table = program.specs or SpecTable()
+    folded = 0
+    for node in list(graph.nodes):
+        if node.op == "get_attr":
+            values[node] = program.constants[str(node.target)]
+            continue
+        if not _foldable(node, values) or node in kept:
+            continue
+        result = _evaluate(node, values)
+        if result is None:
+            continue
+        name = _fresh_name(program)
+        program.constants[name] = result
+        with graph.inserting_before(node):
+            literal = graph.get_attr(name)
+        spec = table.make(tuple(result.shape), result.stride(), 0, result.dtype, result.device)
+        literal.meta.update(val=spec.meta, device=result.device, origin=node.meta.get("origin"))
+        node.replace_all_uses_with(literal)
+        graph.erase_node(node)
+        values[literal] = result
+        folded += 1
+    return folded
+
+
+def _foldable(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> bool:
+    if node.op != "call_function" or node.target is operator.getitem or is_impure(node):
+        return False
+    inputs = node.all_input_nodes
+    val = node.meta.get("val")
+    return (
+        bool(inputs)
+        and all(arg in values for arg in inputs)
+        and isinstance(val, torch.Tensor)
+        and val.numel() <= _LIMIT
+        and node.meta["device"].type == "cpu"
+    )
+
+
+def _evaluate(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+    def convert(tree: Any) -> Any:
+        if isinstance(tree, fx.Node):
+            return values[tree]
+        return [convert(item) for item in tree] if isinstance(tree, (list, tuple)) else tree
+
+    try:
+        with torch.no_grad():
+            result = node.target(*convert(node.args), **{k: convert(v) for k, v in node.kwargs.items()})
+    except Exception:  # it will raise when the program runs, where it belongs
+        return None
+    # A literal keeps no more memory than it shows, in the layout that the graph says.
+    kept = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype) if _is_dense(result) else None
+    return kept.copy_(result) if kept is not None else None
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    from argand.graph.specs import is_dense
+
+    return is_dense(tuple(tensor.shape), tensor.stride())
+
+
+def _fresh_name(program: AtenProgram) -> str:
+    number = len(program.constants)
+    while f"_folded{number}" in program.constants:
+        number += 1
+    return f"_folded{number}"

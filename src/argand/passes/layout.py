@@ -1,0 +1,62 @@
+"""Layout helpers for rewrites: the same values in other strides."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from argand.graph.builder import Builder
+from argand.graph.specs import is_dense, memory_order
+
+aten = torch.ops.aten
+
+
+def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal strides, those of size-1 dimensions aside."""
+    if a.shape != b.shape:
+        return False
+    return a.numel() == 0 or all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride()))
+
+
+def with_strides(b: Builder, node: fx.Node, stride: tuple[int, ...]) -> fx.Node:
+    """A copy of `node` in the dense layout `stride`; the node itself where its layout is that, or `stride` is not dense."""
+    val: torch.Tensor = node.meta["val"]
+    size = tuple(val.shape)
+    if not is_dense(size, stride) or all(n == 1 or s == t for n, s, t in zip(size, val.stride(), stride)):
+        return node
+    order = memory_order(size, stride)
+    if order == tuple(range(len(order))):
+        return b(aten.clone.default, node, memory_format=torch.contiguous_format)  # type: ignore[no-any-return]
+    moved = b(aten.permute.default, node, list(order))
+    copied = b(aten.clone.default, moved, memory_format=torch.contiguous_format)
+    return b(aten.permute.default, copied, [order.index(d) for d in range(len(order))])  # type: ignore[no-any-return]
+
+
+def exact_strides(b: Builder, node: fx.Node, want: torch.Tensor) -> fx.Node:
+    """`node` with strides equal to `want`'s also in dimensions of size 1, which the user may look at."""
+    have: torch.Tensor = node.meta["val"]
+    if have.stride() == want.stride() or not is_dense(tuple(want.shape), want.stride()):
+        return node
+    return b(aten.as_strided.default, node, list(want.shape), list(want.stride()))  # type: ignore[no-any-return]
+
+
+def contiguous_strides(size: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides."""
+    made: list[int] = []
+    step = 1
+    for extent in reversed(size):
+        made.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(made))
+
+
+def reshape(b: Builder, node: fx.Node, size: list[int]) -> fx.Node:
+    """`node` in another shape: a view where its strides allow one, else a view of a contiguous copy."""
+    val: torch.Tensor = node.meta["val"]
+    if list(val.shape) == size:
+        return node
+    try:
+        return b(aten.view.default, node, size)  # type: ignore[no-any-return]
+    except RuntimeError:
+        copied = b(aten.clone.default, node, memory_format=torch.contiguous_format)
+        return b(aten.view.default, copied, size)  # type: ignore[no-any-return]

@@ -1,0 +1,55 @@
+"""The order of passes, and the loop that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from argand import events
+from argand.config import config
+from argand.graph.printing import readable
+from argand.graph.program import AtenProgram
+from argand.passes import cse, dead, decompose, fold, simplify
+from argand.passes.verify import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A named rewrite of an ATen program; `run` returns how many changes it made."""
+
+    name: str
+    run: Callable[[AtenProgram], int]
+
+
+INFERENCE: tuple[Pass, ...] = (
+    Pass("eliminate_dead_code", dead.eliminate_dead_code),
+    Pass("decompose", decompose.decompose),
+    Pass("fold_constants", fold.fold_constants),
+    Pass("simplify", simplify.simplify),
+    Pass("common_subexpressions", cse.eliminate_common_subexpressions),
+    Pass("eliminate_dead_code_again", dead.eliminate_dead_code),
+)
+
+
+def run_passes(program: AtenProgram, passes: Sequence[Pass] = INFERENCE) -> AtenProgram:
+    """Run `passes` in order on the program, in place, and return it.
+
+    Emits an "aten_graph_after_pass" event for each pass that changed something. With `config.verify_ir`, the verifier
+    runs before the first and after every pass.
+
+    Raises:
+        VerificationError: a pass broke a rule of the graph; the message names the pass.
+    """
+    check = bool(config.verify_ir)
+    if check:
+        verify(program, after="tracing")
+    for one in passes:
+        with events.span(one.name, "passes"):
+            changes = one.run(program)
+        if check:
+            verify(program, after=one.name)
+        if changes:
+            events.emit(
+                "aten_graph_after_pass", "passes", lambda: readable(program.graph), changes=changes, after=one.name
+            )
+    return program

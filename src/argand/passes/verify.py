@@ -1,0 +1,91 @@
+"""The rules of an ATen graph, checked: functional, in order, with metadata that agrees with what each op makes."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.errors import ArgandError, VerificationError
+from argand.graph.builder import Builder
+from argand.graph.metas import Many
+from argand.graph.printing import describe
+from argand.graph.program import AtenProgram
+from argand.graph.specs import Spec, SpecTable
+
+
+def verify(program: AtenProgram, *, after: str = "") -> None:
+    """Check every rule that `AtenProgram` promises.
+
+    Raises:
+        VerificationError: naming the rule, the node and its neighbourhood.
+    """
+    seen: set[fx.Node] = set()
+    names: set[str] = set()
+    builder = Builder(program.graph, program.specs or SpecTable())
+    nodes = list(program.graph.nodes)
+    for node in nodes:
+        for arg in node.all_input_nodes:
+            _rule(arg in seen, f"reads {arg.name} before it is computed", node, after)
+        _rule(node.name not in names, "shares its name with another node", node, after)
+        seen.add(node)
+        names.add(node.name)
+        if node.op == "call_function":
+            _check_call(node, builder, after)
+        elif node.op == "get_attr":
+            _rule(node.target in program.constants, "names a constant that the program does not have", node, after)
+        if node.op != "output":
+            _rule("val" in node.meta and "device" in node.meta, "has no metadata", node, after)
+    _check_frame(program, nodes, after)
+
+
+def _check_frame(program: AtenProgram, nodes: list[fx.Node], after: str) -> None:
+    output = nodes[-1]
+    _rule(output.op == "output" and isinstance(output.args[0], tuple), "is not an output of a tuple", output, after)
+    results = output.args[0] if isinstance(output.args[0], tuple) else ()
+    placeholders = program.placeholders
+    _rule(len(placeholders) == len(program.inputs), "the graph has other inputs than the program", output, after)
+    for node, spec in zip(placeholders, program.inputs):
+        _rule(node.name == spec.name, f"is called {spec.name} by the program", node, after)
+        _rule(tuple(node.meta["val"].shape) == spec.spec.size, "has another shape than its input", node, after)
+    for node in results:
+        _rule(isinstance(node, fx.Node), f"returns {node!r}", output, after)
+        _rule(isinstance(node.meta["val"], torch.Tensor), "is returned and is not a tensor", node, after)
+    _rule(len(set(results)) == len(results), "returns one value twice", output, after)
+    for number in [m.output for m in program.mutations] + [o.index for o in program.outputs if "value" in o.kind]:
+        _rule(0 <= number < len(results), f"has no result {number}", output, after)
+
+
+def _check_call(node: fx.Node, builder: Builder, after: str) -> None:
+    if node.target is operator.getitem:
+        source: Any = node.args[0]
+        _same(node, source.meta["val"][node.args[1]], after)
+        return
+    _rule(isinstance(node.target, torch._ops.OpOverload), "does not call an ATen overload", node, after)
+    _rule(not node.target._schema.is_mutable, "writes to its arguments", node, after)
+    if not node.target._schema.returns:
+        return
+    try:
+        made = builder.infer(node.target, node.args, dict(node.kwargs))
+    except ArgandError:
+        raise
+    except Exception as error:
+        _rule(False, f"refuses its arguments: {error}", node, after)
+    else:
+        val = made.meta if made.__class__ is Spec else made.metas if made.__class__ is Many else made
+        _same(node, val, after)
+
+
+def _same(node: fx.Node, val: Any, after: str) -> None:
+    _rule(describe(val) == describe(node.meta["val"]), f"makes {describe(val)}, not what its metadata says", node, after)
+
+
+def _rule(holds: bool, what: str, node: fx.Node, after: str) -> None:
+    if holds:
+        return
+    around = [other.format_node() or other.op for other in (node.prev, node, node.next) if other.op != "root"]
+    after_text = f" after {after}" if after else ""
+    near = "\n  ".join(str(line) for line in around)
+    raise VerificationError(f"ATen graph{after_text}: node {node.name} {what}\n  {near}")

@@ -1,0 +1,79 @@
+"""Memory of temporaries: one block per running call, kept between calls and shared by all compiled graphs.
+
+A call takes an arena from the pool and gives it back when it is done, so two threads (or a compiled function called by
+an extern kernel of another) never share one, and the memory held between calls is that of the largest graph, not the
+sum. An arena that a call does not give back because it raised is simply garbage-collected.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Views = tuple[Any, ...]
+
+
+class Arena:
+    """One block of memory, and the tensors that host modules have laid out in it.
+
+    Arguments:
+        nbytes: size of the block.
+    """
+
+    __slots__ = ("error", "flag", "nbytes", "storage", "views")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.storage = torch.empty(nbytes, dtype=torch.uint8)
+        self.error = torch.zeros(1, dtype=torch.int32)
+        # Reading the flag through ctypes costs a tenth of Tensor.item().
+        self.flag = ctypes.c_int32.from_address(self.error.data_ptr())
+        self.views: dict[Callable[[Arena], Views], Views] = {}
+
+    def tensor(self, offset: int, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of the given layout whose first element is `offset` bytes into the block."""
+        typed = torch.empty(0, dtype=dtype)
+        return typed.set_(self.storage.untyped_storage(), offset // dtype.itemsize, size, stride)
+
+    def check(self) -> None:
+        """Raise the error that a kernel has flagged.
+
+        Raises:
+            IndexError: a kernel met an index out of range.
+        """
+        if self.flag.value:
+            self.flag.value = 0
+            raise IndexError("index out of range in self")
+
+
+class ArenaPool:
+    """Arenas that no call uses at the moment."""
+
+    def __init__(self) -> None:
+        self._free: list[Arena] = []
+
+    def take(self, nbytes: int, layout: Callable[[Arena], Views]) -> Arena:
+        """An arena of at least `nbytes`, with `views[layout]` made by `layout`."""
+        try:
+            arena = self._free.pop()  # atomic: one thread gets it
+        except IndexError:
+            arena = Arena(nbytes)
+        if arena.nbytes < nbytes:
+            arena = Arena(nbytes)
+        if layout not in arena.views:
+            arena.views[layout] = layout(arena)
+        return arena
+
+    def give(self, arena: Arena) -> None:
+        """Return an arena."""
+        self._free.append(arena)
+
+    def clear(self) -> None:
+        """Free the memory of all arenas that are not in use."""
+        self._free.clear()
+
+
+arena_pool = ArenaPool()

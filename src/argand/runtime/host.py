@@ -1,0 +1,101 @@
+"""Runs host modules: what their generated text refers to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from argand.config import config
+from argand.runtime.arena import Arena, arena_pool
+from argand.runtime.launch import Kernel, make_kernel, profiled
+
+HostCall = Callable[[list[Any]], tuple[Any, ...]]
+
+
+def load_kernels(source: str, kernels: Mapping[str, tuple[str, int, int]], parts: Sequence[str] = ()) -> list[Kernel]:
+    """Compile (or find in the cache) the kernels of a host module.
+
+    Arguments:
+        source: C++ text.
+        kernels: name -> (symbol, number of tensors, number of integers).
+        parts: the same functions as several files, which are compiled at the same time.
+
+    Raises:
+        CppCompileError: the compiler refused the text.
+        ToolchainMissing: there is no compiler.
+    """
+    from argand.runtime import toolchain
+
+    library = toolchain.load_text(source, parts=parts)
+    profile = bool(config.cpp.enable_kernel_profile)
+    loaded = []
+    for name, (symbol, tensors, ints) in kernels.items():
+        kernel = make_kernel(library.address(symbol), name, tensors, ints)
+        loaded.append(profiled(kernel, name) if profile else kernel)
+    return loaded
+
+
+def load_module(text: str, constants: Mapping[str, torch.Tensor], filename: str = "output_code.py") -> ModuleType:
+    """Execute host module text; its kernels are compiled on the way.
+
+    Arguments:
+        text: what codegen/host wrote.
+        constants: tensors that the text refers to by name.
+        filename: shown in tracebacks.
+    """
+    module = ModuleType("argand_output_code")
+    module.__dict__["constants"] = dict(constants)
+    exec(compile(text, filename, "exec"), module.__dict__)
+    return module
+
+
+def reinterpret(
+    base: torch.Tensor, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> torch.Tensor:
+    """The memory of `base` as another dtype; `offset` counts elements of `dtype` from the first element of `base`."""
+    start = base.storage_offset() * base.element_size() // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), start + offset, size, stride)
+
+
+def rand_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A random tensor of the given layout, for running a host module by itself."""
+    count = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else 0
+    if dtype.is_floating_point or dtype.is_complex:
+        flat = torch.randn(count, dtype=torch.float32).to(dtype)
+    elif dtype is torch.bool:
+        flat = torch.rand(count) < 0.5
+    else:
+        flat = torch.zeros(count, dtype=dtype)  # an integer may be an index: zero is always in range
+    return torch.as_strided(flat, size, stride)
+
+
+def benchmark(call: HostCall, example_inputs: Callable[[], list[Any]], *, repeat: int = 10) -> float:
+    """Run a host module on random inputs; prints and returns the median milliseconds of one call."""
+    torch.manual_seed(0)
+    inputs = example_inputs()
+    with torch.no_grad():
+        call(list(inputs))
+        times = []
+        for _ in range(repeat):
+            start = time.perf_counter()
+            call(list(inputs))
+            times.append((time.perf_counter() - start) * 1e3)
+    median = sorted(times)[len(times) // 2]
+    print(f"{median:.3f} ms a call (median of {repeat})")
+    return median
+
+
+__all__ = [
+    "Arena",
+    "HostCall",
+    "arena_pool",
+    "benchmark",
+    "load_kernels",
+    "load_module",
+    "rand_strided",
+    "reinterpret",
+]

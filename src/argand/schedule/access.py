@@ -1,0 +1,171 @@
+"""What a loop node reads and writes, and the dependencies that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from argand.errors import InternalError
+from argand.graph.expr import Const, Expr, Sym, evaluate, product
+from argand.lower.ir import Buffer, ExternNode, LoopBlock, LoopNode, Node, Program, TensorRef, Value, statements_of
+
+# A size symbol's value is not known here; decisions of cost (never of correctness) assume this one.
+SYMBOL_HINT = 96
+
+
+def hint(expr: Expr) -> int:
+    """The value of an expression of sizes, with a typical number in place of every symbol."""
+    if isinstance(expr, Const):
+        return expr.value
+    env = {atom.name: SYMBOL_HINT for atom in expr.free if isinstance(atom, Sym)}
+    return int(evaluate(expr, env))
+
+
+def hint_numel(buffer: Buffer) -> int:
+    """Typical number of elements."""
+    return hint(product(buffer.size))
+
+
+def hint_bytes(buffer: Buffer) -> int:
+    """Typical size in bytes."""
+    return hint_numel(buffer) * itemsize(buffer.dtype)
+
+
+def itemsize(dtype: torch.dtype) -> int:
+    """Bytes of one element."""
+    return int(dtype.itemsize)
+
+
+def tensor_refs(args: Any) -> Iterable[TensorRef]:
+    """Every TensorRef inside nested arguments."""
+    if isinstance(args, TensorRef):
+        yield args
+    elif isinstance(args, (tuple, list)):
+        for arg in args:
+            yield from tensor_refs(arg)
+    elif isinstance(args, dict):
+        for arg in args.values():
+            yield from tensor_refs(arg)
+
+
+def is_random(node: Node) -> bool:
+    """Whether an extern call draws random numbers: it then stays, in order, even when nobody uses its result."""
+    tags = getattr(node.target, "tags", ()) if isinstance(node, ExternNode) else ()
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+@dataclass(slots=True)
+class Accesses:
+    """Buffers that a node reads and writes."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def accesses(node: Node) -> Accesses:
+    """Names of the buffers that `node` reads and writes, each once, in order of first use."""
+    if isinstance(node, ExternNode):
+        reads = [ref.buffer for ref in tensor_refs((node.args, node.kwargs))]
+        writes = [name for name in node.outputs if name is not None]
+        return Accesses(_unique((*reads, *node.mutates)), _unique((*writes, *node.mutates)))
+    reads, writes = [], []
+    for statement in statements_of(node.body):
+        if statement.op == "load":
+            reads.append(statement.args[0])
+        elif statement.op == "store":
+            writes.append(statement.args[0])
+    return Accesses(_unique((*reads, *node.mutates)), _unique((*writes, *node.mutates)))
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+@dataclass(slots=True)
+class Graph:
+    """Nodes of a program that are needed, with their dependencies.
+
+    Arguments:
+        nodes: in program order.
+        accesses: of each node.
+        deps: for each node, positions of the nodes that must run before it.
+        writers: for each buffer, positions of the nodes that write it.
+        readers: for each buffer, positions of the nodes that read it.
+        kept: buffers that outlive the program's nodes (outputs, results of mutations, inputs, constants).
+    """
+
+    nodes: list[Node]
+    accesses: list[Accesses]
+    deps: list[set[int]] = field(default_factory=list)
+    writers: dict[str, list[int]] = field(default_factory=dict)
+    readers: dict[str, list[int]] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+
+
+def build_graph(program: Program) -> Graph:
+    """Drop dead nodes and find the dependencies of the others.
+
+    Raises:
+        InternalError: a node reads a buffer that nothing wrote before it.
+    """
+    kept = {ref.buffer for ref in tensor_refs(program.outputs)}
+    for name, ref in program.mutations:
+        kept.update((name, ref.buffer))
+    found = [accesses(node) for node in program.nodes]
+    nodes, used = _alive(program.nodes, found, kept)
+    graph = Graph(nodes, used, kept=kept)
+    given = {*program.inputs, *program.constants}
+    kept |= given
+    readers_now: dict[str, list[int]] = {}
+    last_random: int | None = None
+    for position, (node, access) in enumerate(zip(nodes, used)):
+        deps: set[int] = set()
+        mutated = set(node.mutates)
+        for name in access.reads:
+            writers = graph.writers.get(name)
+            if writers:
+                deps.update(writers)
+            elif name not in given and name not in access.writes:
+                raise InternalError(f"node {node.name} reads buffer {name}, which nothing has written")
+            readers_now.setdefault(name, []).append(position)
+            graph.readers.setdefault(name, []).append(position)
+        for name in access.writes:
+            if name in mutated:
+                deps.update(readers_now.pop(name, ()))
+            graph.writers.setdefault(name, []).append(position)
+        if is_random(node):
+            if last_random is not None:
+                deps.add(last_random)
+            last_random = position
+        deps.discard(position)
+        graph.deps.append(deps)
+    return graph
+
+
+def _alive(nodes: list[Node], found: list[Accesses], kept: set[str]) -> tuple[list[Node], list[Accesses]]:
+    needed = set(kept)
+    alive = []
+    for position in reversed(range(len(nodes))):
+        if is_random(nodes[position]) or not needed.isdisjoint(found[position].writes):
+            needed.update(found[position].reads)
+            alive.append(position)
+    alive.reverse()
+    return [nodes[p] for p in alive], [found[p] for p in alive]
+
+
+def expressions(statement: Value) -> Iterable[Expr]:
+    """Index expressions of one statement, those inside `masked` blocks included."""
+    for arg in statement.args:
+        if isinstance(arg, Expr):
+            yield arg
+        elif isinstance(arg, LoopBlock):
+            for inner in arg.statements:
+                yield from expressions(inner)
+
+
+def is_fusible(node: Node) -> bool:
+    """Whether a node may share a kernel with others: nodes that update buffers in place stay alone."""
+    return isinstance(node, LoopNode) and not node.mutates

@@ -1,0 +1,117 @@
+"""What scheduling makes and code generation prints: fused kernels in execution order.
+
+The meaning of a `KernelPlan` (the reference executor in `schedule.reference` does exactly this):
+
+    for every point of plan.outer:            # independent of each other: run them in any order, in parallel
+        for stage in plan.stages:             # in order
+            for every point of stage.body.vars[len(plan.outer):]:     # the stage's own loops, independent too
+                reductions start at their identity
+                for every point of stage.body.reduction_vars:
+                    statements that depend on reduction_vars, stores included
+                statements that depend on vars and on reduction results only
+
+Rules that code generation may rely on:
+
+* A statement is "inside" the reduction loops when it depends, through args, index expressions, `indirect` values or
+  masks, on a reduction variable, directly or not; a `reduction` is itself outside, its argument inside. A `store` may
+  be inside (a producer fused into the reduction's loop: `t = a + b; store t; sum t`).
+  `statements` comes in this order: what depends on neither (constants, loads at the point), inside, reductions, after.
+* A kernel of one stage has `outer == ()`: all its loops are the stage's own, and code generation parallelises over them
+  (or over the reduction itself when there are no `vars`). A kernel of several stages has the loops that they share in
+  `outer`; when `outer` is empty there too, the kernel runs its stages one after the other (parallelism inside a stage
+  is allowed, with a barrier between stages).
+* A stage that loads what an earlier stage of the same kernel stored does so only within the same outer point.
+* Within one stage no element is loaded after it was stored, except an in-place buffer (in `outputs`, loaded and stored
+  by one stage at the same index in every point: load first, then store).
+* `registers`: one scalar per outer point; loads and stores use index `Const(0)`.
+* `scratch`: small row buffers, one per thread, contents undefined at the start of each outer point; indexed by the
+  stage's own variables only. Their sizes are constants.
+* `mode="add"` stores may hit one element from several points: they need atomics (or no parallelism).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from argand.graph.expr import Expr, Var
+from argand.lower.ir import Buffer, ExternNode, LoopBody, Origin, TensorRef
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """One loop nest inside a kernel's outer loops.
+
+    Arguments:
+        body: rewritten to kernel variables; `body.vars` = the kernel's outer variables, then the stage's own.
+        inner: how many trailing `body.vars` are the stage's own.
+        node: name(s) of the loop nodes it came from, for comments.
+    """
+
+    body: LoopBody
+    inner: int
+    node: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class KernelPlan:
+    """One fused kernel.
+
+    Arguments:
+        name: "cpp_fused_add_gelu_0".
+        outer: shared loops (variable, size), outermost first; may be empty.
+        stages: run in order inside the outer loops.
+        scratch: thread-local row buffers, by name; size and stride without the outer part.
+        registers: names of buffers that are one scalar per outer point; their dtype is in `buffers`.
+        inputs: global buffers that are only read, in argument order.
+        outputs: global buffers that are written (an in-place one appears only here): arguments after the inputs.
+        symbols: int64 arguments: size symbols, in argument order.
+        buffers: every buffer named above, scratch and registers included.
+        origins: FX nodes that the kernel computes.
+    """
+
+    name: str
+    outer: tuple[tuple[Var, Expr], ...]
+    stages: tuple[Stage, ...]
+    scratch: dict[str, Buffer]
+    registers: frozenset[str]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    symbols: tuple[str, ...]
+    buffers: dict[str, Buffer]
+    origins: tuple[Origin, ...] = ()
+
+
+Step = KernelPlan | ExternNode
+
+
+@dataclass(slots=True, eq=False)
+class Schedule:
+    """An ordered program of kernels and extern calls.
+
+    Arguments:
+        steps: in execution order.
+        inputs, input_symbols, constants, outputs, mutations: as in `lower.ir.Program`.
+        buffers: buffers that exist at run time (fused-away ones are gone).
+        aliases: in-place reuse decided by scheduling: {new buffer: dying buffer whose memory it takes}.
+    """
+
+    steps: list[Step]
+    inputs: list[str]
+    input_symbols: list[tuple[str, str, int]]
+    buffers: dict[str, Buffer]
+    constants: dict[str, torch.Tensor]
+    outputs: list[TensorRef | Expr | int | float | bool | None]
+    mutations: list[tuple[str, TensorRef]]
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    def kernels(self) -> list[KernelPlan]:
+        """Every different kernel once (steps that share a name do the same)."""
+        found: dict[str, KernelPlan] = {}
+        for step in self.steps:
+            if isinstance(step, KernelPlan):
+                found.setdefault(step.name, step)
+        return list(found.values())

@@ -1,0 +1,113 @@
+"""The scheduler's passes, in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from argand import events
+from argand.config import config
+from argand.lower.ir import Buffer, ExternNode, LoopNode, Origin, Program
+from argand.schedule.access import Graph, build_graph
+from argand.schedule.emit import Emitter
+from argand.schedule.fuse import Unit, fuse, order
+from argand.schedule.inplace import reuse_in_place
+from argand.schedule.kernel import KernelPlan, Schedule, Step
+from argand.schedule.signature import signature
+from argand.schedule.small import join_small
+from argand.schedule.verify import verify
+
+_NUMBER = re.compile(r"(_\d+)+$")
+# Parts of a kernel's name; the rest of the ops is in its comments.
+_MAX_NAMES = 6
+
+
+def schedule(program: Program, *, threads: int = 1, fusion: bool = True) -> Schedule:
+    """Order and fuse a loop program.
+
+    Arguments:
+        program: what lowering made.
+        threads: threads that a large kernel should be able to use.
+        fusion: False gives one kernel per loop node (for tests and for finding faults).
+    """
+    graph = build_graph(program)
+    units = order(fuse(graph, program.buffers, threads, enabled=fusion))
+    if events.bus.sinks:
+        _report(graph, units)
+    steps = _emit(program, graph, units)
+    if fusion:
+        steps = join_small(steps)
+    made = Schedule(
+        steps,
+        list(program.inputs),
+        list(program.input_symbols),
+        _existing(program, steps),
+        dict(program.constants),
+        list(program.outputs),
+        list(program.mutations),
+    )
+    if fusion:
+        reuse_in_place(made)
+    _name(made)
+    if config.verify_ir:
+        verify(made)
+    events.emit("schedule", "schedule", None, kernels=len(made.kernels()), steps=len(made.steps))
+    return made
+
+
+def _emit(program: Program, graph: Graph, units: list[Unit]) -> list[Step]:
+    emitter = Emitter(program.buffers)
+    steps: list[Step] = []
+    for unit in units:
+        if unit.group is None:
+            node = graph.nodes[unit.positions[0]]
+            assert isinstance(node, ExternNode)  # loop nodes always have a group
+            steps.append(node)
+            continue
+        mine = set(unit.positions)
+        needed = frozenset(
+            name
+            for name in unit.group.writes()
+            if name in graph.kept or any(reader not in mine for reader in graph.readers.get(name, ()))
+        )
+        steps.append(emitter.emit(unit.group, needed, "kernel"))
+    return steps
+
+
+def _existing(program: Program, steps: Iterable[Step]) -> dict[str, Buffer]:
+    names: dict[str, None] = dict.fromkeys((*program.inputs, *program.constants))
+    for step in steps:
+        if isinstance(step, KernelPlan):
+            names.update(dict.fromkeys((*step.inputs, *step.outputs)))
+        else:
+            names.update(dict.fromkeys(name for name in step.outputs if name is not None))
+    return {name: program.buffers[name] for name in names if name in program.buffers}
+
+
+def _name(made: Schedule) -> None:
+    """Name kernels after their ops; kernels that do the same share one name, and so one compiled function."""
+    known: dict[str, str] = {}
+    count = 0
+    for step in made.steps:
+        if not isinstance(step, KernelPlan):
+            continue
+        key = signature(step)
+        name = known.get(key)
+        if name is None:
+            name = known[key] = f"cpp_fused_{_ops(step.origins)}_{count}"
+            count += 1
+        step.name = name
+
+
+def _ops(origins: Iterable[Origin]) -> str:
+    names: dict[str, None] = {}
+    for origin in origins:
+        names[re.sub(r"\W", "_", _NUMBER.sub("", origin.fx_node)).strip("_")] = None
+    found = [name for name in names if name] or ["loop"]
+    return "_".join(found[:_MAX_NAMES])
+
+
+def _report(graph: Graph, units: list[Unit]) -> None:
+    fused = [unit for unit in units if len(unit.positions) > 1]
+    loops = sum(1 for node in graph.nodes if isinstance(node, LoopNode))
+    events.emit("fusion", "schedule", None, loop_nodes=loops, units=len(units), fused=len(fused))

@@ -1,0 +1,86 @@
+"""Checks what a schedule promises to code generation."""
+
+from __future__ import annotations
+
+from argand.errors import InternalError
+from argand.graph.expr import Expr, Var
+from argand.lower.ir import LoopBlock, Value
+from argand.schedule.access import tensor_refs
+from argand.schedule.kernel import KernelPlan, Schedule, Stage
+
+
+def verify(schedule: Schedule) -> None:
+    """Every buffer is written before it is read, and every kernel keeps the rules of `schedule.kernel`.
+
+    Raises:
+        InternalError: what is wrong, and where.
+    """
+    defined = {*schedule.inputs, *schedule.constants}
+    for step in schedule.steps:
+        if isinstance(step, KernelPlan):
+            verify_kernel(step)
+            reads, writes = step.inputs, step.outputs
+            taken = {schedule.aliases[name] for name in writes if name in schedule.aliases}
+            _require(taken <= defined, f"{step.name} writes over memory that holds nothing yet: {taken - defined}")
+        else:
+            reads = tuple(ref.buffer for ref in tensor_refs((step.args, step.kwargs)))
+            writes = tuple(name for name in step.outputs if name is not None)
+        missing = [name for name in reads if name not in defined]
+        _require(not missing, f"step {step.name} reads {missing} before they are written")
+        defined.update(writes)
+    for ref in tensor_refs((schedule.outputs, [ref for _, ref in schedule.mutations])):
+        _require(ref.buffer in defined, f"output buffer {ref.buffer} is never written")
+
+
+def verify_kernel(plan: KernelPlan) -> None:
+    """Raises InternalError when `plan` breaks a rule."""
+    known = {*plan.inputs, *plan.outputs, *plan.scratch, *plan.registers}
+    _require(known <= plan.buffers.keys(), f"{plan.name}: no description of {known - plan.buffers.keys()}")
+    _require(not set(plan.inputs) & set(plan.outputs), f"{plan.name}: an input is an output too")
+    outer = tuple(var for var, _ in plan.outer)
+    _require(len(plan.stages) > 1 or not outer, f"{plan.name}: one stage, yet shared loops")
+    for stage in plan.stages:
+        body = stage.body
+        _require(body.vars[: len(outer)] == outer, f"{plan.name}: a stage does not begin with the shared loops")
+        _require(len(body.vars) == len(outer) + stage.inner, f"{plan.name}: a stage miscounts its own loops")
+        _require(len(body.vars) == len(body.sizes), f"{plan.name}: loops without size")
+        _verify_statements(plan, stage, known)
+
+
+def _verify_statements(plan: KernelPlan, stage: Stage, known: set[str]) -> None:
+    loops = {*stage.body.vars, *stage.body.reduction_vars}
+    stored: dict[str, set[Expr]] = {}
+
+    def visit(statements: list[Value], values: set[int]) -> None:
+        for statement in statements:
+            where = f"{plan.name}, statement {statement.id} ({statement.op})"
+            for arg in statement.args:
+                if isinstance(arg, Value):
+                    _require(arg.id in values, f"{where}: value {arg.id} is not defined")
+                elif isinstance(arg, LoopBlock):
+                    inner = set(values)
+                    visit(arg.statements, inner)
+                    _require(arg.result.id in inner, f"{where}: block result {arg.result.id} is not defined")
+                elif isinstance(arg, Expr):
+                    for atom in arg.free:
+                        named = isinstance(atom, Var) and atom.name[0] == "i" and int(atom.name[1:]) in values
+                        _require(not isinstance(atom, Var) or atom in loops or named, f"{where}: unknown {atom}")
+            _require(statement.id not in values, f"{where}: defined twice")
+            values.add(statement.id)
+            if statement.op in ("load", "store"):
+                name, index = statement.args[:2]
+                _require(name in known, f"{where}: buffer {name} is not an argument")
+                _require(name not in plan.registers or index == 0, f"{where}: a register has index 0")
+                if statement.op == "load":
+                    _require(name not in stored, f"{where}: {name} was stored in this stage")
+                    _require(name not in plan.inputs or name not in plan.outputs, f"{where}: input stored")
+                else:
+                    _require(name not in plan.inputs, f"{where}: store to an input")
+                    stored.setdefault(name, set()).add(index)
+
+    visit(stage.body.statements, set())
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InternalError(f"the schedule is wrong: {message}")

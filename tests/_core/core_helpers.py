@@ -1,0 +1,60 @@
+"""Small makers shared by the tests of argand._core."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from argand._core import _C
+
+
+def positional(fn: Callable[..., Any]) -> types.CodeType:
+    """The code of a plain function, checked to be usable as transformed code."""
+    code = fn.__code__
+    assert not code.co_flags & 0x0C and code.co_kwonlyargcount == 0
+    return code
+
+
+def always() -> _C.GuardTree:
+    """Guards that hold for every frame."""
+    return _C.GuardTree()
+
+
+def type_guard(index: int, cls: type, label: str = "type") -> _C.GuardTree:
+    tree = _C.GuardTree()
+    tree.check(tree.child(0, "local", index), "type", cls, label=label)
+    return tree
+
+
+def equals_guard(index: int, value: Any, label: str = "equals") -> _C.GuardTree:
+    tree = _C.GuardTree()
+    tree.check(tree.child(0, "local", index), "equals", value, label=label)
+    return tree
+
+
+class Recorder:
+    """A callback that answers from a table {code: answer or function of the frame info} and records what it was asked."""
+
+    def __init__(self, table: dict[types.CodeType, Any] | None = None, default: Any = None) -> None:
+        self.table = table or {}
+        self.default = default
+        self.infos: list[_C.FrameInfo] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [info.code.co_name for info in self.infos]
+
+    def __call__(self, info: _C.FrameInfo) -> Any:
+        if "hypothesis" in info.code.co_filename:
+            return None  # its gc callback may run at any time
+        self.infos.append(info)
+        answer = self.table.get(info.code, self.default)
+        return answer(info) if callable(answer) and not isinstance(answer, _C.Entry) else answer
+
+
+def clone(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with a code object of its own, so that tests do not share caches."""
+    made = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    made.__kwdefaults__ = fn.__kwdefaults__
+    return made

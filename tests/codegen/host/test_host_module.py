@@ -1,0 +1,139 @@
+"""The host module: its text runs, by itself too, and gives what the schedule means."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from loop_programs import Builder, T
+
+from argand.codegen.host.module import KernelSource, host_module
+from argand.runtime.arena import ArenaPool
+from argand.runtime.host import load_module
+from argand.schedule.pipeline import schedule
+
+MM = torch.ops.aten.mm.default
+
+
+def extern_module(arena=True):
+    b = Builder()
+    x, w = b.input(4, 8), b.input(8, 8)
+    y = b.extern(MM, x, w, size=(4, 8), out_variant="torch.mm")
+    z = b.extern(MM, y, w.permute(1, 0), size=(4, 8), out_variant="torch.mm")
+    t = b.extern(torch.ops.aten.tanh.default, z, size=(4, 8))
+    u = b.extern(MM, t.narrow(0, 1, 3), w, size=(3, 8), out_variant="torch.mm")
+    made = schedule(b.program(u, t))
+    return b, host_module(made, None, arena=arena, title="test")
+
+
+def expected(x, w):
+    t = torch.tanh((x @ w) @ w.t())
+    return t[1:] @ w, t
+
+
+@pytest.mark.parametrize("arena", [True, False])
+def test_extern_calls(arena):
+    b, text = extern_module(arena)
+    call = load_module(text, {}).call
+    for seed in range(3):
+        x, w = b.example(seed)
+        got = call([x, w])
+        for one, two in zip(got, expected(x, w), strict=True):
+            torch.testing.assert_close(one, two)
+
+
+def test_results_of_two_calls_do_not_share_memory():
+    b, text = extern_module()
+    call = load_module(text, {}).call
+    first = call(b.example(0))
+    kept = [t.clone() for t in first]
+    call(b.example(1))
+    for one, two in zip(first, kept):
+        assert torch.equal(one, two)
+
+
+def test_arguments_are_released():
+    b, text = extern_module()
+    args = b.example()
+    load_module(text, {}).call(args)
+    assert args == []
+
+
+def test_text_runs_as_a_script(tmp_path):
+    _, text = extern_module()
+    path = tmp_path / "output_code.py"
+    path.write_text(text)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "ms a call" in done.stdout
+
+
+SOURCE = r"""
+#include <stdint.h>
+extern "C" __attribute__((visibility("default"))) void neg(void** ptrs, const int64_t* ints) {
+    const float* a = (const float*)ptrs[0]; float* b = (float*)ptrs[1];
+    for (int i = 0; i < 64; i++) { b[i] = -a[i]; if (a[i] > 1e6f) *(int32_t*)ptrs[2] = 1; }
+}
+"""
+
+
+def kernel_module():
+    b = Builder()
+    x = b.input(8, 8)
+    y = b.pointwise(lambda o, a: o.neg(a), x, name="neg")
+    z = b.extern(MM, y, y, size=(8, 8), out_variant="torch.mm")
+    made = schedule(b.program(z))
+    (kernel,) = made.kernels()
+    source = KernelSource(SOURCE, {kernel.name: "neg"}, frozenset({kernel.name}))
+    return host_module(made, source)
+
+
+def test_kernel_launch_and_error_flag():
+    call = load_module(kernel_module(), {}).call
+    x = torch.randn(8, 8)
+    torch.testing.assert_close(call([x])[0], x @ x)
+    with pytest.raises(IndexError, match="index out of range in self"):
+        call([x * 0 + 1e7])
+    torch.testing.assert_close(call([x])[0], x @ x)  # the flag was cleared
+
+
+def test_two_threads_use_two_arenas():
+    call = load_module(kernel_module(), {}).call
+    errors = []
+
+    def work(seed):
+        x = torch.full((8, 8), float(seed))
+        for _ in range(200):
+            if not torch.equal(call([x])[0], x @ x):
+                errors.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_the_pool_keeps_the_larger_arena():
+    pool = ArenaPool()
+    small = pool.take(64, lambda a: (a.tensor(0, (4,), (1,), torch.float32),))
+    pool.give(small)
+    large = pool.take(1 << 16, lambda a: ())
+    assert large is not small and large.nbytes == 1 << 16
+    pool.give(large)
+    assert pool.take(64, lambda a: ()) is large
+
+
+def test_constants_are_bound_when_loaded_and_random_otherwise():
+    b = Builder()
+    x = b.input(4, 4)
+    b.constants["k"] = torch.eye(4) * 2
+    k = b.buffer((4, 4), kind="constant", name="k")
+    y = b.extern(MM, x, T(b, "k", k.size, k.stride).permute(1, 0), size=(4, 4), out_variant="torch.mm")
+    made = schedule(b.program(y))
+    text = host_module(made, None)
+    (value,) = b.example()
+    torch.testing.assert_close(load_module(text, made.constants).call([value])[0], value * 2)
+    load_module(text, {}).call([value])

@@ -1,0 +1,137 @@
+"""Run random programs eagerly and compiled, and compare everything that a caller can see.
+
+    python tests/fuzz/differential.py [--count 10000] [--seed 0] [--backend eager] [--keep DIR]
+
+Prints each difference with its program, then the counts; exits with 1 when there is any difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import linecache
+import random
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import programs
+
+import argand
+
+_numbers = itertools.count()
+
+
+def load(source: str) -> types.ModuleType:
+    """The program as a module of its own, with its lines visible to tracebacks."""
+    name = f"<fuzz {next(_numbers)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    module = types.ModuleType("fuzz_program")
+    exec(compile(source, name, "exec"), module.__dict__)
+    return module
+
+
+def arguments(module: types.ModuleType, seed: int) -> list[Any]:
+    g = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(3, 4, generator=g), torch.randn(3, 4, generator=g)
+    return [x, y, 3, True, [1, 2], {"k": 5}, module.Box(2)]
+
+
+def shape_of(value: Any, seen: dict[int, int]) -> Any:
+    """A value as plain data: what it is, what it holds, and which containers in it are the same object."""
+    if isinstance(value, torch.Tensor):
+        return (
+            "tensor",
+            seen.setdefault(id(value), len(seen)),
+            value.dtype,
+            tuple(value.shape),
+            value.stride(),
+            value.requires_grad,
+            value.detach().clone(),
+        )
+    if isinstance(value, (list, dict, set, tuple)) or type(value).__name__ == "Box":
+        if id(value) in seen:
+            return ("seen", seen[id(value)])
+        number = seen.setdefault(id(value), len(seen))
+        inside: Any = value.__dict__ if type(value).__name__ == "Box" else value
+        if isinstance(inside, dict):
+            inside = [(shape_of(k, seen), shape_of(v, seen)) for k, v in inside.items()]
+        else:
+            inside = [shape_of(v, seen) for v in (sorted(inside, key=repr) if isinstance(inside, set) else inside)]
+        return (type(value).__name__, number if not isinstance(value, tuple) else None, inside)
+    return (type(value).__name__, repr(value))
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def observe(module: types.ModuleType, fn: Any, seed: int) -> Any:
+    """Everything visible of one call: outcome, arguments afterwards, globals afterwards."""
+    args = arguments(module, seed)
+    module.LOG.clear()
+    module.COUNTER = 0
+    keep = list(args)
+    try:
+        outcome: Any = ("returned", fn(*args))
+    except Exception as error:
+        outcome = ("raised", type(error).__name__, str(error))
+    seen: dict[int, int] = {}
+    return shape_of((outcome, keep, module.LOG, module.COUNTER, torch.is_grad_enabled()), seen)
+
+
+def difference(source: str, backend: str = "eager", calls: int = 2) -> str | None:
+    """None when eager and compiled agree on `calls` calls with different inputs, else what differs."""
+    eager, compiled = load(source), load(source)
+    fn = argand.compile(compiled.f, backend=backend)
+    try:
+        for call in range(calls):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                want = observe(eager, eager.f, call)
+                try:
+                    got = observe(compiled, fn, call)
+                except BaseException as error:
+                    return f"call {call}: {type(error).__name__}: {error}"
+            if not same(want, got):
+                return f"call {call}:\n  eager    {want}\n  compiled {got}"
+        return None
+    finally:
+        argand.reset()
+
+
+def main() -> int:
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--count", type=int, default=10000)
+    ap.add_argument("--seed", type=int, default=0)
+    ap.add_argument("--backend", default="eager")
+    ap.add_argument("--size", type=int, default=10)
+    ap.add_argument("--keep", help="write the programs that differ into this directory")
+    args = ap.parse_args()
+    bad = 0
+    for number in range(args.seed, args.seed + args.count):
+        rng = random.Random(number)
+        source = programs.program(rng.randrange, args.size)
+        found = difference(source, args.backend)
+        if found is not None:
+            bad += 1
+            print(f"=== seed {number}\n{source[len(programs.PRELUDE) :]}\n{found}\n", flush=True)
+            if args.keep:
+                Path(args.keep).mkdir(parents=True, exist_ok=True)
+                (Path(args.keep) / f"seed_{number}.py").write_text(source)
+    print(f"{args.count} programs, {bad} differences")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Random programs: compiled equals eager in values, side effects, exceptions and aliasing."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "fuzz"))
+
+import differential
+import programs
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_seeded_programs(batch: int) -> None:
+    for seed in range(batch * 50, batch * 50 + 50):
+        source = programs.program(random.Random(seed).randrange)
+        assert differential.difference(source) is None, f"seed {seed}\n{source[len(programs.PRELUDE) :]}"
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_drawn_programs(data: st.DataObject) -> None:
+    source = programs.program(lambda k: data.draw(st.integers(0, k - 1)), size=6)
+    assert differential.difference(source) is None, source[len(programs.PRELUDE) :]
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_seeded_programs_on_native(batch: int) -> None:
+    for seed in range(1000 + batch * 10, 1000 + batch * 10 + 10):
+        source = programs.program(random.Random(seed).randrange, size=6)
+        assert differential.difference(source, backend="native") is None, (
+            f"seed {seed}\n{source[len(programs.PRELUDE) :]}"
+        )
