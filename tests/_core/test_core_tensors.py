@@ -14,6 +14,17 @@ torch = pytest.importorskip("torch")
 _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
 
 
+
+
+@pytest.fixture(autouse=True, scope="module", params=["by layout", "by attributes"])
+def layout(request: Any) -> Any:
+    """Guards compare fields where they were learnt to be, or else ask torch: both must agree with torch."""
+    learnt = _C.learn_tensor_layout(request.param == "by layout")
+    assert (learnt is not None) is (request.param == "by layout")
+    yield request.param
+    _C.learn_tensor_layout(True)
+
+
 class Sub(torch.Tensor):
     pass
 
@@ -96,6 +107,26 @@ VARIANTS: dict[str, Any] = {
 }
 
 
+def test_the_layout_is_learnt(layout: str) -> None:
+    found = _C.tensor_layout()
+    if layout == "by attributes":
+        assert found is None
+        return
+    assert set(found) == {"impl", "rank", "sizes", "strides", "keys", "dtype", "device", "autograd", "requires_grad"}
+    assert found["strides"] == found["sizes"] + 40
+
+
+def test_guards_made_before_the_layout_is_forgotten_still_hold(layout: str) -> None:
+    x = torch.zeros(2, 3)
+    before = guard(x)
+    _C.learn_tensor_layout(False)
+    forgotten = guard(x)
+    _C.learn_tensor_layout(True)
+    for tree in (before, forgotten, guard(x)):
+        assert why(tree, x) is True and why(tree, x.half()) is not True
+    _C.learn_tensor_layout(layout == "by layout")
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_each_variant_passes_its_own_guard_and_no_other() -> None:
     made = {name: make() for name, make in VARIANTS.items()}
@@ -103,7 +134,7 @@ def test_each_variant_passes_its_own_guard_and_no_other() -> None:
     trees = {name: guard(value) for name, value in made.items()}
     assert {name for name in made if why(trees[name], made[name]) is not True} == set()
     assert {name for name in made if why(trees[name], again[name]) is not True} == set()
-    same = {frozenset(p) for p in [("requires_grad", "non_leaf"), ("plain", "frozen")]}
+    same = {frozenset(p) for p in [("requires_grad", "non_leaf"), ("plain", "buffer"), ("1 dim", "offset")]}
     wrong = []
     for a, b in itertools.permutations(made, 2):
         text = why(trees[a], again[b])
@@ -256,7 +287,9 @@ def test_tensor_guard_args_shape() -> None:
     assert _C.tensor_guard_args(x, (1,), None)[5:7] == ((2, None), None)
     assert _C.tensor_guard_args(VARIANTS["inference"]())[7] == _C.TENSOR_INFERENCE
     sparse = _C.tensor_guard_args(VARIANTS["sparse"]())
-    assert isinstance(sparse[4], int) and sparse[5] == (2, 3) and sparse[6] is None
+    assert isinstance(sparse[4], int) and sparse[5] == (2, 3)
+    nested = _C.tensor_guard_args(VARIANTS["nested"]())
+    assert isinstance(nested[4], int) and nested[5] is None and nested[6] is None
     with pytest.raises(TypeError, match="expected a tensor, not int"):
         _C.tensor_guard_args(3)
 

@@ -281,6 +281,28 @@ def test_many_names_and_constants():
     assert again(1) == fn(1)
 
 
+def test_arguments_beyond_sixteen_bits():
+    """70,000 constants and a jump over all of them: two EXTENDED_ARG each."""
+    asm = Assembler()
+    skip = Label()
+    asm.extend(prologue(count_template))
+    asm.load_fast("n")
+    asm.jump_if_none(skip)
+    for i in range(70_000):
+        asm.load_const(i + 0.5)
+        asm.store_fast("n")
+    asm.bind(skip)
+    asm.load_fast("n")
+    asm.return_value()
+    instructions = asm.finish()
+    code = encode(instructions, count_template)
+    assert not differences(code)
+    fn = types.FunctionType(code, {})
+    assert fn(1) == 69_999.5 and fn(None) is None
+    jump = next(inst for inst in decode(code) if inst.is_jump)
+    assert jump.arg > 0xFFFF and jump.target.opname == "LOAD_FAST"
+
+
 # -- tables ---------------------------------------------------------------------------------------------------------------
 
 

@@ -39,10 +39,12 @@ DTYPES = {
     "uint8": torch.uint8,
     "bool": torch.bool,
 }
-# their results are not determined by their inputs
-RANDOM = re.compile(
-    r"rand|dropout|empty|bernoulli|multinomial|^normal|poisson|rrelu|exponential|geometric|cauchy|uniform|svd_lowrank"
-    r"|pca_lowrank|fractional_max_pool|log_normal|alpha_dropout|scaled_dot_product"
+# their results are not determined by their inputs: op_db seeds the generator inside the op, which tracing does not see
+# eager's own kernels round intermediate results in reduced precision
+TOLERANCES = {torch.bfloat16: (1.6e-2, 5e-3), torch.float16: (2e-3, 1e-3)}
+UNDETERMINED = re.compile(
+    r"rand|dropout|empty|bernoulli|multinomial|^normal|rrelu|svd_lowrank|pca_lowrank|fractional_max_pool"
+    r"|scaled_dot_product|multi_head_attention|to_sparse"
 )
 
 
@@ -76,7 +78,8 @@ def compare(expected: torch.Tensor, actual: torch.Tensor) -> str:
     if not same_layout(expected, actual.stride()):
         return f"strides {actual.stride()} instead of {expected.stride()} (size {tuple(expected.shape)})"
     try:
-        torch.testing.assert_close(actual, expected, equal_nan=True)
+        rtol, atol = TOLERANCES.get(expected.dtype, (None, None))
+        torch.testing.assert_close(actual, expected, equal_nan=True, rtol=rtol, atol=atol)
     except AssertionError as error:
         return str(error).split("\n\n")[0] + " " + str(error).split("\n\n")[-1][:200].replace("\n", " ")
     return ""
@@ -89,9 +92,10 @@ def kind_of(program: Program) -> str:
     return "mixed" if loops and extern else "extern" if extern else "lowered"
 
 
-def check_sample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str]:
+def check_sample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
     """(outcome, detail) of one call."""
     gm, tensors = graph_of(function, args, kwargs)
+    torch.manual_seed(0)  # both runs draw the same numbers, in the same order
     try:
         expected = gm(*[tensor.clone() if not _odd(tensor) else tensor for tensor in tensors])
     except Exception as error:
@@ -110,6 +114,7 @@ def check_sample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         for name in program.inputs
     ]
     inputs = [tensor.clone() if _is_mutated(traced, name) else tensor for name, tensor in zip(program.inputs, inputs)]
+    torch.manual_seed(0)
     outputs = interpret(program, inputs)
     leaves = pytree.tree_leaves(expected)
     for spec, leaf in zip(traced.outputs, leaves):
@@ -118,7 +123,7 @@ def check_sample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         difference = compare(leaf, outputs[spec.index])
         if difference:
             return "wrong", difference
-    return kind_of(program), ", ".join(n.reason for n in program.nodes if isinstance(n, ExternNode) and n.reason)
+    return kind_of(program), [f"{n.target}: {n.reason}" for n in program.nodes if isinstance(n, ExternNode) and n.reason]
 
 
 def _odd(tensor: torch.Tensor) -> bool:
@@ -146,10 +151,10 @@ def run(pattern: str, dtypes: list[str], limit: int, verbose: bool) -> int:
     """Check every op that matches; returns the number of failures."""
     counts: collections.Counter[str] = collections.Counter()
     failures: dict[str, list[str]] = collections.defaultdict(list)
-    externs: collections.Counter[str] = collections.Counter()
+    externs: collections.Counter[str] = collections.Counter()  # ATen kernels, with the reason
     for op in op_database():
         name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
-        if not re.search(pattern, name) or RANDOM.search(name):
+        if not re.search(pattern, name) or UNDETERMINED.search(name):
             continue
         for dtype_name in dtypes:
             dtype = DTYPES[dtype_name]
@@ -172,13 +177,14 @@ def run(pattern: str, dtypes: list[str], limit: int, verbose: bool) -> int:
                 if outcome in ("wrong", "crashed"):
                     failures[f"{name} {dtype_name}"].append(f"#{number} {outcome}: {detail}")
                 elif outcome in ("extern", "mixed"):
-                    externs[name] += 1
+                    externs.update(detail)
                 elif outcome == "untraced" and verbose:
                     print(f"untraced {name} {dtype_name}: {detail}")
     for label, lines in failures.items():
         print(f"{label}: {len(lines)} failures, first {lines[0][:400]}")
     if verbose:
-        print("ATen kernels:", ", ".join(sorted(externs)))
+        for label, count in sorted(externs.items()):
+            print(f"ATen kernel: {label} ({count})")
     print(dict(counts))
     return counts["wrong"] + counts["crashed"]
 

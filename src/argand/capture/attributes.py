@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import calls, generators, operators
 from argand.capture.exceptions import ObservedException
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL
 from argand.capture.sources import (
     AttrSource,
@@ -33,11 +34,8 @@ if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
 
 _NATIVE_DESCRIPTORS: Final = frozenset(
-    {
-        types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
-        types.BuiltinFunctionType,
-    }
-)  # fmt: skip
+    {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
+)
 _MEMBERS: Final = frozenset({types.MemberDescriptorType, types.GetSetDescriptorType})
 _PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
 _get_mro_dict: Any = type.__dict__["__dict__"].__get__
@@ -59,16 +57,16 @@ def try_attr(interp: Interpreter, obj: Any, name: str) -> Any:
     try:
         return read(interp, obj, name)
     except ObservedException as observed:
-        if isinstance(observed.value, AttributeError):
+        if is_a(observed.value, AttributeError):
             return NULL
         raise
 
 
 def missing(interp: Interpreter, obj: Any, name: str) -> ObservedException:
     """The AttributeError for an attribute that is not there."""
-    if isinstance(obj, type):
+    if is_a(obj, type):
         text = f"type object '{obj.__name__}' has no attribute '{name}'"
-    elif isinstance(obj, types.ModuleType):
+    elif is_a(obj, types.ModuleType):
         text = f"module '{obj.__name__}' has no attribute '{name}'"
     else:
         text = f"'{_type_of(obj).__name__}' object has no attribute '{name}'"
@@ -86,9 +84,9 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
         return _read_native(interp, obj, name)
     if cls is types.FunctionType:
         return _read_function(interp, obj, name)
-    if isinstance(obj, types.ModuleType):
+    if is_a(obj, types.ModuleType):
         return _read_module(interp, obj, name)
-    if isinstance(obj, type):
+    if is_a(obj, type):
         return _read_class(interp, obj, name)
     if cls is types.MethodType:
         return _read_method(interp, obj, name)
@@ -123,7 +121,7 @@ def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
 def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
     """(function, obj) where the attribute is a plain method, else (value, NULL)."""
     cls = type(obj)
-    if cls in interp.fast or isinstance(obj, type | types.ModuleType) or cls is super or cls in _PLAIN:
+    if cls in interp.fast or is_a(obj, type | types.ModuleType) or cls is super or cls in _PLAIN:
         return load_attr(interp, obj, name), NULL
     facts = interp.types
     if facts.lookup(cls, "__getattribute__") is object.__getattribute__:
@@ -170,8 +168,8 @@ def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") ->
         return meta
     if kind is functools.cached_property and obj is not None:
         return _read_cached_property(interp, meta, obj)
-    if isinstance(getter, types.FunctionType):
-        if kind.__module__ in ("enum", "types") and isinstance(obj, enum.Enum):
+    if is_a(getter, types.FunctionType):
+        if kind.__module__ in ("enum", "types") and is_a(obj, enum.Enum):
             return interp.native(getattr, obj, meta.name if hasattr(meta, "name") else name)
         return calls.call(interp, getter, (meta, obj, cls), None)
     return interp.native(meta.__get__, obj, cls)
@@ -266,7 +264,7 @@ def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
         else:
             value = generic_read(interp, obj, name)
     except ObservedException as observed:
-        if not isinstance(observed.value, AttributeError):
+        if not is_a(observed.value, AttributeError):
             raise
         value = NULL
     if value is not NULL:
@@ -310,7 +308,7 @@ def _instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
         base = InstanceDictSource(interp.source(obj))
         if name in obj_dict:
             value = interp.state.load_source(DictItemSource(base, name), obj_dict[name])
-        elif isinstance(obj, interp.containers) and id(obj) in interp.state.shadows:
+        elif is_a(obj, interp.containers) and id(obj) in interp.state.shadows:
             value = _own_dict(interp.shadow(obj)).get(name, NULL)  # type: ignore[union-attr]
         else:
             interp.state.guard(base, "not_has_key", name)
@@ -323,7 +321,7 @@ def _own_dict(obj: Any) -> dict[str, Any] | None:
         found = object.__getattribute__(obj, "__dict__")
     except AttributeError:
         return None
-    return found if isinstance(found, dict) else None
+    return found if is_a(found, dict) else None
 
 
 def instance_dict(interp: Interpreter, obj: Any) -> Any:
@@ -333,7 +331,7 @@ def instance_dict(interp: Interpreter, obj: Any) -> Any:
     real = _own_dict(obj)
     if real is None:
         raise missing(interp, obj, "__dict__")
-    if isinstance(obj, interp.containers):
+    if is_a(obj, interp.containers):
         return _own_dict(interp.shadow(obj))
     interp.state.load_source(InstanceDictSource(interp.source(obj)), real)
     if interp.state.overlay_names(obj):
@@ -348,7 +346,7 @@ def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
     kind = type(value)
     if kind is types.FunctionType or kind in interp.fast or interp.concrete or id(cls) in interp.local_classes:
         return value
-    if not is_heap(cls) or isinstance(value, property | staticmethod | classmethod | type):
+    if not is_heap(cls) or is_a(value, property | staticmethod | classmethod | type):
         return value
     key = (id(cls), name)
     known = interp.class_values.get(key, operators.STOP)
@@ -371,7 +369,7 @@ def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
         try:
             value = calls.call(interp, getter, (obj, name), None)
         except ObservedException as observed:
-            if not isinstance(observed.value, AttributeError) or facts.lookup(meta, "__getattr__") is NULL:
+            if not is_a(observed.value, AttributeError) or facts.lookup(meta, "__getattr__") is NULL:
                 raise
     else:
         value = _generic_class_read(interp, obj, meta, name)
@@ -386,7 +384,7 @@ def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
 def _generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) -> Any:
     facts = interp.types
     interp.note_class(obj)
-    if isinstance(obj, enum.EnumMeta) and name in getattr(obj, "_member_map_", ()):
+    if is_a(obj, enum.EnumMeta) and name in getattr(obj, "_member_map_", ()):
         return obj._member_map_[name]
     meta_attr = facts.lookup(meta, name)
     if meta_attr is not NULL and is_data_descriptor(facts, type(meta_attr)):
@@ -510,7 +508,7 @@ def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
         return
     cls = type(obj)
     setter = interp.types.lookup(cls, "__setattr__")
-    if isinstance(setter, types.FunctionType):
+    if is_a(setter, types.FunctionType):
         calls.call(interp, setter, (obj, name, value), None)
         return
     generic_write(interp, obj, name, value)
@@ -518,10 +516,10 @@ def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
 
 def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
     """`object.__setattr__` (or `type.__setattr__`)."""
-    if isinstance(obj, type):
+    if is_a(obj, type):
         _write_class(interp, obj, name, value)
         return
-    if isinstance(obj, types.ModuleType):
+    if is_a(obj, types.ModuleType):
         _write_module(interp, obj, name, value)
         return
     cls = type(obj)
@@ -535,7 +533,7 @@ def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
             calls.call(interp, meta.fset, (obj, value), None)
             return
         setter = facts.lookup(kind, "__set__")
-        if isinstance(setter, types.FunctionType):
+        if is_a(setter, types.FunctionType):
             calls.call(interp, setter, (meta, obj, value), None)
             return
         if setter is not NULL:
@@ -554,18 +552,18 @@ def _write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> Non
         _write_outer(interp, obj, name, value)
         return
     target = interp.shadow(obj)
-    if isinstance(target, types.FunctionType):
+    if is_a(target, types.FunctionType):
         interp.native(setattr, target, name, value)
     else:
         interp.native(_setter_of(interp, target), target, name, value)
 
 
 def _setter_of(interp: Interpreter, obj: Any) -> Any:
-    return object.__setattr__ if is_heap(type(obj)) and not isinstance(obj, type) else type(obj).__setattr__
+    return object.__setattr__ if is_heap(type(obj)) and not is_a(obj, type) else type(obj).__setattr__
 
 
 def _write_outer(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
-    if isinstance(obj, interp.containers) and _own_dict(obj) is not None:
+    if is_a(obj, interp.containers) and _own_dict(obj) is not None:
         # A container subclass: its attributes live in the shadow's dict, written back with it.
         _own_dict(interp.shadow(obj))[name] = value  # type: ignore[index]
         return
@@ -583,10 +581,10 @@ def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
     meta_attr = interp.types.lookup(type(cls), name)
     if meta_attr is not NULL:
         setter = interp.types.lookup(type(meta_attr), "__set__")
-        if isinstance(meta_attr, property):
+        if is_a(meta_attr, property):
             calls.call(interp, meta_attr.fset, (cls, value), None)
             return
-        if isinstance(setter, types.FunctionType):
+        if is_a(setter, types.FunctionType):
             calls.call(interp, setter, (meta_attr, cls, value), None)
             return
     interp.types.forget()
@@ -626,7 +624,7 @@ def delete_attr(interp: Interpreter, obj: Any, name: str) -> None:
     """`del obj.name`."""
     cls = type(obj)
     deleter = interp.types.lookup(cls, "__delattr__")
-    if isinstance(deleter, types.FunctionType):
+    if is_a(deleter, types.FunctionType):
         calls.call(interp, deleter, (obj, name), None)
         return
     generic_delete(interp, obj, name)
@@ -634,7 +632,7 @@ def delete_attr(interp: Interpreter, obj: Any, name: str) -> None:
 
 def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
     """`object.__delattr__` (or `type.__delattr__`)."""
-    if interp.is_tensor(obj) or isinstance(obj, types.ModuleType):
+    if interp.is_tensor(obj) or is_a(obj, types.ModuleType):
         if not interp.concrete:
             raise graph_break(
                 kind="attribute deleted",
@@ -644,7 +642,7 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
             )
         interp.native(delattr, obj, name)
         return
-    if isinstance(obj, type):
+    if is_a(obj, type):
         _delete_class_attr(interp, obj, name)
         return
     cls = type(obj)
@@ -658,19 +656,19 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
             calls.call(interp, meta.fdel, (obj,), None)
             return
         deleter = facts.lookup(kind, "__delete__")
-        if isinstance(deleter, types.FunctionType):
+        if is_a(deleter, types.FunctionType):
             calls.call(interp, deleter, (meta, obj), None)
             return
     if interp.is_outer(obj):
         if generic_is_absent(interp, obj, name):
             raise missing(interp, obj, name)
-        if isinstance(obj, interp.containers):
+        if is_a(obj, interp.containers):
             interp.native(delattr, interp.shadow(obj), name)
         else:
             interp.state.delete_overlay(obj, name)
         return
     target = interp.shadow(obj)
-    interp.native(delattr if isinstance(target, types.FunctionType) else object.__delattr__, target, name)
+    interp.native(delattr if is_a(target, types.FunctionType) else object.__delattr__, target, name)
 
 
 def generic_is_absent(interp: Interpreter, obj: Any, name: str) -> bool:

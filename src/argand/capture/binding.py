@@ -6,6 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.opcodes import CO_VARARGS, CO_VARKEYWORDS
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, Program
 from argand.capture.sources import ConstSource, FuncDefaultsSource, FuncKwdefaultsSource
 
@@ -54,7 +55,7 @@ def _bind_general(
         try:
             i = names.index(name, positional_only, total)
         except (ValueError, TypeError):
-            if extra is None or not isinstance(name, str):
+            if extra is None or not is_a(name, str):
                 raise binding_error(interp, func, args, kwargs) from None
             extra[name] = value
             continue
@@ -93,7 +94,7 @@ def _fill_defaults(
 
 
 def _is_constant(value: Any) -> bool:
-    return value is None or type(value) in (bool, int, float, str) or isinstance(value, type | types.FunctionType)
+    return value is None or type(value) in (bool, int, float, str) or is_a(value, type | types.FunctionType)
 
 
 def default_value(interp: Interpreter, func: types.FunctionType, index: int, value: Any) -> Any:

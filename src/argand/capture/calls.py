@@ -7,8 +7,10 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import attributes, binding, classes, generators, natives, operators
+from argand.capture.kinds import is_a
 from argand.capture.frames import GENERATOR, NULL, Frame
 from argand.capture.sources import AttrSource
+from argand.capture.typefacts import BUILTIN_METHODS
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -35,13 +37,13 @@ def call(interp: Interpreter, fn: Any, args: Any = (), kwargs: dict[str, Any] | 
     handler = natives.FUNCTIONS.get(id(fn))
     if handler is not None:
         return handler(interp, fn, list(args), kwargs or {})
-    if cls is types.BuiltinFunctionType:
+    if cls in BUILTIN_METHODS:
         return _call_builtin(interp, fn, list(args), kwargs or {})
     if cls in _DESCRIPTORS:
         return _call_descriptor(interp, fn, list(args), kwargs or {})
     if cls is types.MethodWrapperType:
         return _call_method(interp, fn, fn.__self__, fn.__name__, list(args), kwargs or {})
-    if isinstance(fn, type):
+    if is_a(fn, type):
         return classes.call_class(interp, fn, list(args), kwargs or {})
     return _call_instance(interp, fn, list(args), kwargs or {})
 
@@ -85,7 +87,7 @@ def fn_builtins(interp: Interpreter, fn: types.FunctionType) -> dict[str, Any]:
 
 def _call_builtin(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     owner = fn.__self__
-    if owner is not None and not isinstance(owner, types.ModuleType):
+    if owner is not None and not is_a(owner, types.ModuleType):
         return _call_method(interp, fn, owner, fn.__name__, args, kwargs)
     return native_fallback(interp, fn, args, kwargs)
 
@@ -97,7 +99,7 @@ def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict
         return native_fallback(interp, fn, args, kwargs)
     if not args:
         return interp.native(fn, *args, **kwargs)
-    if not isinstance(args[0], fn.__objclass__) and type(args[0]) is not generators.TracedGenerator:
+    if not is_a(args[0], fn.__objclass__) and type(args[0]) is not generators.TracedGenerator:
         return interp.native(fn, *args, **kwargs)  # raises as CPython does
     return handler(interp, fn.__objclass__, fn.__name__, args[0], args[1:], kwargs)
 
@@ -106,7 +108,7 @@ def _call_method(
     interp: Interpreter, fn: Any, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """A bound method of an object of a C class, or of a class that derives from one."""
-    if isinstance(owner, type):
+    if is_a(owner, type):
         handler = natives.CLASS_METHODS.get((id(owner), name))
         if handler is None and fn.__name__ == "__new__" and type(fn) is types.BuiltinFunctionType:
             return classes.native_new(interp, owner, args, kwargs)
@@ -210,10 +212,10 @@ def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[st
 def callable_name(fn: Any) -> str:
     """How CPython names a callable in messages about its arguments."""
     qualname = getattr(fn, "__qualname__", None)
-    if not isinstance(qualname, str):
-        return repr(fn) if not isinstance(fn, functools.partial) else f"partial of {callable_name(fn.func)}"
+    if not is_a(qualname, str):
+        return repr(fn) if not is_a(fn, functools.partial) else f"partial of {callable_name(fn.func)}"
     module = getattr(fn, "__module__", None)
-    return f"{module}.{qualname}()" if isinstance(module, str) and module != "builtins" else f"{qualname}()"
+    return f"{module}.{qualname}()" if is_a(module, str) and module != "builtins" else f"{qualname}()"
 
 
 def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:
@@ -236,6 +238,6 @@ def star_keywords(interp: Interpreter, fn: Any, kwargs: Any) -> dict[str, Any]:
         items = {}
         operators.dict_merge(interp, items, kwargs, fn)
     for key in items:
-        if not isinstance(key, str):
+        if not is_a(key, str):
             raise interp.throw(TypeError("keywords must be strings"))
     return dict(items)

@@ -9,6 +9,7 @@ import typing
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import attributes, calls, generators, natives, operators
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, Frame
 from argand.capture.raising import prepare_reraise_star
 from argand.errors import graph_break
@@ -50,7 +51,7 @@ def set_function_attribute(function: types.FunctionType, flag: int, value: Any) 
     elif flag == 2:
         function.__kwdefaults__ = value
     elif flag == 4:
-        function.__annotations__ = value if isinstance(value, dict) else dict(zip(value[::2], value[1::2]))
+        function.__annotations__ = value if is_a(value, dict) else dict(zip(value[::2], value[1::2]))
 
 
 # ---- class statements ----------------------------------------------------------------------------------------------------------
@@ -63,19 +64,19 @@ def build_class(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str,
     bases = _resolve_bases(interp, tuple(given))
     explicit = kwargs.pop("metaclass", NULL)
     meta: Any = explicit if explicit is not NULL else (type(bases[0]) if bases else type)
-    if isinstance(meta, type):
+    if is_a(meta, type):
         meta = _winner(interp, meta, bases)
     prepare = attributes.try_attr(interp, meta, "__prepare__")
     namespace = {} if prepare is NULL else calls.call(interp, prepare, (name, bases), kwargs)
-    if not isinstance(namespace, dict) and interp.types.lookup(type(namespace), "__getitem__") is NULL:
-        shown = meta.__name__ if isinstance(meta, type) else "<metaclass>"
+    if not is_a(namespace, dict) and interp.types.lookup(type(namespace), "__getitem__") is NULL:
+        shown = meta.__name__ if is_a(meta, type) else "<metaclass>"
         text = f"{shown}.__prepare__() must return a mapping, not {type(namespace).__name__}"
         raise interp.throw(TypeError(text))
     cell = _run_body(interp, func, namespace)
     if bases != tuple(given):
         operators.setitem(interp, namespace, "__orig_bases__", tuple(given))
     made = calls.call(interp, meta, (name, bases, namespace), kwargs)
-    if isinstance(made, type) and isinstance(cell, types.CellType):
+    if is_a(made, type) and is_a(cell, types.CellType):
         _check_class_cell(interp, cell, made)
     return made
 
@@ -108,11 +109,11 @@ def _run_body(interp: Interpreter, func: types.FunctionType, namespace: Any) -> 
 def _resolve_bases(interp: Interpreter, given: tuple[Any, ...]) -> tuple[Any, ...]:
     bases: list[Any] = []
     for base in given:
-        if not isinstance(base, type):
+        if not is_a(base, type):
             entries = attributes.try_attr(interp, base, "__mro_entries__")
             if entries is not NULL:
                 found = calls.call(interp, entries, (given,), None)
-                if not isinstance(found, tuple):
+                if not is_a(found, tuple):
                     raise interp.throw(TypeError("__mro_entries__ must return a tuple"))
                 bases.extend(found)
                 continue
@@ -147,9 +148,9 @@ def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, 
     name, bases, namespace = args
     plain = interp.plain(namespace)
     pending = []
-    for key, value in list(plain.items()) if isinstance(plain, dict) else []:
+    for key, value in list(plain.items()) if is_a(plain, dict) else []:
         hook = interp.types.lookup(type(value), "__set_name__")
-        if isinstance(hook, types.FunctionType) and type(value).__module__ not in _SAFE_HOOK_MODULES:
+        if is_a(hook, types.FunctionType) and type(value).__module__ not in _SAFE_HOOK_MODULES:
             pending.append((key, value, hook))
     hook = _init_subclass_of(interp, bases)
     if pending or hook is not None:
@@ -160,11 +161,11 @@ def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, 
 
 
 def _init_subclass_of(interp: Interpreter, bases: Any) -> Any:
-    for base in bases if isinstance(bases, tuple) else ():
-        if isinstance(base, type):
+    for base in bases if is_a(bases, tuple) else ():
+        if is_a(base, type):
             hook = interp.types.lookup(base, "__init_subclass__")
             func = getattr(hook, "__func__", None)
-            if isinstance(func, types.FunctionType) and func.__module__ not in _SAFE_HOOK_MODULES:
+            if is_a(func, types.FunctionType) and func.__module__ not in _SAFE_HOOK_MODULES:
                 return hook
     return None
 
@@ -187,16 +188,8 @@ def _new_type_with_hooks(
     held = dict(namespace)
     for key, _value, _hook in pending:
         held[key] = None
-    own = "__init_subclass__" in held
-    if hook is not None and not own:
-        held["__init_subclass__"] = classmethod(_accept_anything)
-        made = interp.native(type.__new__, meta, name, bases, held)
-        type.__delattr__(made, "__init_subclass__")
-    elif hook is not None:
-        saved = held["__init_subclass__"]
-        bases_hook = _Shield(bases)
-        made = bases_hook.make(interp, meta, name, held)
-        type.__setattr__(made, "__init_subclass__", saved if isinstance(saved, classmethod) else classmethod(saved))
+    if hook is not None:
+        made = _new_quietly(interp, meta, name, bases, held)
     else:
         made = interp.native(type.__new__, meta, name, bases, held, **kwargs)
     interp.note_local_class(made)
@@ -210,23 +203,37 @@ def _new_type_with_hooks(
     return made
 
 
-class _Shield:
-    """Runs `type.__new__` for a class that has an `__init_subclass__` of its own: it must not run for the class itself."""
+class _Quiet:
+    """First of the bases while a class is made, so that its bases' `__init_subclass__` does not run natively."""
 
-    def __init__(self, bases: tuple[type, ...]) -> None:
-        self.bases = bases
-
-    def make(self, interp: Interpreter, meta: Any, name: str, namespace: dict[str, Any]) -> Any:
-        raise graph_break(
-            kind="class definition",
-            context=name,
-            explanation="Defining a class whose bases and itself define __init_subclass__ is not captured.",
-            hints=("Define the class outside of the compiled function.",),
-        )
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Nothing: the real one is interpreted afterwards."""
 
 
-def _accept_anything(cls: type, **kwargs: Any) -> None:
-    """An `__init_subclass__` that does nothing; the real one is interpreted afterwards."""
+class _QuietSlots:
+    """The same for bases whose instances have no dict."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Nothing: the real one is interpreted afterwards."""
+
+
+def _new_quietly(interp: Interpreter, meta: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+    """`type.__new__` without `__init_subclass__`: with another first base, that is removed once the class exists."""
+    for quiet in (_Quiet, _QuietSlots):
+        try:
+            made = type.__new__(meta, name, (quiet, *bases), dict(namespace))
+            made.__bases__ = bases
+        except TypeError:
+            continue
+        return made
+    raise graph_break(
+        kind="class definition",
+        context=name,
+        explanation="A class whose bases define __init_subclass__ cannot be made while capturing.",
+        hints=("Define the class outside of the compiled function.",),
+    )
 
 
 # ---- instances --------------------------------------------------------------------------------------------------------------------
@@ -239,8 +246,8 @@ def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str
     meta = type(cls)
     if meta is not type:
         hook = interp.types.lookup(meta, "__call__")
-        if isinstance(hook, types.FunctionType):
-            if isinstance(cls, enum.EnumMeta) and len(args) == 1 and not kwargs and not interp.is_outer(args[0]):
+        if is_a(hook, types.FunctionType):
+            if is_a(cls, enum.EnumMeta) and len(args) == 1 and not kwargs and not interp.is_outer(args[0]):
                 if type(args[0]) in interp.fast and not interp.types.python_level(cls, "_missing_"):
                     return interp.native(cls, args[0])
             if not interp.concrete:
@@ -265,25 +272,25 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
     interp.note_class(cls)
     facts = interp.types
     new = facts.lookup(cls, "__new__")
-    if isinstance(new, staticmethod):
+    if is_a(new, staticmethod):
         new = new.__func__
     init = facts.lookup(cls, "__init__")
-    if isinstance(new, types.FunctionType):
+    if is_a(new, types.FunctionType):
         made = calls.call_function(interp, new, [cls, *args], kwargs)
     elif new is object.__new__ and init is not object.__init__:
         if cls.__flags__ & (1 << 20):  # abstract: CPython has the message
             made = interp.native(object.__new__, cls)
         else:
             made = object.__new__(cls)
-    elif isinstance(new, types.BuiltinFunctionType):
+    elif is_a(new, types.BuiltinFunctionType):
         made = native_new(interp, new.__self__, [cls, *args], kwargs)  # type: ignore[arg-type]
     else:
         made = calls.call(interp, attributes.bind(interp, new, None, cls), [cls, *args], kwargs)
-    if not isinstance(made, cls):
+    if not is_a(made, cls):
         return made
     if cls is not type(made):
         init = facts.lookup(type(made), "__init__")
-    if isinstance(init, types.FunctionType):
+    if is_a(init, types.FunctionType):
         result = calls.call_function(interp, init, [made, *args], kwargs)
         if result is not None:
             raise interp.throw(TypeError(f"__init__() should return None, not '{type(result).__name__}'"))
@@ -308,7 +315,7 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
         elif not issubclass(owner, BaseException):
             args = [args[0], *[interp.plain(arg) for arg in args[1:]]]
         return interp.native(owner.__new__, *args, **kwargs)
-    if args and isinstance(args[0], type):
+    if args and is_a(args[0], type):
         handler = natives.FUNCTIONS.get(id(owner))
         if handler is not None and args[0] is owner:
             return handler(interp, owner, args[1:], kwargs)

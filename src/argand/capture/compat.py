@@ -46,6 +46,34 @@ def op_effects(func: Any) -> tuple[bool, bool]:
     return mutates, mutates or random or namespace not in ("aten", "prims")
 
 
+class _LazyForward:
+    """Descriptor: compiles the graph's Python code when somebody asks for `forward`."""
+
+    def __get__(self, module: Any, owner: type) -> Any:
+        if module is None:
+            return self
+        module.recompile()
+        return module.forward
+
+
+class CapturedGraph(fx.GraphModule):
+    """A GraphModule whose Python code is generated on first use: backends that read the graph never pay for it."""
+
+    forward = _LazyForward()
+
+    def recompile(self) -> Any:
+        if "_graph" in self.__dict__ and not self.__dict__.get("_argand_ready"):
+            self.__dict__["_argand_ready"] = True  # the call from __init__: leave `forward` lazy
+            return None
+        return super().recompile()
+
+    @property
+    def code(self) -> str:
+        if "_code" not in self.__dict__:
+            self.recompile()
+        return str(super().code)
+
+
 _LAZY_IMPORT_FILE = sys.modules["torch._compile"].__file__ if "torch._compile" in sys.modules else None
 
 

@@ -57,6 +57,8 @@ class Replay:
             else:
                 self._evaluate_overlay(entry)
         self._tensor_attributes()
+        for function, args, kwargs in self.state.extra_effects:
+            self._evaluate_call(function, args, kwargs)
 
     def write(self) -> None:
         """Emit the writes."""
@@ -102,6 +104,26 @@ class Replay:
             for item in extra:
                 self.asm.load_const(item)
             self.asm.call(2 + len(extra))
+            self.asm.pop_top()
+
+        self._writes.append(emit)
+
+    def _evaluate_call(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """A call that happens at each run (logging, warnings); its arguments are constants."""
+        self.values.push(function)
+        target = self._temp()
+        self.values.push(tuple(args))
+        held = self._temp()
+        self.values._map(kwargs)
+        named = self._temp()
+
+        def emit() -> None:
+            self.asm.push_null_before()
+            self.asm.load_fast(target)
+            self.asm.push_null_after()
+            self.asm.load_fast(held)
+            self.asm.load_fast(named)
+            self.asm.call_function_ex(True)
             self.asm.pop_top()
 
         self._writes.append(emit)

@@ -33,6 +33,18 @@ class InternalFailure(BaseException):
         self.error = error
 
 
+def _some_traceback() -> TracebackType | None:
+    try:
+        raise ValueError
+    except ValueError as e:
+        return e.__traceback__
+
+
+CAPTURED_TRACEBACK: TracebackType | None = _some_traceback()
+"""What `__traceback__` of an exception is while captured code handles it: frames of captured code do not exist, and those
+of argand would keep every value of the capture alive."""
+
+
 class ExcState:
     """What CPython calls an exc_info item: the exception being handled, one per generator plus one for plain frames."""
 
@@ -56,7 +68,6 @@ def chain_context(exc: BaseException, handled: BaseException | None) -> None:
     """Set `exc.__context__` as CPython does when `exc` is raised while `handled` is being handled (cycles broken)."""
     if handled is None or handled is exc:
         return
-    slow: BaseException | None = None
     node: BaseException = handled
     seen: set[int] = set()
     while (context := node.__context__) is not None:
@@ -67,7 +78,6 @@ def chain_context(exc: BaseException, handled: BaseException | None) -> None:
             break
         seen.add(id(context))
         node = context
-    del slow
     exc.__context__ = handled
 
 
@@ -81,4 +91,4 @@ def raise_native(exc: BaseException) -> None:
         exc.__context__ = context
 
 
-__all__ = ["ExcState", "GraphBreak", "InternalError", "InternalFailure", "ObservedException", "chain_context"]
+__all__ = ["CAPTURED_TRACEBACK", "ExcState", "GraphBreak", "InternalError", "InternalFailure", "ObservedException", "chain_context"]

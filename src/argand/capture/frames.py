@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,9 +67,14 @@ class Program:
 
     __slots__ = ("argcount", "code", "flags", "index", "instructions", "kwonly", "names", "nslots", "ops")
 
-    def __init__(self, code: CodeType, table: dict[str, tuple[Handler, Prepare | None]]) -> None:
+    def __init__(
+        self,
+        code: CodeType,
+        table: dict[str, tuple[Handler, Prepare | None]],
+        original_offsets: Mapping[int, int] | None = None,
+    ) -> None:
         self.code = code
-        self.instructions = decode(code)
+        self.instructions = decode(code, None, original_offsets)
         self.index = {inst: i for i, inst in enumerate(self.instructions)}
         self.names = localsplus_names(code)
         self.nslots = len(self.names)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, PY312, PY313
 from argand.capture import attributes, calls, operators
 from argand.capture.exceptions import ExcState, InternalFailure, ObservedException, chain_context, raise_native
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, YIELD, Frame
 from argand.errors import graph_break
 
@@ -157,14 +158,14 @@ def resume(generator: TracedGenerator, value: Any, thrown: BaseException | None 
     if signal is not None:
         result, frame.result = frame.result, None
         return True, result
-    if isinstance(exc, StopIteration) and not PY312:
+    if is_a(exc, StopIteration) and not PY312:
         raise ObservedException(stop_iteration_error(exc))
     raise ObservedException(exc)
 
 
 def stop_iteration_error(exc: BaseException) -> BaseException:
     """StopIteration that would leave a generator body."""
-    if not isinstance(exc, StopIteration):
+    if not is_a(exc, StopIteration):
         return exc
     error = RuntimeError("generator raised StopIteration")
     error.__cause__ = exc
@@ -186,16 +187,16 @@ def yielding_from(generator: TracedGenerator) -> Any:
 def _thrown(interp: Interpreter, args: tuple[Any, ...]) -> BaseException:
     """The exception that `throw(*args)` means."""
     kind, value, traceback = (*args, None, None)[:3]
-    if isinstance(kind, type) and issubclass(kind, BaseException):
-        if isinstance(value, kind):
+    if is_a(kind, type) and issubclass(kind, BaseException):
+        if is_a(value, kind):
             exc: Any = value
         elif value is None:
             exc = calls.call(interp, kind, (), None)
-        elif isinstance(value, tuple):
+        elif is_a(value, tuple):
             exc = calls.call(interp, kind, value, None)
         else:
             exc = calls.call(interp, kind, (value,), None)
-    elif isinstance(kind, BaseException):
+    elif is_a(kind, BaseException):
         if value is not None:
             raise interp.throw(TypeError("instance exception may not have a separate value"))
         exc = kind
@@ -218,7 +219,7 @@ def throw(generator: TracedGenerator, *args: Any) -> tuple[bool, Any]:
     result: Any = None
     done = False
     try:
-        if isinstance(exc, GeneratorExit):
+        if is_a(exc, GeneratorExit):
             _close_iterator(interp, receiver)
             inner: BaseException | None = exc
         else:
@@ -247,7 +248,7 @@ def _throw_into(
     try:
         return False, calls.call(interp, method, args, None), None
     except ObservedException as observed:
-        if isinstance(observed.value, StopIteration):
+        if is_a(observed.value, StopIteration):
             return True, observed.value.value, None
         raise
 
@@ -296,7 +297,7 @@ def close_in(generator: TracedGenerator) -> Any:
     try:
         done, result = resume(generator, None, exc)
     except ObservedException as observed:
-        if isinstance(observed.value, StopIteration | GeneratorExit):
+        if is_a(observed.value, StopIteration | GeneratorExit):
             return None
         raise
     if not done:
@@ -320,6 +321,6 @@ def send_to(interp: Interpreter, receiver: Any, value: Any) -> tuple[bool, Any]:
         method = attributes.load_attr(interp, receiver, "send")
         return False, calls.call(interp, method, (value,), None)
     except ObservedException as observed:
-        if isinstance(observed.value, StopIteration):
+        if is_a(observed.value, StopIteration):
             return True, observed.value.value
         raise

@@ -110,6 +110,21 @@ class GuardSet:
     def __str__(self) -> str:
         return "\n".join(f"- {guard.text()}" for guard in self._sorted() if guard.shown)
 
+    def listing(self) -> str:
+        """As `str`, with what each tensor must be."""
+        lines = []
+        for guard in self._sorted():
+            if guard.shown:
+                detail = ""
+                if guard.kind == "tensor":
+                    cls, dtype, device, requires_grad, keys, sizes, strides, _ = guard.args
+                    detail = (
+                        f" class={cls.__name__} dtype={dtype} device={device} requires_grad={requires_grad} "
+                        f"size={list(sizes or ())} stride={list(strides or ())}" + (f" dispatch_keys={keys}" if keys else "")
+                    )
+                lines.append(f"- {guard.text()}{detail}")
+        return "\n".join(lines)
+
     def verbose(self) -> str:
         """Every guard, with its arguments and the user's line that needed it."""
         lines = []
@@ -143,7 +158,8 @@ def node_of(source: Source, tree: _C.GuardTree, nodes: dict[Source, int]) -> int
     if found is None:
         base = source.base
         if base is not None and type(source).guard_node is Source.guard_node:
-            found = tree.child(node_of(base, tree, nodes), source.accessor, source.key)
+            parent = node_of(base, tree, nodes)
+            found = tree.child(parent, source.accessor, *source.arguments())
         else:
             found = source.guard_node(tree)
         nodes[source] = found

@@ -8,21 +8,23 @@ that native code is called only when it is known to be harmless.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.instruction import Instruction
-from argand.bytecode.opcodes import PY312, PY313
-from argand.capture import attributes, calls, operators
+from argand.capture import attributes, calls, natives_builtins, natives_library, natives_methods, operators
+from argand.capture.access import Access
 from argand.capture.exceptions import (
+    CAPTURED_TRACEBACK,
     ExcState,
     InternalFailure,
     ObservedException,
     chain_context,
     raise_native,
 )
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, RETURN, Frame, LazyLocal, Program
 from argand.capture.opcodes import OPCODES, ROOT_OPCODES
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
@@ -30,7 +32,6 @@ from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 if TYPE_CHECKING:
     from argand.capture.protocol import State
 
-_HELPER_FILES = frozenset([__file__.replace("interpreter.py", "polyfills.py")])
 _JUMPS_ON_TRUTH = ("POP_JUMP", "JUMP_IF")
 
 
@@ -40,8 +41,7 @@ class Session:
     def __init__(self) -> None:
         self.programs: dict[int, Program] = {}
         self.root_programs: dict[int, Program] = {}
-        self.types = attributes.TypeFacts()
-        self.policies: dict[int, Any] = {}
+        self.original_offsets: dict[CodeType, Mapping[int, int]] = {}
 
     def program(self, code: CodeType) -> Program:
         program = self.programs.get(id(code))
@@ -53,7 +53,8 @@ class Session:
     def root_program(self, code: CodeType) -> Program:
         program = self.root_programs.get(id(code))
         if program is None:
-            program = self.root_programs[id(code)] = Program(code, ROOT_OPCODES)
+            offsets = self.original_offsets.get(code)
+            program = self.root_programs[id(code)] = Program(code, ROOT_OPCODES, offsets)
         return program
 
 
@@ -92,7 +93,7 @@ class Trampoline:
         return self.interp.enter(self.fn, args, kwargs)
 
 
-class Interpreter:
+class Interpreter(Access):
     """Runs code objects on real values.
 
     Arguments:
@@ -101,9 +102,11 @@ class Interpreter:
     """
 
     def __init__(self, state: State, session: Session | None = None) -> None:
-        self.state = state
+        super().__init__(state)
         self.session = session or Session()
-        self.types = self.session.types
+        self.programs = self.session.programs
+        self.policies: dict[int, Any] = {}
+        self.trampoline_type = Trampoline
         self.frames: list[Frame] = []
         self.base_exc = ExcState(None)
         self.propagating: BaseException | None = None
@@ -114,8 +117,11 @@ class Interpreter:
 
     # ---- running frames ------------------------------------------------------------------------------------------
 
-    def run(self, frame: Frame) -> object:
+    def run(self, frame: Frame, thrown: BaseException | None = None) -> object:
         """Run a frame until it returns (RETURN), yields (YIELD) or makes its generator (GENERATOR); see frame.result.
+
+        Arguments:
+            thrown: an exception to raise at the point where the frame stands, instead of going on there.
 
         Raises ObservedException when an exception leaves the frame, GraphBreak when the graph must end.
         """
@@ -125,6 +131,8 @@ class Interpreter:
         ops = frame.program.ops
         frames.append(frame)
         try:
+            if thrown is not None and not self.unwind(frame, thrown):
+                raise ObservedException(thrown)
             while True:
                 try:
                     while True:
@@ -244,12 +252,13 @@ class Interpreter:
 
     def observe(self, exc: BaseException) -> ObservedException:
         """Wrap an exception that native code raised, with the context that the interpreted program implies."""
-        if isinstance(exc, RecursionError):
+        if is_a(exc, RecursionError):
             raise too_deep()
         if exc is self.propagating:
             self.propagating = None
         else:
             chain_context(exc, self.handled())
+        exc.__traceback__ = CAPTURED_TRACEBACK
         return ObservedException(exc)
 
     def handled(self) -> BaseException | None:
@@ -269,6 +278,7 @@ class Interpreter:
     def throw(self, exc: BaseException) -> ObservedException:
         """An exception that an operation of the program raises: `raise interp.throw(TypeError(...))`."""
         chain_context(exc, self.handled())
+        exc.__traceback__ = CAPTURED_TRACEBACK
         return ObservedException(exc)
 
     def enter(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -277,6 +287,8 @@ class Interpreter:
             return self.call(fn, args, kwargs)
         except ObservedException as observed:
             exc = observed.value
+        except RecursionError:
+            raise too_deep() from None
         except Exception as bug:
             raise InternalFailure(bug) from bug
         self.propagating = exc
@@ -284,8 +296,8 @@ class Interpreter:
         raise InternalFailure(exc)
 
     def trampoline(self, fn: Any) -> Any:
-        """A native callable that interprets `fn`."""
-        return Trampoline(self, fn)
+        """A native callable that interprets `fn`; what is not callable stays as it is."""
+        return Trampoline(self, fn) if callable(fn) and type(fn) is not Trampoline else fn
 
     def call(self, fn: Any, args: Any, kwargs: dict[str, Any] | None = None) -> Any:
         """Call anything, as the program would."""
@@ -303,7 +315,7 @@ class Interpreter:
         """`bool(obj)`, as the program would see it."""
         return operators.truth(self, obj)
 
-    def polyfill(self, fn: FunctionType, *args: Any) -> Any:
+    def polyfill(self, fn: Any, *args: Any) -> Any:
         """Interpret a helper function of argand's on the program's behalf."""
         return calls.call_function(self, fn, args, None)
 
@@ -324,9 +336,4 @@ def user_line(frame: Frame) -> UserLine:
     return UserLine(code.co_filename, lineno, code.co_name, linecache.getline(code.co_filename, lineno).strip())
 
 
-def is_helper(code: CodeType) -> bool:
-    """Whether a code object is argand's own helper code (polyfills), hidden from user stacks."""
-    return code.co_filename in _HELPER_FILES
-
-
-__all__ = ["PY312", "PY313", "Interpreter", "RootExit", "Session", "Trampoline"]
+__all__ = ["Interpreter", "RootExit", "Session", "Trampoline", "natives_builtins", "natives_library", "natives_methods"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from argand.capture import attributes, calls, operators
 from argand.capture.exceptions import ObservedException
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _attribute(interp: Interpreter, subject: Any, cls: Any, name: Any, seen: set
     try:
         return attributes.load_attr(interp, subject, name)
     except ObservedException as observed:
-        if isinstance(observed.value, AttributeError):
+        if is_a(observed.value, AttributeError):
             return NULL
         raise
 
@@ -57,7 +58,7 @@ def match_class(
     interp: Interpreter, subject: Any, cls: Any, count: int, keyword_names: tuple[str, ...]
 ) -> tuple[Any, ...] | None:
     """Attributes for the sub-patterns of a class pattern, or None if it does not match."""
-    if not isinstance(cls, type):
+    if not is_a(cls, type):
         raise interp.throw(TypeError("called match pattern must be a class"))
     if not operators.is_instance(interp, subject, cls):
         return None
@@ -68,11 +69,11 @@ def match_class(
         try:
             names = interp.plain(attributes.load_attr(interp, cls, "__match_args__"))
         except ObservedException as observed:
-            if not isinstance(observed.value, AttributeError):
+            if not is_a(observed.value, AttributeError):
                 raise
             names = ()
             match_self = bool(cls.__flags__ & _MATCH_SELF)
-        if not isinstance(names, tuple):
+        if not is_a(names, tuple):
             raise interp.throw(
                 TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(names).__name__})")
             )
@@ -86,7 +87,7 @@ def match_class(
             values.append(subject)
         else:
             for name in names[:count]:
-                if not isinstance(name, str):
+                if not is_a(name, str):
                     raise interp.throw(
                         TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
                     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from argand.capture import attributes, operators
 from argand.capture.exceptions import ObservedException
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, Frame
 from argand.capture.sources import (
     BuiltinSource,
@@ -112,7 +113,7 @@ def lookup_in(interp: Interpreter, mapping: Any, name: str) -> Any:
     try:
         return operators.getitem(interp, mapping, name)
     except ObservedException as observed:
-        if isinstance(observed.value, KeyError):
+        if is_a(observed.value, KeyError):
             return NULL
         raise
 
@@ -122,7 +123,7 @@ def delete_name(interp: Interpreter, frame: Frame, name: str) -> None:
         operators.delitem(interp, frame.locals, name)
         return
     except ObservedException as observed:
-        if not isinstance(observed.value, KeyError):
+        if not is_a(observed.value, KeyError):
             raise
     raise interp.throw(NameError(f"name '{name}' is not defined", name=name))
 
@@ -235,7 +236,7 @@ def import_module(interp: Interpreter, frame: Frame, name: str, fromlist: Any, l
 
 
 def load_module(interp: Interpreter, module: Any) -> Any:
-    if interp.concrete or not isinstance(module, ModuleType):
+    if interp.concrete or not is_a(module, ModuleType):
         return module
     return interp.state.load_source(ConstSource(module), module)
 
@@ -245,7 +246,7 @@ def import_from(interp: Interpreter, module: Any, name: str) -> Any:
     try:
         return attributes.load_attr(interp, module, name)
     except ObservedException as observed:
-        if not isinstance(observed.value, AttributeError):
+        if not is_a(observed.value, AttributeError):
             raise
     package = getattr(module, "__name__", None)
     found = sys.modules.get(f"{package}.{name}")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import calls, operators
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL
 from argand.errors import graph_break
 
@@ -136,7 +137,7 @@ def policy_of(interp: Interpreter, fn: types.FunctionType) -> Handler:
     if fn.__code__.co_filename in HELPER_FILES:
         return INLINE
     module = fn.__module__
-    if not isinstance(module, str):
+    if not is_a(module, str):
         module = str(fn.__globals__.get("__name__", ""))
     if not interp.concrete and interp.wants_torch_call(fn, module):
         return _torch_first

@@ -9,6 +9,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import attributes, calls, classes, generators, operators, polyfills
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, LazyLocal
 from argand.capture.natives import (
     CLASS_METHODS,
@@ -38,7 +39,7 @@ HELPER_FILES.add(polyfills.__file__)
 
 @function(getattr)
 def _getattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if kwargs or not 2 <= len(args) <= 3 or not isinstance(args[1], str):
+    if kwargs or not 2 <= len(args) <= 3 or not is_a(args[1], str):
         return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
     if len(args) == 2:
         return attributes.load_attr(interp, args[0], args[1])
@@ -48,14 +49,14 @@ def _getattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @function(hasattr)
 def _hasattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if kwargs or len(args) != 2 or not isinstance(args[1], str):
+    if kwargs or len(args) != 2 or not is_a(args[1], str):
         return interp.native(fn, *args, **kwargs)
     return attributes.try_attr(interp, args[0], args[1]) is not NULL
 
 
 @function(setattr)
 def _setattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if kwargs or len(args) != 3 or not isinstance(args[1], str):
+    if kwargs or len(args) != 3 or not is_a(args[1], str):
         return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
     attributes.store_attr(interp, *args)
     return None
@@ -63,7 +64,7 @@ def _setattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @function(delattr)
 def _delattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if kwargs or len(args) != 2 or not isinstance(args[1], str):
+    if kwargs or len(args) != 2 or not is_a(args[1], str):
         return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
     attributes.delete_attr(interp, *args)
     return None
@@ -173,7 +174,12 @@ def _pow(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return pure(interp, fn, args, kwargs)
 
 
-add_functions(pure, bin, hex, oct, chr, ord, memoryview, bytearray)
+@function(bin, hex, oct)
+def _base(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *[operators.to_index(interp, arg) for arg in args], **kwargs)
+
+
+add_functions(pure, chr, ord, memoryview, bytearray)
 
 
 # ---- conversions ------------------------------------------------------------------------------------------------------------------
@@ -210,15 +216,21 @@ def _format(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return operators.to_format(interp, args[0], args[1] if len(args) == 2 else "")
 
 
+_RESULTS: Final[dict[str, tuple[Any, str]]] = {
+    "__int__": (int, "int"), "__index__": (int, "int"), "__trunc__": (int, "int"), "__float__": (float, "float"),
+    "__complex__": (complex, "complex"),
+}  # fmt: skip
+
+
 def _number(fn: Any, *specials: str) -> None:
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if len(args) == 1 and not kwargs:
             for name in specials:
                 if interp.types.python_level(type(args[0]), name):
                     result = calls.call(interp, attributes.lookup_special(interp, args[0], name), (), None)
-                    if isinstance(result, int | float | complex):
+                    wanted, what = _RESULTS[name]
+                    if is_a(result, wanted):
                         return interp.native(fn, result)
-                    what = {"__int__": "int", "__float__": "float", "__complex__": "complex"}.get(name, "int")
                     got = type(result).__name__
                     owner = type(args[0]).__name__
                     text = (
@@ -227,7 +239,7 @@ def _number(fn: Any, *specials: str) -> None:
                         else f"{name} returned non-{what} (type {got})"
                     )
                     raise interp.throw(TypeError(text))
-        return pure(interp, fn, args, kwargs)
+        return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
 
     add_functions(handler, fn)
 
@@ -390,7 +402,7 @@ def _sum(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     items = operators.to_list(interp, args[0])
     if type(start) in interp.fast and all(type(item) in interp.fast for item in items):
         return interp.native(fn, items, start)
-    if isinstance(start, str | bytes | bytearray):
+    if is_a(start, str | bytes | bytearray):
         return interp.native(fn, items, start)
     return interp.polyfill(polyfills.sum_items, items, start)  # type: ignore[arg-type]
 
@@ -427,7 +439,7 @@ def _set(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if type(args[0]) is frozenset and fn is frozenset:
         return args[0]
     source = operators.native_iterable(interp, args[0])
-    if isinstance(source, set | frozenset | dict):
+    if is_a(source, set | frozenset | dict):
         return interp.native(fn, source)
     items = operators.to_list(interp, source)
     for item in items:
@@ -452,9 +464,11 @@ def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> Non
     if items is None:
         pairs = []
         for pair in operators.to_list(interp, values):
-            pairs.append(interp.plain_shallow(pair) if isinstance(pair, list | tuple | str) else operators.to_list(interp, pair))
+            if operators.is_iterable(interp, pair) and not is_a(pair, list | tuple | str):
+                pair = operators.to_list(interp, pair)
+            pairs.append(interp.plain_shallow(pair))
         for pair in pairs:
-            if len(pair) == 2:
+            if is_a(pair, list | tuple) and len(pair) == 2:
                 operators.check_hash(interp, pair[0])
         put = interp.native(dict, pairs)
         items = list(put.items())
@@ -490,10 +504,12 @@ def _function_type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
 def _type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 1 and not kwargs:
         return classes.type_of(args[0])
-    if len(args) == 3 and isinstance(args[1], tuple):
+    if len(args) == 3 and is_a(args[1], tuple):
         meta = classes._winner(interp, type, args[1])
         if meta is not type:
             return classes.call_class(interp, meta, args, kwargs)
+    if len(args) != 3:
+        return interp.native(type, *args, **kwargs)
     return classes.new_type(interp, type, args, kwargs)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import attributes, calls, generators, polyfills
 from argand.capture.exceptions import InternalFailure, ObservedException, raise_native
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL
 from argand.capture.typefacts import CONTAINERS, SEQUENCES
 
@@ -116,14 +117,14 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
     pa, pb = types_.python_dunders(ta), types_.python_dunders(tb)
     if (pa and (op.name in pa or (op.inplace and op.inplace in pa))) or (pb and op.reflected in pb):
         return _binary_protocol(interp, op, left, right)
-    if op.native is operator.mod and isinstance(left, str | bytes):
+    if op.native is operator.mod and is_a(left, str | bytes):
         return interp.native(op.native, left, interp.textual(right))
-    if op.inplace and interp.is_outer(left) and not isinstance(left, tuple | frozenset):
+    if op.inplace and interp.is_outer(left) and not is_a(left, tuple | frozenset):
         return _inplace_outer(interp, op, left, right)
-    if isinstance(right, generators.TracedGenerator) or not op.inplace or ta not in (list, collections.deque):
-        operand = interp.plain(right)
-    else:
+    if op.symbol == "+=" and ta in (list, collections.deque) and is_iterable(interp, right):
         operand = native_iterable(interp, right)
+    else:
+        operand = interp.plain(right)
     if not op.inplace:
         left = interp.plain(left)
     return interp.native(op.native, left, operand)
@@ -132,7 +133,8 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
 def _inplace_outer(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
     """`outer += x`: the shadow changes, the name keeps the original."""
     target = interp.shadow(left)
-    operand = native_iterable(interp, right) if isinstance(left, list) and op.symbol == "+=" else interp.plain(right)
+    iterates = is_a(left, list | collections.deque) and op.symbol == "+=" and is_iterable(interp, right)
+    operand = native_iterable(interp, right) if iterates else interp.plain(right)
     result = interp.native(op.native, target, operand)
     return left if result is target else result
 
@@ -188,7 +190,7 @@ def _inplace_method(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
     if method is NULL or method is None:
         return NotImplemented
     if not interp.types.python_level(type(a), op.inplace):
-        if isinstance(a, SEQUENCES):
+        if is_a(a, SEQUENCES):
             return NotImplemented
     return calls.call(interp, attributes.bind(interp, method, a, type(a)), (b,), None)
 
@@ -218,7 +220,7 @@ def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
     names = (op.name, op.reflected, "__eq__") if op.name == "__ne__" else (op.name, op.reflected)
     if facts.python_level(ta, *names) or facts.python_level(tb, *names):
         return _compare_protocol(interp, op, left, right)
-    if isinstance(left, CONTAINERS) or isinstance(right, CONTAINERS):
+    if is_a(left, CONTAINERS) or is_a(right, CONTAINERS):
         if left is right and op.name in ("__eq__", "__ne__"):
             pass  # containers compare their elements even with themselves
         left, right = interp.plain(left), interp.plain(right)
@@ -231,12 +233,12 @@ def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
 
 def _compare_containers(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
     """Containers with elements whose comparison is Python code."""
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and isinstance(b, list) == isinstance(a, list):
+    if is_a(a, list | tuple) and is_a(b, list | tuple) and is_a(b, list) == is_a(a, list):
         if op.name in ("__eq__", "__ne__"):
             equal = interp.polyfill(polyfills.sequence_equal, a, b)
             return equal if op.name == "__eq__" else not equal
         return interp.polyfill(polyfills.SEQUENCE_ORDER[op.name], a, b)
-    if isinstance(a, dict) and isinstance(b, dict) and op.name in ("__eq__", "__ne__"):
+    if is_a(a, dict) and is_a(b, dict) and op.name in ("__eq__", "__ne__"):
         equal = interp.polyfill(polyfills.dict_equal, a, b)
         return equal if op.name == "__eq__" else not equal
     return interp.native(op.native, a, b)
@@ -292,12 +294,12 @@ def contains(interp: Interpreter, container: Any, item: Any) -> bool:
     facts = interp.types
     if facts.python_level(cls, "__contains__"):
         return truth(interp, calls.call(interp, attributes.lookup_special(interp, container, "__contains__"), (item,)))
-    if isinstance(container, dict | set | frozenset):
-        if interp.is_outer(container) and isinstance(container, dict):
+    if is_a(container, dict | set | frozenset):
+        if interp.is_outer(container) and is_a(container, dict):
             return interp.outer_has_key(container, item)
         check_hash(interp, item)
         return bool(interp.native(operator.contains, interp.plain(container), item))
-    if isinstance(container, list | tuple | collections.deque):
+    if is_a(container, list | tuple | collections.deque):
         container = interp.plain(container)
         if interp.benign(item) and interp.benign(container):
             return bool(interp.native(operator.contains, container, item))
@@ -320,7 +322,7 @@ def truth(interp: Interpreter, value: Any) -> bool:
     cls = type(value)
     if cls in interp.fast:
         return bool(interp.native(bool, value))
-    if isinstance(value, CONTAINERS) and not interp.types.python_level(cls, "__bool__", "__len__"):
+    if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__bool__", "__len__"):
         return interp.container_length(value) != 0
     method = interp.types.lookup(cls, "__bool__")
     if method is not NULL and method is not None:
@@ -343,7 +345,7 @@ def branch_truth(interp: Interpreter, value: Any) -> bool:
 def length(interp: Interpreter, value: Any) -> int:
     """`len(value)`."""
     cls = type(value)
-    if isinstance(value, CONTAINERS) and not interp.types.python_level(cls, "__len__"):
+    if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__len__"):
         return interp.container_length(value)
     if cls in interp.fast or not interp.types.python_level(cls, "__len__"):
         return int(interp.native(len, value))
@@ -366,7 +368,10 @@ class _Length:
 def to_index(interp: Interpreter, value: Any) -> Any:
     """`operator.index`, interpreted for Python-level `__index__`."""
     if interp.types.python_level(type(value), "__index__"):
-        return calls.call(interp, attributes.lookup_special(interp, value, "__index__"), (), None)
+        result = calls.call(interp, attributes.lookup_special(interp, value, "__index__"), (), None)
+        if not is_a(result, int):
+            raise interp.throw(TypeError(f"__index__ returned non-int (type {type(result).__name__})"))
+        return result
     return interp.native(operator.index, value)
 
 
@@ -389,7 +394,7 @@ def to_hash(interp: Interpreter, value: Any) -> int:
         check_hash(interp, value)
     elif interp.types.python_level(cls, "__hash__"):
         result = calls.call(interp, attributes.lookup_special(interp, value, "__hash__"), (), None)
-        if not isinstance(result, int):
+        if not is_a(result, int):
             raise interp.throw(TypeError("__hash__ method should return an integer"))
         return hash(result)
     return int(interp.native(hash, value))
@@ -410,14 +415,14 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
             raise interp.observe(error)
     if interp.is_tensor(container):
         return interp.native(operator.getitem, container, interp.plain(key))
-    if isinstance(container, type):
+    if is_a(container, type):
         return _getitem_class(interp, container, key)
     facts = interp.types
     if facts.python_level(cls, "__getitem__"):
         return calls.call(interp, attributes.lookup_special(interp, container, "__getitem__"), (key,), None)
-    if isinstance(container, dict):
+    if is_a(container, dict):
         return _getitem_dict(interp, container, key)
-    if isinstance(container, list | tuple | collections.deque):
+    if is_a(container, list | tuple | collections.deque):
         key = _native_key(interp, key)
         if interp.is_outer(container):
             return interp.outer_item(container, key)
@@ -443,12 +448,14 @@ def _native_key(interp: Interpreter, key: Any) -> Any:
 
 
 def _getitem_class(interp: Interpreter, cls: type, key: Any) -> Any:
-    if interp.types.python_level(type(cls), "__getitem__"):
-        return calls.call(interp, attributes.lookup_special(interp, cls, "__getitem__"), (key,), None)
+    if interp.types.lookup(type(cls), "__getitem__") is not NULL:
+        if interp.types.python_level(type(cls), "__getitem__"):
+            return calls.call(interp, attributes.lookup_special(interp, cls, "__getitem__"), (key,), None)
+        return interp.native(operator.getitem, cls, key)
     hook = interp.types.lookup(cls, "__class_getitem__")
     if hook is NULL and cls is not type:
         raise interp.throw(TypeError(f"type '{cls.__name__}' is not subscriptable"))
-    if isinstance(hook, classmethod) and isinstance(hook.__func__, types.FunctionType):
+    if is_a(hook, classmethod) and is_a(hook.__func__, types.FunctionType):
         if not hook.__func__.__module__.startswith("typing"):
             return calls.call(interp, attributes.load_attr(interp, cls, "__class_getitem__"), (key,), None)
     return interp.native(operator.getitem, cls, interp.plain(key))
@@ -466,7 +473,7 @@ def _getitem_dict(interp: Interpreter, container: dict[Any, Any], key: Any) -> A
         return interp.native(container.__getitem__, key)
     if interp.native(dict.__contains__, container, key):
         return dict.__getitem__(container, key)
-    if isinstance(container, collections.defaultdict) and not interp.types.python_level(cls, "__missing__"):
+    if is_a(container, collections.defaultdict) and not interp.types.python_level(cls, "__missing__"):
         factory = container.default_factory
         if factory is None:
             raise interp.throw(KeyError(key))
@@ -496,7 +503,7 @@ def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
     if interp.types.lookup(cls, "__setitem__") is NULL:
         raise interp.throw(TypeError(f"'{cls.__name__}' object does not support item assignment"))
     interp.check_known(container)
-    if isinstance(container, dict):
+    if is_a(container, dict):
         check_hash(interp, key)
     elif type(key) is slice:
         value = native_iterable(interp, value) if is_iterable(interp, value) else value
@@ -513,7 +520,7 @@ def delitem(interp: Interpreter, container: Any, key: Any) -> None:
     if interp.types.lookup(cls, "__delitem__") is NULL:
         raise interp.throw(TypeError(f"'{cls.__name__}' object doesn't support item deletion"))
     interp.check_known(container)
-    if isinstance(container, dict):
+    if is_a(container, dict):
         check_hash(interp, key)
     interp.native(operator.delitem, interp.shadow(container), _native_key(interp, key))
 
@@ -577,7 +584,7 @@ def get_iter(interp: Interpreter, value: Any) -> Any:
             return calls.call_function(interp, polyfills.iterate_by_index, (value,), None)
         if found is None or facts.lookup(cls, "__getitem__") is NULL:
             raise interp.throw(TypeError(f"'{cls.__name__}' object is not iterable"))
-    if isinstance(value, CONTAINERS):
+    if is_a(value, CONTAINERS):
         return interp.native(iter, interp.shadow(value))
     interp.check_known(value)
     return interp.native(iter, value)
@@ -601,7 +608,7 @@ def next_value(interp: Interpreter, iterator: Any) -> tuple[bool, Any]:
     try:
         return True, calls.call(interp, attributes.lookup_special(interp, iterator, "__next__"), (), None)
     except ObservedException as observed:
-        if isinstance(observed.value, StopIteration):
+        if is_a(observed.value, StopIteration):
             return False, observed.value.value
         raise
 
@@ -630,7 +637,7 @@ def native_iterable(interp: Interpreter, value: Any) -> Any:
     cls = type(value)
     if cls is generators.TracedGenerator or cls in _KNOWN_ITERATORS or cls is NativeIterator:
         return value
-    if isinstance(value, CONTAINERS) and not interp.types.python_level(cls, "__iter__"):
+    if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__iter__"):
         return interp.shadow(value)
     iterator = get_iter(interp, value)
     if type(iterator) is generators.TracedGenerator or not interp.types.python_level(type(iterator), "__next__"):
@@ -697,9 +704,9 @@ def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> lis
 
 def mapping_items(interp: Interpreter, values: Any) -> list[tuple[Any, Any]] | None:
     """Items of any mapping in its order, None if it is not one."""
-    if isinstance(values, dict) and not interp.types.python_level(type(values), "__iter__", "__getitem__"):
+    if is_a(values, dict) and not interp.types.python_level(type(values), "__iter__", "__getitem__"):
         keys_method = interp.types.lookup(type(values), "keys")
-        if not isinstance(keys_method, types.FunctionType):
+        if not is_a(keys_method, types.FunctionType):
             return list(dict.items(interp.shadow(values)))
     keys = attributes.try_attr(interp, values, "keys")
     if keys is NULL:
@@ -759,7 +766,7 @@ def to_repr(interp: Interpreter, value: Any) -> str:
 
 
 def _text(interp: Interpreter, method: str, result: Any) -> str:
-    if not isinstance(result, str):
+    if not is_a(result, str):
         raise interp.throw(TypeError(f"{method} returned non-string (type {type(result).__name__})"))
     return result
 
@@ -771,7 +778,7 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> str:
         return str(interp.native(format, value, spec))
     if interp.types.python_level(cls, "__format__"):
         result = calls.call(interp, attributes.lookup_special(interp, value, "__format__"), (spec,), None)
-        if not isinstance(result, str):
+        if not is_a(result, str):
             raise interp.throw(TypeError(f"__format__ must return a str, not {type(result).__name__}"))
         return result
     if spec == "" and interp.types.lookup(cls, "__format__") is object.__format__:
@@ -783,13 +790,13 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> str:
 
 
 def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
-    """`isinstance(value, cls)`."""
+    """`is_a(value, cls)`."""
     if type(value) is generators.TracedGenerator:
         value = _A_GENERATOR
     if type(cls) is tuple:
         return any(is_instance(interp, value, item) for item in interp.plain_shallow(cls))
     meta = type(cls)
-    if meta is not type and isinstance(cls, type) and type(value) is not cls:
+    if meta is not type and is_a(cls, type) and type(value) is not cls:
         if interp.types.python_level(meta, "__instancecheck__") and not interp.known_meta(meta):
             hook = attributes.lookup_special(interp, cls, "__instancecheck__")
             return truth(interp, calls.call(interp, hook, (value,), None))
@@ -801,7 +808,7 @@ def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
     if type(cls) is tuple:
         return any(is_subclass(interp, value, item) for item in interp.plain_shallow(cls))
     meta = type(cls)
-    if meta is not type and isinstance(cls, type):
+    if meta is not type and is_a(cls, type):
         if interp.types.python_level(meta, "__subclasscheck__") and not interp.known_meta(meta):
             hook = attributes.lookup_special(interp, cls, "__subclasscheck__")
             return truth(interp, calls.call(interp, hook, (value,), None))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from argand.capture import attributes, calls
 from argand.capture.exceptions import ObservedException
+from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, Frame
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ NO_CAUSE = object()
 
 
 def is_exception_class(obj: Any) -> bool:
-    return isinstance(obj, type) and issubclass(obj, BaseException)
+    return is_a(obj, type) and issubclass(obj, BaseException)
 
 
 def _check_pattern(interp: Interpreter, pattern: Any) -> None:
-    for item in pattern if isinstance(pattern, tuple) else (pattern,):
+    for item in pattern if is_a(pattern, tuple) else (pattern,):
         if not is_exception_class(item):
             raise interp.throw(
                 TypeError("catching classes that do not inherit from BaseException is not allowed")
@@ -31,7 +32,7 @@ def matches(interp: Interpreter, exc: BaseException, pattern: Any) -> bool:
     pattern = interp.plain(pattern)
     _check_pattern(interp, pattern)
     mro = type(exc).__mro__
-    return any(_in_mro(item, mro) for item in (pattern if isinstance(pattern, tuple) else (pattern,)))
+    return any(_in_mro(item, mro) for item in (pattern if is_a(pattern, tuple) else (pattern,)))
 
 
 def _in_mro(cls: Any, mro: tuple[type, ...]) -> bool:
@@ -42,7 +43,7 @@ def match_group(interp: Interpreter, exc: BaseException, pattern: Any) -> tuple[
     """`except* pattern:`: (what does not match, what does)."""
     pattern = interp.plain(pattern)
     _check_pattern(interp, pattern)
-    for item in pattern if isinstance(pattern, tuple) else (pattern,):
+    for item in pattern if is_a(pattern, tuple) else (pattern,):
         if issubclass(item, BaseExceptionGroup):
             raise interp.throw(
                 TypeError("catching ExceptionGroup with except* is not allowed. Use except instead.")
@@ -50,12 +51,12 @@ def match_group(interp: Interpreter, exc: BaseException, pattern: Any) -> tuple[
     if exc is None:
         return None, None
     if matches(interp, exc, pattern):
-        if isinstance(exc, BaseExceptionGroup):
+        if is_a(exc, BaseExceptionGroup):
             return None, exc
         group = interp.native(BaseExceptionGroup, "", [exc])
         group.__traceback__ = exc.__traceback__
         return None, group
-    if isinstance(exc, BaseExceptionGroup):
+    if is_a(exc, BaseExceptionGroup):
         found, rest = interp.native(exc.split, pattern)
         return rest, found
     return exc, None
@@ -63,8 +64,8 @@ def match_group(interp: Interpreter, exc: BaseException, pattern: Any) -> tuple[
 
 def _same_metadata(a: BaseException, b: BaseException) -> bool:
     return (
-        isinstance(a, BaseExceptionGroup)
-        and isinstance(b, BaseExceptionGroup)
+        is_a(a, BaseExceptionGroup)
+        and is_a(b, BaseExceptionGroup)
         and getattr(a, "__notes__", None) is getattr(b, "__notes__", None)
         and a.__traceback__ is b.__traceback__
         and a.__cause__ is b.__cause__
@@ -73,7 +74,7 @@ def _same_metadata(a: BaseException, b: BaseException) -> bool:
 
 
 def _leaf_ids(exc: BaseException, into: set[int]) -> None:
-    if isinstance(exc, BaseExceptionGroup):
+    if is_a(exc, BaseExceptionGroup):
         for item in exc.exceptions:
             _leaf_ids(item, into)
     else:
@@ -84,7 +85,7 @@ def prepare_reraise_star(interp: Interpreter, original: BaseException, excs: lis
     """What leaves a `try ... except*` statement: the exceptions raised in its handlers and what was not handled."""
     if not excs:
         return None
-    if not isinstance(original, BaseExceptionGroup):
+    if not is_a(original, BaseExceptionGroup):
         return excs[0]
     raised: list[BaseException] = []
     unhandled: set[int] = set()
@@ -105,7 +106,7 @@ def prepare_reraise_star(interp: Interpreter, original: BaseException, excs: lis
 
 def _instantiate(interp: Interpreter, cls: Any) -> BaseException:
     value = calls.call(interp, cls, (), None)
-    if not isinstance(value, BaseException):
+    if not is_a(value, BaseException):
         raise interp.throw(
             TypeError(
                 f"calling {cls!r} should have returned an instance of BaseException, not {type(value)!r}"
@@ -118,14 +119,14 @@ def do_raise(interp: Interpreter, exc: Any, cause: Any) -> ObservedException:
     """`raise exc` or `raise exc from cause`."""
     if is_exception_class(exc):
         value = _instantiate(interp, exc)
-    elif isinstance(exc, BaseException):
+    elif is_a(exc, BaseException):
         value = exc
     else:
         return interp.throw(TypeError("exceptions must derive from BaseException"))
     if cause is not NO_CAUSE:
         if is_exception_class(cause):
             cause = _instantiate(interp, cause)
-        elif cause is not None and not isinstance(cause, BaseException):
+        elif cause is not None and not is_a(cause, BaseException):
             return interp.throw(TypeError("exception causes must derive from BaseException"))
         value.__cause__ = cause
     return interp.throw(value)

@@ -105,7 +105,11 @@ class Source:
 
     def guard_node(self, tree: _C.GuardTree) -> int:
         """The node of this path in the guard tree."""
-        return tree.child(self.parent.guard_node(tree), self.accessor, self.key)
+        return tree.child(self.parent.guard_node(tree), self.accessor, *self.arguments())
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What the guard tree's accessor takes."""
+        return () if self.key is None and self.accessor in _PLAIN_ACCESSORS else (self.key,)
 
     def load(self, emitter: LoadTarget) -> None:
         """Append the instructions that push the value."""
@@ -595,6 +599,9 @@ class CallSource(Source):
         emitter.call_helper(self.key)
 
 
+_PLAIN_ACCESSORS = frozenset(
+    "type instance_dict cell_contents func_code func_defaults func_kwdefaults func_globals method_self method_func".split()
+)
 _ROOT_KINDS: dict[type, str] = {
     LocalSource: "local",
     GlobalSource: "global",

@@ -127,6 +127,8 @@ class CaptureState:
         self._dict_shadows: dict[int, dict[str, Any]] = {}
         self._keep: list[Any] = []
         self.local_objects: set[int] = set()
+        self.extra_effects: list[Any] = []
+        self.open_modes: list[tuple[int, Any, Any]] = []
 
     # ---------------------------------------------------------------- positions
 
@@ -160,7 +162,11 @@ class CaptureState:
             return hit[1]
         if id(value) in self.tensors:  # reached through a shadow or overlay: already a stand-in
             return value
-        result = self._load(source, value)
+        if isinstance(value, torch.Tensor):
+            with torch._C.DisableTorchFunction():  # looking at a real tensor is none of the program's operations
+                result = self._load(source, value)
+        else:
+            result = self._load(source, value)
         self._loaded[source] = (value, result)
         return result
 
@@ -442,8 +448,9 @@ class CaptureState:
 
     def torch_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call something of torch's; NotImplemented when it is plain Python to be interpreted (see torch_calls)."""
-        from argand.capture import torch_calls
+        from argand.capture import torch_calls, torch_tables
 
+        del torch_tables  # fills the tables
         return torch_calls.torch_call(self, fn, args, kwargs)
 
     def note_local(self, obj: Any) -> None:

@@ -61,7 +61,7 @@ def _named(owner: Any, *names: str) -> tuple[Any, ...]:
 
 # ---------------------------------------------------------------------- values that only the running program knows
 
-_SCALAR_HINT = "argand.config.capture_scalar_outputs does not cover this call; keep the value a tensor (torch.where, masks)"
+_SCALAR_HINT = "read the value outside the compiled function and pass it in as a number"
 
 
 def _data_dependent(explanation: str, *hints: str) -> Special:

@@ -101,6 +101,22 @@ def _operator_table() -> dict[Any, Target]:
 
 
 _TARGETS: dict[Any, Target] = _operator_table()
+_METHODS_OF_OPERATORS: dict[Any, Target] = {
+    getattr(_Tensor, method): Target("call_function", fn, mutates=mutates)
+    for method, fn, mutates in (
+        ("add", operator.add, False), ("sub", operator.sub, False), ("mul", operator.mul, False),
+        ("div", operator.truediv, False), ("true_divide", operator.truediv, False), ("floor_divide", operator.floordiv, False),
+        ("remainder", operator.mod, False), ("pow", operator.pow, False), ("matmul", operator.matmul, False),
+        ("lt", operator.lt, False), ("le", operator.le, False), ("gt", operator.gt, False), ("ge", operator.ge, False),
+        ("eq", operator.eq, False), ("ne", operator.ne, False), ("neg", operator.neg, False),
+        ("bitwise_not", operator.invert, False), ("add_", operator.iadd, True), ("sub_", operator.isub, True),
+        ("mul_", operator.imul, True), ("div_", operator.itruediv, True), ("pow_", operator.ipow, True),
+    )
+}  # fmt: skip
+"""Torch hands `a + b` over as Tensor.add: where the program wrote an operator, the graph shows it."""
+_OPERATOR_OPCODES = frozenset(
+    ("BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE", "UNARY_INVERT", "BINARY_ADD", "BINARY_TRUE_DIVIDE")
+)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -109,7 +125,7 @@ def _target_of(func: Any) -> Target:
     if known is not None:
         return known
     name = getattr(func, "__name__", "")
-    if isinstance(func, types.MethodWrapperType):
+    if isinstance(func, types.MethodWrapperType) and name in ("__get__", "__set__", "__delete__"):
         owner = getattr(func, "__self__", None)
         return Target("call_function", getattr, attribute=_property_name(owner, name))
     mutates = name.endswith("_") and not name.endswith("__")
@@ -222,7 +238,7 @@ class GraphBuilder:
         node_kwargs = {key: self._to_node(value, infos) for key, value in kwargs.items()} if kwargs else {}
         if device is None:
             device = metadata.logical_device(func, infos, kwargs)
-        target = _target_of(func)
+        target = self._operator(func, kwargs) or _target_of(func)
         writes = target.mutates or "out" in kwargs
         if writes:
             self._note_mutation(args, kwargs)
@@ -243,6 +259,14 @@ class GraphBuilder:
             writes = True
             self._note_mutation((first,), {})
         return self._finish_call(target, node_args, node_kwargs, made, device, writes)
+
+    def _operator(self, func: Any, kwargs: dict[str, Any]) -> Target | None:
+        """The operator that the program wrote, where `func` is the method behind one."""
+        found = _METHODS_OF_OPERATORS.get(func)
+        if found is None or kwargs:
+            return None
+        frames = getattr(self.state.interpreter, "frames", None)
+        return found if frames and frames[-1].instruction.opname in _OPERATOR_OPCODES else None
 
     def _finish_call(
         self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, device: torch.device, writes: bool
@@ -354,8 +378,7 @@ class GraphBuilder:
         graph.output(tuple(self.tensors[id(t)].node for t in outputs))
         self._drop_dead()
         self._placeholders_first()
-        module = fx.GraphModule(self.constants, graph)
-        return module
+        return compat.CapturedGraph(self.constants, graph)
 
     def _drop_dead(self) -> None:
         for node in reversed(list(self.graph.nodes)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import re
 import types
 from typing import Any, Final
 
@@ -12,12 +13,15 @@ from argand.capture.frames import NULL
 HEAP_TYPE: Final = 1 << 9
 IMMUTABLE_TYPE: Final = 1 << 8
 
+BUILTIN_METHODS: Final[frozenset[type]] = frozenset({types.BuiltinFunctionType, type(re.compile("").match)})
+"""Types of C functions and bound methods of C classes (the second one: those that know their class)."""
+
 ATOMS: Final[frozenset[type]] = frozenset(
     {
         int, float, bool, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice,
         types.CodeType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
         types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
-        types.GenericAlias, types.UnionType, types.MappingProxyType, memoryview, bytearray,
+        types.GenericAlias, types.UnionType, types.MappingProxyType, memoryview, bytearray, *BUILTIN_METHODS,
     }
 )  # fmt: skip
 """Types whose operations are native and touch nothing but their operands."""

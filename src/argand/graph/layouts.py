@@ -1,24 +1,276 @@
 """Where torch's meta kernels and eager's CPU kernels disagree on a result's layout, the corrections.
 
-`RULES` maps an op to `rule(made, *meta_args, **kwargs)`, which returns `made` re-laid; `METAS` replaces the meta kernel.
-`tests/autograd/test_layouts.py` compares every op that op_db reaches with eager.
+`RULES` maps an op to `rule(made, *meta_args, **kwargs)`, which returns `made` re-laid; `PROBED` ops are tried out on zeros
+when an argument is not contiguous. `tests/autograd/opdb_layouts.py` compares every op that op_db reaches with eager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+from argand.graph import compat
 
 aten = torch.ops.aten
 
 Rule = Callable[..., Any]
 
 
-def _as(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta").contiguous(memory_format=memory_format)
+def relaid(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """A meta tensor like `tensor` with these strides."""
+    return torch.empty_strided(tensor.shape, tuple(stride), dtype=tensor.dtype, device="meta")
 
 
-RULES: dict[Any, Rule] = {}
-METAS: dict[Any, Rule] = {}
+def in_format(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
+    """A meta tensor like `tensor`, dense in a memory format."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta", memory_format=memory_format)
+
+
+# ---------------------------------------------------------------------- elementwise ops (TensorIterator)
+
+
+def iterator_strides(shape: Sequence[int], operands: Sequence[torch.Tensor | None]) -> tuple[int, ...]:
+    """Strides that ATen's elementwise kernels give a result of `shape`; None stands for a number among the operands."""
+    tensors = [operand for operand in operands if operand is not None]
+    if len(tensors) == len(operands) and all(tuple(t.shape) == tuple(shape) for t in tensors):
+        if all(t.is_contiguous() for t in tensors):
+            return contiguous_strides(shape)
+        for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+            if len(shape) == dims and all(t.is_contiguous(memory_format=memory_format) for t in tensors):
+                return torch.empty(tuple(shape), device="meta", memory_format=memory_format).stride()
+        first = tensors[0].stride()
+        if all(t.stride() == first and is_dense(t) for t in tensors):
+            return first
+    order = iteration_order(shape, [broadcast_strides(t, shape) for t in tensors])
+    if order == list(range(len(shape) - 1, -1, -1)):
+        return contiguous_strides(shape)
+    made = [0] * len(shape)
+    step = 1
+    for dim in order:
+        made[dim] = step
+        step *= shape[dim]
+    return tuple(made)
+
+
+def broadcast_strides(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
+    """Strides over the broadcast shape: 0 where the tensor is repeated."""
+    lead = len(shape) - tensor.dim()
+    own = [0 if n == 1 and shape[lead + d] != 1 else s for d, (n, s) in enumerate(zip(tensor.shape, tensor.stride()))]
+    return [0] * lead + own
+
+
+def iteration_order(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
+    """Dimensions, fastest first, as an insertion sort by the operands' strides leaves them."""
+    order = list(range(len(shape) - 1, -1, -1))
+
+    def compare(a: int, b: int) -> int:
+        for one in strides:
+            if one[a] == 0 or one[b] == 0:
+                continue
+            if one[a] != one[b]:
+                return -1 if one[a] < one[b] else 1
+            if shape[a] > shape[b]:
+                return 1
+        return 0
+
+    for start in range(1, len(order)):
+        at = start
+        for below in range(start - 1, -1, -1):
+            outcome = compare(order[below], order[at])
+            if outcome > 0:
+                order[below], order[at] = order[at], order[below]
+                at = below
+            elif outcome < 0:
+                break
+    return order
+
+
+def contiguous_strides(size: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides."""
+    made: list[int] = []
+    step = 1
+    for extent in reversed(size):
+        made.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(made))
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Non-overlapping and without holes."""
+    from argand.graph.specs import is_dense as dense
+
+    return dense(tuple(tensor.shape), tensor.stride())
+
+
+def elementwise(made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Re-lay the result of a pointwise op as its iterator does."""
+    if not isinstance(made, torch.Tensor) or made.numel() == 0:
+        return made
+    operands: list[torch.Tensor | None] = []
+    wrapped = func._opname in _NUMBER_IS_OPERAND
+    for argument, value in zip(func._schema.arguments, args):
+        if isinstance(value, torch.Tensor):
+            operands.append(value)
+        elif isinstance(value, (int, float, complex)) and (str(argument.type) == "Tensor" or _number(argument, wrapped)):
+            operands.append(None)
+    operands += [value for value in kwargs.values() if isinstance(value, torch.Tensor)]
+    if not any(operand is not None for operand in operands):
+        return made
+    stride = iterator_strides(tuple(made.shape), operands)
+    return made if stride == made.stride() else relaid(made, stride)
+
+
+def _number(argument: Any, wrapped: bool) -> bool:
+    return wrapped and argument.name in ("self", "other")
+
+
+_NUMBER_IS_OPERAND = frozenset(
+    "add sub mul div eq ne lt le gt ge remainder fmod floor_divide rsub bitwise_and bitwise_or bitwise_xor "
+    "bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__ xlogy special_xlog1py "
+    "special_zeta copysign where true_divide".split()
+)
+
+# Pointwise by their tag, but not by one iterator over all tensor arguments.
+NOT_ITERATED = frozenset(
+    (
+        aten._to_copy.default,
+        aten.copy.default,
+        aten.clone.default,
+        aten.masked_fill.Scalar,
+        aten.masked_fill.Tensor,
+        aten.fill.Scalar,
+        aten.fill.Tensor,
+        aten.mvlgamma.default,
+    )
+)
+
+ITERATED = frozenset((aten.floor_divide.default, aten.floor_divide.Scalar))
+
+
+def is_elementwise(func: Any) -> bool:
+    """The op's result is laid out by `iterator_strides`."""
+    return func in ITERATED or (func not in NOT_ITERATED and compat.has_tag(func, "pointwise"))
+
+
+# ---------------------------------------------------------------------- memory formats
+
+
+def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
+    """The memory format that a tensor's strides resemble, ambiguous ones counting as contiguous."""
+    if tensor.dim() == 4 and _like_channels_last(tensor, (1, 3, 2, 0)):
+        return torch.channels_last
+    if tensor.dim() == 5 and _like_channels_last(tensor, (1, 4, 3, 2, 0)):
+        return torch.channels_last_3d
+    return torch.contiguous_format
+
+
+def _like_channels_last(tensor: torch.Tensor, order: Sequence[int]) -> bool:
+    size, stride = tensor.shape, tensor.stride()
+    low = 0
+    if stride[1] == 0:
+        return False
+    for dim in order:
+        if size[dim] == 0 or stride[dim] < low or (dim == 0 and low == stride[1]):
+            return False
+        low = stride[dim] * max(size[dim], 1)
+    return True
+
+
+def _convolution(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Channels last when the input or the weight is; a 1-d convolution is a 2-d one of height 1."""
+    flat = x.dim() == 3
+    if flat:
+        x, weight, made = x.unsqueeze(2), weight.unsqueeze(2), made.unsqueeze(2)
+    formats = {suggested_format(x), suggested_format(weight)} - {torch.contiguous_format}
+    chosen = formats.pop() if formats else torch.contiguous_format
+    laid = in_format(made, chosen)
+    return laid.squeeze(2) if flat else laid
+
+
+def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bool) -> bool:
+    """Which kernel runs, and so the layout, depends on sizes: 3-d and transposed convolutions of channels-last tensors."""
+    if x.dim() == 4 and not transposed:
+        return False
+    return {suggested_format(x), suggested_format(weight)} != {torch.contiguous_format}
+
+
+def _sort(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Both results are laid out as the argument, without its holes."""
+    from argand.graph.specs import dense_strides
+
+    size = tuple(x.shape)
+    stride = x.stride() if is_dense(x) else dense_strides(size, x.stride())
+    return tuple(relaid(one, stride) for one in made)
+
+
+def _all_contiguous(made: Any, *args: Any, **kwargs: Any) -> Any:
+    return tuple(in_format(one, torch.contiguous_format) for one in made)
+
+
+def _batch_norm(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    out, *rest = made
+    return (in_format(out, suggested_format(x)), *rest)
+
+
+def _batch_norm_legacy(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """In inference the saved statistics are empty."""
+    out, mean, scale, *rest = _batch_norm(made, x)
+    training = args[4] if len(args) > 4 else kwargs.get("training", False)
+    if training:
+        return (out, mean, scale, *rest)
+    return (out, mean.new_empty((0,)), scale.new_empty((0,)), *rest)
+
+
+def _dropout_backward(made: torch.Tensor, grad: torch.Tensor, mask: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return relaid(made, iterator_strides(tuple(made.shape), (grad, mask)))
+
+
+RULES: dict[Any, Rule] = {
+    aten.convolution.default: _convolution,
+    aten.native_batch_norm.default: _batch_norm_legacy,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten.native_dropout_backward.default: _dropout_backward,
+    aten.log_sigmoid_forward.default: _all_contiguous,
+    aten.sort.default: _sort,
+    aten.sort.stable: lambda made, *args, **kwargs: _sort(made, args[0] if args else kwargs["self"]),
+}
+
+PROBED = frozenset(
+    (
+        aten._embedding_bag_forward_only.default,
+        aten._embedding_bag.default,
+        aten._fft_c2r.default,
+        aten._linalg_svd.default,
+        aten.channel_shuffle.default,
+        aten.native_channel_shuffle.default,
+        aten.linalg_eig.default,
+        aten.max_unpool2d.default,
+        aten.nll_loss2d_forward.default,
+        aten.nonzero_static.default,
+        aten.pixel_shuffle.default,
+        aten.pixel_unshuffle.default,
+        aten.reflection_pad1d.default,
+        aten.reflection_pad2d.default,
+        aten.reflection_pad3d.default,
+        aten.replication_pad1d.default,
+        aten.replication_pad2d.default,
+        aten.replication_pad3d.default,
+        aten._fft_r2c.default,
+        aten.mvlgamma.default,
+    )
+)
+
+# Of these the meta kernel is wrong for contiguous arguments too.
+ALWAYS_PROBED = frozenset(
+    (
+        aten._embedding_bag_forward_only.default,
+        aten._embedding_bag.default,
+        aten._linalg_svd.default,
+        aten.linalg_eig.default,
+        aten.nonzero_static.default,
+        aten._fft_r2c.default,
+    )
+)

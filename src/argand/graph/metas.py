@@ -47,11 +47,31 @@ def infer(table: SpecTable, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         )
     if kwargs.get("generator") is not None:
         raise AutogradError(f"{func} takes an explicit random generator")
+    return _wrap(table, _make(func, args, kwargs, specs, device), device)
+
+
+def _make(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[Spec], device: torch.device) -> Any:
+    """The op's results as meta tensors, laid out as eager's on the logical device."""
+    on_cpu = device.type == "cpu"
+    if on_cpu and _needs_probe(func, args, specs):
+        return _probe(func, args, kwargs, None)
     made = _run_on_meta(func, args, kwargs, not specs)
+    if layouts.is_elementwise(func) and specs:
+        return layouts.elementwise(made, func, _to_meta(args), {name: _to_meta(v) for name, v in kwargs.items()})
     fix = layouts.RULES.get(func)
-    if fix is not None and device.type == "cpu":
-        made = fix(made, *_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
-    return _wrap(table, made, device)
+    if fix is not None and on_cpu:
+        return fix(made, *_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
+    return made
+
+
+def _needs_probe(func: Any, args: tuple[Any, ...], specs: list[Spec]) -> bool:
+    if func is aten.convolution.default:
+        unclear = layouts.convolution_is_unclear(args[0].meta, args[1].meta, bool(args[6]))
+    elif func in layouts.PROBED:
+        unclear = func in layouts.ALWAYS_PROBED or not all(spec.meta.is_contiguous() for spec in specs)
+    else:
+        return False
+    return unclear and sum(spec.meta.numel() for spec in specs) <= _PROBE_LIMIT
 
 
 def _depends_on_data(func: Any, specs: list[Spec]) -> bool:
@@ -77,17 +97,14 @@ def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], facto
     if "device" in meta_kwargs or (factory and _takes_device(func)):
         meta_kwargs["device"] = _META
     meta_kwargs.pop("pin_memory", None)
-    rule = layouts.METAS.get(func)
     try:
-        if rule is not None:
-            return rule(*meta_args, **meta_kwargs)
         return func(*meta_args, **meta_kwargs)
     except NotImplementedError as error:
         return _probe(func, args, kwargs, error)
 
 
-def _probe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
-    """Metadata of an op without meta kernel: run it once on zeros."""
+def _probe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None) -> Any:
+    """Metadata of an op without a (right) meta kernel: run it once on zeros."""
     specs = _specs_in((args, tuple(kwargs.values())))
     cheap = sum(spec.meta.numel() for spec in specs) <= _PROBE_LIMIT
     if func.namespace != "aten" or not specs or not cheap:

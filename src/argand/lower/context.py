@@ -10,10 +10,10 @@ import torch
 from torch import fx
 
 from argand.errors import InternalError, LoweringError
-from argand.graph.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr
+from argand.graph.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr, sum_of
 from argand.lower.ir import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value
 from argand.lower.layout import dense_like, hint, is_dense, numel, stride_order
-from argand.lower.recorder import Recorder
+from argand.lower.recorder import Recorder, without_dead
 from argand.lower.registry import NoLowering
 from argand.lower.tensor import Index, Loader, Tensor
 
@@ -109,6 +109,7 @@ class Context:
         cost: int = 1,
         count: int = 1,
         val: torch.Tensor | None = None,
+        keeps_splits: bool = False,
     ) -> Tensor:
         """A lazy tensor with the metadata of the node being lowered (or of `val`).
 
@@ -116,14 +117,20 @@ class Context:
             loader: records the element at an index.
             inputs: the tensors that it reads.
             cost, count: of the loader's own statements, without those of the inputs.
+            keeps_splits: whether the caller takes care of inputs that are stored in parts; else they are stored now.
         """
         meta = self.val if val is None else val
         if meta.dtype not in LOOP_DTYPES:
             raise NoLowering(f"loops do not compute with {meta.dtype}")
         reads: frozenset[str] = frozenset()
         for tensor in inputs:
-            if tensor.ref is None and (tensor.count > MAX_COUNT or len(tensor.reads) > MAX_READS):
-                self.realise(tensor)
+            if tensor.ref is None:
+                if (
+                    tensor.count > MAX_COUNT
+                    or len(tensor.reads) > MAX_READS
+                    or (tensor.split is not None and not keeps_splits)
+                ):
+                    self.realise(tensor)
             if tensor.dtype not in LOOP_DTYPES:
                 raise NoLowering(f"loops do not compute with {tensor.dtype}")
             if tensor.device != self.device:
@@ -152,8 +159,15 @@ class Context:
         to_ref: Callable[[TensorRef], TensorRef | None],
         *,
         stride: tuple[Expr, ...] | None = None,
+        places: Sequence[int] | None = None,
     ) -> Tensor:
-        """A view of `x`: `index` maps its index to one of `x`, `to_ref` maps a buffer view of `x` to one of it."""
+        """A view of `x`: `index` maps its index to one of `x`, `to_ref` maps a buffer view of `x` to one of it.
+
+        Arguments:
+            places: where each dimension of `x` is in the view, when all are there.
+        """
+        if x.split is not None and places is None:
+            self.realise(x)
         if x.ref is not None:
             ref = to_ref(x.ref)
             if ref is not None:
@@ -162,7 +176,7 @@ class Context:
             raise NoLowering(f"a view of {x.dtype} that strides cannot express")
         if stride is None:
             stride = self.sizes(self.val.stride())
-        return Tensor(
+        made = Tensor(
             size,
             stride,
             x.dtype,
@@ -175,6 +189,9 @@ class Context:
             base=x,
             to_ref=to_ref,
         )
+        if x.split is not None and places is not None:
+            made.split = (places[x.split[0]], x.split[1])
+        return made
 
     def from_ref(self, ref: TensorRef, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A realised tensor."""
@@ -227,15 +244,29 @@ class Context:
         Arguments:
             creates: whether this is the first write to the buffer (else it counts as updating it).
         """
-        ranges, variables, index = self.loop(x.size, stride_order(ref.size, ref.stride, self.hints))
+        if x.split is None:
+            self._store_part(x, ref, x.size, -1, ZERO, creates)
+            return
+        dim, cuts = x.split
+        for number, (start, end) in enumerate(zip((ZERO, *cuts), (*cuts, x.size[dim]))):
+            size = (*x.size[:dim], end - start, *x.size[dim + 1 :])
+            self._store_part(x, ref, size, dim, start, creates and number == 0)
+
+    def _store_part(
+        self, x: Tensor, ref: TensorRef, size: tuple[Expr, ...], dim: int, start: Expr, creates: bool
+    ) -> None:
+        """Store the part of `x` that begins at `start` along `dim`."""
+        ranges, variables, index = self.loop(size, stride_order(size, ref.stride, self.hints))
+        if dim >= 0:
+            index = (*index[:dim], index[dim] + start, *index[dim + 1 :])
         ops = Recorder(ranges)
         value = x.load(ops, index)
         if value.dtype is not x.dtype:
             raise InternalError(f"{x.origin}: the lowered value is {value.dtype}, not {x.dtype}")
         terms = [position * stride for position, stride in zip(index, ref.stride)]
         ops.origin = value.origin
-        ops.store(ref.buffer, sum(terms, ref.offset), value)
-        self.add_loop(ops, variables, x.size, (), (), [ref.buffer] if creates else [], [] if creates else [ref.buffer])
+        ops.store(ref.buffer, sum_of([*terms, ref.offset]), value)
+        self.add_loop(ops, variables, size, (), (), [ref.buffer] if creates else [], [] if creates else [ref.buffer])
 
     def loop(self, size: tuple[Expr, ...], order: Sequence[int]) -> tuple[dict[Var, Expr], list[int], Index]:
         """Variables for the dimensions of `size`, in `order` (outermost first); those of size one have none.
@@ -269,15 +300,16 @@ class Context:
         mutates: Sequence[str],
     ) -> LoopNode:
         """Append a recorded loop nest over `size[d] for d in dims`, reducing over `reduction_size[d]`."""
+        statements = without_dead(ops.statements) if ops.folded else ops.statements
         body = LoopBody(
             tuple([self.var("z", number) for number in range(len(dims))]),
             tuple([size[dim] for dim in dims]),
             tuple([self.var("r", number) for number in range(len(reduction_dims))]),
             tuple([reduction_size[dim] for dim in reduction_dims]),
-            ops.statements,
+            statements,
         )
         origins: dict[Origin, None] = {}
-        for statement in ops.statements:
+        for statement in statements:
             if statement.origin is not None:
                 origins[statement.origin] = None
         node = LoopNode(f"op{self._node_count}", body, tuple(creates), tuple(origins), tuple(mutates))
@@ -309,6 +341,8 @@ class Context:
         for tensor in inputs:
             if tensor.device != self.device or tensor.dtype not in LOOP_DTYPES:
                 raise NoLowering(f"a reduction of {tensor.dtype} on {tensor.device}")
+            if tensor.split is not None:
+                self.realise(tensor)
         out_size = self.sizes(meta.shape)
         out_stride = self.sizes(meta.stride())
         kept = [dim for dim in range(len(size)) if dim not in dims]
@@ -331,7 +365,7 @@ class Context:
         if value.dtype is not meta.dtype:
             raise InternalError(f"{self.origin}: the lowered value is {value.dtype}, not {meta.dtype}")
         terms = [position * stride for position, stride in zip(out_index, buffer.stride)]
-        ops.store(buffer.name, sum(terms, ZERO), value)
+        ops.store(buffer.name, sum_of(terms), value)
         self.add_loop(ops, loops, out_size, reduced, size, [buffer.name], [])
         return self.from_ref(self.ref_of(buffer), meta.dtype, self.device)
 

@@ -80,12 +80,29 @@ def pointwise(
         for position, operand in enumerate(operands)
     ]
     inputs = [operand for operand in operands if isinstance(operand, Tensor)]
+    split = common_split(ctx, inputs, len(size))
 
     def load(ops: Recorder, index: Index) -> Value:
         values = [read(ops, index) for read in reads]
         return ops.to_dtype(operation(ops, *values), result_dtype)
 
-    return ctx.lazy(load, inputs, cost=cost, val=meta)
+    result = ctx.lazy(load, inputs, cost=cost, val=meta, keeps_splits=True)
+    result.split = split
+    return result
+
+
+def common_split(ctx: Context, inputs: Sequence[Tensor], ndim: int) -> tuple[int, Index] | None:
+    """Where the parts of the inputs meet in the result; inputs that disagree are stored."""
+    found: tuple[int, Index] | None = None
+    for x in inputs:
+        if x.split is None:
+            continue
+        shifted = (x.split[0] + ndim - x.ndim, x.split[1])
+        if found is None:
+            found = shifted
+        elif found != shifted:
+            ctx.realise(x)
+    return found
 
 
 _MATH = {

@@ -87,7 +87,11 @@ class LoopBody:
 
 @dataclass(slots=True, eq=False)
 class LoopNode:
-    """A loop nest that writes `outputs`."""
+    """A loop nest that writes `outputs`.
+
+    The first node that writes a buffer names it in `outputs`; nodes that write more of it (the parts of a cat) or add
+    to it name it in `mutates`, and come after. A buffer that any node mutates is complete only after the last of them.
+    """
 
     name: str
     body: LoopBody
@@ -101,10 +105,10 @@ class ExternNode:
     """A call of an ATen kernel (or another callable) on tensors.
 
     `args`/`kwargs` are nested lists/tuples/dicts of TensorRef, Expr (a size), and plain constants. `outputs` names one
-    buffer per tensor result, None where a result is not a tensor or not used. A result's buffer has the strides that the
-    meta kernel promised: the host must compare them with what the kernel returned, and copy when they differ. `out_variant`: when set, a callable
-    name (e.g. "torch.mm") that takes `out=` and writes into the preallocated first output. `reason` says why the op
-    has no lowering; it is emitted as a "fallback" event.
+    buffer per tensor result, None where a result is not a tensor or not used. A result's buffer has the strides that
+    the meta kernel promised: the host must compare them with what the kernel returned, and copy when they differ.
+    `out_variant`: when set, a callable name (e.g. "torch.mm") that takes `out=` and writes into the preallocated first
+    output. `reason` says why the op has no lowering; it is emitted as a "fallback" event.
     """
 
     name: str

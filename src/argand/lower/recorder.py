@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import Expr, Simplifier, Var, sum_of
+from argand.graph.expr import Const, Expr, Simplifier, Var, sum_of
 from argand.lower.ir import LoopBlock, Origin, TensorRef, Value
 from argand.lower.ops import Number, Ops
+
+_FAR = 1 << 62  # index arithmetic below this cannot overflow
 
 
 class _Scope:
@@ -33,6 +35,7 @@ class Recorder(Ops):
         origin: given to the statements recorded from now on.
         simplifier: simplifies index expressions under the loop's ranges.
         reads: buffers loaded.
+        folded: whether statements may have been left behind that nothing uses.
     """
 
     def __init__(self, ranges: dict[Var, Expr]) -> None:
@@ -41,6 +44,7 @@ class Recorder(Ops):
         self.origin: Origin | None = None
         self.reads: dict[str, None] = {}
         self._scopes = [_Scope()]
+        self.folded = False
         self._next = 0
 
     @property
@@ -74,6 +78,18 @@ class Recorder(Ops):
     def index_expr(self, expr: Expr, dtype: torch.dtype) -> Value:
         return self.emit("index_expr", (self.simplifier.simplify(expr), dtype), dtype)
 
+    def binary(self, op: str, a: Value, b: Value) -> Value:
+        # arithmetic on loop indices stays index arithmetic: a load at such an index is then no indirect one
+        if a.dtype is torch.int64 and op in ("add", "sub", "mul"):
+            left, right = index_of(a), index_of(b)
+            if left is not None and right is not None:
+                made = left + right if op == "add" else left - right if op == "sub" else left * right
+                low, high = self.simplifier.bounds(made)
+                if low is not None and high is not None and -_FAR < low <= high < _FAR:
+                    self.folded = True
+                    return self.index_expr(made, torch.int64)
+        return super().binary(op, a, b)
+
     def masked(self, mask: Value, block: Callable[[], Value], other: Number) -> Value:
         self._scopes.append(_Scope())
         try:
@@ -82,8 +98,12 @@ class Recorder(Ops):
             scope = self._scopes.pop()
         return self.emit("masked", (mask, LoopBlock(scope.statements, result), other), result.dtype)
 
-    def indirect_var(self, value: Value, size: Expr, wrap: bool) -> Var:
-        """`indirect`, as the variable that stands for it in index expressions."""
+    def indirect_var(self, value: Value, size: Expr, wrap: bool) -> Expr:
+        """`indirect`, as what stands for it in index expressions: a variable, or the position itself when it is one."""
+        known = index_of(value)
+        if known is not None and self.simplifier.between(known, size):
+            self.folded = True
+            return known
         var = Var(f"i{self.indirect(value, size, wrap).id}")
         self.ranges[var] = size
         return var
@@ -98,3 +118,35 @@ class Recorder(Ops):
 
     def remember(self, key: Any, value: Value) -> None:
         self._scopes[-1].memo[key] = value
+
+
+def index_of(value: Value) -> Expr | None:
+    """The index expression that an int64 value is, if it is one."""
+    if value.dtype is torch.int64:
+        if value.op == "index_expr":
+            found: Expr = value.args[0]
+            return found
+        if value.op == "constant":
+            return Const(value.args[0])
+    return None
+
+
+def without_dead(statements: list[Value]) -> list[Value]:
+    """The statements that a store or an `indirect` needs."""
+    used: set[int] = set()
+    kept: list[Value] = []
+
+    def need(value: Value) -> None:
+        for arg in value.args:
+            if isinstance(arg, Value):
+                used.add(arg.id)
+            elif isinstance(arg, LoopBlock):
+                used.add(arg.result.id)
+                for inner in arg.statements:
+                    need(inner)
+
+    for value in reversed(statements):
+        if value.id in used or value.op in ("store", "indirect"):
+            kept.append(value)
+            need(value)
+    return kept[::-1]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from argand.errors import InternalError
 from argand.graph.expr import Expr
 from argand.lower.ir import Origin, TensorRef, Value
 from argand.lower.recorder import Recorder
@@ -30,6 +31,8 @@ class Tensor:
         reads: buffers that the loader reads.
         base, to_ref: for a view of another Tensor: that tensor, and the view as a function on buffer views (None
             when it cannot be expressed by strides).
+        split: (dim, positions): what it is made of changes at these positions along `dim` (the parts of a cat); it is
+            stored by one loop nest per part, so that no loop has to test where it is.
         realiser: realises it in a special way (cat: one store per input); called with the context.
     """
 
@@ -45,6 +48,7 @@ class Tensor:
         "realiser",
         "ref",
         "size",
+        "split",
         "stride",
         "to_ref",
     )
@@ -79,6 +83,7 @@ class Tensor:
         self.base = base
         self.to_ref = to_ref
         self.realiser = realiser
+        self.split: tuple[int, Index] | None = None
 
     def load(self, ops: Recorder, index: Index) -> Value:
         """Record the element at `index` (one expression per dimension)."""
@@ -88,10 +93,9 @@ class Tensor:
         found = ops.recall(key)
         if found is None:
             before, ops.origin = ops.origin, self.origin or ops.origin
-            assert_loader = self.loader
-            if assert_loader is None:
-                raise RuntimeError("a lazy tensor has a loader")
-            found = assert_loader(ops, index)
+            if self.loader is None:
+                raise InternalError("a tensor with neither a buffer nor a loader")
+            found = self.loader(ops, index)
             ops.origin = before
             ops.remember(key, found)
         return found
@@ -99,7 +103,7 @@ class Tensor:
     def hold(self, ref: TensorRef) -> None:
         """It is realised now: from here on it is read from `ref`."""
         self.ref = ref
-        self.loader = self.base = self.to_ref = self.realiser = None
+        self.loader = self.base = self.to_ref = self.realiser = self.split = None
         self.cost = self.count = 0
         self.reads = frozenset((ref.buffer,))
 

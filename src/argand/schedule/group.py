@@ -359,7 +359,7 @@ class Merger:
         points = hint(product(group.dims[var] for var in group.outer))
         if not group.outer or points < self.threads:
             return False
-        return self._row_bytes(group) <= ROW_BYTES
+        return self._row_bytes(group, shared) <= ROW_BYTES
 
     def _widen(self, inner: Var, shared: set[Var], stage: StageDraft, group: Group) -> None:
         """Unshare loops that continue a short innermost one in memory, so that vectors are full."""
@@ -373,16 +373,16 @@ class Merger:
                 for var, stride in found.coefficients.items()
                 if var in shared and stride is length
             }
-            left = [group.dims[var] for var in shared - follows]
-            if len(follows) != 1 or hint(product(left)) < self.threads:
+            left = shared - follows
+            if len(follows) != 1 or hint(product(group.dims[var] for var in left)) < self.threads:
                 return
-            (var,) = follows
-            shared.discard(var)
-            length = length * group.dims[var]
+            if self._row_bytes(group, left) > ROW_BYTES:
+                return
+            shared -= follows
+            length = length * product(group.dims[var] for var in follows)
 
-    def _row_bytes(self, group: Group) -> int:
-        """Bytes that one outer point touches."""
-        outer = set(group.outer)
+    def _row_bytes(self, group: Group, outer: set[Var]) -> int:
+        """Bytes that one point of the shared loops `outer` touches."""
         seen: dict[str, int] = {}
         for member in group.members:
             for name, index in (*member.loads, *member.stores):

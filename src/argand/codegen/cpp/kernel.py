@@ -323,6 +323,8 @@ class KernelPrinter:
                 return Parallel(pragma, pieces=PARTS)
             return Parallel()
         sizes = [made.sizes[var] for var in made.point]
+        if made.transposed:
+            return Parallel(self._pragma((each, sizes), len(made.point) - 1))
         collapse, covered = 0, 1
         for var in scalar:
             if covered >= 64:
@@ -331,7 +333,8 @@ class KernelPrinter:
             collapse += 1
         chunk = 0
         if vector is not None and covered < 64 and collapse == len(scalar):
-            chunk = _chunk(hint(made.sizes[vector]), made.lanes, covered, each, as_int(made.sizes[vector]) is None)
+            width = made.lanes * (4 if made.reduce and hint(made.sizes[vector]) >= 4 * made.lanes else 1)
+            chunk = _chunk(hint(made.sizes[vector]), width, covered, each, as_int(made.sizes[vector]) is None)
         if chunk and as_int(made.sizes[vector]) is not None and chunk >= (as_int(made.sizes[vector]) or 0):  # type: ignore[index]
             chunk = 0
         if not collapse and not chunk:

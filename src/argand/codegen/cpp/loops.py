@@ -25,6 +25,7 @@ from argand.codegen.cpp.analysis import StageFacts, flatten, hint
 from argand.codegen.cpp.plan import StagePlan
 from argand.codegen.cpp.reduce import Accumulator, is_arg, position_of
 from argand.codegen.cpp.statements import Lanes, Printer
+from argand.codegen.cpp.tile import emit_tiled
 from argand.graph.expr import Expr, Var, as_int, to_c
 from argand.lower.ir import Value
 
@@ -70,18 +71,22 @@ class StageLoops:
     levels: dict[int, list[Value]] = field(default_factory=dict)
     after: list[Value] = field(default_factory=list)
     spans: dict[Var, Span] = field(default_factory=dict)
+    jammed: int = 0  # accumulators side by side along the vector variable, whose statements then run in the innermost loop
 
     def emit(self) -> None:
         """Print the stage."""
         self._assign_levels()
-        self._statements(0)
-        if self.parallel.pragma and not self.parallel.pieces:
+        self.statements(0)
+        if self.plan.transposed:
+            emit_tiled(self, self.parallel.pragma)
+        elif self.parallel.pragma and not self.parallel.pieces:
             self._parallel_point()
         else:
             self._point(0)
 
     def _assign_levels(self) -> None:
         order = [*self.plan.point, *self.plan.reduce]
+        directly_nested = len(self.plan.point) - 2 if self.plan.transposed else self.parallel.collapse
         position = {var: index + 1 for index, var in enumerate(order)}
         for value in self.facts.statements:
             if value.op in ("constant", "reduction"):
@@ -90,11 +95,14 @@ class StageLoops:
                 self.after.append(value)
                 continue
             level = max((position[var] for var in self.facts.deps[value] if var in position), default=0)
-            if 0 < level < self.parallel.collapse:
-                level = self.parallel.collapse  # collapsed loops have nothing between them
+            if 0 < level < directly_nested:
+                level = directly_nested  # collapsed loops have nothing between them
             self.levels.setdefault(level, []).append(value)
 
-    def _statements(self, level: int) -> None:
+    def statements(self, level: int) -> None:
+        """Print the statements that belong directly inside the `level` outermost loops."""
+        if self.jammed and level >= len(self.plan.point):
+            return
         for value in self.levels.get(level, ()):
             self.printer.emit(value)
 
@@ -130,7 +138,7 @@ class StageLoops:
                     end = f"{name}_end"
                 self.spans[vector] = Span(f"{name}_begin", end, parallel.chunk if even else None)
             if parallel.collapse:
-                self._statements(parallel.collapse)
+                self.statements(parallel.collapse)
             self._point(parallel.collapse)
 
     def _point(self, depth: int) -> None:
@@ -143,7 +151,7 @@ class StageLoops:
         var = point[depth]
 
         def body() -> None:
-            self._statements(depth + 1)
+            self.statements(depth + 1)
             self._point(depth + 1)
 
         self._loop(var, body)
@@ -152,7 +160,11 @@ class StageLoops:
         """One loop over `var`, by vectors if it is the vector variable."""
         span = self._span(var)
         if var is self.plan.vector and self.plan.lanes > 1:
-            self._vector_loop(var, span, body)
+            width = self._jam_width(var)
+            if width > 1:
+                self._jammed_loop(var, span, width, body)
+            else:
+                self._vector_loop(var, span, body)
             return
         name = var.name
         if span.count == 1 and span.begin == "0":
@@ -188,6 +200,52 @@ class StageLoops:
                 out.line(f"const i64 {name}_rest = {span.end} - {name};")
                 with self.printer.within(replace(full, tail=f"{name}_rest")):
                     body()
+
+    def _jam_width(self, var: Var) -> int:
+        """Vectors of a vertical reduction that run side by side: whole cache lines in sequence, and independent additions."""
+        plan = self.plan
+        if var not in plan.point or not plan.reduce or not self.facts.reductions or not self._light():
+            return 1
+        span = self._span(var)
+        known = span.count if span.count is not None else hint(plan.sizes[var])
+        return 4 if known >= 4 * plan.lanes else 2 if known >= 2 * plan.lanes else 1
+
+    def _jammed_loop(self, var: Var, span: Span, width: int, body: Callable[[], None]) -> None:
+        """Vertical reduction of `width` vectors at a time; what remains one vector at a time."""
+        out, name, lanes = self.printer.out, var.name, self.plan.lanes
+        step = lanes * width
+        unrolled = f"#pragma GCC unroll {width}", f"for (int u = 0; u < {width}; ++u)"
+
+        def main() -> None:
+            self.jammed = width
+            with self.printer.within(Lanes(var, lanes)):
+                accumulators = self._accumulators()
+                results = self._reduce(accumulators)
+                self.jammed = 0
+                out.line(unrolled[0])
+                with out.block(unrolled[1]):
+                    out.line(f"const i64 {name} = {name}_wide + {lanes} * u;")
+                    self.statements(len(self.plan.point))
+                    for accumulator, result in zip(accumulators, results):
+                        self._define(accumulator.value, result)
+                    for value in self.after:
+                        self.printer.emit(value)
+
+        if span.count is not None:
+            whole = span.count - span.count % step
+            begin = "" if span.begin == "0" else f"{span.begin} + "
+            if whole:
+                head = f"for (i64 {name}_wide = {span.begin}; {name}_wide < {begin}{whole}; {name}_wide += {step})"
+                with out.block(head):
+                    main()
+            if span.count > whole:
+                self._vector_loop(var, Span(f"{begin}{whole}", span.end, span.count - whole), body)
+            return
+        with out.block(""):
+            out.line(f"i64 {name}_wide = {span.begin};")
+            with out.block(f"for (; {name}_wide + {step} <= {span.end}; {name}_wide += {step})"):
+                main()
+            self._vector_loop(var, Span(f"{name}_wide", span.end, None), body)
 
     # --- reductions
 
@@ -231,9 +289,11 @@ class StageLoops:
 
     def _reduce(self, accumulators: list[Accumulator]) -> list[str]:
         """Print the reduction loops; returns the results as C++ text."""
-        unroll = self._unroll(accumulators)
+        unroll = self.jammed or self._unroll(accumulators)
         for accumulator in accumulators:
-            accumulator.unroll = unroll
+            accumulator.unroll, accumulator.jam = unroll, bool(self.jammed)
+        if self.jammed:
+            unroll = 1  # what one accumulator adds up
         cascaded = [a for a in accumulators if a.kind == "sum" and a.dtype.is_floating_point]
         long = cascaded and self._iterations(0) > BLOCK * unroll
         for accumulator in accumulators:
@@ -257,12 +317,12 @@ class StageLoops:
         var = self.plan.reduce[depth]
         if depth < at:
             def body() -> None:
-                self._statements(len(self.plan.point) + depth + 1)
+                self.statements(len(self.plan.point) + depth + 1)
                 self._blocks(depth + 1, at, accumulators)
 
             self._loop(var, body)
             return
-        unroll = accumulators[0].unroll
+        unroll = 1 if self.jammed else accumulators[0].unroll
         width = self.plan.lanes * unroll if var is self.plan.vector else 1
         step = max(1, BLOCK * (unroll if width == 1 else 1) // self._iterations(depth + 1)) * width
         span, name = self._span(var), var.name
@@ -300,7 +360,7 @@ class StageLoops:
             return
 
         def body() -> None:
-            self._statements(base + depth + 1)
+            self.statements(base + depth + 1)
             self._reduce_loop(depth + 1, accumulators)
 
         self._loop(var, body)
@@ -308,19 +368,41 @@ class StageLoops:
     def _steps(self, accumulators: Sequence[Accumulator], unrolled: bool) -> None:
         body = self.facts.body
         position = position_of(tuple(body.reduction_vars), tuple(body.reduction_sizes))
+        if self.jammed:
+            self._jammed_steps(accumulators, position)
+            return
         for accumulator in accumulators:
             self.printer.comment(accumulator.value.origin)
             accumulator.step(self.printer, position, unrolled)
 
+    def _jammed_steps(self, accumulators: Sequence[Accumulator], position: Expr) -> None:
+        """The innermost point of a jammed vertical reduction: everything that depends on the vector variable or deeper."""
+        out, plan, width = self.printer.out, self.plan, self.jammed
+        var = plan.point[-1]
+        out.line(f"#pragma GCC unroll {width}")
+        with out.block(f"for (int u = 0; u < {width}; ++u)"):
+            out.line(f"const i64 {var.name} = {var.name}_wide + {plan.lanes} * u;")
+            self.jammed = 0
+            for level in range(len(plan.point), len(plan.point) + len(plan.reduce) + 1):
+                self.statements(level)
+            self.jammed = width
+            for accumulator in accumulators:
+                accumulator.step(self.printer, position, True)
+
+    def _light(self) -> bool:
+        """Whether several copies of the body and its accumulators fit into the registers."""
+        body = [v for v in flatten(self.facts.statements) if v.op != "constant" and v not in self.facts.after]
+        reductions = self.facts.reductions
+        if len(body) > 12 or len(reductions) > 2 or any(v.op in _HEAVY or v.op in ("masked", "store") for v in body):
+            return False
+        return not any(is_arg(v.args[0]) or v.args[1].dtype == torch.bool for v in reductions)
+
     def _unroll(self, accumulators: list[Accumulator]) -> int:
         """Independent accumulators: addition takes several cycles, and light bodies would wait for it."""
         plan = self.plan
-        if not plan.horizontal or not accumulators or any(is_arg(a.kind) or a.dtype == torch.bool for a in accumulators):
+        if not plan.horizontal or not accumulators or not self._light():
             return 1
         assert plan.vector is not None
-        body = [value for value in flatten(self.facts.statements) if value.op != "constant" and value not in self.facts.after]
-        if len(body) > 12 or len(accumulators) > 2 or any(value.op in _HEAVY or value.op == "masked" for value in body):
-            return 1
         count = self._span(plan.vector).count
         if count is None:
             return 4
@@ -337,7 +419,7 @@ class StageLoops:
 
         def inner(unrolled: bool) -> Callable[[], None]:
             def body() -> None:
-                self._statements(level)
+                self.statements(level)
                 self._steps(accumulators, unrolled)
 
             return body

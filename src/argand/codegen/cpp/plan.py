@@ -13,6 +13,7 @@ import torch
 
 from argand.codegen.cpp import overrides
 from argand.codegen.cpp.analysis import StageFacts, flatten, hint, lane_stride
+from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
 from argand.graph.expr import Expr, Simplifier, Var, as_int
 from argand.lower.ir import Value
@@ -41,6 +42,7 @@ class StagePlan:
         narrow: int64 values that are computed in 32 bits.
         cost: estimated work, in vector operations, of one outer point.
         work: scalar operations of one outer point.
+        transposed: loads that are read in tiles along the second last point loop.
     """
 
     point: tuple[Var, ...]
@@ -51,6 +53,7 @@ class StagePlan:
     narrow: set[Value] = field(default_factory=set)
     cost: float = 0.0
     work: float = 0.0
+    transposed: frozenset[Value] = frozenset()
 
     @property
     def horizontal(self) -> bool:
@@ -107,6 +110,10 @@ def _candidate(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int
     point = tuple(v for v in scalar.point if v is not var) + ((var,) if var in scalar.point else ())
     reduce = tuple(v for v in scalar.reduce if v is not var) + ((var,) if var in scalar.reduce else ())
     plan = StagePlan(point, reduce, scalar.sizes, var, lanes, scalar.narrow, work=scalar.work)
+    tiled = tile_variable(facts, plan) if not _order_matters(facts) else None
+    if tiled is not None:
+        along, plan.transposed = tiled
+        plan.point = (*(v for v in point if v not in (along, var)), along, var)
     plan.cost = _cost(facts, plan)
     return plan
 
@@ -214,6 +221,8 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         if not vector:
             return 1.0
         assert plan.vector is not None
+        if value in plan.transposed:
+            return 3.0
         stride = lane_stride(facts, value.args[1], plan.vector, plan.lanes)
         wide = 1.0 if stride == 1 else 0.5 if stride == 0 and value.op == "load" else 1.5 * lanes
         return wide if value.op == "load" or stride == 1 else 2 * wide

@@ -42,6 +42,7 @@ class Accumulator:
         cascade: results of blocks are added up in a second accumulator.
         unroll: how many independent accumulators there are.
         wide_index: positions need 64 bits.
+        jam: the `unroll` accumulators belong to different points; they are not combined.
     """
 
     value: Value
@@ -50,6 +51,7 @@ class Accumulator:
     cascade: bool = False
     unroll: int = 1
     wide_index: bool = True
+    jam: bool = False
 
     @property
     def kind(self) -> str:
@@ -104,7 +106,11 @@ class Accumulator:
         """Before the blocks."""
         if self.cascade:
             zero = f"splat<{self.total_type}>(0)" if self.total_type != "f64" and self.lanes > 1 and not self.fold else "0"
-            printer.out.line(f"{self.total_type} total{self.value.id} = {zero};")
+            if self.jam:
+                zeros = ", ".join([zero] * self.unroll)
+                printer.out.line(f"{self.total_type} total{self.value.id}[{self.unroll}] = {{{zeros}}};")
+            else:
+                printer.out.line(f"{self.total_type} total{self.value.id} = {zero};")
 
     def declare(self, printer: Printer) -> None:
         """Before the (innermost block of the) reduction loops."""
@@ -136,7 +142,7 @@ class Accumulator:
             stepped = f"{element(self.dtype).name}({stepped})"
         if tail:
             mask = f"tail_mask<i{8 * element(self.dtype).size}x{self.lanes}>({lanes.tail})"
-            choose = "where_bool" if self.dtype == torch.bool else "where"
+            choose = f"where_bool<{self.type}>" if self.dtype == torch.bool else "where"
             stepped = f"{choose}({mask}, {self.type}({stepped}), {name})"
         printer.out.line(f"{name} = {stepped};")
 
@@ -166,6 +172,8 @@ class Accumulator:
         """The unrolled accumulators as one."""
         if self.unroll == 1:
             return f"acc{self.value.id}"
+        if self.jam:
+            return f"acc{self.value.id}[u]"
         names = [f"acc{self.value.id}[{index}]" for index in range(self.unroll)]
         while len(names) > 1:
             names = [f"({_STEP[self.kind].format(a, b)})" for a, b in zip(names[::2], names[1::2])]
@@ -176,7 +184,10 @@ class Accumulator:
         if self.cascade:
             text = self._combined(printer)
             text = f"fold_sum({text})" if self.fold else text
-            printer.out.line(f"total{self.value.id} += {text};")
+            if self.jam:
+                printer.out.line(f"for (int u = 0; u < {self.unroll}; ++u) total{self.value.id}[u] += {text};")
+            else:
+                printer.out.line(f"total{self.value.id} += {text};")
 
     def result(self, printer: Printer) -> str:
         """The reduction's result, after the loops; for a position, after the line that this prints."""
@@ -184,7 +195,7 @@ class Accumulator:
         if self.cascade:
             if self.total_type == "f64" and self.dtype != torch.float64:
                 return f"{element(self.dtype).name}(total{ident})"
-            return f"total{ident}"
+            return f"total{ident}[u]" if self.jam else f"total{ident}"
         if is_arg(self.kind):
             if self.fold:
                 name = element(self.dtype).name

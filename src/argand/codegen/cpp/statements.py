@@ -17,7 +17,7 @@ from argand.codegen.cpp import overrides
 from argand.codegen.cpp.analysis import StageFacts, lane_stride
 from argand.codegen.cpp.types import element, is_half, literal, number, vector_type
 from argand.errors import InternalError
-from argand.graph.expr import Const, Expr, Var, as_int, coefficient, free_vars, substitute, to_c
+from argand.graph.expr import Expr, Var, as_int, coefficient, free_vars, substitute, to_c
 from argand.lower.ir import LoopBlock, Origin, Value
 
 _NARROW_ARITHMETIC = frozenset(("add", "sub", "mul", "square", "bitwise_and", "bitwise_or", "bitwise_xor"))
@@ -62,12 +62,14 @@ class Lanes:
         count: lanes of a vector.
         tail: C++ expression for the number of lanes in use; "" when all are.
         mask: name of a vector of booleans: the lanes for which memory may be read; "" when all may.
+        tile: loads whose vectors are rows of `tile<id>`, already transposed.
     """
 
     var: Var | None = None
     count: int = 1
     tail: str = ""
     mask: str = ""
+    tile: frozenset[Value] = frozenset()
 
 
 @dataclass(slots=True)
@@ -131,20 +133,17 @@ class Printer:
         """`value` as C++ text, spread over the lanes when `vector` asks for it, converted to `dtype`."""
         have = self.dtype(value)
         want = dtype or have
-        if value.op == "constant":
-            if not vector:
-                return literal(value.args[0], want)
-            if want == torch.bool:
-                return f"splat_mask<{self.type_of(want, True)}>({number(value.args[0], want)})"
-            return f"splat<{self.type_of(want, True)}>({number(value.args[0], want)})"
+        known = constant_of(value)
+        if known is not None:
+            if not vector or want == torch.bool:
+                return literal(known, want)
+            return f"splat<{self.type_of(want, True)}>({number(known, want)})"
         text = f"tmp{value.id}"
         spread = vector and not self.is_vector(value)
         if want != have:
             text = self.conversion(text, have, want, vector and not spread)
-        if not spread:
+        if not spread or want == torch.bool:  # the prelude's functions take one boolean for all lanes
             return text
-        if want == torch.bool:
-            return f"splat_mask<{self.type_of(want, True)}>({text})"
         return f"splat<{self.type_of(want, True)}>({text})"
 
     # --- statements
@@ -161,7 +160,7 @@ class Printer:
 
     def emit(self, value: Value) -> None:
         """Print the statement that makes `value`."""
-        if value.op in ("constant", "reduction"):
+        if value.op == "reduction" or constant_of(value) is not None:
             return
         self.comment(value.origin)
         vector = self.is_vector(value)
@@ -213,7 +212,8 @@ class Printer:
         want = self.dtype(value)
         left, right = self.operand(a, vector, want), self.operand(b, vector, want)
         if value.dtype == torch.bool:
-            return f"where_bool({mask}, {left}, {right})"
+            kind = f"<i8x{self.lanes.count}>" if vector else ""
+            return f"where_bool{kind}({mask}, {left}, {right})"
         return overrides.expression("where", mask, left, right)
 
     def _pointwise(self, value: Value, vector: bool) -> str:
@@ -264,6 +264,8 @@ class Printer:
         vector = vector_type(memory.dtype, lanes.count)
         stride = lane_stride(self.facts, index, lanes.var, lanes.count)
         boolean = memory.dtype == torch.bool
+        if value in lanes.tile:
+            return f"tile{value.id}[row]" + (" != 0" if boolean else "")
         if stride == 1:
             pointer = self.address(memory, index)
             if lanes.mask:
@@ -292,6 +294,8 @@ class Printer:
         memory = self.memory[buffer]
         vector = self.is_vector(value)
         text = self.operand(source, vector, memory.dtype)
+        if vector and memory.dtype == torch.bool and not self.is_vector(source):
+            text = self.operand_splat(text, torch.bool)
         if memory.register:
             self.out.line(f"{memory.name} = {text};")
         elif vector:
@@ -382,13 +386,12 @@ class Printer:
         else:
             start = literal(other, want)
         kind = self.type_of(want, result_vector)
-        if want == torch.bool and result_vector:
-            result_text = f"convert<{kind}>({self.operand(block.result, True, want)})"
-        else:
-            result_text = self.operand(block.result, result_vector, want)
         self.out.line(f"{kind} tmp{value.id} = {start};")
         with self.out.block(f"if ({self.operand(condition, False)})"):
             self._block(block)
+            result_text = self.operand(block.result, result_vector, want)
+            if want == torch.bool and result_vector:
+                result_text = f"convert<{kind}>({result_text})"
             self.out.line(f"tmp{value.id} = {result_text};")
 
     def _block(self, block: LoopBlock) -> None:
@@ -405,28 +408,45 @@ class Printer:
         else:
             assert isinstance(other, (int, float, bool))
             start = self.operand_splat(number(other, want), want)
-        mask = f"mask{value.id}"
-        text = self.operand(condition, True)
+        parts = conjuncts(condition)
+        uniform = [self.operand(part, False) for part in parts if not self.is_vector(part)]
+        varying = [self.operand(part, True) for part in parts if self.is_vector(part)]
         if lanes.mask:
-            text = f"logical_and({text}, {lanes.mask})"
+            varying.append(lanes.mask)
         elif lanes.tail:
-            text = f"logical_and({text}, tail_mask<i32x{lanes.count}>({lanes.tail}))"
+            varying.append(f"tail_mask<i32x{lanes.count}>({lanes.tail})")
+        text = varying[0]
+        for part in varying[1:]:
+            text = f"logical_and({text}, {part})"
         self.out.line(f"{kind} tmp{value.id} = {start};")
-        with self.out.block(""):
+        mask = f"mask{value.id}"
+        with self.out.block(f"if ({' && '.join(uniform)})" if uniform else ""):
             self.out.line(f"const auto {mask} = {text};")
             with self.within(replace(lanes, mask=mask)):
                 self._block(block)
                 result = self.operand(block.result, True, want)
-                name = "where_bool" if want == torch.bool else "where"
-                if want == torch.bool:
-                    result = f"convert<{kind}>({result})"
+                name = f"where_bool<{kind}>" if want == torch.bool else "where"
                 self.out.line(f"tmp{value.id} = {name}({mask}, {result}, tmp{value.id});")
+
+
+def constant_of(value: Value) -> float | int | bool | None:
+    """The number that a value always is, printed where it is used; None when it is computed."""
+    if value.op == "constant":
+        found: float | int | bool = value.args[0]
+        return found
+    if value.op == "index_expr" and not is_half(value.dtype):
+        return as_int(value.args[0])
+    return None
+
+
+def conjuncts(value: Value) -> list[Value]:
+    """The conditions that a condition is the logical_and of."""
+    if value.op == "logical_and":
+        return [part for arg in value.args for part in conjuncts(arg)]
+    return [value]
 
 
 def constant_step(expr: Expr, var: Var) -> int | None:
     """The coefficient of `var` when it is a known number."""
     found = coefficient(expr, var)
     return None if found is None else as_int(found)
-
-
-ZERO = Const(0)

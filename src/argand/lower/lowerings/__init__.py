@@ -9,9 +9,11 @@ from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
     creation,
     indexing,
     kernels,
+    norms,
     pointwise,
     reductions,
     shape,
+    training,
     views,
 )
 from argand.lower.registry import REGISTRY

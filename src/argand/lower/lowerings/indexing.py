@@ -19,6 +19,7 @@ from argand.lower.tensor import Index, Tensor
 aten = torch.ops.aten
 
 INDEX_DTYPES = (torch.int64, torch.int32)
+GATHER_COST = 8  # of a read at a position that is read first
 INLINE_COST = 4  # a source that costs more is stored before it is read at random
 
 
@@ -47,7 +48,7 @@ def embedding(
     def load(ops: Recorder, at: Index) -> Value:
         return weight.load(ops, (position_of(ops, index, at[:-1], weight.size[0], False), at[-1]))
 
-    return ctx.lazy(load, [weight, index], cost=2, count=3)
+    return ctx.lazy(load, [weight, index], cost=GATHER_COST, count=3)
 
 
 @lowers(aten.index_select.default)
@@ -61,7 +62,7 @@ def index_select(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
         place = position_of(ops, index, at[dim : dim + 1] if index.ndim else (), x.size[dim], False)
         return x.load(ops, (*at[:dim], place, *at[dim + 1 :]))
 
-    return ctx.lazy(load, [x, index], cost=2, count=3)
+    return ctx.lazy(load, [x, index], cost=GATHER_COST, count=3)
 
 
 @lowers(aten.gather.default)
@@ -75,7 +76,7 @@ def gather(ctx: Context, x: Tensor, dim: int, index: Tensor, *, sparse_grad: boo
         place = position_of(ops, index, at, x.size[dim], False)
         return x.load(ops, (*at[:dim], place, *at[dim + 1 :]))
 
-    return ctx.lazy(load, [x, index], cost=2, count=3)
+    return ctx.lazy(load, [x, index], cost=GATHER_COST, count=3)
 
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
@@ -104,7 +105,7 @@ def index(ctx: Context, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
             full[dim] = position_of(ops, each, place(inner), x.size[dim], True)
         return x.load(ops, tuple(full))
 
-    return ctx.lazy(load, [x, *(each for _, each in given)], cost=2 * len(given), count=3 * len(given))
+    return ctx.lazy(load, [x, *(each for _, each in given)], cost=GATHER_COST * len(given), count=3 * len(given))
 
 
 def broadcast_sizes(sizes: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:

@@ -545,7 +545,9 @@ def clone(ctx: Context, x: Tensor, *, memory_format: Any = None) -> Tensor:
 def copied(ctx: Context, x: Tensor) -> Tensor:
     """`x` with the node's layout, as a new lazy tensor."""
     refuse(x.dtype not in LOOP_DTYPES, f"loops do not compute with {x.dtype}")
-    return ctx.lazy(x.load, [x], cost=0)
+    result = ctx.lazy(x.load, [x], cost=0, keeps_splits=True)
+    result.split = x.split
+    return result
 
 
 @lowers(aten.lift_fresh_copy.default)
@@ -568,7 +570,14 @@ def converted(ctx: Context, x: Tensor) -> Tensor:
     """`x` in the node's dtype."""
     dtype: torch.dtype = ctx.val.dtype
     refuse(x.dtype not in LOOP_DTYPES, f"loops do not compute with {x.dtype}")
-    return ctx.lazy(lambda ops, index: ops.to_dtype(x.load(ops, index), dtype), [x], cost=0 if x.dtype is dtype else 1)
+    result = ctx.lazy(
+        lambda ops, index: ops.to_dtype(x.load(ops, index), dtype),
+        [x],
+        cost=0 if x.dtype is dtype else 1,
+        keeps_splits=True,
+    )
+    result.split = x.split
+    return result
 
 
 @lowers(aten.copy.default)

@@ -11,7 +11,6 @@ from argand.graph.expr import ZERO, Expr
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import broadcaster, number_in
 from argand.lower.ir import TensorRef, Value
-from argand.lower.layout import stride_order
 from argand.lower.lowerings.views import slice_start, unsqueeze, wrap
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
@@ -67,6 +66,9 @@ def joined(ctx: Context, parts: Sequence[Tensor], dim: int) -> Tensor:
         for x, start in zip(parts, starts):
             position = index[dim] - start
             place = (*index[:dim], position, *index[dim + 1 :])
+            if ops.simplifier.between(position, x.size[dim]):
+                ops.folded = True
+                return ops.to_dtype(x.load(ops, place), dtype)
             mask = _below(ops, position, x.size[dim])
             if start != 0:
                 mask = ops.logical_and(_at_least(ops, index[dim], start), mask)
@@ -91,9 +93,9 @@ def joined(ctx: Context, parts: Sequence[Tensor], dim: int) -> Tensor:
 
     result = ctx.lazy(load, parts, cost=3 * len(parts), count=5 * len(parts))
     result.realiser = realise
-    inner = stride_order(result.size, result.stride, ctx.hints)[-1]
-    if len(parts) > INLINE_PARTS or dim == inner:
-        ctx.realise(result)  # a test of every element along the fastest dimension would cost more than the copy
+    result.split = (dim, tuple(starts[1:]))
+    if len(parts) > INLINE_PARTS:
+        ctx.realise(result)
     return result
 
 

@@ -72,6 +72,7 @@ def permuted(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
         lambda ops, position: tuple([position[place] for place in places]),
         lambda ref: permute_ref(ref, dims),
         stride=stride,
+        places=places,
     )
 
 
@@ -103,7 +104,11 @@ def unsqueeze(ctx: Context, x: Tensor, dim: int) -> Tensor:
         step = ref.size[dim] * ref.stride[dim] if dim < len(ref.size) else ONE
         return TensorRef(ref.buffer, size, (*ref.stride[:dim], step, *ref.stride[dim:]), ref.offset, ref.dtype)
 
-    return ctx.view(x, size, lambda ops, position: position[:dim] + position[dim + 1 :], to_ref, stride=like)
+    def index(ops: Recorder, position: Index) -> Index:
+        return position[:dim] + position[dim + 1 :]
+
+    places = [*range(dim), *range(dim + 1, len(size))]
+    return ctx.view(x, size, index, to_ref, stride=like, places=places)
 
 
 @lowers(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, view=True)
@@ -156,7 +161,7 @@ def expanded(ctx: Context, x: Tensor, size: tuple[Expr, ...]) -> Tensor:
     def index(ops: Recorder, position: Index) -> Index:
         return tuple([ZERO if dim in grown else position[dim] for dim in range(lead, len(size))])
 
-    return ctx.view(x, size, index, to_ref)
+    return ctx.view(x, size, index, to_ref, places=range(lead, len(size)))
 
 
 def sliced(ctx: Context, x: Tensor, dim: int, start: Expr, length: Expr, step: Expr) -> Tensor:

@@ -35,6 +35,21 @@ template <class M> INLINE M splat_mask(bool x) { return splat<M>(-(elem<M>)x); }
 template <class To, class V> INLINE To bits(V x) { return __builtin_bit_cast(To, x); }
 template <class To, class V> INLINE To convert(V x) {
   if constexpr (same<To, V>::value) return x;
+  else if constexpr (same<V, bool>::value && traits<To>::vector) return splat_mask<To>(x);  // one condition for all lanes
+#if defined(__AVX512DQ__)  // one instruction each, where the compiler (GCC 12) finds several
+  else if constexpr (sizeof(V) == 32 && sizeof(To) == 64 && same<elem<V>, u16>::value)
+    return (To)__builtin_ia32_pmovzxwd512_mask((vec<i16, 16>)x, vec<i32, 16>{}, (u16)-1);
+  else if constexpr (sizeof(V) == 64 && sizeof(To) == 32 && sizeof(elem<V>) == 4 && !is_float<V> && !is_float<To>)
+    return (To)__builtin_ia32_pmovdw512_mask((vec<i32, 16>)x, vec<i16, 16>{}, (u16)-1);
+  else if constexpr (sizeof(V) == 64 && sizeof(To) == 32 && sizeof(elem<V>) == 8 && !is_float<V> && !is_float<To>)
+    return (To)__builtin_ia32_pmovqd512_mask((vec<i64, 8>)x, vec<i32, 8>{}, (u8)-1);
+  else if constexpr (sizeof(V) == 32 && sizeof(To) == 64 && same<elem<V>, i32>::value && same<elem<To>, i64>::value)
+    return __builtin_ia32_pmovsxdq512_mask(x, To{}, (u8)-1);
+  else if constexpr (sizeof(V) == 32 && sizeof(To) == 64 && same<elem<V>, f32>::value && same<elem<To>, f64>::value)
+    return __builtin_ia32_cvtps2pd512_mask(x, To{}, (u8)-1, 4);
+  else if constexpr (sizeof(V) == 32 && sizeof(To) == 64 && same<elem<V>, f32>::value && same<elem<To>, i64>::value)
+    return __builtin_ia32_cvttps2qq512_mask(x, To{}, (u8)-1, 4);
+#endif
   else if constexpr (traits<V>::vector) return __builtin_convertvector(x, To);
   else return (To)x;
 }
@@ -149,8 +164,33 @@ template <class V, class M, class F> INLINE V gather_masked(M m, F at) {
   for (int l = 0; l < traits<V>::lanes; ++l) if (m[l]) v[l] = at(l);
   return v;
 }
-//@ for_lanes
-template <class F> INLINE void for_lanes(i64 n, F f) { for (int l = 0; l < n; ++l) f(l); }
+//@ transpose
+template <int... I> struct sequence {};
+#if defined(__clang__)
+template <class T, T... I> using sequence_of = sequence<I...>;
+template <int N> using numbers = __make_integer_seq<sequence_of, int, N>;
+#else
+template <int N> using numbers = sequence<__integer_pack(N)...>;
+#endif
+// HIGH 0: a0 b0 a1 b1 ... of the first halves; HIGH 1: of the second halves.
+template <int HIGH, class V, int... I> INLINE V zip(V a, V b, sequence<I...>) {
+  constexpr int n = traits<V>::lanes;
+  return __builtin_shufflevector(a, b, (HIGH * n / 2 + I / 2 + (I & 1) * n)...);
+}
+// Rows of a square become its columns: zipping row i with row i + N/2 moves one bit of the row number into the lane number.
+template <class V, int N> INLINE void transpose(V (&rows)[N]) {
+  V other[N];
+#pragma GCC unroll 8
+  for (int step = 1; step < N; step *= 2) {
+#pragma GCC unroll 64
+    for (int i = 0; i < N / 2; ++i) {
+      other[2 * i] = zip<0>(rows[i], rows[i + N / 2], numbers<N>());
+      other[2 * i + 1] = zip<1>(rows[i], rows[i + N / 2], numbers<N>());
+    }
+#pragma GCC unroll 64
+    for (int i = 0; i < N; ++i) rows[i] = other[i];
+  }
+}
 //@ tail_mask
 template <class M> INLINE M tail_mask(i64 n) { return iota<M>(0, 1) < splat<M>((elem<M>)n); }
 //@ iota
@@ -178,10 +218,19 @@ template <class V, class F> INLINE elem<V> fold(V v, F op) {
     return x[0];
   } else {
     typedef vec<elem<V>, n / 2> half;
-    half a, b;
-    __builtin_memcpy(&a, &v, sizeof a);
-    __builtin_memcpy(&b, (const char*)&v + sizeof a, sizeof a);
-    return fold(op(a, b), op);
+#if defined(__AVX512F__)
+    if constexpr (sizeof(V) == 64) {
+      const auto a = __builtin_ia32_extracti64x4_mask((vec<i64, 8>)v, 0, vec<i64, 4>{}, (u8)-1);
+      const auto b = __builtin_ia32_extracti64x4_mask((vec<i64, 8>)v, 1, vec<i64, 4>{}, (u8)-1);
+      return fold(op((half)a, (half)b), op);
+    } else
+#endif
+    {
+      half a, b;
+      __builtin_memcpy(&a, &v, sizeof a);
+      __builtin_memcpy(&b, (const char*)&v + sizeof a, sizeof a);
+      return fold(op(a, b), op);
+    }
   }
 }
 //@ fold_sum

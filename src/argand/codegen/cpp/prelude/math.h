@@ -191,12 +191,11 @@ template <class V> INLINE V exp_parts(V x, V& n) {
     n = fma(x, splat<V>(0x1.715476p+0f), shift) - shift;
     V r = fma(n, splat<V>(-0x1.62e4p-1f), x);
     r = fma(n, splat<V>(-0x1.7f7d1cp-20f), r);
-    V p = splat<V>(1.979024641e-4f);
-    p = fma(p, r, splat<V>(1.394475851e-3f));
-    p = fma(p, r, splat<V>(8.333497670e-3f));
-    p = fma(p, r, splat<V>(4.166629364e-2f));
-    p = fma(p, r, splat<V>(1.666666586e-1f));
-    p = fma(p, r, splat<V>(5.000000068e-1f));
+    V p = splat<V>(1.381446881e-3f);
+    p = fma(p, r, splat<V>(8.368780434e-3f));
+    p = fma(p, r, splat<V>(4.166839417e-2f));
+    p = fma(p, r, splat<V>(1.666652011e-1f));
+    p = fma(p, r, splat<V>(4.999999341e-1f));
     return fma(p, r * r, r);
   } else {
     const V shift = splat<V>(0x1.8p52);
@@ -217,6 +216,36 @@ template <class V> INLINE V exp_parts(V x, V& n) {
     return fma(p, r * r, r);
   }
 }
+//@ exp2_parts
+// 2^t = 2^n (1 + q), |q| < 0.42; cheaper than `exp_parts`. |t| is below 2^22.
+template <class V> INLINE V exp2_parts(V t, V& n) {
+  const V shift = splat<V>(sizeof(elem<V>) == 4 ? 0x1.8p23f : 0x1.8p52);
+  n = (t + shift) - shift;
+  const V r = t - n;
+  if constexpr (same<elem<V>, f32>::value) {
+    V p = splat<V>(1.540351134e-4f);
+    p = fma(p, r, splat<V>(1.339073571e-3f));
+    p = fma(p, r, splat<V>(9.618237503e-3f));
+    p = fma(p, r, splat<V>(5.550357433e-2f));
+    p = fma(p, r, splat<V>(2.402264979e-1f));
+    p = fma(p, r, splat<V>(6.931471879e-1f));
+    return p * r;
+  } else {
+    V p = splat<V>(2.567840469341743319e-11);
+    p = fma(p, r, splat<V>(4.455804873395507334e-10));
+    p = fma(p, r, splat<V>(7.054932288724030987e-9));
+    p = fma(p, r, splat<V>(1.017805716916592248e-7));
+    p = fma(p, r, splat<V>(1.321548672131411050e-6));
+    p = fma(p, r, splat<V>(1.525273384137873143e-5));
+    p = fma(p, r, splat<V>(1.540353039346622041e-4));
+    p = fma(p, r, splat<V>(1.333355814640662958e-3));
+    p = fma(p, r, splat<V>(9.618129107628436922e-3));
+    p = fma(p, r, splat<V>(5.550410866482162654e-2));
+    p = fma(p, r, splat<V>(2.402265069591007129e-1));
+    p = fma(p, r, splat<V>(6.931471805599453093e-1));
+    return p * r;
+  }
+}
 //@ clamp_keep_nan
 template <class V> INLINE V clamp_keep_nan(V x, elem<V> low, elem<V> high) {
   return raw_max(splat<V>(low), raw_min(splat<V>(high), x));
@@ -230,13 +259,12 @@ template <class V> INLINE V exp(V x) {
   return scale2(splat<V>(1) + q, n);
 }
 //@ exp2
-// At most 1.1 ulp.
+// At most 1.2 ulp.
 template <class V> INLINE V exp2(V x) {
+  V n;
   const V c = sizeof(elem<V>) == 4 ? clamp_keep_nan(x, -151.0f, 129.0f) : clamp_keep_nan(x, -1076.0, 1025.0);
-  const V n = round_mode<0>(c);
-  V zero;
-  const V q = exp_parts((c - n) * splat<V>(0x1.62e42fefa39efp-1), zero);
-  return scale2(splat<V>(1) + q, n + zero);
+  const V q = exp2_parts(c, n);
+  return scale2(splat<V>(1) + q, n);
 }
 //@ expm1
 // At most 2 ulp.
@@ -377,7 +405,8 @@ template <class V> INLINE V tanh(V x) {
   const V small = fma(p, z * a, a);
   V n;
   const V one = splat<V>(1);
-  const V q = exp_parts(clamp_keep_nan(a + a, 0, sizeof(elem<V>) == 4 ? 20 : 40), n);
+  const V t = raw_min(splat<V>(sizeof(elem<V>) == 4 ? 28 : 56), a * splat<V>(2.885390081777926815));  // 2 log2(e)
+  const V q = exp2_parts(t, n);
   const V large = one - splat<V>(2) / (scale2(one + q, n) + one);
   return copysign(where(a < splat<V>((elem<V>)0.625), small, large), x);
 }
@@ -391,32 +420,22 @@ template <class V> INLINE V copysign(V x, V s) {
 // At most 2.5 ulp, as eager's, which has the same formula.
 template <class V> INLINE V sigmoid(V x) { return splat<V>(1) / (splat<V>(1) + exp(-x)); }
 //@ erf
-// float: at most 2 ulp. double: the C library's, per lane.
+// erf(x) = 1 - 2^(-x Q(x)). float: at most 2.5 ulp. double: the C library's, per lane.
 template <class V> INLINE V erf(V x) {
   if constexpr (same<elem<V>, f32>::value) {
-    const V z = x * x, a = abs(x);
-    V p = splat<V>(-9.645500499e-6f);
-    p = fma(p, z, splat<V>(1.125845369e-4f));
-    p = fma(p, z, splat<V>(-8.483056758e-4f));
-    p = fma(p, z, splat<V>(5.220963028e-3f));
-    p = fma(p, z, splat<V>(-2.686540733e-2f));
-    p = fma(p, z, splat<V>(1.128378213e-1f));
-    p = fma(p, z, splat<V>(-3.761263845e-1f));
-    p = fma(p, z, splat<V>(1.283791671e-1f));
-    const V small = fma(p, x, x);
-    const V c = clamp_keep_nan(a, 1.0f, 3.95f);
-    p = splat<V>(-2.168672902e-5f);
-    p = fma(p, c, splat<V>(4.413348747e-4f));
-    p = fma(p, c, splat<V>(-4.204554038e-3f));
-    p = fma(p, c, splat<V>(2.520823449e-2f));
-    p = fma(p, c, splat<V>(-1.084185402e-1f));
-    p = fma(p, c, splat<V>(-6.332199296e-1f));
-    p = fma(p, c, splat<V>(-1.129578405f));
-    p = fma(p, c, splat<V>(1.880358178e-4f));
+    const V a = raw_min(splat<V>(3.93f), abs(x));
+    V p = splat<V>(-1.335392661e-5f);
+    p = fma(p, a, splat<V>(1.697201441e-4f));
+    p = fma(p, a, splat<V>(-9.129895345e-4f));
+    p = fma(p, a, splat<V>(2.405010574e-3f));
+    p = fma(p, a, splat<V>(-2.314011940e-4f));
+    p = fma(p, a, splat<V>(-2.763203092e-2f));
+    p = fma(p, a, splat<V>(1.482770665e-1f));
+    p = fma(p, a, splat<V>(9.184476253e-1f));
+    p = fma(p, a, splat<V>(0.002907035f));  // 2 / (sqrt(pi) log(2)) = 1.625 + 0.0029...: the product with 1.625 is nearly exact
     V n;
-    const V q = exp_parts(p, n);
-    const V large = splat<V>(1) - scale2(splat<V>(1) + q, n);
-    return where(a < splat<V>(1), small, copysign(large, x));
+    const V one = splat<V>(1), q = exp2_parts(fma(p, -a, splat<V>(-1.625f) * a), n), s = scale2(one, n);
+    return copysign(fma(s, q, s - one), x);
   } else return per_lane([](f64 e) { return __builtin_erf(e); }, x);
 }
 //@ erfc
@@ -616,12 +635,27 @@ template <class V> INLINE auto logical_not(V x) { if constexpr (same<V, bool>::v
 // A boolean (or lanes 0 and -1) from any number.
 template <class V> INLINE auto truth(V x) { if constexpr (same<V, bool>::value) return x; else return x != splat<V>(0); }
 //@ logical_and
-template <class A, class B> INLINE auto logical_and(A a, B b) { return truth(a) & convert<decltype(truth(a))>(truth(b)); }
-//@ logical_or
-template <class A, class B> INLINE auto logical_or(A a, B b) { return truth(a) | convert<decltype(truth(a))>(truth(b)); }
-//@ logical_xor
-template <class A, class B> INLINE auto logical_xor(A a, B b) { return truth(a) ^ convert<decltype(truth(a))>(truth(b)); }
-//@ where_bool
-template <class M, class A, class B> INLINE A where_bool(M m, A a, B b) {
-  if constexpr (traits<A>::vector) { const A c = convert<A>(m); return (c & a) | (~c & convert<A>(b)); } else return m ? a : b;
+template <class A, class B> INLINE auto logical_and(A a, B b) {
+  if constexpr (traits<A>::vector) return truth(a) & convert<decltype(truth(a))>(truth(b));
+  else if constexpr (traits<B>::vector) return truth(b) & convert<decltype(truth(b))>(truth(a));
+  else return bool(truth(a) & truth(b));
 }
+//@ logical_or
+template <class A, class B> INLINE auto logical_or(A a, B b) {
+  if constexpr (traits<A>::vector) return truth(a) | convert<decltype(truth(a))>(truth(b));
+  else if constexpr (traits<B>::vector) return truth(b) | convert<decltype(truth(b))>(truth(a));
+  else return bool(truth(a) | truth(b));
+}
+//@ logical_xor
+template <class A, class B> INLINE auto logical_xor(A a, B b) {
+  if constexpr (traits<A>::vector) return truth(a) ^ convert<decltype(truth(a))>(truth(b));
+  else if constexpr (traits<B>::vector) return truth(b) ^ convert<decltype(truth(b))>(truth(a));
+  else return bool(truth(a) ^ truth(b));
+}
+//@ where_bool
+// where() for booleans; the lanes of vectors are those of To.
+template <class To, class M, class A, class B> INLINE To where_bool(M m, A a, B b) {
+  const To c = convert<To>(m);
+  return (c & convert<To>(a)) | (~c & convert<To>(b));
+}
+template <class M> INLINE bool where_bool(M m, bool a, bool b) { return m ? a : b; }

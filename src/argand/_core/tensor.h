@@ -1,0 +1,65 @@
+/* Shared by tensor_meta.c (the exchange API), tensor_guard.c (the "tensor" check) and tensor_layout.c. */
+#ifndef ARGAND_TENSOR_H
+#define ARGAND_TENSOR_H
+
+#include "core.h"
+
+/* Offsets in bytes: impl in the Python object, requires_grad in the autograd part, the others in the implementation object. */
+typedef struct {
+    bool tried, known;
+    int impl, rank, sizes, strides, keys, dtype, device, autograd, requires_grad;
+} TensorLayout;
+
+extern TensorLayout tensor_layout;
+extern unsigned tensor_layout_generation; /* changes when the layout is learnt anew or forgotten */
+
+typedef struct {
+    uint64_t keys;
+    uint16_t dtype;    /* an index of torch's: only good for comparing */
+    uint8_t device[2]; /* type and index, likewise */
+    int ndim;
+    int requires_grad; /* -1: torch must be asked */
+    const int64_t *sizes, *strides;
+} TensorFields;
+
+PyObject *tensor_guard_args(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+int tensor_layout_learn(void);
+PyObject *tensor_layout_describe(void);
+int tensor_requires_grad(PyObject *obj); /* torch's own answer: 1, 0, -1 with an exception */
+PyObject *tensor_module_call(const char *function, PyObject *args); /* of argand._core.tensor_samples; steals args */
+
+/* The attribute names that are read from tensors, interned. */
+enum { N_DTYPE, N_DEVICE, N_REQUIRES_GRAD, N_SHAPE, N_STRIDE, N_TYPE, N_INDEX, NUM_NAMES };
+extern PyObject *tensor_names[NUM_NAMES];
+extern PyTypeObject *tensor_base; /* the class that the exchange API was published on */
+
+/* Reads the fields of a tensor; false when it has no implementation object. The pointers are good until torch runs again. */
+static inline bool
+tensor_layout_read(PyObject *obj, TensorFields *out)
+{
+    const char *impl, *autograd;
+    uint64_t rank;
+    memcpy(&impl, (const char *)obj + tensor_layout.impl, sizeof(impl));
+    if (UNLIKELY(impl == NULL)) {
+        return false;
+    }
+    memcpy(&out->keys, impl + tensor_layout.keys, sizeof(out->keys));
+    memcpy(&out->dtype, impl + tensor_layout.dtype, sizeof(out->dtype));
+    memcpy(out->device, impl + tensor_layout.device, sizeof(out->device));
+    memcpy(&rank, impl + tensor_layout.rank, sizeof(rank));
+    memcpy(&autograd, impl + tensor_layout.autograd, sizeof(autograd));
+    out->ndim = (int)rank;
+    if (LIKELY(rank <= 5)) {
+        out->sizes = (const int64_t *)(impl + tensor_layout.sizes);
+        out->strides = (const int64_t *)(impl + tensor_layout.strides);
+    }
+    else {
+        memcpy(&out->sizes, impl + tensor_layout.sizes, sizeof(out->sizes));
+        out->strides = out->sizes + rank;
+    }
+    /* Off in a tensor with an autograd part may still mean on: a result of recorded operations has a grad_fn instead. */
+    out->requires_grad = autograd == NULL ? 0 : autograd[tensor_layout.requires_grad] == 1 ? 1 : -1;
+    return true;
+}
+
+#endif

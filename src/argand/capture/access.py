@@ -1,0 +1,384 @@
+"""What the interpreter asks about objects: is it outer, can native code have it, what stands for it.
+
+Base class of `Interpreter`; the questions come from every operator and handler, the answers from the capture state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand.capture.exceptions import InternalFailure, ObservedException
+from argand.capture.kinds import is_a
+from argand.capture.frames import NULL, LazyLocal
+from argand.capture.sources import ConstSource, LocalSource, Source
+from argand.capture.typefacts import ATOMS, CONTAINERS, HEAP_TYPE, TypeFacts, is_heap
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.protocol import State
+
+_COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
+_CAPTURE_FOLDER = os.path.dirname(__file__)
+_ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
+
+
+class TextProxy:
+    """Stands for an object in native formatting: its Python-level text methods are interpreted."""
+
+    def __init__(self, interp: Any, value: Any) -> None:
+        object.__setattr__(self, "_interp", interp)
+        object.__setattr__(self, "_value", value)
+
+    def __str__(self) -> str:
+        return str(self._interp.enter(str, (self._value,), {}))
+
+    def __repr__(self) -> str:
+        return str(self._interp.enter(repr, (self._value,), {}))
+
+    def __format__(self, spec: str) -> str:
+        return str(self._interp.enter(format, (self._value, spec), {}))
+
+    def __getattr__(self, name: str) -> Any:
+        return self._interp.textual(self._interp.enter(getattr, (self._value, name), {}))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._interp.textual(self._interp.enter(_getitem, (self._value, key), {}))
+
+    def __float__(self) -> float:
+        return float(self._interp.enter(float, (self._value,), {}))
+
+    def __int__(self) -> int:
+        return int(self._interp.enter(int, (self._value,), {}))
+
+    def __index__(self) -> int:
+        return int(self._interp.enter(int, (self._value,), {}))
+
+
+def _getitem(value: Any, key: Any) -> Any:
+    return value[key]
+
+
+def raised_here(error: BaseException) -> bool:
+    """Whether the innermost Python frame of an exception is argand's."""
+    traceback = error.__traceback__
+    filename = ""
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        traceback = traceback.tb_next
+    return filename.startswith(_CAPTURE_FOLDER)
+
+
+def torch_calls() -> Any:
+    """The part of the capture state that knows torch; imported late, for the interpreter also runs without torch."""
+    from argand.capture import torch_calls as module
+
+    return module
+
+
+class Access:
+    """Questions about objects. `concrete`: nothing is outer, the interpreter is a plain Python interpreter."""
+
+    containers = CONTAINERS
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.concrete = bool(getattr(state, "concrete", False))
+        self.tensor_types: tuple[type, ...] = tuple(getattr(state, "tensor_types", ()))
+        if not self.concrete and not self.tensor_types:
+            import torch
+
+            self.tensor_types = (torch.Tensor,)
+        self.renew_facts()
+        self.deleted: Any = getattr(state, "deleted", None)
+        if not self.concrete and self.deleted is None:
+            from argand.capture.state import DELETED
+
+            self.deleted = DELETED
+        self.outer: dict[int, Any] = {} if self.concrete else state.outer
+        self.global_values: dict[tuple[int, str], Any] = {}
+        self.builtin_names: set[str] = set()
+        self.module_values: dict[tuple[int, str], Any] = {}
+        self.attr_values: dict[tuple[int, str], Any] = {}
+        self.class_values: dict[tuple[int, str], Any] = {}
+        self.opened_dicts: set[int] = set()
+        self.outer_cells: dict[int, tuple[Any, Source]] = {}
+        self.local_cells: dict[int, Any] = {}
+        self.cell_values: dict[int, Any] = {}
+        self.local_functions: dict[int, Any] = {}
+        self.local_classes: dict[int, type] = {}
+        self.lru_caches: dict[int, tuple[Any, dict[Any, Any]]] = {}
+        self._noted_classes: set[int] = set()
+
+    def renew_facts(self) -> None:
+        """(Re)build what is known of types."""
+        found = getattr(self, "types", None)
+        if found is None:
+            self.types = found = TypeFacts()
+        self.fast: set[type] = set(ATOMS)
+        if not self.concrete:
+            import torch
+
+            self.fast.update((torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size))
+        for cls in self.tensor_types:
+            found.python[id(cls)] = frozenset()
+            self.fast.add(cls)
+        if self.tensor_types and not self.concrete:
+            import torch
+
+            found.python[id(torch.nn.Parameter)] = frozenset()
+            self.fast.add(torch.nn.Parameter)
+
+    # ---- tensors -----------------------------------------------------------------------------------------------------------------
+
+    def is_tensor(self, obj: Any) -> bool:
+        """Whether an object is a tensor (in a capture: a stand-in)."""
+        return is_a(obj, self.tensor_types)
+
+    def tensor_attr(self, obj: Any, name: str) -> Any:
+        """Attribute of a tensor: the trace mode answers."""
+        try:
+            return getattr(obj, name)
+        except AttributeError:
+            return NULL
+        except Exception as e:
+            error = e
+        raise self.observe(error)
+
+    def tensor_setattr(self, obj: Any, name: str, value: Any) -> None:
+        """Attribute of a tensor set: the trace mode sees properties, Python attributes are kept on the stand-in."""
+        self.native(setattr, obj, name, value)
+
+    def observe(self, exc: BaseException) -> ObservedException:
+        raise NotImplementedError
+
+    def native(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    # ---- outer objects -------------------------------------------------------------------------------------------------------------
+
+    def is_outer(self, obj: Any) -> bool:
+        """Whether an object existed before the frame."""
+        return id(obj) in self.outer
+
+    def source(self, obj: Any) -> Source:
+        """Source of an outer object."""
+        return self.state.source_of(obj) or ConstSource(obj)
+
+    def shadow(self, obj: Any) -> Any:
+        """What stands for a container (itself if it is local)."""
+        return self.state.shadow(obj) if id(obj) in self.outer else obj
+
+    def plain(self, obj: Any) -> Any:
+        """The object as native code may have it: outer containers in it, at any depth, replaced by their shadows."""
+        if self.concrete or type(obj) in self.fast:
+            return obj
+        return self.state.deep_resolve(obj)
+
+    def plain_shallow(self, obj: Any) -> Any:
+        """A tuple, list or dict whose items may be taken natively."""
+        return self.shadow(obj)
+
+    def origin(self, obj: Any) -> Any:
+        """The object that a shadow stands for."""
+        if self.concrete:
+            return obj
+        entry = self.state.shadow_origin.get(id(obj))
+        return obj if entry is None else entry.original
+
+    def state_has_origin(self, *objs: Any) -> bool:
+        """Whether one of the objects is a shadow."""
+        return not self.concrete and any(id(obj) in self.state.shadow_origin for obj in objs)
+
+    def read_overlay(self, obj: Any, name: str) -> Any:
+        """A pending write: the value, `deleted`, or NULL if there is none."""
+        from argand.capture.state import UNSET
+
+        value = self.state.read_overlay(obj, name)
+        return NULL if value is UNSET else value
+
+    def load_argument(self, lazy: LazyLocal) -> Any:
+        """Read an argument of the root frame for the first time."""
+        if self.concrete:
+            return lazy.value
+        return self.state.load_source(LocalSource(lazy.name, lazy.index), lazy.value)
+
+    def suspended(self) -> Any:
+        """Context in which torch functions are not recorded (imports of modules)."""
+        if self.concrete:
+            return contextlib.nullcontext()
+        import torch
+
+        return torch._C.DisableTorchFunction()
+
+    def container_length(self, obj: Any) -> int:
+        """`len` of a container, guarded if it is outer and untouched."""
+        if id(obj) in self.outer and id(obj) not in self.state.shadows:
+            self.state.guard(self.outer[id(obj)], "len", len(obj))
+            return len(obj)
+        found: int = self.native(len, self.shadow(obj))
+        return found
+
+    def outer_has_key(self, container: dict[Any, Any], key: Any) -> bool:
+        """`key in container` for an outer dict."""
+        if id(container) in self.state.shadows or type(key) not in self.fast and not is_a(key, type):
+            return bool(self.native(dict.__contains__, self.shadow(container), key))
+        present = bool(self.native(dict.__contains__, container, key))
+        source = self.outer[id(container)]
+        self.state.guard(source, "has_key" if present else "not_has_key", key)
+        return present
+
+    def outer_item(self, container: Any, key: Any) -> Any:
+        """An item of an outer container: by its own source while the container is untouched."""
+        if id(container) in self.state.shadows:
+            return self.native(_getitem, self.state.shadow(container), key)
+        if is_a(container, dict):
+            if type(key) in self.fast or is_a(key, type):
+                return self.state.item(container, key)
+        elif is_a(container, list | tuple) and type(key) is int:
+            size = self.container_length(container)
+            if -size <= key < size:
+                return self.state.item(container, key % size)
+        return self.native(_getitem, self.state.shadow(container), key)
+
+    # ---- may native code have it? -----------------------------------------------------------------------------------------------------
+
+    def benign(self, obj: Any, depth: int = 0) -> bool:
+        """Whether native code that compares, hashes, orders or formats the object runs no Python code of the program."""
+        cls = type(obj)
+        if cls in self.fast:
+            return True
+        dunders = self.types.python_dunders(cls)
+        if dunders and (not issubclass(cls, type) or dunders & _COMPARISONS):
+            return False
+        if not is_a(obj, CONTAINERS):
+            return True
+        if depth > 20:
+            return True
+        items = itertools.chain.from_iterable(obj.items()) if is_a(obj, dict) else obj
+        return all(self.benign(item, depth + 1) for item in items)
+
+    def is_constant(self, obj: Any, depth: int = 0) -> bool:
+        """An atom, or a container of atoms."""
+        cls = type(obj)
+        if cls in self.fast:
+            return not self.is_tensor(obj)
+        if is_a(obj, type | types.FunctionType | types.ModuleType):
+            return True
+        if cls not in (list, tuple, dict, set, frozenset) or depth > 20:
+            return False
+        if id(obj) in self.outer:
+            obj = self.state.shadow(obj)
+        items = itertools.chain.from_iterable(obj.items()) if is_a(obj, dict) else obj
+        return all(self.is_constant(item, depth + 1) for item in items)
+
+    def textual(self, obj: Any, depth: int = 0) -> Any:
+        """The object for native formatting: parts with Python-level text methods replaced by proxies."""
+        obj = self.plain(obj) if depth == 0 else obj
+        cls = type(obj)
+        if cls in self.fast:
+            return obj
+        if self.types.python_dunders(cls) & {"__str__", "__repr__", "__format__", "__index__", "__int__", "__float__"}:
+            return TextProxy(self, obj)
+        if depth > 20 or self.benign(obj):
+            return obj
+        if cls is list:
+            return [self.textual(item, depth + 1) for item in obj]
+        if cls is tuple:
+            return tuple(self.textual(item, depth + 1) for item in obj)
+        if cls is dict:
+            return {key: self.textual(value, depth + 1) for key, value in obj.items()}
+        return obj
+
+    def check_known(self, obj: Any) -> None:
+        """End the graph for an outer object of a native class that argand knows nothing of (iterators, files...)."""
+        cls = type(obj)
+        if self.concrete or cls in self.fast or id(obj) not in self.outer or is_a(obj, CONTAINERS):
+            return
+        if not cls.__flags__ & HEAP_TYPE or cls.__module__ in _ITERATOR_MODULES:
+            raise graph_break(
+                kind="iterator from outside" if hasattr(cls, "__next__") else "native object from outside",
+                context=cls.__name__,
+                explanation=f"A {cls.__name__} that existed before the compiled function would be changed or read unseen.",
+                hints=("Pass a list or tuple instead.",),
+            )
+
+    def known_meta(self, meta: type) -> bool:
+        """Metaclasses whose isinstance checks are pure: abc, enum, typing, torch's own."""
+        hook = self.types.lookup(meta, "__instancecheck__")
+        module = str(getattr(hook, "__module__", ""))
+        return module.partition(".")[0] in ("abc", "enum", "typing", "torch", "_py_abc", "typing_extensions")
+
+    # ---- classes and functions ----------------------------------------------------------------------------------------------------------
+
+    def note_class(self, cls: type) -> None:
+        """The program relies on attributes of a class: guard that it is not changed."""
+        if id(cls) in self._noted_classes:
+            return
+        self._noted_classes.add(id(cls))
+        self.types.keep[id(cls)] = cls
+        if not self.concrete and is_heap(cls) and id(cls) not in self.local_classes:
+            guards = self.state.guards
+            guards.add(ConstSource(cls), "type_version", cls, position=self.state.position(), shown=False)
+
+    def note_local_class(self, cls: Any) -> None:
+        """A class made by the program."""
+        self.local_classes[id(cls)] = cls
+        if not self.concrete:
+            self.state.note_local(cls)
+
+    def note_local_function(self, fn: Any) -> None:
+        """A function made by the program."""
+        self.local_functions[id(fn)] = fn
+        if not self.concrete:
+            self.state.note_local(fn)
+
+    def load_class(self, cls: type) -> None:
+        """Make a class known as an outer object, so that writes to it can be replayed."""
+        if id(cls) not in self.outer:
+            self.state.load_source(ConstSource(cls), cls)
+
+    # ---- torch -----------------------------------------------------------------------------------------------------------------------------
+
+    def wants_torch_call(self, fn: Any, module: str) -> bool:
+        """Whether the capture state must be asked before a Python function is inlined."""
+        return bool(torch_calls().wants(fn, module))
+
+    def is_torch_class(self, cls: type) -> bool:
+        """A class of torch's that the capture state may construct."""
+        module = cls.__module__
+        return module == "torch" or module.startswith(("torch.", "numpy")) or torch_calls()._hashable_handler(cls) is not None
+
+    def torch_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A call that may be torch's: its result, or NotImplemented."""
+        try:
+            return self.state.torch_call(fn, tuple(args), kwargs)
+        except Exception as e:
+            error = e
+        raise self.observe_torch(error)
+
+    def observe_torch(self, error: Exception) -> ObservedException:
+        """An exception of torch's is the program's; one of capture's own code is a bug, and must not pass for that."""
+        if is_a(error, AttributeError | KeyError | NameError | AssertionError) and raised_here(error):
+            raise InternalFailure(error) from error
+        return self.observe(error)
+
+    def special_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A call of an object that may be torch's."""
+        try:
+            return torch_calls().special_call(self.state, fn, tuple(args), kwargs)
+        except Exception as e:
+            error = e
+        raise self.observe_torch(error)
+
+    def module_attr(self, obj: Any, name: str, hook: Any) -> Any:
+        """What `nn.Module.__getattr__` would find, without interpreting it; NULL if this is not its affair."""
+        return NULL
+
+    def replay(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Have a call with constant arguments happen at each run (logging, warnings); dropped if they are not constant."""
+        if all(self.is_constant(value) for value in (*args[1:], *kwargs.values())):
+            self.state.extra_effects.append((fn, [self.plain(arg) for arg in args], dict(kwargs)))

@@ -1,0 +1,61 @@
+"""nn.Module: the call protocol without hooks, as one step with the guards that make it right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as registry
+
+from argand.capture.sources import ConstSource, DictItemSource, InstanceDictSource, Source
+from argand.capture.state import UNSET
+from argand.capture.torch_calls import Args, Kwargs, handler
+
+if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
+
+_OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+
+
+def has_no_hooks(state: CaptureState, module: torch.nn.Module) -> bool:
+    """Whether calling `module` is calling its forward; installs the guards for it where the module is outer."""
+    attributes: dict[str, Any] = module.__dict__
+    for name in _OWN_HOOKS:
+        if attributes.get(name, True) or state.read_overlay(module, name) is not UNSET:
+            return False
+        held = state.shadows.get(id(attributes[name]))
+        if held is not None and held.shadow:
+            return False
+    if any(vars(registry)[name] for name in _GLOBAL_HOOKS):
+        return False
+    if attributes.get("_compiled_call_impl") is not None or torch._C._get_tracing_state() is not None:
+        return False
+    source = state.source_of(module)
+    if source is not None:
+        _guard_no_hooks(state, source)
+    return True
+
+
+def _guard_no_hooks(state: CaptureState, source: Source) -> None:
+    base = InstanceDictSource(source)
+    for name in _OWN_HOOKS:
+        state.guard(DictItemSource(base, name), "len", 0, label="NO_HOOKS")
+    own = InstanceDictSource(ConstSource(registry, "torch.nn.modules.module"))
+    for name in _GLOBAL_HOOKS:
+        state.guard(DictItemSource(own, name), "len", 0, label="NO_HOOKS")
+
+
+@handler(torch.nn.Module._wrapped_call_impl, torch.nn.Module._call_impl)
+def _call_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Without hooks: forward. With hooks: torch's own Python code, interpreted."""
+    module = args[0]
+    if not isinstance(module, torch.nn.Module) or not has_no_hooks(state, module):
+        return NotImplemented
+    forward = state.interpreter.getattr(module, "forward")
+    return state.interpreter.call(forward, args[1:], kwargs)

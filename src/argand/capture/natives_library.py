@@ -1,0 +1,544 @@
+"""Handlers of the standard library's C functions and of Python functions that need special treatment."""
+
+from __future__ import annotations
+
+import _abc
+import _thread
+import cmath
+import collections
+import dataclasses
+import enum
+import functools
+import importlib
+import inspect
+import itertools
+import logging
+import math
+import operator
+import os
+import re
+import struct
+import types
+import typing
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from argand.capture import attributes, calls, operators, polyfills
+from argand.capture.exceptions import ObservedException
+from argand.capture.kinds import is_a
+from argand.capture.natives import (
+    BREAK_MODULES,
+    CALLABLE_OBJECTS,
+    CLASS_METHODS,
+    KEEP,
+    METHODS,
+    PURE_MODULES,
+    SAFE_NEW,
+    add_functions,
+    add_methods,
+    constructor,
+    function,
+    method,
+    pure,
+)
+from argand.capture.natives_methods import comparing, keeping, known_iterator, read_only
+from argand.capture.sources import CallSource
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+Args = list[Any]
+Kwargs = dict[str, Any]
+
+PURE_MODULES.update(
+    {"re", "sre_parse", "sre_compile", "json", "json.encoder", "json.decoder", "textwrap", "string", "posixpath", "ntpath",
+     "genericpath", "fnmatch", "keyword", "typing", "difflib", "colorsys", "inspect", "types", "ast", "dis", "base64",
+     "html", "shlex", "unicodedata", "re._compiler", "re._parser", "statistics", "fractions", "decimal", "numbers"}
+)  # fmt: skip
+BREAK_MODULES.update(
+    {
+        "threading": "Threads and locks are not captured.",
+        "multiprocessing": "Processes are not captured.",
+        "subprocess": "Running another program is not captured.",
+        "socket": "Network access is not captured.",
+        "asyncio": "Asynchronous code is not captured.",
+        "tempfile": "File access is not captured.",
+        "shutil": "File access is not captured.",
+        "pathlib": "File access is not captured.",
+        "pickle": "Pickling is not captured.",
+        "random": "Python's random numbers change with each call.",
+        "traceback": "Stack traces show argand's frames instead of the program's.",
+        "unittest": "Test machinery is not captured.",
+        "pdb": "The debugger cannot run in captured code.",
+        "importlib._bootstrap": "Importing is not captured.",
+    }
+)
+
+
+# ---- operator, math --------------------------------------------------------------------------------------------------------------
+
+
+def _binary_functions() -> None:
+    for symbol, op in operators.BINARY.items():
+        _binary_function(op.native, symbol)
+    for compare in operators.COMPARE.values():
+        _compare_function(compare)
+
+
+def _binary_function(native: Any, symbol: str) -> None:
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) != 2 or kwargs:
+            return interp.native(fn, *args, **kwargs)
+        return operators.binary(interp, operators.BINARY[symbol], *args)
+
+    add_functions(handler, native)
+
+
+def _compare_function(compare: operators.CompareOp) -> None:
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) != 2 or kwargs:
+            return interp.native(fn, *args, **kwargs)
+        return operators.compare(interp, compare, *args)
+
+    add_functions(handler, compare.native)
+
+
+_binary_functions()
+
+
+def _via(count: int, run: Any, *fns: Any) -> None:
+    """Functions of a fixed number of arguments that are an operator of the interpreter."""
+
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) != count or kwargs:
+            return interp.native(fn, *args, **kwargs)
+        return run(interp, *args)
+
+    add_functions(handler, *fns)
+
+
+_via(2, operators.getitem, operator.getitem)
+_via(3, operators.setitem, operator.setitem)
+_via(2, operators.delitem, operator.delitem)
+_via(2, operators.contains, operator.contains)
+_via(2, operators.identical, operator.is_)
+_via(2, lambda interp, a, b: not operators.identical(interp, a, b), operator.is_not)
+_via(1, operators.truth, operator.truth)
+_via(1, lambda interp, a: not operators.truth(interp, a), operator.not_)
+_via(1, operators.to_index, operator.index)
+_via(1, lambda interp, a: operators.unary(interp, operators.NEGATIVE, a), operator.neg)
+_via(1, lambda interp, a: operators.unary(interp, operators.POSITIVE, a), operator.pos)
+_via(1, lambda interp, a: operators.unary(interp, operators.INVERT, a), operator.invert, operator.inv)
+_via(1, lambda interp, a: calls.call(interp, abs, [a]), operator.abs)
+_via(2, lambda interp, a, b: operators.binary(interp, operators.BINARY["+"], a, b), operator.concat)
+_via(2, lambda interp, a, b: operators.binary(interp, operators.BINARY["+="], a, b), operator.iconcat)
+add_functions(pure, operator.countOf, operator.indexOf, operator.length_hint)
+add_functions(constructor, operator.itemgetter, operator.attrgetter, operator.methodcaller)
+
+
+def _itemgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    keys = fn.__reduce__()[1]
+    values = tuple(operators.getitem(interp, args[0], key) for key in keys)
+    return values[0] if len(keys) == 1 else values
+
+
+def _attrgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    values = []
+    for path in fn.__reduce__()[1]:
+        value = args[0]
+        for name in path.split("."):
+            value = attributes.load_attr(interp, value, name)
+        values.append(value)
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _methodcaller(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    made, rest = fn.__reduce__()
+    if made is operator.methodcaller:
+        name, *positional = rest
+        named: dict[str, Any] = {}
+    else:
+        name, positional, named = made.args[0], list(rest), made.keywords
+    return calls.call(interp, attributes.load_attr(interp, args[0], name), positional, named)
+
+
+def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`list[int](...)`."""
+    made = calls.call(interp, fn.__origin__, args, kwargs)
+    try:
+        attributes.store_attr(interp, made, "__orig_class__", fn)
+    except ObservedException as observed:
+        if not is_a(observed.value, AttributeError | TypeError):
+            raise
+    return made
+
+
+CALLABLE_OBJECTS[types.GenericAlias] = _generic_alias
+CALLABLE_OBJECTS[operator.itemgetter] = _itemgetter
+CALLABLE_OBJECTS[operator.attrgetter] = _attrgetter
+CALLABLE_OBJECTS[operator.methodcaller] = _methodcaller
+
+_OWN = {math.floor, math.ceil, math.trunc}
+for _module in (math, cmath, struct):
+    add_functions(pure, *[f for f in vars(_module).values() if is_a(f, types.BuiltinFunctionType) and f not in _OWN])
+
+
+@function(math.prod)
+def _prod(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or not set(kwargs) <= {"start"}:
+        return interp.native(fn, *args, **kwargs)
+    items = operators.to_list(interp, args[0])
+    if all(type(item) in interp.fast and not interp.is_tensor(item) for item in items):
+        return interp.native(fn, items, **kwargs)
+    return interp.polyfill(polyfills.reduce_items, operator.mul, items, kwargs.get("start", 1), True)  # type: ignore[arg-type]
+
+
+@function(math.fsum, math.dist, math.hypot, math.gcd, math.lcm)
+def _of_iterables(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if fn in (math.fsum, math.dist):
+        args = [operators.to_list(interp, arg) for arg in args]
+    return pure(interp, fn, args, kwargs)
+
+
+# ---- itertools -------------------------------------------------------------------------------------------------------------------------
+
+
+def _itertool(cls: Any, callables: int = 0, plain_after: int | None = None) -> None:
+    """(callables..., iterables..., plain values...)."""
+
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        ready: list[Any] = []
+        for i, arg in enumerate(args):
+            if i < callables:
+                ready.append(interp.trampoline(bool if arg is None else arg))
+            elif plain_after is not None and i >= plain_after:
+                ready.append(interp.plain(arg))
+            elif operators.is_iterable(interp, arg):
+                ready.append(operators.native_iterable(interp, arg))
+            else:
+                ready.append(arg)
+        return interp.native(fn, *ready, **kwargs)
+
+    add_functions(handler, cls)
+
+
+for _cls in (itertools.chain, itertools.compress, itertools.zip_longest, itertools.pairwise, itertools.product):
+    _itertool(_cls)
+for _cls in (itertools.cycle, itertools.islice, itertools.permutations, itertools.combinations,
+             itertools.combinations_with_replacement, itertools.tee):  # fmt: skip
+    _itertool(_cls, 0, 1)
+for _cls in (itertools.filterfalse, itertools.dropwhile, itertools.takewhile, itertools.starmap):
+    _itertool(_cls, 1)
+add_functions(constructor, itertools.repeat)
+add_functions(pure, itertools.count)
+if hasattr(itertools, "batched"):
+    _itertool(itertools.batched, 0, 1)
+
+
+@function(itertools.accumulate)
+def _accumulate(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    kwargs = dict(kwargs)
+    func = args[1] if len(args) > 1 else kwargs.pop("func", None)
+    step = interp.trampoline(operator.add if func is None else func)
+    iterable = args[0] if args else kwargs.pop("iterable")
+    return interp.native(fn, operators.native_iterable(interp, iterable), step, **kwargs)
+
+
+@function(itertools.groupby)
+def _groupby(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    key = args[1] if len(args) > 1 else kwargs.get("key")
+    iterable = args[0] if args else kwargs["iterable"]
+    return interp.native(
+        fn, operators.native_iterable(interp, iterable), None if key is None else interp.trampoline(key)
+    )
+
+
+def _chain_from_iterable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    parts = (operators.native_iterable(interp, part) for part in operators.to_list(interp, args[0]))
+    return itertools.chain(*parts)
+
+
+KEEP.append(itertools.chain)
+CLASS_METHODS[id(itertools.chain), "from_iterable"] = _chain_from_iterable
+for _iterator in (itertools.chain(), itertools.count(), itertools.cycle(()), itertools.repeat(0, 0), itertools.compress((), ()),
+                  itertools.zip_longest(), itertools.pairwise(()), itertools.product(), itertools.islice((), 0),
+                  itertools.permutations(()), itertools.combinations((), 0), itertools.filterfalse(None, ()),
+                  itertools.combinations_with_replacement((), 0), itertools.dropwhile(len, ()), itertools.takewhile(len, ()),
+                  itertools.starmap(len, ()), itertools.accumulate(()), itertools.groupby(()), itertools.tee(())[0]):  # fmt: skip
+    known_iterator(type(_iterator))
+_groups = [group for _, group in itertools.groupby([1])]
+known_iterator(type(_groups[0]))
+
+
+# ---- functools ------------------------------------------------------------------------------------------------------------------------------
+
+
+@function(functools.reduce)
+def _reduce(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not 2 <= len(args) <= 3 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    initial = args[2] if len(args) == 3 else None
+    return interp.polyfill(polyfills.reduce_items, args[0], args[1], initial, len(args) == 3)  # type: ignore[arg-type]
+
+
+@function(functools.partial)
+def _partial(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *args, **kwargs)
+
+
+SAFE_NEW.add(functools.partial)
+
+
+@function(functools.cmp_to_key)
+def _cmp_to_key(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    key = interp.native(fn, *[interp.trampoline(arg) for arg in args], **kwargs)
+    CALLABLE_KEYS.add(type(key))
+    return key
+
+
+CALLABLE_KEYS: set[type] = set()
+_key_type = type(functools.cmp_to_key(len))  # type: ignore[arg-type]
+_comparison_key_type = type(functools.cmp_to_key(len)(0))  # type: ignore[arg-type]
+CALLABLE_OBJECTS[_key_type] = constructor
+add_methods(_comparison_key_type, comparing, "__lt__ __le__ __eq__ __ne__ __gt__ __ge__")
+
+_lru_wrapper = type(functools.lru_cache(maxsize=None)(len))
+
+
+@function(_lru_wrapper)
+def _make_lru(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *args, **kwargs)
+
+
+def _cache_clear(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if id(owner.__wrapped__) not in interp.local_functions:
+        raise graph_break(
+            kind="lru_cache statistics",
+            context=name,
+            explanation="The state of a functools.lru_cache is not captured.",
+            hints=("Call cache_info() and cache_clear() outside of the compiled function.",),
+        )
+    if name == "cache_clear":
+        interp.lru_caches.pop(id(owner), None)
+        return None
+    size = len(interp.lru_caches.get(id(owner), (None, {}))[1])
+    return interp.native(lambda: functools._CacheInfo(0, size, 128, size))
+
+
+add_methods(_lru_wrapper, _cache_clear, "cache_clear cache_info")
+add_methods(_lru_wrapper, read_only, "__get__")
+
+
+# ---- copies, collections, enum, abc ---------------------------------------------------------------------------------------------------------
+
+@function(collections._count_elements)  # type: ignore[attr-defined]
+def _count_elements(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    mapping = interp.shadow(args[0])
+    items = operators.to_list(interp, args[1])
+    for item in items:
+        operators.check_hash(interp, item)
+    return interp.native(fn, mapping, items)
+
+
+def _known_constructor(cls: Any) -> None:
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        ready = [operators.native_iterable(interp, arg) if i == 0 else arg for i, arg in enumerate(args)]
+        return interp.native(fn, *ready, **kwargs)
+
+    add_functions(handler, cls)
+
+
+_known_constructor(collections.deque)
+
+
+@function(collections.OrderedDict)
+def _ordered_dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) > 1:
+        return interp.native(fn, *args, **kwargs)
+    made: Any = collections.OrderedDict()
+    calls.call(interp, made.update, args, kwargs)
+    return made
+
+
+@function(collections.defaultdict)
+def _defaultdict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    made = interp.native(fn, *args[:1])
+    if len(args) > 2:
+        return interp.native(fn, *args, **kwargs)
+    calls.call(interp, made.update, args[1:], kwargs)
+    return made
+
+
+@function(collections.namedtuple, dataclasses.make_dataclass, dataclasses._process_class)  # type: ignore[attr-defined]
+def _class_factory(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    args = [interp.plain(arg) for arg in args]
+    if fn is dataclasses._process_class and id(args[0]) not in interp.local_classes and not interp.concrete:  # type: ignore[attr-defined]
+        return NotImplemented
+    if fn is collections.namedtuple:
+        kwargs = {"module": interp.frames[-1].globals.get("__name__"), **kwargs}
+    made = interp.native(fn, *args, **kwargs)
+    interp.types.forget()
+    interp.renew_facts()
+    interp.note_local_class(made)
+    return made
+
+
+add_functions(pure, _abc._abc_init, _abc._abc_register, _abc._abc_instancecheck, _abc._abc_subclasscheck, _abc.get_cache_token)
+
+
+@function(enum.EnumMeta.__call__)
+def _enum_call(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) > 2 and is_a(args[0], type):
+        made = interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+        if is_a(made, type):
+            interp.note_local_class(made)
+        return made
+    return NotImplemented
+
+
+@function(enum.EnumMeta.__new__, enum.EnumMeta.__prepare__.__func__)  # type: ignore[attr-defined]
+def _enum_new(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    made = interp.native(fn, *args, **kwargs)
+    if is_a(made, type):
+        interp.note_local_class(made)
+    return made
+
+
+add_functions(pure, enum.auto, _thread.get_ident, os.fspath, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)
+
+
+# ---- locks (of local objects: cached_property and the like) ---------------------------------------------------------------------------
+
+
+def _lock(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if interp.is_outer(owner):
+        raise graph_break(
+            kind="lock",
+            context=name,
+            explanation="A lock that existed before the compiled function would be taken.",
+            hints=("Take the lock outside of the compiled function.",),
+        )
+    return interp.native(getattr(cls, name), owner, *args, **kwargs)
+
+
+for _kind in (_thread.RLock, _thread.LockType):
+    SAFE_NEW.add(_kind)
+    add_methods(_kind, _lock, "acquire release locked __enter__ __exit__")
+add_functions(constructor, _thread.RLock, _thread.allocate_lock)
+
+
+# ---- regular expressions ----------------------------------------------------------------------------------------------------------------------
+
+_pattern_methods = "match fullmatch search findall split finditer __eq__ __hash__ __repr__ __copy__ __deepcopy__"
+add_methods(re.Pattern, read_only, _pattern_methods)
+add_methods(re.Match, read_only, "group groups groupdict start end span expand __getitem__ __repr__ __copy__ __deepcopy__")
+known_iterator(type(re.finditer("a", "b")))
+
+
+@method(re.Pattern, "sub", "subn")
+def _sub(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args and callable(args[0]):
+        args = [interp.trampoline(args[0]), *args[1:]]
+    if callable(kwargs.get("repl")):
+        kwargs = {**kwargs, "repl": interp.trampoline(kwargs["repl"])}
+    return interp.native(getattr(cls, name), owner, *args, **kwargs)
+
+
+@function(re.sub, re.subn)
+def _re_sub(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    args = [interp.trampoline(arg) if i == 1 and callable(arg) else arg for i, arg in enumerate(args)]
+    kwargs = {key: interp.trampoline(value) if key == "repl" and callable(value) else value for key, value in kwargs.items()}
+    return interp.native(fn, *args, **kwargs)
+
+
+# ---- weak references -----------------------------------------------------------------------------------------------------------------------------
+
+
+def dereference(ref: Any) -> Any:
+    """What a weak reference refers to (a step of a source)."""
+    return ref()
+
+
+@function(weakref.ref)
+def _ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 2 and args[1] is not None:
+        args = [args[0], interp.trampoline(args[1])]
+    return interp.native(fn, *args, **kwargs)
+
+
+SAFE_NEW.add(weakref.ref)
+
+
+def _call_ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    found = interp.native(fn, *args, **kwargs)
+    if interp.is_outer(fn):
+        return interp.state.load_source(CallSource(interp.source(fn), dereference), found)
+    return found
+
+
+CALLABLE_OBJECTS[weakref.ref] = _call_ref
+add_methods(weakref.ref, comparing, "__eq__ __ne__ __hash__")
+METHODS[id(weakref.ref), "__init__"] = lambda interp, cls, name, owner, args, kwargs: None
+
+
+# ---- what is harmless, what is ignored, what must be shown at each call ---------------------------------------------------------------------------
+
+add_functions(
+    pure, typing.cast, typing.get_origin, typing.get_args, typing.get_type_hints, inspect.isclass, inspect.isfunction,
+    inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine, inspect.isgeneratorfunction, inspect.signature,
+    inspect.getfullargspec, inspect.isabstract, inspect.unwrap, inspect.iscoroutinefunction,
+)  # fmt: skip
+@function(typing.cast)
+def _cast(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return args[1] if len(args) == 2 else interp.native(fn, *args, **kwargs)
+
+
+@function(importlib.import_module)
+def _import_module(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    from argand.capture import names
+
+    with interp.suspended():
+        module = interp.native(fn, *args, **kwargs)
+    return names.load_module(interp, module)
+
+
+@function(warnings.warn, warnings.warn_explicit)
+def _warn(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if interp.concrete:
+        return interp.native(fn, *args, **kwargs)
+    interp.replay(fn, args, kwargs)
+    return None
+
+
+def _log(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Logging happens at each call if its level is enabled when the function is compiled."""
+    logger = args[0]
+    name = fn.__name__
+    level = {"warn": logging.WARNING, "exception": logging.ERROR, "fatal": logging.CRITICAL}.get(name)
+    if level is None:
+        level = args[1] if name == "log" and len(args) > 1 else logging.getLevelName(name.upper())
+    if is_a(logger, logging.Logger) and is_a(level, int) and logger.isEnabledFor(level):
+        interp.replay(fn, args, kwargs)
+    return None
+
+
+add_functions(
+    _log, logging.Logger.debug, logging.Logger.info, logging.Logger.warning, logging.Logger.warn, logging.Logger.error,
+    logging.Logger.exception, logging.Logger.critical, logging.Logger.log,
+)  # fmt: skip
+
+
+@function(logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.getLogger)
+def _logger_question(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *args, **kwargs)
+
+
+add_methods(types.SimpleNamespace, keeping, "__init__")

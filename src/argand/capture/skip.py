@@ -1,0 +1,70 @@
+"""Which code objects are never captured; decided once per code object."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+import types
+
+import torch
+
+from argand.bytecode.decode import ambiguous_names
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_TORCH_CAPTURED = (
+    os.path.join(_TORCH, "nn", "modules") + os.sep,
+    os.path.join(_TORCH, "nn", "functional.py"),
+    os.path.join(_TORCH, "nn", "utils") + os.sep,
+)
+_TORCH_NEVER = (os.path.join(_TORCH, "nn", "modules", "module.py"), os.path.join(_TORCH, "nn", "modules", "lazy.py"))
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_TESTS = os.path.join(_STDLIB, "test") + os.sep
+_SITE = (os.path.join(_STDLIB, "site-packages"), os.path.join(_STDLIB, "dist-packages"))
+_NEVER_PACKAGES = ("_pytest", "pytest", "pluggy", "hypothesis", "coverage", "xdist", "execnet", "rich", "tqdm", "typer")
+_GENERATOR = 0x20 | 0x80 | 0x100 | 0x200
+
+
+@functools.lru_cache(maxsize=65536)
+def skipped_file(filename: str) -> bool:
+    """Whether no function of this file is captured (as a frame of its own; inlining is another matter)."""
+    if filename.startswith(("<frozen", "<eval_with_key>", "<torch_package>")):
+        return True
+    if filename.startswith(_HERE):
+        return True
+    if filename.startswith(_TORCH):
+        return filename in _TORCH_NEVER or not filename.startswith(_TORCH_CAPTURED)
+    if filename.startswith(_STDLIB):
+        return not filename.startswith((*_SITE, _TESTS)) or _in_never_package(filename)
+    return _in_never_package(filename)
+
+
+def _in_never_package(filename: str) -> bool:
+    parts = filename.split(os.sep)
+    for i, part in enumerate(parts[:-1]):
+        if part in ("site-packages", "dist-packages"):
+            return parts[i + 1].removesuffix(".py") in _NEVER_PACKAGES
+    return False
+
+
+def why_never(code: types.CodeType) -> str | None:
+    """Why this code object cannot be captured whatever its arguments; None if it can."""
+    if code.co_flags & _GENERATOR:
+        return "it is a generator or coroutine"
+    if skipped_file(code.co_filename):
+        return "it belongs to Python, torch or argand itself"
+    if code.co_filename.startswith(_TORCH) and code.co_name in ("__init__", "reset_parameters", "extra_repr", "__repr__"):
+        return "it sets up a module of torch's"
+    if code.co_name in ("<module>", "<genexpr>") and not code.co_flags & 1:
+        return "it is a module body"
+    if not code.co_flags & 1:  # CO_OPTIMIZED: class bodies and executed text keep locals in a dict
+        return "it is a class body"
+    if ambiguous_names(code):
+        return "two of its variables share a name"
+    return None
+
+
+def is_python_311() -> bool:
+    return sys.version_info[:2] == (3, 11)

@@ -1,0 +1,328 @@
+"""What is done with calls into torch: recorded as one operation, answered as a constant, interpreted, or a graph break.
+
+`torch_call` is asked by the interpreter for every callable that belongs to torch (or that the user marked). It answers
+NotImplemented for plain Python, which is then interpreted like the user's own code.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from argand import errors
+from argand.capture import marks
+
+if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
+
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]
+Handler: TypeAlias = "Callable[[CaptureState, Any, Args, Kwargs], Any]"
+
+HANDLERS: dict[Any, Handler] = {}
+_OVERRIDABLE_NAMES = frozenset(
+    ("handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+)
+_C_NAMESPACES: frozenset[int] = frozenset(
+    id(getattr(torch._C, name))
+    for name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_VariableFunctionsClass")
+    if hasattr(torch._C, name)
+) | {id(torch._C._VariableFunctions), id(type(torch._C._VariableFunctions))}
+
+
+def handler(*functions: Any) -> Callable[[Handler], Handler]:
+    """Register what is done with calls of `functions` (None entries are ignored: not in this version of torch)."""
+
+    def register(fn: Handler) -> Handler:
+        for function in functions:
+            if function is not None:
+                HANDLERS[_key(function)] = fn
+        return fn
+
+    return register
+
+
+def _key(fn: Any) -> Any:
+    return fn.__func__ if isinstance(fn, types.MethodType | classmethod | staticmethod) else fn
+
+
+def find(path: str) -> Any:
+    """`torch.<path>`, or None where this torch has no such thing. Imports nothing."""
+    found: Any = torch
+    for part in path.split("."):
+        found = getattr(found, part, None) if not isinstance(found, types.ModuleType) else vars(found).get(part)
+        if found is None:
+            return None
+    return found
+
+
+def all_of(*paths: str) -> tuple[Any, ...]:
+    """`find` of several space-separated paths."""
+    return tuple(find(path) for text in paths for path in text.split())
+
+
+# ---------------------------------------------------------------------- classification
+
+
+@functools.lru_cache(maxsize=65536)
+def is_overridable(fn: Any) -> bool:
+    """Whether a call of `fn` reaches `__torch_function__`: it becomes one node."""
+    if isinstance(fn, types.BuiltinFunctionType):
+        owner = fn.__self__
+        if owner is None:
+            return fn.__qualname__.startswith("_VariableFunctionsClass.")
+        return id(owner) in _C_NAMESPACES or (isinstance(owner, type) and owner.__name__ in ("_VariableFunctionsClass", "_VariableFunctions"))
+    if isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return issubclass(torch.Tensor, fn.__objclass__) and fn.__objclass__ is not object
+    if isinstance(fn, types.FunctionType):
+        return not _OVERRIDABLE_NAMES.isdisjoint(fn.__code__.co_names) and not _only_dispatches(fn)
+    return isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+def _only_dispatches(fn: types.FunctionType) -> bool:
+    """Functions that mention the protocol without being dispatched themselves."""
+    return fn.__module__ in ("torch.overrides",) or fn.__name__ in ("__torch_function__",)
+
+
+_BREAK_MODULES: dict[str, str] = {
+    "torch._functorch": "function transforms (torch.func) are not captured",
+    "torch.func": "function transforms (torch.func) are not captured",
+    "torch._higher_order_ops": "higher-order operators are not captured",
+    "torch.distributed": "distributed communication is not captured",
+    "torch.utils.data": "data loading is not captured",
+    "torch.multiprocessing": "starting processes is not captured",
+    "torch.serialization": "reading and writing files is not captured",
+    "torch.autograd.functional": "derivatives taken inside the compiled function are not captured",
+    "torch.autograd.gradcheck": "derivatives taken inside the compiled function are not captured",
+    "torch.random": "the state of random number generators is changed or read",
+    "torch.cuda.random": "the state of random number generators is changed or read",
+    "torch.hub": "downloading is not captured",
+    "torch.onnx": "exporting is not captured",
+    "torch.export": "exporting is not captured",
+    "torch.fx": "symbolic tracing is not captured",
+    "torch.profiler": "profiling is not captured",
+    "torch._dynamo": "torch's own compiler is not captured",
+    "torch._inductor": "torch's own compiler is not captured",
+    "torch._compile": "the function is marked as not to be compiled",
+    "torch.optim": "optimizer steps are not captured in this version",
+    "torch.cuda.streams": "streams are not captured",
+    "torch.cuda.graphs": "CUDA graphs are not captured",
+    "torch._subclasses": "fake tensors are not captured",
+    "torch.storage": "tensor storages are not captured",
+    "torch.signal": "window functions of torch.signal are not captured",
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def _break_module(module: str) -> str | None:
+    while module:
+        if module in _BREAK_MODULES:
+            return _BREAK_MODULES[module]
+        module = module.rpartition(".")[0]
+    return None
+
+
+def wants(fn: Any, module: str) -> bool:
+    """Whether `torch_call` has something to say about a Python function (asked once per code object)."""
+    if marks.is_disabled(fn) or marks.is_allowed_in_graph(fn) or marks.is_constant_result(fn):
+        return True
+    attributes = getattr(fn, "__dict__", None)
+    if attributes and ("_torchdynamo_disable" in attributes or "_torchdynamo_orig_callable" in attributes):
+        return True
+    if module == "argand" or module.startswith("argand."):
+        return True
+    if module != "torch" and not module.startswith("torch."):
+        return _hashable_handler(fn) is not None
+    return _hashable_handler(fn) is not None or is_overridable(fn) or _break_module(module) is not None
+
+
+def _hashable_handler(fn: Any) -> Handler | None:
+    try:
+        return HANDLERS.get(_key(fn))
+    except TypeError:
+        return None
+
+
+def is_torch_object(fn: Any) -> bool:
+    """A callable object (not a function) that `torch_call` decides about."""
+    module = type(fn).__module__
+    return module.startswith(("torch.", "argand.")) or module in ("torch", "argand")
+
+
+# ---------------------------------------------------------------------- the entry
+
+
+def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Decide a call.
+
+    Arguments:
+        fn: function, builtin, class or callable object.
+
+    Returns:
+        The result, or NotImplemented when `fn` is to be interpreted as Python (or, for native code, is unknown).
+
+    Raises:
+        GraphBreak: the call ends the graph.
+    """
+    args = tuple(args)
+    attributes = getattr(fn, "__dict__", None)
+    if isinstance(attributes, dict):
+        marked = _marked(state, fn, attributes, args, kwargs)
+        if marked is not NotImplemented:
+            return marked
+    known = _hashable_handler(fn)
+    if known is not None:
+        result = known(state, fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        if isinstance(fn, types.FunctionType):
+            return NotImplemented
+    if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, torch.Tensor):
+        return leaf(state, fn, args, kwargs)
+    if _overridable(fn):
+        return leaf(state, fn, args, kwargs)
+    module = _module_of(fn)
+    reason = _break_module(module)
+    if reason is not None:
+        raise errors.graph_break(
+            kind="part of torch that is not captured", context=name_of(fn), explanation=f"{name_of(fn)}: {reason}.",
+            hints=("call it outside the compiled function",),
+        )  # fmt: skip
+    if isinstance(fn, types.BuiltinFunctionType) and module.startswith("torch"):
+        return _query(state, fn, args, kwargs)
+    if is_torch_object(fn) and not isinstance(fn, type | torch.nn.Module):
+        return _torch_object(state, fn, args, kwargs)
+    return NotImplemented
+
+
+def _overridable(fn: Any) -> bool:
+    try:
+        return is_overridable(fn)
+    except TypeError:
+        return False
+
+
+def _module_of(fn: Any) -> str:
+    module = getattr(fn, "__module__", None)
+    if module is None and isinstance(getattr(fn, "__self__", None), types.ModuleType):
+        module = fn.__self__.__name__
+    return str(module or "")
+
+
+def name_of(fn: Any) -> str:
+    """How messages call a callable."""
+    qualname = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
+    module = _module_of(fn)
+    return f"{module}.{qualname}" if module and not str(qualname).startswith(module) else str(qualname)
+
+
+def leaf(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """One operation: run under the trace mode, which records it."""
+    args = tuple([state.deep_resolve(arg) for arg in args])
+    if kwargs:
+        kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+    interpreter = state.interpreter
+    if interpreter is not None and hasattr(interpreter, "native"):
+        return interpreter.native(fn, *args, **kwargs)
+    return fn(*args, **kwargs)
+
+
+def _marked(state: CaptureState, fn: Any, attributes: dict[str, Any], args: Args, kwargs: Kwargs) -> Any:
+    """Functions that the user, or torch, marked for compilers."""
+    if attributes.get(marks.DISABLED) is True or attributes.get("_torchdynamo_disable") is True:
+        raise errors.graph_break(
+            kind="call of a disabled function", context=name_of(fn),
+            explanation=f"{name_of(fn)} is marked as not to be compiled.",
+            hints=("remove the mark, or call it outside the compiled function",),
+        )  # fmt: skip
+    if attributes.get(marks.ALLOWED) is True:
+        args = tuple(state.deep_resolve(arg) for arg in args)
+        kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+        with torch._C.DisableTorchFunction():
+            return state.graph.record(fn, args, kwargs)
+    if attributes.get(marks.CONSTANT) is True:
+        with torch._C.DisableTorchFunction():
+            return fn(*args, **kwargs)
+    original = attributes.get("_torchdynamo_orig_callable")
+    if original is not None:
+        return state.interpreter.call(original, args, kwargs)
+    return NotImplemented
+
+
+def _is_atom(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device | type)
+
+
+def constant(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Call natively: the answer depends on the arguments alone."""
+    return leaf(state, fn, args, kwargs)
+
+
+def guarded_constant(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Call natively; the compiled code is valid while the answer stays."""
+    found = leaf(state, fn, args, kwargs)
+    check = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
+    state.guards.add(None, "global_state", ((check, found),), label="GLOBAL_STATE")
+    return found
+
+
+_QUERY_PREFIXES = ("is_", "get_", "has_", "_is_", "_get_", "_has_", "_are_", "_len_", "_cuda_is", "_cuda_get")
+
+
+def _query(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A builtin of torch._C that is no operation: a question is answered and guarded, everything else breaks."""
+    if fn.__name__.startswith(_QUERY_PREFIXES) and all(_is_atom(v) for v in (*args, *kwargs.values())):
+        answer = fn(*args, **kwargs)
+        if _is_atom(answer):
+            return guarded_constant(state, fn, args, kwargs)
+    raise errors.graph_break(
+        kind="unknown function of torch", context=name_of(fn),
+        explanation=f"{name_of(fn)} is not an operation on tensors; argand does not know what it changes.",
+        hints=("call it outside the compiled function",),
+    )  # fmt: skip
+
+
+def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Callable objects of torch: operators, custom operators, scripted functions."""
+    cls = type(fn).__name__
+    if cls == "CustomOpDef":
+        return leaf(state, fn._opoverload, args, kwargs)
+    if isinstance(fn, torch.jit.ScriptFunction):
+        original = getattr(fn, "_torchdynamo_inline", None)
+        if original is not None:
+            return state.interpreter.call(original, args, kwargs)
+    if cls == "Region":
+        from argand._core import _C
+
+        if isinstance(fn, _C.Region) and fn.callback is not None:
+            return state.interpreter.call(fn.fn, args, kwargs)
+    if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType):
+        return NotImplemented
+    raise errors.graph_break(
+        kind="unknown object of torch called", context=f"{type(fn).__module__}.{type(fn).__qualname__}",
+        explanation=f"Calling a {type(fn).__qualname__} object is not captured.",
+        hints=("call it outside the compiled function",),
+    )  # fmt: skip
+
+
+def special_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """For callable objects whose class has `__call__`: torch's own; NotImplemented for the user's."""
+    if isinstance(fn, torch.nn.Module):
+        return NotImplemented
+    attributes = getattr(fn, "__dict__", None)
+    if isinstance(attributes, dict) and attributes:
+        marked = _marked(state, fn, attributes, args, kwargs)
+        if marked is not NotImplemented:
+            return marked
+    if is_torch_object(fn):
+        if _overridable(fn):
+            return leaf(state, fn, args, kwargs)
+        known = HANDLERS.get(type(fn))
+        if known is not None:
+            return known(state, fn, tuple(args), kwargs)
+        return _torch_object(state, fn, tuple(args), kwargs)
+    return NotImplemented

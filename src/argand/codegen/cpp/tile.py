@@ -1,0 +1,115 @@
+"""Transposing loads: a stage that stores along one variable and loads along another.
+
+In: a `StagePlan` whose vector variable v strides through some buffers that are contiguous along another loop variable w. Out: loops
+over tiles of w and v; in a tile those buffers are read along w, one vector per v, and transposed in registers, so that both sides
+touch whole cache lines.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from argand.codegen.cpp.analysis import StageFacts, hint, lane_stride
+from argand.codegen.cpp.statements import Lanes
+from argand.codegen.cpp.types import element, vector_type
+from argand.graph.expr import Var, as_int, coefficient, substitute, to_c
+from argand.lower.ir import Value
+
+if TYPE_CHECKING:
+    from argand.codegen.cpp.loops import StageLoops
+    from argand.codegen.cpp.plan import StagePlan
+
+
+def tile_variable(facts: StageFacts, plan: StagePlan) -> tuple[Var, frozenset[Value]] | None:
+    """The variable w to tile with, and the loads that are contiguous along it; None when tiling does not help."""
+    vector = plan.vector
+    if vector is None or vector not in plan.point or plan.reduce or plan.lanes < 4:
+        return None
+    if hint(plan.sizes[vector]) < plan.lanes // 2:
+        return None
+    best: tuple[Var, frozenset[Value]] | None = None
+    for var in plan.point:
+        if var is vector or hint(plan.sizes[var]) < max(plan.lanes // 2, 4):
+            continue
+        loads = frozenset(value for value in facts.statements if _transposed(facts, value, vector, var, plan))
+        if loads and (best is None or len(loads) > len(best[1])):
+            best = (var, loads)
+    if best is not None and _stores_in_order(facts, vector, plan.lanes):
+        return best
+    return None
+
+
+def _transposed(facts: StageFacts, value: Value, vector: Var, along: Var, plan: StagePlan) -> bool:
+    if value.op != "load" or vector not in facts.deps[value]:
+        return False
+    index = value.args[1]
+    stride = coefficient(index, vector)
+    if stride is None or as_int(stride) in (0, 1) or any(v in facts.indirect for v in index.free):
+        return False
+    size = element(value.dtype).size * plan.lanes
+    return size in (8, 16, 32, 64) and lane_stride(facts, index, along, plan.lanes) == 1
+
+
+def _stores_in_order(facts: StageFacts, vector: Var, lanes: int) -> bool:
+    """Whether every store is contiguous along the vector variable and none accumulates."""
+    stores = [value for value in facts.statements if value.op == "store"]
+    return all(v.args[3] is None and lane_stride(facts, v.args[1], vector, lanes) == 1 for v in stores)
+
+
+def emit_tiled(loops: StageLoops, pragma: str) -> None:
+    """Print the point loops of a tiled stage; the last two are w and v."""
+    plan, out = loops.plan, loops.printer.out
+    others, (along, vector) = plan.point[:-2], plan.point[-2:]
+    lanes, w, v = plan.lanes, along.name, vector.name
+    if pragma:
+        out.line(pragma)
+    for var in others:
+        out.line(f"for (i64 {var.name} = 0; {var.name} < {to_c(plan.sizes[var])}; ++{var.name})")
+    width, height = to_c(plan.sizes[along]), to_c(plan.sizes[vector])
+    # Four tiles side by side: both sides then touch runs of cache lines, which the hardware prefetches.
+    with out.block(f"for (i64 {w}_block = 0; {w}_block < {width}; {w}_block += {4 * lanes})"):
+        loops.statements(len(others))
+        out.line(f"const i64 {w}_stop = min_i64({w}_block + {4 * lanes}, {width});")
+        out.line(f"for (i64 {v} = 0; {v} < {height}; {v} += {lanes})")
+        with out.block(f"for (i64 {w}_tile = {w}_block; {w}_tile < {w}_stop; {w}_tile += {lanes})"):
+            whole_w, whole_v = (_divides(plan.sizes[var], lanes) for var in (along, vector))
+            if whole_w and whole_v:
+                _tile(loops, along, vector, "", "")
+                return
+            out.line(f"const i64 {w}_count = min_i64({lanes}, {width} - {w}_tile);")
+            out.line(f"const i64 {v}_count = min_i64({lanes}, {height} - {v});")
+            with out.block(f"if ({w}_count == {lanes} && {v}_count == {lanes})"):
+                _tile(loops, along, vector, "", "")
+            with out.block("else"):
+                _tile(loops, along, vector, f"{w}_count", f"{v}_count")
+
+
+def _divides(size: object, lanes: int) -> bool:
+    known = as_int(size)  # type: ignore[arg-type]  # an Expr
+    return known is not None and known % lanes == 0
+
+
+def _tile(loops: StageLoops, along: Var, vector: Var, w_count: str, v_count: str) -> None:
+    """One tile: transposed loads, then the body for each of its rows."""
+    plan, printer = loops.plan, loops.printer
+    out, lanes, w = printer.out, plan.lanes, along.name
+    level = len(plan.point)
+    row, column = Var("row"), Var(f"{w}_tile")
+    for value in sorted(plan.transposed, key=lambda item: item.id):
+        memory = printer.memory[value.args[0]]
+        kind = vector_type(memory.dtype, lanes)
+        index = substitute(value.args[1], {along: column, vector: vector + row})
+        pointer = f"{memory.name} + {to_c(index)}"
+        if memory.dtype == torch.bool:
+            pointer = f"(const i8*)({pointer})"
+        load = f"load_tail<{kind}>({pointer}, {w_count})" if w_count else f"load<{kind}>({pointer})"
+        out.line(f"{kind} tile{value.id}[{lanes}]{' = {}' if v_count else ''};")
+        out.line(f"for (int row = 0; row < {v_count or lanes}; ++row) tile{value.id}[row] = {load};")
+        out.line(f"transpose(tile{value.id});")
+    with out.block(f"for (int row = 0; row < {w_count or lanes}; ++row)"):
+        out.line(f"const i64 {w} = {w}_tile + row;")
+        with printer.within(Lanes(vector, lanes, tail=v_count, tile=plan.transposed)):
+            loops.statements(level - 1)
+            loops.statements(level)

@@ -1,0 +1,210 @@
+"""Losses, and gradients that reach lowering whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from argand.lower.context import Context, math_dtype
+from argand.lower.elementwise import pointwise
+from argand.lower.ir import Value
+from argand.lower.lowerings.norms import meta
+from argand.lower.lowerings.pointwise import is_float, is_float_result, refuse
+from argand.lower.lowerings.reductions import all_or, before_moments, mean_of, reduced
+from argand.lower.ops import Number
+from argand.lower.recorder import Recorder
+from argand.lower.registry import Rule, lowers
+from argand.lower.tensor import Index, Tensor
+
+aten = torch.ops.aten
+
+NONE, MEAN, SUM = 0, 1, 2  # ATen's codes for the reduction of a loss
+
+
+def pooled(ctx: Context, operation: Any, operands: Sequence[Any], reduction: int, cost: int) -> Tensor:
+    """An elementwise loss, then its reduction."""
+    if reduction == NONE:
+        return pointwise(ctx, operation, operands, cost=cost)
+    dtype: torch.dtype = ctx.val.dtype
+    refuse(dtype is not math_dtype(dtype), "a pooled loss in reduced precision")
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    refuse(any(x.size != tensors[0].size for x in tensors), "a loss of tensors that broadcast")
+    each = pointwise(ctx, operation, operands, cost=cost, val=meta(tensors[0].size, dtype))
+    if reduction == MEAN:
+        return mean_of(ctx, each, range(each.ndim), ctx.val)
+    return reduced(ctx, each, range(each.ndim), "sum", dtype=dtype)
+
+
+@lowers(aten.mse_loss.default)
+def mse_loss(ctx: Context, x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+    def operation(ops: Recorder, a: Value, b: Value) -> Value:
+        away = ops.sub(a, b)
+        return ops.mul(away, away)
+
+    refuse(not is_float_result(ctx), "a loss of integers")
+    return pooled(ctx, operation, [x, target], reduction, 2)
+
+
+@lowers(aten.smooth_l1_loss.default)
+def smooth_l1_loss(ctx: Context, x: Tensor, target: Tensor, reduction: int = MEAN, beta: float = 1.0) -> Tensor:
+    def operation(ops: Recorder, a: Value, b: Value) -> Value:
+        away = ops.abs(ops.sub(a, b))
+        if beta == 0:
+            return away
+        bound, half = ops.constant(beta, a.dtype), ops.constant(0.5, a.dtype)
+        near = ops.truediv(ops.mul(ops.mul(half, away), away), bound)
+        return ops.where(ops.lt(away, bound), near, ops.sub(away, ops.mul(half, bound)))
+
+    refuse(not is_float_result(ctx), "a loss of integers")
+    return pooled(ctx, operation, [x, target], reduction, 10)
+
+
+@lowers(aten.huber_loss.default)
+def huber_loss(ctx: Context, x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0) -> Tensor:
+    def operation(ops: Recorder, a: Value, b: Value) -> Value:
+        away = ops.abs(ops.sub(a, b))
+        bound, half = ops.constant(delta, a.dtype), ops.constant(0.5, a.dtype)
+        near = ops.mul(ops.mul(half, away), away)
+        far = ops.mul(bound, ops.sub(away, ops.mul(half, bound)))
+        return ops.where(ops.le(away, bound), near, far)
+
+    refuse(not is_float_result(ctx), "a loss of integers")
+    return pooled(ctx, operation, [x, target], reduction, 8)
+
+
+@lowers(aten.binary_cross_entropy_with_logits.default)
+def bce_with_logits(
+    ctx: Context, x: Tensor, target: Tensor, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
+) -> Tensor:
+    refuse(weight is not None or pos_weight is not None, "a weighted loss")
+
+    def operation(ops: Recorder, a: Value, b: Value) -> Value:
+        one, zero = ops.constant(1.0, a.dtype), ops.constant(0.0, a.dtype)
+        # log(sigmoid(a)) without overflow
+        log_sigmoid = ops.sub(ops.minimum(a, zero), ops.log1p(ops.exp(ops.neg(ops.abs(a)))))
+        return ops.sub(ops.mul(ops.sub(one, b), a), log_sigmoid)
+
+    return pooled(ctx, operation, [x, target], reduction, 30)
+
+
+def _softmax_backward(log: bool) -> Rule:
+    def rule(ctx: Context, grad: Tensor, out: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
+        refuse(not is_float(grad), "softmax of integers")
+        math = math_dtype(out.dtype)
+        dims = all_or(dim, out.ndim)
+        before_moments(ctx, grad)
+        before_moments(ctx, out)
+        row = meta([out.size[d] * 0 + 1 if d in dims else out.size[d] for d in range(out.ndim)], math)
+
+        def weigh(ops: Recorder, value: Value, index: Index) -> Value:
+            return ops.mul(value, ops.to_dtype(out.load(ops, index), math))
+
+        others = [] if log else [out]
+        total = reduced(ctx, grad, dims, "sum", dtype=math, before=None if log else weigh, val=row, others=others)
+
+        def operation(ops: Recorder, g: Value, y: Value, s: Value) -> Value:
+            if log:
+                return ops.sub(g, ops.mul(ops.exp(y), s))
+            return ops.mul(y, ops.sub(g, s))
+
+        return pointwise(ctx, operation, [grad, out, total], common=math, cost=15 if log else 2)
+
+    return rule
+
+
+lowers(aten._softmax_backward_data.default)(_softmax_backward(False))
+lowers(aten._log_softmax_backward_data.default)(_softmax_backward(True))
+
+
+@lowers(aten.nll_loss_backward.default)
+def nll_loss_backward(
+    ctx: Context,
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """-grad (over the total weight, for the mean) where the class is the target's, else 0."""
+    refuse(x.ndim not in (1, 2) or not is_float(x), "nll_loss of that shape")
+    refuse(weight is not None, "a weighted loss")
+    math = math_dtype(x.dtype)
+    dtype = x.dtype
+
+    def load(ops: Recorder, index: Index) -> Value:
+        row = index[:-1] if target.ndim else ()
+        wanted = ops.to_dtype(target.load(ops, row), torch.int64)
+        hit = ops.eq(wanted, ops.index_expr(index[-1], torch.int64))
+        hit = ops.logical_and(hit, ops.ne(wanted, ops.constant(ignore_index, torch.int64)))
+        each = ops.to_dtype(grad.load(ops, row if grad.ndim else ()), math)
+        if reduction == MEAN:
+            each = ops.truediv(each, ops.to_dtype(total_weight.load(ops, ()), math))
+        return ops.to_dtype(ops.where(hit, ops.neg(each), ops.constant(0.0, math)), dtype)
+
+    return ctx.lazy(load, [target, grad, total_weight], cost=6, count=9)
+
+
+@lowers(aten.native_dropout_backward.default)
+def native_dropout_backward(ctx: Context, grad: Tensor, mask: Tensor, scale: Number) -> Tensor:
+    def operation(ops: Recorder, g: Value, kept: Value) -> Value:
+        return ops.mul(ops.mul(g, ops.to_dtype(kept, g.dtype)), ops.constant(float(scale), g.dtype))
+
+    return pointwise(ctx, operation, [grad, mask], keep=(1,), cost=3)
+
+
+@lowers(aten.native_layer_norm_backward.default)
+def native_layer_norm_backward(
+    ctx: Context,
+    grad: Tensor,
+    x: Tensor,
+    shape: Sequence[Any],
+    mean: Tensor,
+    scale: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    wanted: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    refuse(not is_float(x) or any(extent == 0 for extent in x.size), "layer norm of integers or nothing")
+    math = math_dtype(x.dtype)
+    outer = x.ndim - len(shape)
+    dims, rows = list(range(outer, x.ndim)), list(range(outer))
+    before_moments(ctx, x)
+    before_moments(ctx, grad)
+    ctx.realise(mean)
+    ctx.realise(scale)
+    x_val, weight_val, bias_val = ctx.val
+    whole = meta(x.size, math)
+    row = meta([x.size[d] * 0 + 1 if d in dims else x.size[d] for d in range(x.ndim)], math)
+
+    def normal(ops: Recorder, a: Value, m: Value, s: Value) -> Value:
+        return ops.mul(ops.sub(a, m), s)
+
+    hat = pointwise(ctx, normal, [x, mean, scale], common=math, cost=2, val=whole)
+    operands = [grad] if weight is None else [grad, weight]
+    slope = pointwise(
+        ctx, lambda ops, *v: v[0] if len(v) == 1 else ops.mul(v[0], v[1]), operands, common=math, val=whole
+    )
+    grad_x = grad_weight = grad_bias = None
+    if wanted[0]:
+        flat = mean_of(ctx, slope, dims, row)
+        tilt = mean_of(
+            ctx, pointwise(ctx, lambda ops, a, b: ops.mul(a, b), [slope, hat], common=math, val=whole), dims, row
+        )
+
+        def operation(ops: Recorder, d: Value, h: Value, f: Value, t: Value, s: Value) -> Value:
+            return ops.mul(s, ops.sub(ops.sub(d, f), ops.mul(h, t)))
+
+        grad_x = pointwise(ctx, operation, [slope, hat, flat, tilt, scale], common=math, cost=4, val=x_val)
+    if wanted[1] and weight_val is not None:
+
+        def weigh(ops: Recorder, value: Value, index: Index) -> Value:
+            return ops.mul(value, hat.load(ops, index))
+
+        grad_weight = reduced(ctx, grad, rows, "sum", dtype=math, before=weigh, val=weight_val, others=[hat])
+    if wanted[2] and bias_val is not None:
+        grad_bias = reduced(ctx, grad, rows, "sum", dtype=math, val=bias_val)
+    return grad_x, grad_weight, grad_bias

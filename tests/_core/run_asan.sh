@@ -1,0 +1,23 @@
+#!/bin/sh
+# Runs the tests of argand._core that need no torch against an AddressSanitizer build of the extension.
+#   PYTHON=/path/to/python tests/_core/run_asan.sh [pytest arguments]
+# The build goes to a temporary folder; PYTHONMALLOC=malloc shows the sanitizer every object that CPython allocates.
+set -eu
+python=${PYTHON:-python3}
+root=$(cd "$(dirname "$0")/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/src/argand" "$work/tests"
+cp -r "$root/setup.py" "$root/pyproject.toml" "$work/"
+cp -r "$root/src/argand/_core" "$work/src/argand/"
+rm -f "$work"/src/argand/_core/*.so
+: > "$work/src/argand/__init__.py"
+cp -r "$root/tests/_core" "$work/tests/"
+(cd "$work" && ARGAND_BUILD_ASAN=1 "$python" setup.py -q build_ext --inplace --build-temp "$work/build" > "$work/log" 2>&1) || { cat "$work/log"; exit 1; }
+cd "$work"
+LD_PRELOAD=$(gcc -print-file-name=libasan.so) \
+ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:detect_stack_use_after_return=1 \
+PYTHONMALLOC=malloc PYTHONPATH="$work/src" ARGAND_SANITIZER=asan \
+    "$python" -m pytest tests/_core -q -p no:cacheprovider -p no:xdist \
+    --ignore=tests/_core/test_core_tensors.py --ignore=tests/_core/test_core_dynamo.py \
+    -k "not test_tensors and not a_kernel_computes and not keep_memory_flat" "$@"
