@@ -382,6 +382,8 @@ def disable(fn: Any = None, recursive: bool = True) -> Any:
 
 def reset() -> None:
     """Forget all compiled code, recompile counts and regions, in this process. Kernels on disk are kept."""
+    import sys
+
     from argand.capture import frame
 
     with _process.lock:
@@ -389,6 +391,9 @@ def reset() -> None:
         _process.callbacks.clear()
     _C.reset_all()
     frame.reset()
+    native = sys.modules.get("argand.backends.native")
+    if native is not None:
+        native.reset()
 
 
 def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

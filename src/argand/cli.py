@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import runpy
 import sys
@@ -10,7 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="A see-through compiler for PyTorch.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="A see-through compiler for PyTorch.",
+)
 cache_app = typer.Typer(no_args_is_help=True, help="The on-disk cache of compiled kernels.")
 app.add_typer(cache_app, name="cache")
 
@@ -122,7 +128,7 @@ def cache_stats() -> None:
     """Where the cache is, how many kernels it holds and how large it is."""
     from argand.runtime import cache
 
-    for key, value in cache.stats().items():
+    for key, value in dataclasses.asdict(cache.stats()).items():
         typer.echo(f"{key:12s} {value}")
 
 
@@ -131,7 +137,7 @@ def cache_clear() -> None:
     """Delete every cached kernel."""
     from argand.runtime import cache
 
-    typer.echo(f"removed {cache.clear()} files")
+    typer.echo(f"removed {cache.clear()} kernels")
 
 
 def main() -> None:

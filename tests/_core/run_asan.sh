@@ -15,7 +15,7 @@ rm -f "$work"/src/argand/_core/*.so
 cp -r "$root/tests/_core" "$work/tests/"
 (cd "$work" && ARGAND_BUILD_ASAN=1 "$python" setup.py -q build_ext --inplace --build-temp "$work/build" > "$work/log" 2>&1) || { cat "$work/log"; exit 1; }
 cd "$work"
-LD_PRELOAD=$(gcc -print-file-name=libasan.so) \
+LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
 ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:detect_stack_use_after_return=1 \
 PYTHONMALLOC=malloc PYTHONPATH="$work/src" ARGAND_SANITIZER=asan \
     "$python" -m pytest tests/_core -q -p no:cacheprovider -p no:xdist \

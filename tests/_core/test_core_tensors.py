@@ -112,7 +112,7 @@ def test_the_layout_is_learnt(layout: str) -> None:
     if layout == "by attributes":
         assert found is None
         return
-    assert set(found) == {"impl", "rank", "sizes", "strides", "keys", "dtype", "device", "autograd", "requires_grad"}
+    assert set(found) == {"impl", "rank", "sizes", "strides", "keys", "dtype", "device", "autograd", "requires_grad", "grad_fn"}
     assert found["strides"] == found["sizes"] + 40
 
 
@@ -255,6 +255,20 @@ def test_non_leaf_becoming_and_detaching() -> None:
     assert why(grad_tree, hooked) is True
     hooked.requires_grad_(False)
     assert why(grad_tree, hooked) is not True and why(tree, hooked) is True
+
+
+def test_views_require_grad_when_their_base_comes_to() -> None:
+    base = torch.zeros(4)
+    view = base[:2]
+    tree, grad_tree = guard(torch.zeros(2)), guard(torch.zeros(2, requires_grad=True))
+    assert why(tree, view) is True and why(grad_tree, view) is not True
+    base.mul_(torch.ones(4, requires_grad=True))
+    assert view.requires_grad
+    assert why(tree, view) == "expected requires_grad=False, found True" and why(grad_tree, view) is True
+    with torch.no_grad():
+        other = torch.zeros(4, requires_grad=True)[:2]
+    assert (why(tree, other) is True) is (not other.requires_grad)
+    assert (why(grad_tree, other) is True) is other.requires_grad
 
 
 def test_functorch_wrappers_fail_plain_guards() -> None:

@@ -68,12 +68,14 @@ def shape_of(value: Any, seen: dict[int, int]) -> Any:
     return (type(value).__name__, repr(value))
 
 
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
-    if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
+def differing(a: Any, b: Any, path: str = "") -> str | None:
+    """None when two shapes are equal, else the first place where they are not."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        equal = a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+        return None if equal else f"{path}: eager {a.tolist()}, compiled {b.tolist()}"
+    if isinstance(a, (list, tuple)) and type(a) is type(b) and len(a) == len(b):
+        return next((found for i, (p, q) in enumerate(zip(a, b)) if (found := differing(p, q, f"{path}.{i}"))), None)
+    return None if a == b else f"{path}: eager {a!r:.300}, compiled {b!r:.300}"
 
 
 def observe(module: types.ModuleType, fn: Any, seed: int) -> Any:
@@ -103,8 +105,9 @@ def difference(source: str, backend: str = "eager", calls: int = 2) -> str | Non
                     got = observe(compiled, fn, call)
                 except BaseException as error:
                     return f"call {call}: {type(error).__name__}: {error}"
-            if not same(want, got):
-                return f"call {call}:\n  eager    {want}\n  compiled {got}"
+            found = differing(want, got)
+            if found is not None:
+                return f"call {call}: {found}"
         return None
     finally:
         argand.reset()

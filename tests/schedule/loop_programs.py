@@ -153,7 +153,7 @@ def layer_norm(b, x, weight, bias):
         "sum",
         x,
         [last],
-        fn=lambda o, v, m: o.square(o.sub(v, m)),
+        fn=lambda o, v, m: o.mul(o.sub(v, m), o.sub(v, m)),
         extra=(mean,),
         post=lambda o, v: o.unary("rsqrt", o.add(o.mul(v, o.constant(1 / n, torch.float32)), o.constant(1e-5, torch.float32))),
         name="rstd",

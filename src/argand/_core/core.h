@@ -142,6 +142,8 @@ void tensor_spec_free(TensorSpec *spec);
 int tensor_spec_visit(TensorSpec *spec, visitproc visit, void *arg);
 int tensor_spec_match(const TensorSpec *spec, PyObject *obj);         /* obj is of the right class: 1, 0, -1 */
 PyObject *tensor_spec_detail(const TensorSpec *spec, PyObject *obj);  /* new str or NULL with exception */
+bool tensor_spec_pure(const TensorSpec *spec); /* the learnt layout serves this check */
+bool tensor_spec_match_pure(const TensorSpec *spec, PyObject *obj); /* runs no Python code; false when in doubt */
 bool tensor_spec_same(const TensorSpec *a, const TensorSpec *b);
 enum { TENSOR_INFERENCE = 1, TENSOR_ANY_INFERENCE = 2 }; /* flags of a "tensor" check */
 int tensor_init(void);

@@ -269,7 +269,7 @@ fail_fetch(Walk *walk, const PlanNode *node, PyObject *parent)
     return 0;
 }
 
-static int
+int
 walk_node(Walk *walk, int at, PyObject *obj)
 {
     const Plan *plan = walk->tree->plan;
@@ -285,15 +285,34 @@ walk_node(Walk *walk, int at, PyObject *obj)
         Py_XSETREF(walk->slots[node->slot], Py_NewRef(obj));
     }
     for (int child = at + 1; child < node->end; child = plan->nodes[child].end) {
-        const PlanNode *to = &plan->nodes[child];
-        PyObject *value = node_fetch(to, obj);
-        if (UNLIKELY(value == NULL)) {
-            return fail_fetch(walk, to, obj);
-        }
-        int status = walk_node(walk, child, value);
-        Py_DECREF(value);
+        int status = walk_child(walk, child, obj);
         if (UNLIKELY(status <= 0)) {
             return status;
+        }
+    }
+    return 1;
+}
+
+int
+walk_child(Walk *walk, int child, PyObject *parent)
+{
+    const PlanNode *node = &walk->tree->plan->nodes[child];
+    PyObject *value = parent == NULL ? node_fetch_root(node, walk) : node_fetch(node, parent);
+    if (UNLIKELY(value == NULL)) {
+        return fail_fetch(walk, node, parent);
+    }
+    int status = walk_node(walk, child, value);
+    Py_DECREF(value);
+    return status;
+}
+
+int
+walk_late(Walk *walk, const int *late, int count)
+{
+    for (int k = 0; k < count; k++) {
+        int status = check_match(&walk->tree->checks[late[k]], NULL, walk);
+        if (UNLIKELY(status <= 0)) {
+            return fail_check(walk, late[k], NULL, status);
         }
     }
     return 1;
@@ -304,25 +323,64 @@ walk_all(Walk *walk)
 {
     const Plan *plan = walk->tree->plan;
     for (int child = 1; child < plan->num_nodes; child = plan->nodes[child].end) {
-        const PlanNode *to = &plan->nodes[child];
-        PyObject *value = node_fetch_root(to, walk);
-        if (UNLIKELY(value == NULL)) {
-            return fail_fetch(walk, to, NULL);
-        }
-        int status = walk_node(walk, child, value);
-        Py_DECREF(value);
+        int status = walk_child(walk, child, NULL);
         if (UNLIKELY(status <= 0)) {
             return status;
         }
     }
-    for (int k = 0; k < plan->num_late; k++) {
-        int index = plan->late[k];
-        int status = check_match(&walk->tree->checks[index], NULL, walk);
-        if (UNLIKELY(status <= 0)) {
-            return fail_check(walk, index, NULL, status);
+    return walk_late(walk, plan->late, plan->num_late);
+}
+
+#define MAX_FAILED_REPLAYS 16
+
+/* After a walk that held: records anew, unless recordings have mostly been useless here. Only while no other evaluation of
+ * this tree, further up the stack or in another thread, may be using the recording. Returns 1 or -1. */
+static int
+record_success(Walk *walk, bool replay_failed)
+{
+    GuardTree *tree = walk->tree;
+    if (tree->in_use != 1) {
+        return 1;
+    }
+    if (replay_failed) {
+        replay_free(tree->replay);
+        tree->replay = NULL;
+        tree->replays_failed++;
+    }
+    if (tree->replay == NULL && ++tree->successes >= 2 && tree->replays_failed < MAX_FAILED_REPLAYS) {
+        Replay *replay = replay_record(walk);
+        if (replay == NULL && PyErr_Occurred()) {
+            return -1;
         }
+        tree->replay = replay; /* still NULL: nobody else records while we are in here */
     }
     return 1;
+}
+
+/* Answers from the last recording where there is one, otherwise walks. */
+static int
+walk_or_replay(Walk *walk)
+{
+    GuardTree *tree = walk->tree;
+    if (walk->explain) {
+        return walk_all(walk);
+    }
+    bool replay_failed = false;
+    if (tree->replay != NULL) {
+        int status = replay_run(tree->replay, walk);
+        if (LIKELY(status != 2)) {
+            if (UNLIKELY(tree->replays_failed > 0) && ++tree->replays_held % 4 == 0) {
+                tree->replays_failed--;
+            }
+            return status;
+        }
+        replay_failed = true;
+        for (int i = 0; i < tree->plan->num_slots; i++) {
+            Py_CLEAR(walk->slots[i]);
+        }
+    }
+    int status = walk_all(walk);
+    return status > 0 ? record_success(walk, replay_failed) : status;
 }
 
 #define STACK_SLOTS 32
@@ -355,7 +413,7 @@ walk_tree(GuardTree *tree, const FrameView *view, Walk *walk)
     walk->view = view;
     walk->slots = slots;
     tree->in_use++;
-    int status = walk_all(walk);
+    int status = walk_or_replay(walk);
     tree->in_use--;
     for (int i = 0; i < num_slots; i++) {
         Py_XDECREF(slots[i]);
@@ -416,7 +474,10 @@ may_build(GuardTree *tree)
         return false;
     }
     plan_free(tree->plan);
+    replay_free(tree->replay);
     tree->plan = NULL;
+    tree->replay = NULL;
+    tree->successes = tree->replays_failed = 0;
     return true;
 }
 
@@ -749,7 +810,9 @@ tree_release(GuardTree *self)
     self->checks = NULL;
     self->num_nodes = self->num_checks = self->cap_nodes = self->cap_checks = 0;
     plan_free(self->plan);
+    replay_free(self->replay);
     self->plan = NULL;
+    self->replay = NULL;
     for (int i = 0; i < num_nodes; i++) {
         Py_XDECREF(nodes[i].arg);
     }

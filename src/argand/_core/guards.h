@@ -135,6 +135,8 @@ typedef struct {
     int num_slots;
 } Plan;
 
+typedef struct Replay Replay; /* guards_replay.c */
+
 typedef struct {
     PyObject_HEAD
     Node *nodes;
@@ -143,6 +145,10 @@ typedef struct {
     int num_checks, cap_checks;
     PyObject *node_index; /* dict: (parent, accessor, arg key) -> node */
     Plan *plan;           /* NULL: must be made again */
+    Replay *replay;       /* what was found when the guards held last, or NULL */
+    int successes;        /* full walks that held since the plan was made */
+    int replays_failed;   /* how often the guards held although the recording could not tell; paid off by replays_held */
+    unsigned replays_held;
     bool cleared;         /* by the garbage collector: never holds again */
     int in_use;           /* evaluations under way: no building meanwhile */
 } GuardTree;
@@ -157,6 +163,16 @@ typedef struct {
     PyObject *detail; /* when explaining: owned str */
 } Walk;
 
+/* guards.c */
+int walk_node(Walk *walk, int at, PyObject *obj);              /* 1, 0 (recorded in walk), -1 with an exception */
+int walk_child(Walk *walk, int child, PyObject *parent);       /* fetches and walks; parent NULL for the root */
+int walk_late(Walk *walk, const int *late, int count);
+
+/* guards_replay.c: 1 the guards hold; 0 a guard of a root walked anew failed (recorded in walk); 2 cannot tell; -1 exception */
+int replay_run(Replay *replay, Walk *walk);
+Replay *replay_record(Walk *walk); /* NULL without an exception when there is nothing to gain or to hold on to */
+void replay_free(Replay *replay);
+
 /* guard_nodes.c */
 int node_parse(Node *node, PyObject *arg);                    /* 0 or -1 with exception */
 PyObject *node_fetch_root(const PlanNode *node, Walk *walk);  /* new reference, or NULL with or without exception */
@@ -170,6 +186,27 @@ void check_release(Check *check);
 bool check_same(const Check *a, const Check *b);
 int check_match(const Check *check, PyObject *obj, Walk *walk); /* 1, 0, -1 with exception */
 PyObject *check_detail(const Check *check, PyObject *obj, Walk *walk);
+
+static inline uint64_t
+dict_version(PyObject *dict)
+{
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    return ((PyDictObject *)dict)->ma_version_tag;
+#pragma GCC diagnostic pop
+}
+
+/* In 3.13 a dict that shares its values with an object does not get a new version when the object's attributes change. */
+static inline bool
+dict_version_counts(PyObject *dict)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return ((PyDictObject *)dict)->ma_values == NULL;
+#else
+    (void)dict;
+    return true;
+#endif
+}
 
 static inline bool
 check_dead(const Check *check)

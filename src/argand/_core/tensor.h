@@ -4,10 +4,11 @@
 
 #include "core.h"
 
-/* Offsets in bytes: impl in the Python object, requires_grad in the autograd part, the others in the implementation object. */
+/* Offsets in bytes: impl in the Python object, requires_grad and grad_fn in the autograd part, the others in the implementation object. */
 typedef struct {
     bool tried, known;
-    int impl, rank, sizes, strides, keys, dtype, device, autograd, requires_grad;
+    int impl, rank, sizes, strides, keys, dtype, device, autograd, requires_grad, grad_fn;
+    uint64_t autograd_type;
 } TensorLayout;
 
 extern TensorLayout tensor_layout;
@@ -57,8 +58,18 @@ tensor_layout_read(PyObject *obj, TensorFields *out)
         memcpy(&out->sizes, impl + tensor_layout.sizes, sizeof(out->sizes));
         out->strides = out->sizes + rank;
     }
-    /* Off in a tensor with an autograd part may still mean on: a result of recorded operations has a grad_fn instead. */
-    out->requires_grad = autograd == NULL ? 0 : autograd[tensor_layout.requires_grad] == 1 ? 1 : -1;
+    out->requires_grad = 0;
+    if (autograd != NULL) { /* switched on, or the result of an operation that was recorded */
+        uint64_t grad_fn, type;
+        memcpy(&grad_fn, autograd + tensor_layout.grad_fn, sizeof(grad_fn));
+        memcpy(&type, autograd, sizeof(type));
+        if (autograd[tensor_layout.requires_grad] == 1 || grad_fn != 0) {
+            out->requires_grad = 1;
+        }
+        else if (type != tensor_layout.autograd_type) {
+            out->requires_grad = -1;
+        }
+    }
     return true;
 }
 

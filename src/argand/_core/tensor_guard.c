@@ -271,16 +271,27 @@ keys_match(const TensorSpec *spec, uint64_t keys)
     return keys == spec->expected.keys || (spec->any_inference && keys == spec->other.keys);
 }
 
+/* Whether the learnt layout serves this check. */
+bool
+tensor_spec_pure(const TensorSpec *spec)
+{
+    return spec->fast && spec->generation == tensor_layout_generation;
+}
+
+static inline bool
+match_fields_but_grad(const TensorSpec *spec, PyObject *obj, TensorFields *fields)
+{
+    return LIKELY(tensor_layout_read(obj, fields)) && keys_match(spec, fields->keys) &&
+           fields->dtype == spec->expected.dtype &&
+           memcmp(fields->device, spec->expected.device, sizeof(fields->device)) == 0 &&
+           dims_match(&spec->sizes, fields->ndim, fields->sizes) && dims_match(&spec->strides, fields->ndim, fields->strides);
+}
+
 static int
 match_fields(const TensorSpec *spec, PyObject *obj)
 {
     TensorFields fields;
-    if (UNLIKELY(!tensor_layout_read(obj, &fields))) {
-        return 0;
-    }
-    if (!keys_match(spec, fields.keys) || fields.dtype != spec->expected.dtype ||
-        memcmp(fields.device, spec->expected.device, sizeof(fields.device)) != 0 ||
-        !dims_match(&spec->sizes, fields.ndim, fields.sizes) || !dims_match(&spec->strides, fields.ndim, fields.strides)) {
+    if (!match_fields_but_grad(spec, obj, &fields)) {
         return 0;
     }
     int requires_grad = fields.requires_grad;
@@ -291,6 +302,14 @@ match_fields(const TensorSpec *spec, PyObject *obj)
         }
     }
     return requires_grad == spec->requires_grad;
+}
+
+/* Like tensor_spec_match, but runs no Python code: false also where torch would have to be asked. */
+bool
+tensor_spec_match_pure(const TensorSpec *spec, PyObject *obj)
+{
+    TensorFields fields;
+    return tensor_spec_pure(spec) && match_fields_but_grad(spec, obj, &fields) && fields.requires_grad == spec->requires_grad;
 }
 
 /* Compares a tuple of ints with what is expected; a NULL tuple means an exception. Steals the tuple. */
@@ -347,7 +366,7 @@ match_by_attributes(const TensorSpec *spec, PyObject *obj)
 int
 tensor_spec_match(const TensorSpec *spec, PyObject *obj)
 {
-    if (LIKELY(spec->fast && spec->generation == tensor_layout_generation)) {
+    if (LIKELY(tensor_spec_pure(spec))) {
         return match_fields(spec, obj);
     }
     return match_by_attributes(spec, obj);

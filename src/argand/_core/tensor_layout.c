@@ -10,6 +10,8 @@
 
 #if defined(__linux__)
 #include <malloc.h>
+#elif defined(__APPLE__)
+#include <malloc/malloc.h>
 #endif
 
 TensorLayout tensor_layout;
@@ -29,7 +31,7 @@ typedef struct {
 } Group;
 
 typedef struct {
-    Group shapes, dtypes, keys, plain, grad, meta;
+    Group shapes, dtypes, keys, plain, grad, result, views, meta;
     int end; /* of what is looked at in an implementation object */
 } Samples;
 
@@ -39,6 +41,20 @@ word_at(const char *where)
     uint64_t value;
     memcpy(&value, where, sizeof(value));
     return value;
+}
+
+/* Bytes of the allocation that starts here, META_TAIL at most. 0 where it cannot be told: then no field is found. */
+static int
+allocated_size(const char *start)
+{
+#if defined(__linux__)
+    size_t size = malloc_usable_size((void *)start);
+#elif defined(__APPLE__)
+    size_t size = malloc_size(start);
+#else
+    size_t size = start == NULL;
+#endif
+    return size > META_TAIL ? META_TAIL : (int)size;
 }
 
 /* ---- loading the samples --------------------------------------------------------------------------------------- */
@@ -243,18 +259,6 @@ set_requires_grad(PyObject *tensor, bool value)
     return result != NULL;
 }
 
-static int
-autograd_size(const char *autograd)
-{
-#if defined(__linux__)
-    size_t size = malloc_usable_size((void *)autograd);
-    return size > META_TAIL ? META_TAIL : (int)size;
-#else
-    (void)autograd;
-    return 0; /* how long it is cannot be told: the field stays unknown and torch is asked */
-#endif
-}
-
 /* The byte that follows requires_grad as it is switched on and off. */
 static bool
 find_requires_grad(Samples *s)
@@ -265,7 +269,7 @@ find_requires_grad(Samples *s)
     int size = META_TAIL;
     for (int i = 0; i < s->grad.count; i++) {
         const char *autograd = (const char *)(uintptr_t)word_at(s->grad.impls[i] + tensor_layout.autograd);
-        int own = autograd_size(autograd);
+        int own = allocated_size(autograd);
         size = own < size ? own : size;
         for (size_t k = 0; k < sizeof(switching) / sizeof(switching[0]); k++) {
             if (!set_requires_grad(s->grad.tensors[i], switching[k])) {
@@ -287,6 +291,60 @@ find_requires_grad(Samples *s)
         }
     }
     return found == 1;
+}
+
+/* The pointer that is set in results of recorded operations and in nothing else: the other way to require grad. */
+static bool
+find_grad_fn(Samples *s)
+{
+    int found = 0, size = META_TAIL;
+    const Group *groups[] = {&s->result, &s->grad};
+    for (int g = 0; g < 2; g++) {
+        for (int i = 0; i < groups[g]->count; i++) {
+            int own = allocated_size((const char *)(uintptr_t)word_at(groups[g]->impls[i] + tensor_layout.autograd));
+            size = own < size ? own : size;
+        }
+    }
+    for (int at = 8; at + 8 <= size; at += 8) {
+        bool good = true;
+        for (int g = 0; g < 2; g++) {
+            for (int i = 0; good && i < groups[g]->count; i++) {
+                const char *autograd = (const char *)(uintptr_t)word_at(groups[g]->impls[i] + tensor_layout.autograd);
+                uint64_t word = word_at(autograd + at);
+                good = g == 0 ? word > 4096 && word % 8 == 0 : word == 0;
+            }
+        }
+        if (good) {
+            found++;
+            tensor_layout.grad_fn = at;
+        }
+    }
+    return found == 1;
+}
+
+/* What the first word of a plain autograd part is (its type, as C++ has it). A view has another: it may also require grad
+ * because its base does, and then torch is asked. */
+static bool
+find_autograd_type(Samples *s)
+{
+    const char *first = (const char *)(uintptr_t)word_at(s->grad.impls[0] + tensor_layout.autograd);
+    tensor_layout.autograd_type = word_at(first);
+    const Group *groups[] = {&s->grad, &s->result};
+    for (int g = 0; g < 2; g++) {
+        for (int i = 0; i < groups[g]->count; i++) {
+            const char *autograd = (const char *)(uintptr_t)word_at(groups[g]->impls[i] + tensor_layout.autograd);
+            if (word_at(autograd) != tensor_layout.autograd_type) {
+                return false;
+            }
+        }
+    }
+    for (int i = 0; i < s->views.count; i++) {
+        const char *autograd = (const char *)(uintptr_t)word_at(s->views.impls[i] + tensor_layout.autograd);
+        if (autograd == NULL || word_at(autograd) == tensor_layout.autograd_type) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* ---- checking the whole ---------------------------------------------------------------------------------------- */
@@ -314,24 +372,37 @@ find_all(PyObject *groups, Samples *s)
 {
     if (load_group(groups, "shapes", &s->shapes, true) < 0 || load_group(groups, "dtypes", &s->dtypes, true) < 0 ||
         load_group(groups, "keys", &s->keys, false) < 0 || load_group(groups, "plain", &s->plain, true) < 0 ||
-        load_group(groups, "grad", &s->grad, true) < 0 || load_group(groups, "meta", &s->meta, false) < 0) {
+        load_group(groups, "grad", &s->grad, true) < 0 || load_group(groups, "result", &s->result, true) < 0 ||
+        load_group(groups, "views", &s->views, true) < 0 || load_group(groups, "meta", &s->meta, false) < 0) {
         return false;
     }
     if (s->shapes.count < 5 || s->dtypes.count < 5 || s->keys.count < 4 || s->plain.count < 2 || s->grad.count < 2 ||
-        s->meta.count < 1 || !find_impl(s)) {
+        s->result.count < 2 || s->views.count < 2 || s->meta.count < 1 || !find_impl(s)) {
         return false;
     }
-    Group *all[] = {&s->shapes, &s->dtypes, &s->keys, &s->plain, &s->grad, &s->meta};
-    for (int i = 0; i < 6; i++) {
+    Group *all[] = {&s->shapes, &s->dtypes, &s->keys, &s->plain, &s->grad, &s->result, &s->views, &s->meta};
+    for (int i = 0; i < 8; i++) {
         load_impls(all[i]);
     }
     s->end = tensor_layout.strides + INLINE_DIMS * 8 + TAIL;
-    if (!find_rank(s) || !find_keys(s) || !find_dtype(s) || !find_device(s) || !find_autograd(s) || !find_requires_grad(s)) {
+    for (int g = 0; g < 8; g++) {
+        for (int i = 0; i < all[g]->count; i++) {
+            int size = allocated_size(all[g]->impls[i]);
+            s->end = size < s->end ? size : s->end;
+        }
+    }
+    if (s->end < tensor_layout.strides + INLINE_DIMS * 8) {
+        return false;
+    }
+    if (!find_rank(s) || !find_keys(s) || !find_dtype(s) || !find_device(s) || !find_autograd(s) || !find_requires_grad(s) ||
+        !find_grad_fn(s) || !find_autograd_type(s)) {
         return false;
     }
     tensor_layout.known = true;
     if (!agrees_with_torch(&s->shapes, true) || !agrees_with_torch(&s->dtypes, true) || !agrees_with_torch(&s->keys, false) ||
-        !agrees_with_torch(&s->plain, true) || !agrees_with_torch(&s->grad, true)) {
+        !agrees_with_torch(&s->plain, true) || !agrees_with_torch(&s->grad, true) ||
+        !agrees_with_torch(&s->result, true) ||
+        !agrees_with_torch(&s->views, true)) {
         tensor_layout.known = false;
     }
     return tensor_layout.known;
@@ -373,7 +444,7 @@ tensor_layout_describe(void)
     if (!l->known) {
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "impl", l->impl, "rank", l->rank, "sizes", l->sizes, "strides",
+    return Py_BuildValue("{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "impl", l->impl, "rank", l->rank, "sizes", l->sizes, "strides",
                          l->strides, "keys", l->keys, "dtype", l->dtype, "device", l->device, "autograd", l->autograd,
-                         "requires_grad", l->requires_grad);
+                         "requires_grad", l->requires_grad, "grad_fn", l->grad_fn);
 }

@@ -25,7 +25,7 @@ def reference(dtype: Any, device: Any, inference: bool) -> Any:
 
 def samples() -> dict[str, list[tuple[Any, int]]]:
     """(tensor, raw dispatch keys) in groups: `shapes` of rank 0 to 8; `dtypes`, one each; `keys`, with different key sets;
-    `plain` and `grad`, alike but for requires_grad; `meta`, as the first of `plain` but on the meta device.
+    `plain` and `grad`, alike but for requires_grad; `result`, of recorded operations; `views`; `meta`, as the first of `plain` but on the meta device.
     """
     import torch
 
@@ -44,6 +44,12 @@ def _make(torch: Any) -> dict[str, list[Any]]:
         torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
         torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
     ]  # fmt: skip
+    grad = [torch.empty(2, 3, device=cpu, requires_grad=True) for _ in range(3)]
+    with torch.enable_grad():
+        result = [grad[0] * 2, grad[1].sum(), torch.empty(2, 3, device=cpu).add_(grad[2])]
+        base = torch.zeros(4, 3, device=cpu)
+        views = [torch.empty(4, 3, device=cpu)[1:], torch.empty(4, 3, device=cpu).t(), base[:2]]
+        base.mul_(grad[0].sum())  # its views require grad from here on
     return {
         "shapes": [torch.empty(s, device=cpu) for s in shapes] + [torch.empty(5, 3, device=cpu).t()],
         "dtypes": [torch.empty(2, 3, dtype=dtype, device=cpu) for dtype in dtypes],
@@ -57,5 +63,7 @@ def _make(torch: Any) -> dict[str, list[Any]]:
         ],
         "plain": [torch.empty(2, 3, device=cpu) for _ in range(3)],
         "grad": [torch.empty(2, 3, device=cpu, requires_grad=True) for _ in range(3)],
+        "result": result,
+        "views": views,
         "meta": [torch.empty(2, 3, device="meta")],
     }

@@ -33,6 +33,11 @@ class Tracer(TorchDispatchMode):
     device, and no data. Writes never reach the graph: a write makes a new value, and aliases are made anew from it.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch must not wrap `__torch_dispatch__` in a helper that imports torch._dynamo (0.8 s) when called."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.graph = fx.Graph()

@@ -11,12 +11,13 @@ import os
 import types
 from typing import TYPE_CHECKING, Any
 
+from argand.capture import natives_numpy
 from argand.capture.exceptions import InternalFailure, ObservedException
 from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, LazyLocal
 from argand.capture.sources import ConstSource, LocalSource, Source
 from argand.capture.typefacts import ATOMS, CONTAINERS, HEAP_TYPE, TypeFacts, is_heap
-from argand.errors import graph_break
+from argand.errors import GraphBreak, graph_break
 
 if TYPE_CHECKING:
     from argand.capture.protocol import State
@@ -24,6 +25,22 @@ if TYPE_CHECKING:
 _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
 _CAPTURE_FOLDER = os.path.dirname(__file__)
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
+
+
+class TaintedText(str):
+    """What formatting a tensor gives: a text that depends on the tensor's values. It may be dropped or put into an
+    exception, nothing else."""
+
+    __slots__ = ()
+
+
+def formatted_tensor() -> GraphBreak:
+    """The graph break for a use of such a text."""
+    return graph_break(
+        kind="text of a tensor",
+        explanation="A text that contains the values of a tensor is needed while the graph is captured.",
+        hints=("Format tensors outside of the compiled function.",),
+    )
 
 
 class TextProxy:
@@ -174,8 +191,13 @@ class Access:
 
     def plain(self, obj: Any) -> Any:
         """The object as native code may have it: outer containers in it, at any depth, replaced by their shadows."""
-        if self.concrete or type(obj) in self.fast:
+        cls = type(obj)
+        if self.concrete or cls in self.fast:
             return obj
+        if cls is TaintedText:
+            raise formatted_tensor()
+        if id(obj) in self.outer and cls.__module__ == "numpy" and cls.__name__ == "ndarray":
+            raise natives_numpy.outer_array(obj)
         return self.state.deep_resolve(obj)
 
     def plain_shallow(self, obj: Any) -> Any:
@@ -266,7 +288,7 @@ class Access:
         cls = type(obj)
         if cls in self.fast:
             return not self.is_tensor(obj)
-        if is_a(obj, type | types.FunctionType | types.ModuleType):
+        if is_a(obj, type | types.FunctionType | types.ModuleType) or cls.__module__ == "typing":
             return True
         if cls not in (list, tuple, dict, set, frozenset) or depth > 20:
             return False

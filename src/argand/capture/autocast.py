@@ -13,35 +13,67 @@ import torch
 
 from argand import errors
 from argand.capture import metadata
+from argand.capture.words import words
 
 if TYPE_CHECKING:
-    from argand.capture.tensors import GraphBuilder, TensorInfo
+    from argand.capture.tensors import TensorInfo
 
 _LOWER = frozenset(
-    "linear matmul __matmul__ __rmatmul__ mm bmm addmm addmv addr baddbmm addbmm mv chain_matmul multi_dot linalg_multi_dot "
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc _convolution convolution "
-    "scaled_dot_product_attention prelu einsum bilinear lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split()
+    words(
+        """
+    linear matmul __matmul__ __rmatmul__ mm bmm addmm addmv addr baddbmm addbmm mv chain_matmul
+    multi_dot linalg_multi_dot conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    conv_tbc _convolution convolution scaled_dot_product_attention prelu einsum bilinear lstm_cell
+    gru_cell rnn_tanh_cell rnn_relu_cell
+    """
+    )
 )
-_CPU_LOWER = _LOWER - {"addr", "mv", "addmv", "prelu", "bilinear", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
+_CPU_LOWER = _LOWER - {
+    "addr",
+    "mv",
+    "addmv",
+    "prelu",
+    "bilinear",
+    "lstm_cell",
+    "gru_cell",
+    "rnn_tanh_cell",
+    "rnn_relu_cell",
+}
 _CPU_FLOAT = frozenset(
-    "avg_pool3d binary_cross_entropy grid_sampler grid_sample polar prod quantile nanquantile stft cdist trace view_as_complex "
-    "cholesky cholesky_inverse cholesky_solve inverse lu_solve orgqr ormqr pinverse max_pool3d max_unpool2d max_unpool3d "
-    "adaptive_avg_pool3d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d mse_loss "
-    "cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss poisson_nll_loss smooth_l1_loss cross_entropy l1_loss "
-    "huber_loss margin_ranking_loss soft_margin_loss triplet_margin_loss multi_margin_loss ctc_loss kl_div "
-    "multilabel_margin_loss binary_cross_entropy_with_logits fft_fft fft_ifft geqrf".split()
+    words(
+        """
+    avg_pool3d binary_cross_entropy grid_sampler grid_sample polar prod quantile nanquantile stft cdist
+    trace view_as_complex cholesky cholesky_inverse cholesky_solve inverse lu_solve orgqr ormqr pinverse
+    max_pool3d max_unpool2d max_unpool3d adaptive_avg_pool3d reflection_pad1d reflection_pad2d
+    replication_pad1d replication_pad2d replication_pad3d mse_loss cosine_embedding_loss nll_loss
+    nll_loss2d hinge_embedding_loss poisson_nll_loss smooth_l1_loss cross_entropy l1_loss huber_loss
+    margin_ranking_loss soft_margin_loss triplet_margin_loss multi_margin_loss ctc_loss kl_div
+    multilabel_margin_loss binary_cross_entropy_with_logits fft_fft fft_ifft geqrf
+    """
+    )
 )
 _CUDA_FLOAT = frozenset(
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus layer_norm "
-    "group_norm norm nuclear_norm cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d "
-    "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss "
-    "soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp "
-    "cross_entropy rms_norm upsample_nearest1d upsample_nearest2d upsample_bilinear2d".split()
+    words(
+        """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__
+    softplus layer_norm group_norm norm nuclear_norm cosine_similarity poisson_nll_loss
+    cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss
+    huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
+    multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp cross_entropy
+    rms_norm upsample_nearest1d upsample_nearest2d upsample_bilinear2d
+    """
+    )
 )
-_CUDA_FLOAT_SET = frozenset("prod softmax log_softmax cumprod cumsum sum".split())
-_CPU_WIDEST = frozenset("stack cat index_copy".split())
-_CUDA_WIDEST = frozenset("addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat stack".split())
-_COMPOSED = frozenset("multi_head_attention_forward lstm gru rnn_tanh rnn_relu gumbel_softmax".split())
+_CUDA_FLOAT_SET = frozenset(["prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum"])
+_CPU_WIDEST = frozenset(["stack", "cat", "index_copy"])
+_CUDA_WIDEST = frozenset(
+    words(
+        """
+    addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot cat stack
+    """
+    )
+)
+_COMPOSED = frozenset(["multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu", "gumbel_softmax"])
 
 
 def active() -> bool:
@@ -50,7 +82,7 @@ def active() -> bool:
 
 
 def compute(
-    builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: list[TensorInfo], device: torch.device
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: list[TensorInfo], device: torch.device
 ) -> Any:
     """`metadata.compute` with the arguments cast as eager would."""
     name = getattr(func, "__name__", "")

@@ -6,7 +6,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attributes, binding, classes, generators, natives, operators
+from argand.capture import attributes, binding, classes, generators, natives, natives_numpy, operators
 from argand.capture.kinds import is_a
 from argand.capture.frames import GENERATOR, NULL, Frame
 from argand.capture.sources import AttrSource
@@ -143,7 +143,9 @@ def _overridden(klass: type, name: str, fn: Any) -> bool:
 def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A native callable without a handler: torch's own, or the end of the graph."""
     if not interp.concrete:
-        result = interp.torch_call(fn, args, kwargs)
+        result = natives_numpy.call(interp, fn, args, kwargs)
+        if result is NotImplemented:
+            result = interp.torch_call(fn, args, kwargs)
         if result is not NotImplemented:
             return result
     raise unknown_native(fn)

@@ -25,6 +25,8 @@ def make_function(
     interp: Interpreter, frame: Frame, code: types.CodeType, closure: tuple[Any, ...] | None
 ) -> types.FunctionType:
     """MAKE_FUNCTION: a real function object over real cells."""
+    if closure is None and code.co_freevars:
+        closure = tuple(types.CellType() for _ in code.co_freevars)  # 3.13 sets the real one afterwards
     function = types.FunctionType(code, frame.globals, code.co_name, None, closure)
     function.__qualname__ = code.co_qualname
     interp.note_local_function(function)

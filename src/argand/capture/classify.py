@@ -97,11 +97,28 @@ def handling(value: Any) -> str:
         type; parts are guarded when read) or "refuse".
     """
     found = _handling_of_type(type(value))
+    if found == "equals" and type(value) is slice and not is_constant(value):
+        return "refuse"
     if found == "tensor":
         return "tensor" if is_plain_tensor(value) else "refuse"
     if found == "subclass":
         return "tensor" if _is_buffer_like(value) and is_plain_tensor(value) else "refuse"
     return found
+
+
+def is_bound_builtin(value: Any) -> bool:
+    """A method of a C class bound to an object (`some_list.append`)."""
+    if type(value) not in (types.BuiltinFunctionType, types.MethodWrapperType):
+        return False
+    owner = value.__self__
+    return owner is not None and not isinstance(owner, types.ModuleType | type)
+
+
+def is_constant(value: Any) -> bool:
+    """Code can hold `value` itself: it has no parts that differ from call to call."""
+    if type(value) is slice:
+        return all(is_constant(part) for part in (value.start, value.stop, value.step))
+    return _handling_of_type(type(value)) in ("equals", "identity") and not is_bound_builtin(value)
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:

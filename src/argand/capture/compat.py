@@ -85,7 +85,9 @@ def keep_torchs_compiler_out() -> None:
         return
     for module in list(sys.modules.values()):
         name = getattr(module, "__name__", "")
-        if isinstance(name, str) and name.startswith(("torch._refs", "torch._prims", "torch._decomp", "torch._meta_reg")):
+        if isinstance(name, str) and name.startswith(
+            ("torch._refs", "torch._prims", "torch._decomp", "torch._meta_reg")
+        ):
             for value in list(vars(module).values()):
                 if isinstance(value, types.FunctionType):
                     _undecorate(value)

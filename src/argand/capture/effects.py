@@ -19,7 +19,8 @@ def changed_shadows(state: CaptureState) -> list[Shadow]:
     return [
         entry
         for entry in state.effect_order
-        if isinstance(entry, Shadow) and not shadows.same_contents(state, entry.snapshot, shadows.contents(entry.shadow))
+        if isinstance(entry, Shadow)
+        and not shadows.same_contents(state, entry.snapshot, shadows.contents(entry.shadow))
     ]
 
 

@@ -1,6 +1,6 @@
 """Captures a frame: the callback of the frame hook.
 
-    FrameInfo -> interpret (restarting at the instruction where the graph breaks) -> graph, guards, new code -> Entry
+FrameInfo -> interpret (restarting at the instruction where the graph breaks) -> graph, guards, new code -> Entry
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from argand.capture.state import CaptureState
 from argand.capture.tensors import GraphBuilder, TraceMode
 from argand.capture.transform import Transformed, Transformer
 from argand.config import config
+from argand.graph.compat import keep_torch_compiler_out
 
 _RESTARTS = 64  # attempts on one frame: each restart breaks at one more place
 
@@ -145,6 +146,7 @@ class _Capture:
         state.guards.add(None, "global_state", modes.guard_functions())
         interpreter = Interpreter(state, _process.session())  # type: ignore[arg-type]
         state.interpreter = interpreter
+        keep_torch_compiler_out()
         with TraceMode(state.graph):
             return interpreter.run_root(break_at)
 
@@ -203,7 +205,9 @@ class _Capture:
             events.emit("graph_breaks", "capture", str(self.reason), reason=self.reason, function=code.co_name)
         if made.graph is not None:
             graph = made.graph
-            events.emit("graph_code", "capture", lambda: graph.print_readable(print_output=False), graph_name=made.graph_name)
+            events.emit(
+                "graph_code", "capture", lambda: graph.print_readable(print_output=False), graph_name=made.graph_name
+            )
         where = f"{code.co_name} {code.co_filename} line {code.co_firstlineno}"
         events.emit(
             "bytecode",
@@ -212,7 +216,10 @@ class _Capture:
             function=code.co_name,
         )
         events.emit(
-            "guards", "capture", f"GUARDS:\n{state.guards.listing()}", guards=[g.text() for g in state.guards if g.shown]
+            "guards",
+            "capture",
+            f"GUARDS:\n{state.guards.listing()}",
+            guards=[g.text() for g in state.guards if g.shown],
         )
 
 
@@ -234,7 +241,12 @@ def _gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
     if region.fullgraph:
         raise _unsupported(found) from None
     events.emit(
-        "graph_breaks", "capture", str(found.reason), reason=found.reason, function=info.code.co_name, frame_skipped=True
+        "graph_breaks",
+        "capture",
+        str(found.reason),
+        reason=found.reason,
+        function=info.code.co_name,
+        frame_skipped=True,
     )
     return None if isinstance(found.extra.get("exception"), Exception) else _C.SKIP
 

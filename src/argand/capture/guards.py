@@ -120,7 +120,8 @@ class GuardSet:
                     cls, dtype, device, requires_grad, keys, sizes, strides, _ = guard.args
                     detail = (
                         f" class={cls.__name__} dtype={dtype} device={device} requires_grad={requires_grad} "
-                        f"size={list(sizes or ())} stride={list(strides or ())}" + (f" dispatch_keys={keys}" if keys else "")
+                        f"size={list(sizes or ())} stride={list(strides or ())}"
+                        + (f" dispatch_keys={keys}" if keys else "")
                     )
                 lines.append(f"- {guard.text()}{detail}")
         return "\n".join(lines)

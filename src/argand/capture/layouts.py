@@ -86,7 +86,9 @@ def pointwise_layout(operands: tuple[tuple[Ints, Ints], ...]) -> tuple[Ints, Int
     expanded = []
     for own, strides in operands:
         offset = rank - len(own)
-        expanded.append([0] * offset + [0 if own[i] == 1 and shape[offset + i] != 1 else strides[i] for i in range(len(own))])
+        expanded.append(
+            [0] * offset + [0 if own[i] == 1 and shape[offset + i] != 1 else strides[i] for i in range(len(own))]
+        )
     perm = list(range(rank - 1, -1, -1))
     for i in range(1, rank):
         at = i

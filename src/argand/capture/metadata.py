@@ -10,6 +10,7 @@ from argand import errors
 from argand.capture import compat
 from argand.capture.layouts import Unknown
 from argand.capture.shapes import RULES
+from argand.capture.words import words
 
 if TYPE_CHECKING:
     from argand.capture.tensors import TensorInfo
@@ -18,11 +19,13 @@ _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _Tensor = torch.Tensor
 
-_FACTORY_NAMES = (
-    "empty zeros ones full arange range linspace logspace eye rand randn randint randperm empty_strided empty_permuted "
-    "tensor as_tensor asarray scalar_tensor tril_indices triu_indices hann_window hamming_window bartlett_window "
-    "blackman_window kaiser_window normal"
-).split()
+_FACTORY_NAMES = words(
+    """
+    empty zeros ones full arange range linspace logspace eye rand randn randint randperm empty_strided
+    empty_permuted tensor as_tensor asarray scalar_tensor tril_indices triu_indices hann_window
+    hamming_window bartlett_window blackman_window kaiser_window normal
+    """
+)
 FACTORIES: frozenset[Any] = frozenset(getattr(torch, name) for name in _FACTORY_NAMES if hasattr(torch, name)) | {
     torch.fft.fftfreq,
     torch.fft.rfftfreq,

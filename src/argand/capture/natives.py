@@ -179,7 +179,7 @@ def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict
     handler = FUNCTIONS.get(id(fn))
     if handler is not None:
         return handler(interp, fn, args, kwargs)
-    if interp.wants_torch_call(fn.__wrapped__, str(fn.__wrapped__.__module__)):
+    if not interp.concrete and interp.wants_torch_call(fn.__wrapped__, str(fn.__wrapped__.__module__)):
         result = interp.torch_call(fn, args, kwargs)
         if result is not NotImplemented:
             return result

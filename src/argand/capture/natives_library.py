@@ -55,7 +55,7 @@ Kwargs = dict[str, Any]
 PURE_MODULES.update(
     {"re", "sre_parse", "sre_compile", "json", "json.encoder", "json.decoder", "textwrap", "string", "posixpath", "ntpath",
      "genericpath", "fnmatch", "keyword", "typing", "difflib", "colorsys", "inspect", "types", "ast", "dis", "base64",
-     "html", "shlex", "unicodedata", "re._compiler", "re._parser", "statistics", "fractions", "decimal", "numbers"}
+     "html", "shlex", "importlib.metadata", "importlib.util", "packaging.version", "unicodedata", "re._compiler", "re._parser", "statistics", "fractions", "decimal", "numbers"}
 )  # fmt: skip
 BREAK_MODULES.update(
     {

@@ -113,7 +113,14 @@ for _cls in (str, bytes, bytearray):
     add_methods(_cls, read_only, " ".join(n for n in dir(_cls) if n not in ("format", "join", "__class__", "__new__",
                 "__init__", "__getattribute__", "__setattr__", "__delattr__", "__init_subclass__", "__subclasshook__")))  # fmt: skip
     add_methods(_cls, iterating, "join")
-add_methods(str, textual, "format __mod__ format_map")
+add_methods(str, textual, "format format_map")
+
+
+@method(str, "__mod__")
+def _str_mod(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operators.binary(interp, operators.BINARY["%"], owner, *args)
+
+
 for _cls in (int, float, bool, complex, range, slice, memoryview, types.GenericAlias, types.UnionType, type(None),
              types.MappingProxyType, types.CodeType, type(...), type(NotImplemented)):  # fmt: skip
     add_methods(_cls, read_only, " ".join(n for n in dir(_cls) if n not in ("__class__", "__new__", "__init__",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from argand.bytecode.opcodes import PY313
 from argand.capture import classes, matching, operators
+from argand.capture.access import TaintedText
 from argand.capture.frames import Frame
 from argand.capture.optable import opcode
 
@@ -113,7 +115,7 @@ def dict_update(interp: Interpreter, frame: Frame, arg: int) -> None:
 def dict_merge(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     # Below: the callable, under the positional arguments.
-    operators.dict_merge(interp, frame.stack[-arg], values, frame.stack[-(arg + 2)])
+    operators.dict_merge(interp, frame.stack[-arg], values, frame.stack[-(arg + (3 if PY313 else 2))])
 
 
 @opcode("LIST_TO_TUPLE", until=(3, 11))
@@ -141,7 +143,9 @@ def unpack_ex(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(interp: Interpreter, frame: Frame, arg: int) -> None:
-    frame.stack.append("".join(_pop_n(frame, arg)))
+    parts = _pop_n(frame, arg)
+    text = "".join(parts)
+    frame.stack.append(TaintedText(text) if any(type(part) is TaintedText for part in parts) else text)
 
 
 def _convert(interp: Interpreter, kind: int, value: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import attributes, calls, generators, polyfills
+from argand.capture.access import TaintedText
 from argand.capture.exceptions import InternalFailure, ObservedException, raise_native
 from argand.capture.kinds import is_a
 from argand.capture.frames import NULL
@@ -118,7 +119,11 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
     if (pa and (op.name in pa or (op.inplace and op.inplace in pa))) or (pb and op.reflected in pb):
         return _binary_protocol(interp, op, left, right)
     if op.native is operator.mod and is_a(left, str | bytes):
-        return interp.native(op.native, left, interp.textual(right))
+        if is_a(right, tuple):
+            right = tuple(interp.textual(item) for item in tuple.__iter__(interp.shadow(right)))
+        else:
+            right = interp.textual(right)
+        return interp.native(op.native, left, right)
     if op.inplace and interp.is_outer(left) and not is_a(left, tuple | frozenset):
         return _inplace_outer(interp, op, left, right)
     if op.symbol == "+=" and ta in (list, collections.deque) and is_iterable(interp, right):
@@ -746,10 +751,10 @@ def dict_merge(interp: Interpreter, target: dict[Any, Any], values: Any, fn: Any
 def to_str(interp: Interpreter, value: Any) -> str:
     """`str(value)`."""
     cls = type(value)
-    if cls is str:
+    if cls is str or cls is TaintedText:
         return value  # type: ignore[no-any-return]
     if cls in interp.fast:
-        return str(interp.native(str, value))
+        return TaintedText("<tensor>") if interp.is_tensor(value) else str(interp.native(str, value))
     if interp.types.python_level(cls, "__str__"):
         return _text(interp, "__str__", calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ()))
     if interp.types.lookup(cls, "__str__") is object.__str__:
@@ -760,6 +765,8 @@ def to_str(interp: Interpreter, value: Any) -> str:
 def to_repr(interp: Interpreter, value: Any) -> str:
     """`repr(value)`."""
     cls = type(value)
+    if interp.is_tensor(value):
+        return TaintedText("<tensor>")
     if interp.types.python_level(cls, "__repr__"):
         return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
     return str(interp.native(repr, interp.textual(value)))
@@ -775,7 +782,9 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> str:
     """`format(value, spec)`."""
     cls = type(value)
     if cls in interp.fast:
-        return str(interp.native(format, value, spec))
+        return TaintedText("<tensor>") if interp.is_tensor(value) else str(interp.native(format, value, spec))
+    if cls is TaintedText:
+        return value  # type: ignore[no-any-return]
     if interp.types.python_level(cls, "__format__"):
         result = calls.call(interp, attributes.lookup_special(interp, value, "__format__"), (spec,), None)
         if not is_a(result, str):

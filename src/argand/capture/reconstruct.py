@@ -24,6 +24,7 @@ import torch
 
 from argand import errors
 from argand.capture import classify, rebuild, shadows
+from argand.capture.deferred import DeferredText, Piece
 from argand.capture.emit import Emitter
 from argand.capture.frames import LazyLocal
 from argand.capture.sources import ConstSource, Source
@@ -111,7 +112,7 @@ class Reconstructor:
         if id(obj) in self.root_cells:
             self.asm.load_closure(self.root_cells[id(obj)])
             return
-        if classify.handling(obj) in ("equals", "identity") and not self._is_local(obj):
+        if classify.is_constant(obj) and not self._is_local(obj):
             self.asm.load_const(obj)
             return
         source = self.state.outer.get(id(obj))
@@ -311,6 +312,18 @@ class Reconstructor:
         self.push(gc.get_referents(obj)[0])
         self.emitter.call_helper(types.MappingProxyType)
 
+    def _text(self, obj: DeferredText) -> None:
+        for part in obj.parts:
+            if not isinstance(part, Piece):
+                self.asm.load_const(part)
+                continue
+            self.push(part.value)
+            if part.conversion:
+                self.emitter.call_helper({"s": str, "r": repr, "a": ascii}[part.conversion])
+            self.emitter.call_helper(format, (part.spec,))
+        self.asm.build_string(len(obj.parts))
+        self._remember(obj)
+
     def _reduced(self, obj: Any) -> None:
         import warnings
 
@@ -450,6 +463,7 @@ _MAKERS: dict[type, Any] = {
     functools.partial: Reconstructor._partial,
     weakref.ReferenceType: Reconstructor._weakref,
     collections.OrderedDict: _ordered,
+    DeferredText: Reconstructor._text,
 }
 
 for _cls in vars(__import__("builtins")).values():

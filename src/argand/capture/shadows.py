@@ -77,7 +77,9 @@ def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
     state.guard(source, "dict_keys", keys)
     cls = type(obj)
     if cls is collections.defaultdict:
-        made: Any = collections.defaultdict(state.load_source(AttrSource(source, "default_factory"), obj.default_factory))  # type: ignore[attr-defined]
+        made: Any = collections.defaultdict(
+            state.load_source(AttrSource(source, "default_factory"), obj.default_factory)
+        )  # type: ignore[attr-defined]
     elif isinstance(obj, collections.OrderedDict):
         made = collections.OrderedDict.__new__(cls)
     else:
@@ -116,7 +118,9 @@ def _guardable(key: Any) -> bool:
     if classify.handling(key) in ("equals", "identity", "function"):
         return True
     # an object that compares by identity is a key by identity
-    return type(key).__eq__ is object.__eq__ and type(key).__hash__ is object.__hash__ and not classify.is_container(key)
+    return (
+        type(key).__eq__ is object.__eq__ and type(key).__hash__ is object.__hash__ and not classify.is_container(key)
+    )
 
 
 def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source) -> None:

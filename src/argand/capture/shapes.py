@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from argand.capture import layouts
 from argand.capture.layouts import Unknown, contiguous, needs_grad, new
+from argand.capture.words import words
 
 Rule: TypeAlias = Callable[..., Any]
 
@@ -26,7 +27,9 @@ _Tensor = torch.Tensor
 _BOOL = torch.bool
 
 
-def rule(*names: str, methods: tuple[str, ...] | None = None, functional: tuple[str, ...] = ()) -> Callable[[Rule], Rule]:
+def rule(
+    *names: str, methods: tuple[str, ...] | None = None, functional: tuple[str, ...] = ()
+) -> Callable[[Rule], Rule]:
     """Register for `torch.<name>`, `Tensor.<name>` (or `methods`), and `F.<name>` for names in `functional`."""
 
     def register(fn: Rule) -> Rule:
@@ -58,9 +61,7 @@ def _number(value: Any) -> bool:
 
 
 def _layout(*operands: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return layouts.pointwise_layout(
-        tuple([(tuple(t.shape), t.stride()) for t in operands if isinstance(t, _Tensor)])
-    )
+    return layouts.pointwise_layout(tuple([(tuple(t.shape), t.stride()) for t in operands if isinstance(t, _Tensor)]))
 
 
 def _pair(a: Any, b: Any) -> torch.dtype:
@@ -103,7 +104,12 @@ def _same_kind(a: Any, b: Any) -> torch.Tensor:
     return new(*_layout(a, b), dtype, needs_grad(a, b))
 
 
-@rule("div", "divide", "true_divide", methods=("div", "divide", "true_divide", "__truediv__", "__div__", "__rtruediv__", "__rdiv__"))
+@rule(
+    "div",
+    "divide",
+    "true_divide",
+    methods=("div", "divide", "true_divide", "__truediv__", "__div__", "__rtruediv__", "__rdiv__"),
+)
 def _div(a: Any, b: Any, *, rounding_mode: Any = None) -> torch.Tensor:
     dtype = _pair(a, b)
     if rounding_mode is None and not (dtype.is_floating_point or dtype.is_complex):
@@ -186,11 +192,17 @@ def _expanded_clone(x: torch.Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 # ---------------------------------------------------------------------- pointwise, one operand
 
-_FLOAT_UNARY = (
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "erf erfc erfinv sigmoid reciprocal lgamma digamma deg2rad rad2deg"
-).split()
-_SAME_UNARY = "neg negative positive square floor ceil trunc round frac sign sgn relu bitwise_not".split()
+_FLOAT_UNARY = words(
+    """
+    exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
+    atanh erf erfc erfinv sigmoid reciprocal lgamma digamma deg2rad rad2deg
+    """
+)
+_SAME_UNARY = words(
+    """
+    neg negative positive square floor ceil trunc round frac sign sgn relu bitwise_not
+    """
+)
 
 
 @rule(*_FLOAT_UNARY)
@@ -285,7 +297,9 @@ def _like(x: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool 
 
 
 @rule("full_like", methods=())
-def _full_like(x: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> torch.Tensor:
+def _full_like(
+    x: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> torch.Tensor:
     if not _number(fill_value):
         raise Unknown
     return _like(x, dtype=dtype, requires_grad=requires_grad)
@@ -369,7 +383,9 @@ def _softmax(x: Any, dim: Any, dtype: Any = None) -> torch.Tensor:
     return _rowwise(_tensor(x), dim, dtype)
 
 
-RULES[F.softmax] = RULES[F.log_softmax] = lambda x, dim=None, _stacklevel=3, dtype=None: _rowwise(_tensor(x), dim, dtype)
+RULES[F.softmax] = RULES[F.log_softmax] = lambda x, dim=None, _stacklevel=3, dtype=None: _rowwise(
+    _tensor(x), dim, dtype
+)
 
 
 @rule("cumsum", "cumprod")
@@ -438,7 +454,7 @@ def _cat(tensors: Any, dim: Any = 0) -> torch.Tensor:
         own = tuple(item.shape)
         if len(own) != rank or 0 in own or rank == 0 or item.dtype is not first.dtype:
             raise Unknown
-        if item.stride() != contiguous(own) or rank >= 4 and layouts._is_channels_last(own, item.stride()):
+        if item.stride() != contiguous(own) or (rank >= 4 and layouts._is_channels_last(own, item.stride())):
             raise Unknown
         if own[:dim] != tuple(shape[:dim]) or own[dim + 1 :] != tuple(shape[dim + 1 :]):
             raise Unknown
@@ -456,7 +472,7 @@ def _stack(tensors: Any, dim: Any = 0) -> torch.Tensor:
     if 0 in shape or any(tuple(item.shape) != shape or item.dtype is not first.dtype for item in items):
         raise Unknown
     made = (*shape[:dim], len(items), *shape[dim:])
-    if any(item.stride() != contiguous(shape) for item in items) or len(made) >= 4 and 1 in made:
+    if any(item.stride() != contiguous(shape) for item in items) or (len(made) >= 4 and 1 in made):
         raise Unknown
     return new(made, None, first.dtype, needs_grad(*items))
 
@@ -498,7 +514,11 @@ def _group_norm(x: Any, num_groups: Any, weight: Any = None, bias: Any = None, e
     shape = tuple(_tensor(x).shape)
     if len(shape) < 2 or type(num_groups) is not int or num_groups <= 0 or shape[1] % num_groups or 0 in shape:
         raise Unknown
-    if not x.dtype.is_floating_point or x.stride() != contiguous(shape) or layouts.numel(shape) // (shape[0] * num_groups) <= 1:
+    if (
+        not x.dtype.is_floating_point
+        or x.stride() != contiguous(shape)
+        or layouts.numel(shape) // (shape[0] * num_groups) <= 1
+    ):
         raise Unknown
     _norm_weights(x, weight, bias)
     if any(w is not None and tuple(w.shape) != (shape[1],) for w in (weight, bias)):
@@ -599,7 +619,13 @@ RULES[F.dropout] = _dropout
 def _glu(x: Any, dim: Any = -1) -> torch.Tensor:
     shape = list(_tensor(x).shape)
     dim = layouts.normalize_dim(dim, len(shape))
-    if not shape or shape[dim] % 2 or 0 in shape or x.stride() != contiguous(tuple(shape)) or not x.dtype.is_floating_point:
+    if (
+        not shape
+        or shape[dim] % 2
+        or 0 in shape
+        or x.stride() != contiguous(tuple(shape))
+        or not x.dtype.is_floating_point
+    ):
         raise Unknown
     shape[dim] //= 2
     return new(tuple(shape), None, x.dtype, needs_grad(x))
@@ -621,4 +647,6 @@ def signature_ok(fn: Rule) -> bool:
     return bool(inspect.signature(fn).parameters)
 
 
-OPERATORS = {getattr(operator, name): name for name in ("add", "sub", "mul", "truediv", "matmul", "pow", "mod", "floordiv")}
+OPERATORS = {
+    getattr(operator, name): name for name in ("add", "sub", "mul", "truediv", "matmul", "pow", "mod", "floordiv")
+}

@@ -55,7 +55,12 @@ def why_never(code: types.CodeType) -> str | None:
         return "it is a generator or coroutine"
     if skipped_file(code.co_filename):
         return "it belongs to Python, torch or argand itself"
-    if code.co_filename.startswith(_TORCH) and code.co_name in ("__init__", "reset_parameters", "extra_repr", "__repr__"):
+    if code.co_filename.startswith(_TORCH) and code.co_name in (
+        "__init__",
+        "reset_parameters",
+        "extra_repr",
+        "__repr__",
+    ):
         return "it sets up a module of torch's"
     if code.co_name in ("<module>", "<genexpr>") and not code.co_flags & 1:
         return "it is a module body"

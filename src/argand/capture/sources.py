@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from argand import errors
+from argand.capture.words import words
 
 if TYPE_CHECKING:
     from argand._core import _C
@@ -92,7 +93,7 @@ class Source:
 
     @property
     def kind(self) -> str:
-        """"local", "global", "builtin", "closure" or "constant": what the path starts from."""
+        """ "local", "global", "builtin", "closure" or "constant": what the path starts from."""
         return _ROOT_KINDS.get(type(self.root), "constant")
 
     def name(self) -> str:
@@ -600,7 +601,12 @@ class CallSource(Source):
 
 
 _PLAIN_ACCESSORS = frozenset(
-    "type instance_dict cell_contents func_code func_defaults func_kwdefaults func_globals method_self method_func".split()
+    words(
+        """
+    type instance_dict cell_contents func_code func_defaults func_kwdefaults func_globals method_self
+    method_func
+    """
+    )
 )
 _ROOT_KINDS: dict[type, str] = {
     LocalSource: "local",

@@ -20,6 +20,7 @@ from argand import errors
 from argand.capture import classify
 from argand.capture.guards import GuardSet
 from argand.capture.sources import (
+    AttrSource,
     ConstSource,
     DictItemSource,
     FuncCodeSource,
@@ -182,6 +183,8 @@ class CaptureState:
                 hints=("pass a plain torch.Tensor, or keep this value outside the compiled function",),
             )
         constant_root = isinstance(source, ConstSource)
+        if classify.is_bound_builtin(value):
+            return self._load_bound(source, value)
         if handling == "equals":
             if not constant_root:
                 self.guard(source, "equals", value)
@@ -199,6 +202,13 @@ class CaptureState:
             self.load_source(MethodFuncSource(source), value.__func__)
             self.load_source(MethodSelfSource(source), value.__self__)
         return value
+
+    def _load_bound(self, source: Source, value: Any) -> Any:
+        """A method of a C class bound to an object: a new method object each time, of an object that is loaded."""
+        self.guard(source, "type", type(value))
+        self.guard(AttrSource(source, "__name__"), "equals", value.__name__)
+        owner = self.load_source(AttrSource(source, "__self__"), value.__self__)
+        return value if owner is value.__self__ else getattr(owner, value.__name__)
 
     def _guard_identity(self, source: Source, value: Any) -> None:
         label = None
@@ -296,7 +306,9 @@ class CaptureState:
                 kind="unknown tensor",
                 context=f"{type(tensor).__name__}{tuple(tensor.shape)}",
                 explanation="A tensor that capture did not see being made reached an operation.",
-                hints=("make the tensor inside the compiled function with a torch function, or pass it as an argument",),
+                hints=(
+                    "make the tensor inside the compiled function with a torch function, or pass it as an argument",
+                ),
             )
         return info
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from argand import errors
-from argand.capture import metadata
+from argand.capture import constants, metadata, numpy_calls
 from argand.capture.sources import AttrSource
+from argand.capture.words import words
 
 if TYPE_CHECKING:
     from argand.capture.tensors import GraphBuilder, TensorInfo
@@ -26,18 +27,25 @@ def _getter(name: str) -> Any:
 
 # Answered by the stand-in itself, no node: sizes, types and flags.
 CONSTANTS: frozenset[Any] = frozenset(
-    [_getter(name) for name in (
-        "shape ndim dtype layout requires_grad is_sparse is_sparse_csr is_quantized is_mkldnn is_nested itemsize nbytes "
-        "names"
-    ).split() if hasattr(_T, name)]
-    + [getattr(_T, name) for name in (
-        "size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed element_size "
-        "is_same_size __len__ is_conj is_neg has_names is_inference dim_order __hash__ is_distributed __dir__ _nnz _is_zerotensor"
-    ).split() if hasattr(_T, name)]
-    + [getattr(torch, name) for name in (
-        "is_floating_point is_complex is_signed numel is_same_size is_conj is_neg is_inference is_distributed "
-        "result_type can_cast promote_types"
-    ).split() if hasattr(torch, name)]
+    [_getter(name) for name in words(
+    """
+    shape ndim dtype layout requires_grad is_sparse is_sparse_csr is_quantized is_mkldnn is_nested
+    itemsize nbytes names
+    """
+) if hasattr(_T, name)]
+    + [getattr(_T, name) for name in words(
+    """
+    size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed
+    element_size is_same_size __len__ is_conj is_neg has_names is_inference dim_order __hash__
+    is_distributed __dir__ _nnz _is_zerotensor
+    """
+) if hasattr(_T, name)]
+    + [getattr(torch, name) for name in words(
+    """
+    is_floating_point is_complex is_signed numel is_same_size is_conj is_neg is_inference is_distributed
+    result_type can_cast promote_types
+    """
+) if hasattr(torch, name)]
 )  # fmt: skip
 
 SPECIAL: dict[Any, Special] = {}
@@ -64,9 +72,19 @@ def _named(owner: Any, *names: str) -> tuple[Any, ...]:
 _SCALAR_HINT = "read the value outside the compiled function and pass it in as a number"
 
 
+_OF_CONSTANTS = frozenset(
+    ["item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"]
+)
+
+
 def _data_dependent(explanation: str, *hints: str) -> Special:
     def handler(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", str(func))
+        if name in _OF_CONSTANTS and args:
+            known = constants.value_of(builder, args[0])
+            if known is not None:
+                with torch._C.DisableTorchFunction():
+                    return func(known, *args[1:], **kwargs)
         raise errors.graph_break(
             kind="data-dependent value", context=name, explanation=f"{name}: {explanation}", hints=hints
         )
@@ -74,7 +92,10 @@ def _data_dependent(explanation: str, *hints: str) -> Special:
     return handler
 
 
-special(*_named(_T, "item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"), torch.is_nonzero)(
+special(
+    *_named(_T, "item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"),
+    torch.is_nonzero,
+)(
     _data_dependent(
         "the value of a tensor is needed in Python, and is known only when the program runs (data-dependent).",
         "keep the value a tensor (torch.where, masking) instead of branching on it",
@@ -135,7 +156,9 @@ def _get_device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> int
 def _is_pinned(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
     if _info(builder, args[0]).device.type == "cpu" and torch.cuda.is_available():
         raise errors.graph_break(
-            kind="data-dependent value", context="is_pinned", explanation="Whether memory is pinned is known at run time only."
+            kind="data-dependent value",
+            context="is_pinned",
+            explanation="Whether memory is pinned is known at run time only.",
         )
     return False
 
@@ -169,14 +192,14 @@ def _to(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
             if found is not None:
                 device, meta_args[1] = found, _META
     if device == info.device:
-        return builder.record(
-            func, args, kwargs, device=device, meta_args=tuple(meta_args), meta_kwargs=meta_kwargs
-        )
+        return builder.record(func, args, kwargs, device=device, meta_args=tuple(meta_args), meta_kwargs=meta_kwargs)
     meta_kwargs["copy"] = True
     return _moved(builder, func, args, kwargs, device, tuple(meta_args), meta_kwargs)
 
 
-def _moved(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, device: torch.device, meta_args: Any, meta_kwargs: Any) -> Any:
+def _moved(
+    builder: GraphBuilder, func: Any, args: Any, kwargs: Any, device: torch.device, meta_args: Any, meta_kwargs: Any
+) -> Any:
     meta_kwargs.pop("non_blocking", None)
     return builder.record(func, args, kwargs, device=device, meta_args=meta_args, meta_kwargs=meta_kwargs)
 
@@ -249,7 +272,9 @@ def _is_leaf(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
     return bool(args[0].is_leaf)
 
 
-@special(*_named(_T, "storage_offset", "_is_view", "is_shared"), _getter("_version"), _getter("output_nr"), _getter("_base"))
+@special(
+    *_named(_T, "storage_offset", "_is_view", "is_shared"), _getter("_version"), _getter("output_nr"), _getter("_base")
+)
 def _hidden_state(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     name = getattr(getattr(func, "__self__", None), "__name__", None) or func.__name__
     raise errors.graph_break(
@@ -304,6 +329,9 @@ def _has_boolean_index(index: Any) -> bool:
 
 @special(_T.__getitem__)
 def _getitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    index = _with_known_bounds(builder, args[1])
+    if index is not args[1]:
+        return builder.call(func, (args[0], index), kwargs)
     if _has_boolean_index(args[1]):
         raise errors.graph_break(
             kind="dynamic output shape", context="boolean mask index",
@@ -316,8 +344,12 @@ def _getitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 
 @special(_T.__setitem__)
 def _setitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    _break_on_tensor_slices(args[1])
     self, index, value = args
+    known = _with_known_bounds(builder, index)
+    if known is not index:
+        builder.call(func, (self, known, value), kwargs)
+        return None
+    _break_on_tensor_slices(index)
     if _has_boolean_index(index):
         if isinstance(value, _T) and value.dim() > 0:
             return _masked_setitem(builder, self, index, value)
@@ -332,6 +364,24 @@ def _setitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 def _masked_setitem(builder: GraphBuilder, self: Any, index: Any, value: Any) -> None:
     """`x[mask] = values`: its node is recorded as it is; metadata do not change."""
     builder.record(_T.__setitem__, (self, index, value), {}, meta_args=(self, (Ellipsis,), 0))
+
+
+def _with_known_bounds(builder: GraphBuilder, index: Any) -> Any:
+    """The index, with slice bounds that are tensors of known value as numbers; the same object if there are none."""
+    if isinstance(index, tuple):
+        items = tuple(_with_known_bounds(builder, item) if isinstance(item, slice) else item for item in index)
+        return index if all(a is b for a, b in zip(items, index)) else items
+    if not isinstance(index, slice):
+        return index
+    parts = [index.start, index.stop, index.step]
+    for i, part in enumerate(parts):
+        known = constants.value_of(builder, part) if isinstance(part, _T) else None
+        if known is not None:
+            with torch._C.DisableTorchFunction():
+                parts[i] = known.__index__()
+    if all(a is b for a, b in zip(parts, (index.start, index.stop, index.step))):
+        return index
+    return slice(*parts)
 
 
 def _break_on_tensor_slices(index: Any) -> None:
@@ -402,6 +452,10 @@ def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     if isinstance(data, _T):
         return _copy_of_tensor(builder, func, data, kwargs)
+    if type(data).__module__ == "numpy" and type(data).__name__ == "ndarray":
+        made = numpy_calls.to_tensor(builder.state, data, func.__name__)
+        target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
+        return builder.call(_T.to, (made,), target) if target else made
     if _holds_tensor(data):
         raise errors.graph_break(
             kind="data-dependent value", context=func.__name__,
@@ -417,7 +471,9 @@ def _copy_of_tensor(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) ->
         return builder.call(_T.to, (data,), target) if target else data
     if func is not torch.tensor or kwargs.get("requires_grad"):
         raise errors.graph_break(
-            kind="tensor constructor", context=func.__name__, explanation=f"torch.{func.__name__} of a tensor is not captured."
+            kind="tensor constructor",
+            context=func.__name__,
+            explanation=f"torch.{func.__name__} of a tensor is not captured.",
         )
     made = builder.call(_T.clone, (builder.call(_T.detach, (data,), {}),), {})
     return builder.call(_T.to, (made,), target) if target else made
@@ -435,6 +491,8 @@ def _new_tensor(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any
 
 @special(*_named(torch, "from_numpy", "frombuffer", "from_file", "from_dlpack", "set_printoptions", "load"))
 def _foreign_memory(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    if func is torch.from_numpy:
+        return numpy_calls.to_tensor(builder.state, args[0], "from_numpy")
     raise errors.graph_break(
         kind="tensor from foreign memory", context=func.__name__,
         explanation=f"torch.{func.__name__} makes a tensor from memory that capture cannot follow.",

@@ -17,8 +17,9 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from argand import errors
-from argand.capture import autocast, compat, metadata
+from argand.capture import autocast, compat, constants, metadata
 from argand.capture.sources import Source, placeholder_name
+from argand.capture.words import words
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
@@ -37,6 +38,7 @@ class TensorInfo:
         device: the logical device.
         source: where it comes from, for a graph input; None for a result.
         real: the real tensor, for a graph input.
+        constant: the value, where it is known while capturing (small tensors made from numbers).
     """
 
     tensor: torch.Tensor
@@ -44,6 +46,7 @@ class TensorInfo:
     device: torch.device
     source: Source | None = None
     real: torch.Tensor | None = None
+    constant: torch.Tensor | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -75,10 +78,15 @@ _BINARY = {
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 _UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": operator.abs}
 _RANDOM = frozenset(
-    "dropout alpha_dropout feature_alpha_dropout feature_dropout dropout1d dropout2d dropout3d native_dropout rand randn "
-    "randint randperm rand_like randn_like randint_like normal bernoulli multinomial poisson binomial rrelu "
-    "gumbel_softmax fractional_max_pool2d fractional_max_pool3d scaled_dot_product_attention multi_head_attention_forward "
-    "rnn_tanh rnn_relu lstm gru _assert_async _assert_tensor_metadata".split()
+    words(
+        """
+    dropout alpha_dropout feature_alpha_dropout feature_dropout dropout1d dropout2d dropout3d
+    native_dropout rand randn randint randperm rand_like randn_like randint_like normal bernoulli
+    multinomial poisson binomial rrelu gumbel_softmax fractional_max_pool2d fractional_max_pool3d
+    scaled_dot_product_attention multi_head_attention_forward rnn_tanh rnn_relu lstm gru _assert_async
+    _assert_tensor_metadata
+    """
+    )
 )
 
 
@@ -244,12 +252,13 @@ class GraphBuilder:
             self._note_mutation(args, kwargs)
         first = infos[0].tensor if infos else None
         before = metadata.version(first)
-        if autocast.active():
-            made = autocast.compute(self, func, args if meta_args is None else meta_args, kwargs, infos, device)
-        else:
-            made = metadata.compute(
-                func, args if meta_args is None else meta_args, kwargs if meta_kwargs is None else meta_kwargs, infos
-            )
+        try:
+            made = self._compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
+        except errors.GraphBreak:
+            known = constants.numbers(self, infos, args, kwargs)
+            if known is None:
+                raise
+            return self.record(func, *known, device=device)
         if made is first and first is not None and not writes:
             if before is not None and metadata.version(first) == before:
                 return made  # the very same tensor came back untouched: no operation took place
@@ -258,7 +267,25 @@ class GraphBuilder:
         elif not writes and before is not None and metadata.version(first) != before:
             writes = True
             self._note_mutation((first,), {})
-        return self._finish_call(target, node_args, node_kwargs, made, device, writes)
+        result = self._finish_call(target, node_args, node_kwargs, made, device, writes)
+        if not writes and not target.keep and constants.applicable(func, infos, device):
+            constants.propagate(self, func, args, kwargs, result)
+        return result
+
+    def _compute(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        infos: list[TensorInfo],
+        device: torch.device,
+        meta_args: tuple[Any, ...] | None,
+        meta_kwargs: dict[str, Any] | None,
+    ) -> Any:
+        args = args if meta_args is None else meta_args
+        if autocast.active():
+            return autocast.compute(func, args, kwargs, infos, device)
+        return metadata.compute(func, args, kwargs if meta_kwargs is None else meta_kwargs, infos)
 
     def _operator(self, func: Any, kwargs: dict[str, Any]) -> Target | None:
         """The operator that the program wrote, where `func` is the method behind one."""
@@ -269,7 +296,13 @@ class GraphBuilder:
         return found if frames and frames[-1].instruction.opname in _OPERATOR_OPCODES else None
 
     def _finish_call(
-        self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, device: torch.device, writes: bool
+        self,
+        target: Target,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        made: Any,
+        device: torch.device,
+        writes: bool,
     ) -> Any:
         if made.__class__ is not _Tensor and not _has_tensor(made):
             if made is not None and not writes and not target.keep:
@@ -320,10 +353,8 @@ class GraphBuilder:
             info = self.tensors.get(id(item))
             if info is not None:
                 self.mutated[id(item)] = info
-                self._refuse_writes_to_overlapping(info)
-
-    def _refuse_writes_to_overlapping(self, info: TensorInfo) -> None:
-        """Nothing to refuse yet: aliases among inputs are real at run time too, and the graph keeps its order."""
+                if info.constant is not None:
+                    constants.forget(self, info)
 
     def _to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
         cls = value.__class__
@@ -462,5 +493,3 @@ class TraceMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.builder.call(func, args, kwargs or {})
-
-

@@ -7,6 +7,7 @@ NotImplemented for plain Python, which is then interpreted like the user's own c
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from argand import errors
-from argand.capture import marks
+from argand.capture import marks, numpy_calls
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
@@ -75,7 +76,9 @@ def is_overridable(fn: Any) -> bool:
         owner = fn.__self__
         if owner is None:
             return fn.__qualname__.startswith("_VariableFunctionsClass.")
-        return id(owner) in _C_NAMESPACES or (isinstance(owner, type) and owner.__name__ in ("_VariableFunctionsClass", "_VariableFunctions"))
+        return id(owner) in _C_NAMESPACES or (
+            isinstance(owner, type) and owner.__name__ in ("_VariableFunctionsClass", "_VariableFunctions")
+        )
     if isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType):
         return issubclass(torch.Tensor, fn.__objclass__) and fn.__objclass__ is not object
     if isinstance(fn, types.FunctionType):
@@ -133,6 +136,8 @@ def wants(fn: Any, module: str) -> bool:
     attributes = getattr(fn, "__dict__", None)
     if attributes and ("_torchdynamo_disable" in attributes or "_torchdynamo_orig_callable" in attributes):
         return True
+    if module == "numpy" or module.startswith("numpy."):
+        return True
     if module == "argand" or module.startswith("argand."):
         return True
     if module != "torch" and not module.startswith("torch."):
@@ -181,6 +186,8 @@ def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
             return result
         if isinstance(fn, types.FunctionType):
             return NotImplemented
+    if "numpy" in sys.modules and numpy_calls.is_numpy(fn):
+        return numpy_calls.call(state, fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, torch.Tensor):
         return leaf(state, fn, args, kwargs)
     if _overridable(fn):
@@ -318,6 +325,8 @@ def special_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> An
         marked = _marked(state, fn, attributes, args, kwargs)
         if marked is not NotImplemented:
             return marked
+    if "numpy" in sys.modules and numpy_calls.is_numpy(fn):
+        return numpy_calls.call(state, fn, tuple(args), kwargs)
     if is_torch_object(fn):
         if _overridable(fn):
             return leaf(state, fn, args, kwargs)

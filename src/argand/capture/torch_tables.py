@@ -26,26 +26,33 @@ _VF utils._python_dispatch.is_traceable_wrapper_subclass _C._get_tracing_state _
 _C._log_api_usage_once _C._functorch.is_batchedtensor _C._functorch.maybe_get_level
 """
 _GUARDED = """
-is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled is_autocast_cpu_enabled
-get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype is_autocast_cache_enabled is_autocast_available
 amp.is_autocast_available cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability
 cuda.current_device cuda.get_device_name cuda.is_initialized mps.is_available xpu.is_available mtia.is_available
 backends.mps.is_available backends.mps.is_built backends.mkldnn.is_available backends.cuda.flash_sdp_enabled
 backends.cuda.math_sdp_enabled backends.cuda.mem_efficient_sdp_enabled backends.cuda.cudnn_sdp_enabled
-backends.cudnn.is_available backends.cudnn.version are_deterministic_algorithms_enabled
+backends.cudnn.is_available backends.cudnn.version
 is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode get_float32_matmul_precision
 get_num_threads get_num_interop_threads is_warn_always_enabled distributed.is_available distributed.is_initialized
 accelerator.is_available accelerator.current_accelerator onnx.is_in_onnx_export get_default_device
-is_anomaly_enabled is_anomaly_check_nan_enabled _C._is_any_autocast_enabled get_device_module_never
+is_anomaly_enabled is_anomaly_check_nan_enabled
 _C._get_privateuse1_backend_name __future__.get_swap_module_params_on_conversion
 __future__.get_overwrite_module_params_on_conversion backends.opt_einsum.is_available
 """
 for _function in all_of(_CONSTANTS):
     if _function is not None:
         handler(_function)(constant)
+_AT_ENTRY = """
+is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled is_autocast_cpu_enabled
+get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype is_autocast_cache_enabled is_autocast_available
+_C._is_any_autocast_enabled are_deterministic_algorithms_enabled
+"""
+"""Guarded as they are at the frame's entry (`modes.guard_functions`); captured code itself may change them."""
 for _function in all_of(_GUARDED):
     if _function is not None:
         handler(_function)(guarded_constant)
+for _function in all_of(_AT_ENTRY):
+    if _function is not None:
+        handler(_function)(constant)
 
 
 @handler(*all_of("_C._log_api_usage_once compiler.cudagraph_mark_step_begin _dynamo.mark_static_address"))
@@ -92,7 +99,7 @@ manual_seed seed initial_seed get_rng_state set_rng_state save load set_num_thre
 set_default_device set_default_tensor_type set_printoptions use_deterministic_algorithms set_deterministic_debug_mode
 set_float32_matmul_precision compile cond vmap jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
 cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
-autograd.detect_anomaly autograd.backward autograd.grad from_dlpack from_numpy frombuffer set_default_dtype
+autograd.detect_anomaly autograd.backward autograd.grad from_dlpack frombuffer set_default_dtype
 utils.dlpack.from_dlpack utils.dlpack.to_dlpack
 """
 
@@ -156,7 +163,9 @@ def _enter_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -
 def _exit_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
     known, guard, node = state.open_modes.pop()
     if known != id(args[0]):
-        raise errors.graph_break(kind="modes left out of order", explanation="inference_mode contexts are not nested properly.")
+        raise errors.graph_break(
+            kind="modes left out of order", explanation="inference_mode contexts are not nested properly."
+        )
     guard.__exit__(None, None, None)
     _record_effect(state, torch.autograd.grad_mode._exit_inference_mode, (node,))
 
@@ -190,7 +199,9 @@ def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
     torch.autocast_increment_nesting()
     torch.set_autocast_cache_enabled(context._cache_enabled)
     node = _record_effect(
-        state, torch.amp.autocast_mode._enter_autocast, (kind, context.fast_dtype, context._enabled, context._cache_enabled)
+        state,
+        torch.amp.autocast_mode._enter_autocast,
+        (kind, context.fast_dtype, context._enabled, context._cache_enabled),
     )
     state.open_modes.append((id(context), None, node))
     return context
@@ -200,7 +211,9 @@ def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
 def _exit_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
     context = args[0]
     if not state.open_modes or state.open_modes[-1][0] != id(context):
-        raise errors.graph_break(kind="modes left out of order", explanation="autocast contexts are not nested properly.")
+        raise errors.graph_break(
+            kind="modes left out of order", explanation="autocast contexts are not nested properly."
+        )
     _, _, node = state.open_modes.pop()
     if torch.autocast_decrement_nesting() == 0:
         torch.clear_autocast_cache()
@@ -304,6 +317,21 @@ def _function_apply(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
 handler(torch.autograd.Function.apply)(_function_apply)
 
 
+@handler(*all_of("_check_tensor_all _check_tensor_all_with"))
+def _check_all(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch._check_tensor_all(cond)`: an operation that raises at run time."""
+    condition = args[-1] if len(args) == 1 else args[1] if fn.__name__.endswith("with") else args[0]
+    message = (
+        args[2] if len(args) > 2 else None if fn.__name__.endswith("with") else (args[1] if len(args) > 1 else None)
+    )
+    if not isinstance(condition, torch.Tensor) or (message is not None and not isinstance(message, str)):
+        return NotImplemented
+    text = "Expected cond to be True" if message is None else message
+    holds = leaf(state, torch.all, (condition,), {})
+    _record_effect(state, torch.ops.aten._assert_async.msg, (state.tensor_info(holds).node, text))
+    return None
+
+
 @handler(*all_of("_assert _check _check_index _check_value _check_type _check_not_implemented _check_is_size"))
 def _check(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A condition on numbers is decided now; one on tensors becomes an operation (torch._assert) or a break."""
@@ -311,12 +339,33 @@ def _check(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(condition, torch.Tensor):
         if fn is not find("_assert"):
             raise errors.graph_break(
-                kind="data-dependent value", context=name_of(fn), explanation=f"{name_of(fn)} looks at the value of a tensor."
+                kind="data-dependent value",
+                context=name_of(fn),
+                explanation=f"{name_of(fn)} looks at the value of a tensor.",
             )
         message = args[1] if len(args) > 1 else kwargs.get("message", "")
         _record_effect(state, fn, (state.tensor_info(condition).node, str(message)))
         return None
-    return NotImplemented
+    return _decided(state, fn, args, kwargs, condition)
+
+
+def _decided(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs, condition: Any) -> Any:
+    """The check on plain values: nothing when it holds; the function's own error when it does not."""
+    if fn.__name__ == "_check_index" or not isinstance(condition, bool) or not condition:
+        if (
+            fn.__name__ in ("_check_is_size", "_check_index")
+            and type(condition) is int
+            and condition >= 0
+            and len(args) == 1
+        ):
+            return None
+        if condition is False and not fn.__name__.startswith(("_check_is", "_check_index")):
+            message = args[1] if len(args) > 1 else kwargs.get("message")
+            text = state.interpreter.call(message, (), {}) if callable(message) else message
+            with torch._C.DisableTorchFunction():
+                return state.interpreter.native(fn, False, (lambda: str(text)) if text is not None else None)
+        return NotImplemented
+    return None
 
 
 @handler(torch.nn.functional.multi_head_attention_forward, *all_of("_VF.lstm _VF.gru _VF.rnn_tanh _VF.rnn_relu"))
@@ -330,3 +379,10 @@ def _disabled(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         kind="torch function protocol called", context="__torch_function__",
         explanation="Calling Tensor.__torch_function__ from Python is not captured.",
     )  # fmt: skip
+
+
+@handler(torch.from_numpy)
+def _from_numpy(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    from argand.capture import numpy_calls
+
+    return numpy_calls.to_tensor(state, args[0], "from_numpy")

@@ -339,7 +339,11 @@ class Transformer:
             asm.call(inst.arg or 0, self.frame.kw_names)
             return [(None, self._next(inst), [False] * (len(operands) + stack_effect(inst)))]
         follow = self._next(inst)
-        if inst.opname == "TO_BOOL" and follow is not None and follow.opname in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
+        if (
+            inst.opname == "TO_BOOL"
+            and follow is not None
+            and follow.opname in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
+        ):
             asm.emit("TO_BOOL")
             inst, follow = follow, self._next(follow)
         copy = inst.copy()
@@ -375,9 +379,7 @@ class Transformer:
         cells = {*self.state.code.co_cellvars, *self.state.code.co_freevars}
         names = [name for name in self.frame.program.names if name in wanted and name in bound and name not in cells]
         layout = [StackSlot.NULL if slot is None else StackSlot.VALUE for slot in stack]
-        made = build_resume_code(
-            self.state.code, self.instructions, target, layout, names, self._resume_name(target)
-        )
+        made = build_resume_code(self.state.code, self.instructions, target, layout, names, self._resume_name(target))
         self.resumes.append(made)
         asm = emitter.asm
         if made.freevars:

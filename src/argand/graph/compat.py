@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -186,3 +188,52 @@ def storage_key(tensor: torch.Tensor) -> int:
 def is_fake(tensor: torch.Tensor) -> bool:
     """A `FakeTensor` (torch.compile hands them to backends as examples); asked by name, its import costs 0.8 s."""
     return type(tensor).__name__ == "FakeTensor" and all(isinstance(n, int) for n in tensor.shape)
+
+
+@functools.cache
+def keep_torch_compiler_out() -> int:
+    """Keep torch's meta kernels from importing torch._dynamo (0.8 s and sympy) when they are first called.
+
+    torch wraps some Python kernels in a helper that looks for the attribute `__dynamo_disable` on the function and, where
+    there is none, imports torch._dynamo to make one. The function itself is the right value as long as dynamo is not
+    tracing, and dynamo does not trace below the dispatcher.
+
+    Returns:
+        How many functions were prepared; 0 when torch._dynamo is loaded already.
+    """
+    if "torch._dynamo" in sys.modules:
+        return 0
+    from torch._compile import _disable_dynamo
+
+    helper_code = _disable_dynamo(keep_torch_compiler_out).__code__
+    position = helper_code.co_freevars.index("fn")
+    seen: set[int] = set()
+    prepared = 0
+    pending = [
+        value
+        for name, module in list(sys.modules.items())
+        if name.startswith(("torch._refs", "torch._prims", "torch._decomp", "torch._meta"))
+        for value in list(vars(module).values())
+        if isinstance(value, types.FunctionType)
+    ]
+    while pending:
+        function = pending.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        cells = function.__closure__ or ()
+        if function.__code__ is helper_code:
+            inner = cells[position].cell_contents
+            if not hasattr(inner, "__dynamo_disable"):
+                setattr(inner, "__dynamo_disable", inner)
+                prepared += 1
+        pending += [c.cell_contents for c in cells if not _is_empty(c) and isinstance(c.cell_contents, types.FunctionType)]
+    return prepared
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return True
+    return False

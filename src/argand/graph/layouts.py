@@ -189,9 +189,11 @@ def _convolution(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *arg
     return laid.squeeze(2) if flat else laid
 
 
-def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bool) -> bool:
-    """Which kernel runs, and so the layout, depends on sizes: 3-d and transposed convolutions of channels-last tensors."""
-    if x.dim() == 4 and not transposed:
+def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bool, groups: int) -> bool:
+    """Which kernel runs, and so the layout, depends on sizes: 3-d, transposed and grouped ones of channels-last tensors."""
+    if x.dim() == 3:
+        x, weight = x.unsqueeze(2), weight.unsqueeze(2)
+    if x.dim() == 4 and not transposed and groups == 1:
         return False
     return {suggested_format(x), suggested_format(weight)} != {torch.contiguous_format}
 
@@ -209,18 +211,34 @@ def _all_contiguous(made: Any, *args: Any, **kwargs: Any) -> Any:
     return tuple(in_format(one, torch.contiguous_format) for one in made)
 
 
-def _batch_norm(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    out, *rest = made
-    return (in_format(out, suggested_format(x)), *rest)
+def _statistics_dtype(x: torch.Tensor, *parameters: Any) -> torch.dtype:
+    """Of saved means: the tensor's own, or the parameters' when they are wider."""
+    given = next((p.dtype for p in parameters if p is not None), x.dtype)
+    return x.dtype if given is x.dtype else torch.float32
+
+
+def _batch_norm(
+    made: Any, x: torch.Tensor, weight: Any = None, bias: Any = None, mean: Any = None, var: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    out, *saved = made
+    dtype = _statistics_dtype(x, weight, bias, mean, var)
+    statistics = [one.to(dtype) for one in saved[:2]] + saved[2:]
+    return (in_format(out, suggested_format(x)), *statistics)
 
 
 def _batch_norm_legacy(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """In inference the saved statistics are empty."""
-    out, mean, scale, *rest = _batch_norm(made, x)
+    out, mean, scale = _batch_norm(made, x, *args[:4])
     training = args[4] if len(args) > 4 else kwargs.get("training", False)
     if training:
-        return (out, mean, scale, *rest)
-    return (out, mean.new_empty((0,)), scale.new_empty((0,)), *rest)
+        return (out, mean, scale)
+    return (out, mean.new_empty((0,)), scale.new_empty((0,)))
+
+
+def _layer_norm(made: Any, x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, *args: Any) -> Any:
+    out, mean, scale = made
+    dtype = _statistics_dtype(x, weight, bias)
+    return out, mean.to(dtype), scale.to(dtype)
 
 
 def _dropout_backward(made: torch.Tensor, grad: torch.Tensor, mask: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -233,6 +251,7 @@ RULES: dict[Any, Rule] = {
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
     aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten.native_dropout_backward.default: _dropout_backward,
+    aten.native_layer_norm.default: _layer_norm,
     aten.log_sigmoid_forward.default: _all_contiguous,
     aten.sort.default: _sort,
     aten.sort.stable: lambda made, *args, **kwargs: _sort(made, args[0] if args else kwargs["self"]),

@@ -66,7 +66,7 @@ def _make(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[
 
 def _needs_probe(func: Any, args: tuple[Any, ...], specs: list[Spec]) -> bool:
     if func is aten.convolution.default:
-        unclear = layouts.convolution_is_unclear(args[0].meta, args[1].meta, bool(args[6]))
+        unclear = layouts.convolution_is_unclear(args[0].meta, args[1].meta, bool(args[6]), args[8])
     elif func in layouts.PROBED:
         unclear = func in layouts.ALWAYS_PROBED or not all(spec.meta.is_contiguous() for spec in specs)
     else:

@@ -74,6 +74,7 @@ class Context:
         self.origin: Origin | None = None
         self._buffer_count = 0
         self._node_count = 0
+        self._sizes: dict[tuple[Any, ...], tuple[Expr, ...]] = {}
         self._vars: dict[tuple[str, int], Var] = {}
 
     # --- sizes
@@ -93,7 +94,13 @@ class Context:
 
     def sizes(self, values: Sequence[Any]) -> tuple[Expr, ...]:
         """A shape or strides as expressions."""
-        return tuple([Const(value) if type(value) is int else self.expr(value) for value in values])
+        key = tuple(values)
+        found = self._sizes.get(key)
+        if found is None:
+            found = tuple([Const(value) if type(value) is int else self.expr(value) for value in key])
+            if all(type(value) is int for value in key):
+                self._sizes[key] = found
+        return found
 
     def hint(self, expr: Expr) -> int:
         """A likely value of a size."""
@@ -237,6 +244,26 @@ class Context:
             self.store(x, ref, creates=True)
         x.hold(ref)
         return ref
+
+    def realise_together(self, tensors: Sequence[Tensor]) -> None:
+        """Store lazy tensors of one size, dense in the same order, by one loop nest."""
+        lazy = [x for x in tensors if x.ref is None and x.base is None and x.realiser is None and x.split is None]
+        if len(lazy) < 2 or any(x.size != lazy[0].size or x.stride != lazy[0].stride for x in lazy):
+            for x in tensors:
+                self.realise(x)
+            return
+        ranges, dims, index = self.loop(lazy[0].size, stride_order(lazy[0].size, lazy[0].stride, self.hints))
+        ops = Recorder(ranges)
+        refs = []
+        for x in lazy:
+            buffer = self.new_buffer(x.size, x.stride, x.dtype, x.device)
+            value = x.load(ops, index)
+            ops.origin = value.origin
+            ops.store(buffer.name, sum_of([position * stride for position, stride in zip(index, buffer.stride)]), value)
+            refs.append(self.ref_of(buffer))
+        self.add_loop(ops, dims, lazy[0].size, (), (), [ref.buffer for ref in refs], [])
+        for x, ref in zip(lazy, refs):
+            x.hold(ref)
 
     def store(self, x: Tensor, ref: TensorRef, *, creates: bool) -> None:
         """Append the loop nest that writes `x` to `ref`.

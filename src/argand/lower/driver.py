@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -268,7 +269,12 @@ def origin_of(node: fx.Node) -> Origin:
     args += [f"{name} = {_print_arg(arg)}" for name, arg in node.kwargs.items()]
     info = node.meta.get("origin")
     line = info.user_line if info is not None else ""
-    return Origin(node.name, f"{node.name} = torch.ops.{node.target}({', '.join(args)})", line)
+    return Origin(node.name, f"{node.name} = torch.ops.{_name_of(node.target)}({', '.join(args)})", line)
+
+
+@lru_cache(maxsize=1 << 10)
+def _name_of(target: Any) -> str:
+    return str(target)
 
 
 def _print_arg(arg: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from argand.graph.expr import ONE, ZERO, Expr, ExprLike, Sym, as_expr, as_int, evaluate, product
 from argand.lower.ir import TensorRef
@@ -73,6 +74,7 @@ def dense_like(size: Sizes, stride: Sizes, hints: Mapping[str, int] | None = Non
     return tuple(result)
 
 
+@lru_cache(maxsize=1 << 12)
 def reshape_stride(size: Sizes, stride: Sizes, new_size: Sizes) -> Sizes | None:
     """Strides that view `(size, stride)` as `new_size` without a copy; None when there are none."""
     if any(extent == 0 for extent in size):
@@ -111,6 +113,7 @@ def exact_divide(value: Expr, by: Expr) -> Expr | None:
     return quotient if quotient * by is value else None
 
 
+@lru_cache(maxsize=1 << 12)
 def reshape_groups(size: Sizes, new_size: Sizes) -> list[tuple[list[int], list[int]]] | None:
     """Pair runs of old dimensions with runs of new dimensions of the same number of elements.
 

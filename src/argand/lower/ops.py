@@ -38,7 +38,6 @@ UNARY = [
     "ceil",
     "round",
     "trunc",
-    "square",
     "reciprocal",
     "sqrt",
     "rsqrt",
@@ -340,10 +339,6 @@ class Ops:
     def trunc(self, a: Value) -> Value:
         """a without its fraction (floats)"""
         return self.unary("trunc", a)
-
-    def square(self, a: Value) -> Value:
-        """a * a"""
-        return self.unary("square", a)
 
     def reciprocal(self, a: Value) -> Value:
         """1 / a (floats)"""

@@ -14,6 +14,7 @@ from argand.graph.metas import Many
 from argand.graph.printing import describe
 from argand.graph.program import AtenProgram
 from argand.graph.specs import Spec, SpecTable
+from argand.passes.layout import same_memory
 
 
 def verify(program: AtenProgram, *, after: str = "") -> None:
@@ -79,7 +80,18 @@ def _check_call(node: fx.Node, builder: Builder, after: str) -> None:
 
 
 def _same(node: fx.Node, val: Any, after: str) -> None:
-    _rule(describe(val) == describe(node.meta["val"]), f"makes {describe(val)}, not what its metadata says", node, after)
+    held = node.meta["val"]
+    if isinstance(val, (tuple, list)) and isinstance(held, (tuple, list)) and len(val) == len(held):
+        agrees = all(_agree(a, b) for a, b in zip(val, held))
+    else:
+        agrees = _agree(val, held)
+    _rule(agrees, f"makes {describe(val)}, but its metadata says {describe(held)}", node, after)
+
+
+def _agree(a: Any, b: Any) -> bool:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return type(a) is type(b)
+    return a.dtype is b.dtype and same_memory(a, b)
 
 
 def _rule(holds: bool, what: str, node: fx.Node, after: str) -> None:

@@ -359,6 +359,7 @@ def compile_error(command: list[str], output: str, kept: Path, source: Path) -> 
             user = _USER_LINE.match(origin["user"] or "")
             if user:
                 where = (UserLine(user["file"], int(user["line"]), user["function"], user["text"] or ""),)
+        lines += _operand_lines(text, number)
         break
     return CppCompileError(
         "\n".join(lines),
@@ -366,6 +367,23 @@ def compile_error(command: list[str], output: str, kept: Path, source: Path) -> 
         'report this as a bug, and compile with backend="aot_eager" meanwhile',
         where=where,
     )
+
+
+def _operand_lines(text: list[str], number: int) -> list[str]:
+    """Where the operands of a kernel line were computed: the line that the compiler names is often not the wrong one."""
+    statement = text[number - 1].split("=", 1)[-1]
+    found: list[str] = []
+    for name in dict.fromkeys(re.findall(r"\btmp\d+\b", statement)):
+        definition = re.compile(rf"\b{name} = ")
+        for at in range(number - 2, -1, -1):
+            if text[at].startswith('extern "C"'):
+                break
+            if definition.search(text[at]) and not text[at].lstrip().startswith("//"):
+                origin = _origin_above(text, at + 1)
+                source = f"  // {origin['code']}" + (f"  <- {origin['user']}" if origin["user"] else "") if origin else ""
+                found.append(f"  {name} from line {at + 1}: {text[at].strip()}{source}")
+                break
+    return [f"Its operands:\n{chr(10).join(found)}"] if found else []
 
 
 def _shorten(output: str, limit: int = 60) -> str:

@@ -128,7 +128,7 @@ def build_graph(program: Program) -> Graph:
             writers = graph.writers.get(name)
             if writers:
                 deps.update(writers)
-            elif name not in given and name not in access.writes:
+            elif name not in given and name not in access.writes and not is_empty(program.buffers[name]):
                 raise InternalError(f"node {node.name} reads buffer {name}, which nothing has written")
             readers_now.setdefault(name, []).append(position)
             graph.readers.setdefault(name, []).append(position)
@@ -149,11 +149,23 @@ def _alive(nodes: list[Node], found: list[Accesses], kept: set[str]) -> tuple[li
     needed = set(kept)
     alive = []
     for position in reversed(range(len(nodes))):
+        if _does_nothing(nodes[position]):
+            continue
         if is_random(nodes[position]) or not needed.isdisjoint(found[position].writes):
             needed.update(found[position].reads)
             alive.append(position)
     alive.reverse()
     return [nodes[p] for p in alive], [found[p] for p in alive]
+
+
+def _does_nothing(node: Node) -> bool:
+    """A loop nest without points: what it writes has no elements."""
+    return isinstance(node, LoopNode) and any(size == 0 for size in node.body.sizes)
+
+
+def is_empty(buffer: Buffer) -> bool:
+    """Whether a buffer certainly has no elements: it needs no writer."""
+    return any(size == 0 for size in buffer.size)
 
 
 def expressions(statement: Value) -> Iterable[Expr]:

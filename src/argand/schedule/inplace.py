@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from argand.graph.expr import Expr, product
+from argand.graph.expr import Expr, Simplifier, product, sum_of
 from argand.lower.ir import Buffer, ExternNode, LoopBlock, LoopBody, Value, statements_of
 from argand.schedule.access import tensor_refs
 from argand.schedule.kernel import KernelPlan, Schedule, Stage
+from argand.schedule.space import affine, is_dense_row
 
 
 def reuse_in_place(made: Schedule) -> None:
-    """Alias outputs of one-stage pointwise kernels to dying inputs with the same elements; fills `made.aliases`."""
+    """Alias outputs of kernels to dying inputs with the same elements; fills `made.aliases`."""
     last = _last_uses(made)
     returned = {ref.buffer for ref in tensor_refs((made.outputs, [ref for _, ref in made.mutations]))}
     fresh = {
@@ -27,7 +28,7 @@ def reuse_in_place(made: Schedule) -> None:
     }
     pinned = {*made.inputs, *made.constants, *returned}
     for number, step in enumerate(made.steps):
-        if not isinstance(step, KernelPlan) or len(step.stages) != 1 or step.stages[0].body.reduction_vars:
+        if not isinstance(step, KernelPlan):
             continue
         taken: set[str] = set()
         for output in step.outputs:
@@ -80,30 +81,57 @@ def _same_layout(one: Buffer, two: Buffer) -> bool:
 
 
 def _elementwise(plan: KernelPlan, name: str, output: str) -> bool:
-    """Whether each element of `name` is loaded only where that element of `output` is stored, and before."""
+    """Whether no element of `name` is loaded after that element of `output` was stored.
+
+    The store's stage loads it at the same index, and before; earlier stages load it within the same shared point.
+    """
     one, two = plan.buffers[name], plan.buffers[output]
-    if one.dtype.itemsize != two.dtype.itemsize or one.dtype != two.dtype or one.device != two.device:
+    if one.dtype != two.dtype or one.device != two.device or _numel(one) is not _numel(two):
         return False
-    if _numel(one) is not _numel(two):
+    uses: list[tuple[int, int, Value]] = []  # stage, position in it, statement
+    for number, stage in enumerate(plan.stages):
+        for position, statement in enumerate(statements_of(stage.body)):
+            if statement.op in ("load", "store") and statement.args[0] in (name, output):
+                uses.append((number, position, statement))
+    stores = [use for use in uses if use[2].op == "store"]
+    if len(stores) != 1 or any(stores[0][2].args[3:]) or any(u[2].args[0] == output for u in uses if u not in stores):
         return False
-    stored: Expr | None = None
-    for statement in statements_of(plan.stages[0].body):
-        if statement.op == "store" and statement.args[0] == output:
-            if stored is not None or any(statement.args[3:]):
+    home, position, store = stores[0]
+    body = plan.stages[home].body
+    index: Expr = store.args[1]
+    if body.reduction_vars or not set(body.vars) <= index.free:
+        return False
+    for number, place, load in uses:
+        if load is store:
+            continue
+        if number == home:
+            if place > position or load.args[1] is not index:
                 return False
-            stored = statement.args[1]
-    for statement in statements_of(plan.stages[0].body):
-        if statement.op == "load" and statement.args[0] == name and statement.args[1] is not stored:
+        elif number > home or not _same_row(plan, index, plan.stages[home], load.args[1], plan.stages[number]):
             return False
-        if statement.op == "load" and statement.args[0] == output:
-            return False
-    body = plan.stages[0].body
-    if stored is None or not set(body.vars) <= stored.free:
+    return True
+
+
+def _same_row(plan: KernelPlan, stored: Expr, writer: Stage, loaded: Expr, reader: Stage) -> bool:
+    """Whether an earlier stage touches only what its own shared point overwrites later."""
+    if not plan.outer:
+        return False  # stages of such kernels run one after the other, but their loops are not known to match
+    outer = {var for var, _ in plan.outer}
+    dims = dict(zip(writer.body.vars, writer.body.sizes))
+    loops = {**dims, **dict(zip(reader.body.vars, reader.body.sizes))}
+    loops.update(zip(reader.body.reduction_vars, reader.body.reduction_sizes))
+    one, two = affine(stored, loops), affine(loaded, loops)
+    if one is None or two is None:
         return False
-    positions = {id(s): n for n, s in enumerate(statements_of(body))}
-    loads = [positions[id(s)] for s in statements_of(body) if s.op == "load" and s.args[0] == name]
-    stores = [positions[id(s)] for s in statements_of(body) if s.op == "store" and s.args[0] == output]
-    return bool(loads) and max(loads) < min(stores)
+    if any(one.coefficients.get(var) is not two.coefficients.get(var) for var in outer):
+        return False
+    row = is_dense_row({v: c for v, c in one.coefficients.items() if v not in outer}, dims)
+    if row is None:
+        return False
+    inner = [c * v for v, c in two.coefficients.items() if v not in outer]
+    own = dict(zip(reader.body.vars, reader.body.sizes))
+    own.update(zip(reader.body.reduction_vars, reader.body.reduction_sizes))
+    return Simplifier(own).between(sum_of([*inner, two.rest]) - one.rest, row)
 
 
 def _numel(buffer: Buffer) -> Expr:
@@ -111,11 +139,13 @@ def _numel(buffer: Buffer) -> Expr:
 
 
 def _rename(plan: KernelPlan, name: str, output: str) -> None:
-    body = plan.stages[0].body
-    known: dict[int, Value] = {}
-    statements = _renamed(body.statements, name, output, known)
-    new = LoopBody(body.vars, body.sizes, body.reduction_vars, body.reduction_sizes, statements)
-    plan.stages = (Stage(new, plan.stages[0].inner, plan.stages[0].node),)
+    stages = []
+    for stage in plan.stages:
+        body = stage.body
+        statements = _renamed(body.statements, name, output, {})
+        new = LoopBody(body.vars, body.sizes, body.reduction_vars, body.reduction_sizes, statements)
+        stages.append(Stage(new, stage.inner, stage.node))
+    plan.stages = tuple(stages)
     plan.inputs = tuple(n for n in plan.inputs if n != name)
     plan.buffers = {n: b for n, b in plan.buffers.items() if n != name}
 

@@ -21,8 +21,9 @@ Rules that code generation may rely on:
   `outer`; when `outer` is empty there too, the kernel runs its stages one after the other (parallelism inside a stage
   is allowed, with a barrier between stages).
 * A stage that loads what an earlier stage of the same kernel stored does so only within the same outer point.
-* Within one stage no element is loaded after it was stored, except an in-place buffer (in `outputs`, loaded and stored
-  by one stage at the same index in every point: load first, then store).
+* Within one stage no element is loaded after it was stored, except in an in-place buffer: it is in `outputs` only, the
+  stage that stores it may load it at the same index (load first, then store), and so may earlier stages within the
+  same outer point.
 * `registers`: one scalar per outer point; loads and stores use index `Const(0)`.
 * `scratch`: small row buffers, one per thread, contents undefined at the start of each outer point; indexed by the
   stage's own variables only. Their sizes are constants.

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from argand import events
 from argand.config import config
 from argand.lower.ir import Buffer, ExternNode, LoopNode, Origin, Program
-from argand.schedule.access import Graph, build_graph
+from argand.schedule.access import Graph, build_graph, is_empty
 from argand.schedule.emit import Emitter
 from argand.schedule.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
@@ -81,6 +81,7 @@ def _existing(program: Program, steps: Iterable[Step]) -> dict[str, Buffer]:
             names.update(dict.fromkeys((*step.inputs, *step.outputs)))
         else:
             names.update(dict.fromkeys(name for name in step.outputs if name is not None))
+    names.update(dict.fromkeys(name for name, buffer in program.buffers.items() if is_empty(buffer)))
     return {name: program.buffers[name] for name in names if name in program.buffers}
 
 

@@ -15,6 +15,7 @@ import torch
 from argand.errors import InternalError
 from argand.graph.expr import ZERO, Expr, evaluate
 from argand.lower.ir import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value
+from argand.schedule.access import is_empty
 from argand.schedule.kernel import KernelPlan, Schedule
 
 Env = dict[str, Any]
@@ -37,6 +38,7 @@ def run_program(program: Program, inputs: Sequence[Any]) -> list[Any]:
 def run_schedule(schedule: Schedule, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a schedule."""
     env, memory = _start(schedule.inputs, schedule.input_symbols, schedule.buffers, schedule.constants, inputs)
+    memory.update({n: _poisoned(b, env) for n, b in schedule.buffers.items() if is_empty(b) and n not in memory})
     for step in schedule.steps:
         if isinstance(step, KernelPlan):
             for name in step.outputs:
@@ -104,7 +106,7 @@ class _Run:
             return memory[index]
         if op == "store":
             self.store(*args)
-            return args[2]  # type: ignore[no-any-return]
+            return args[2]
         if op == "constant":
             return torch.tensor(args[0]).to(dtype)
         if op == "index_expr":
@@ -112,9 +114,9 @@ class _Run:
         if op == "indirect":
             return self.indirect(statement, args, mask)
         if op in ("to_dtype",):
-            return args[0].to(dtype)  # type: ignore[no-any-return]
+            return args[0].to(dtype)
         if op == "bitcast":
-            return args[0].view(dtype)  # type: ignore[no-any-return]
+            return args[0].view(dtype)
         if op == "where":
             return torch.where(args[0], args[1], args[2])
         if op == "masked":
@@ -182,13 +184,13 @@ def pointwise(op: str, args: Sequence[Any]) -> torch.Tensor:
     if op == "truncdiv":
         return torch.div(args[0], args[1], rounding_mode="trunc")
     if op == "lshift":
-        return args[0] << args[1]  # type: ignore[no-any-return]
+        return args[0] << args[1]
     if op == "rshift":
-        return args[0] >> args[1]  # type: ignore[no-any-return]
+        return args[0] >> args[1]
     function = getattr(torch, _NAMES.get(op, op), None)
     if function is None:
         raise InternalError(f"the reference interpreter does not know ops.{op}")
-    return function(*args)  # type: ignore[no-any-return]
+    return function(*args)
 
 
 # --- memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argand.errors import InternalError
 from argand.graph.expr import Expr, Var
 from argand.lower.ir import LoopBlock, Value
-from argand.schedule.access import tensor_refs
+from argand.schedule.access import is_empty, tensor_refs
 from argand.schedule.kernel import KernelPlan, Schedule, Stage
 
 
@@ -16,6 +16,7 @@ def verify(schedule: Schedule) -> None:
         InternalError: what is wrong, and where.
     """
     defined = {*schedule.inputs, *schedule.constants}
+    defined.update(name for name, buffer in schedule.buffers.items() if is_empty(buffer))
     for step in schedule.steps:
         if isinstance(step, KernelPlan):
             verify_kernel(step)

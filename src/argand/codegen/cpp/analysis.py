@@ -25,6 +25,9 @@ class StageFacts:
         after: values that depend on a reduction's result; they run once per point.
         indirect: variable of an `indirect` statement -> that statement.
         reductions: the reduction statements, in order.
+        statements: of the body, in order.
+        registers: buffers that hold one value per point of the kernel's outer loops.
+        outer: variables of those loops.
     """
 
     body: LoopBody
@@ -33,6 +36,8 @@ class StageFacts:
     indirect: dict[Var, Value] = field(default_factory=dict)
     reductions: list[Value] = field(default_factory=list)
     statements: list[Value] = field(default_factory=list)
+    registers: frozenset[str] = frozenset()
+    outer: Deps = frozenset()
 
     def index_deps(self, index: Expr) -> Deps:
         """The loop variables that an index expression depends on."""
@@ -46,9 +51,9 @@ class StageFacts:
         return frozenset(found)
 
 
-def analyse(body: LoopBody) -> StageFacts:
-    """Find the facts of one stage's body."""
-    facts = StageFacts(body)
+def analyse(body: LoopBody, registers: frozenset[str] = frozenset(), outer: Iterable[Var] = ()) -> StageFacts:
+    """Find the facts of one stage's body, given the kernel's registers and outer variables."""
+    facts = StageFacts(body, registers=registers, outer=frozenset(outer))
     point = frozenset(body.vars)
     everything = point | frozenset(body.reduction_vars)
     _visit(facts, body.statements, frozenset(), point, everything)
@@ -71,6 +76,8 @@ def _visit(facts: StageFacts, statements: Iterable[Value], mask: Deps, point: De
             else:
                 deps |= facts.index_deps(arg)
                 after = after or any(facts.indirect[v] in facts.after for v in free_vars(arg) if v in facts.indirect)
+        if value.op in ("load", "store") and value.args[0] in facts.registers:
+            deps |= facts.outer
         if value.op == "reduction":
             facts.reductions.append(value)
             deps, after = set(point), True

@@ -119,7 +119,7 @@ class KernelPrinter:
         self.options = options
         self.vector_bytes = vector_bytes
         self.out = Writer()
-        self.facts = [analyse(stage.body) for stage in plan.stages]
+        self.facts = [analyse(stage.body, plan.registers, (var for var, _ in plan.outer)) for stage in plan.stages]
         self.checks_indices = any(
             value.op == "indirect" for facts in self.facts for value in flatten(facts.statements)
         )

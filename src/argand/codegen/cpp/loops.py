@@ -29,7 +29,7 @@ from argand.codegen.cpp.tile import emit_tiled
 from argand.graph.expr import Expr, Var, as_int, to_c
 from argand.lower.ir import Value
 
-BLOCK = 512  # additions one after the other before a float sum is flushed
+BLOCK = 128  # additions one after the other before a float sum is flushed
 PARTS = 64  # pieces that a whole-tensor reduction is cut into; fixed, so that results do not depend on the thread count
 _HEAVY = frozenset("exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf erfc sin cos tan pow truediv sqrt rsqrt".split())
 

@@ -139,5 +139,11 @@ class _OverridesModule(types.ModuleType):
         else:
             super().__setattr__(name, value)
 
+    def __delattr__(self, name: str) -> None:
+        if canonical(name) in DEFAULTS:
+            setattr(CppOverrides, canonical(name), DEFAULTS[canonical(name)])
+        else:
+            super().__delattr__(name)
+
 
 sys.modules[__name__].__class__ = _OverridesModule

@@ -77,9 +77,7 @@ class Accumulator:
     @property
     def total_type(self) -> str:
         """C++ type of the second accumulator of a cascade."""
-        if self.lanes > 1 and not self.fold:
-            return self.type
-        return "f64" if self.dtype.is_floating_point else element(self.dtype).name
+        return f"f64x{self.lanes}" if self.lanes > 1 and not self.fold else "f64"
 
     def _start(self) -> str:
         kind = self.kind
@@ -105,7 +103,7 @@ class Accumulator:
     def declare_total(self, printer: Printer) -> None:
         """Before the blocks."""
         if self.cascade:
-            zero = f"splat<{self.total_type}>(0)" if self.total_type != "f64" and self.lanes > 1 and not self.fold else "0"
+            zero = "0" if self.total_type == "f64" else f"splat<{self.total_type}>(0)"
             if self.jam:
                 zeros = ", ".join([zero] * self.unroll)
                 printer.out.line(f"{self.total_type} total{self.value.id}[{self.unroll}] = {{{zeros}}};")
@@ -183,7 +181,7 @@ class Accumulator:
         """After each block of a cascade."""
         if self.cascade:
             text = self._combined(printer)
-            text = f"fold_sum({text})" if self.fold else text
+            text = f"fold_sum({text})" if self.fold else f"convert<{self.total_type}>({text})"
             if self.jam:
                 printer.out.line(f"for (int u = 0; u < {self.unroll}; ++u) total{self.value.id}[u] += {text};")
             else:
@@ -193,9 +191,10 @@ class Accumulator:
         """The reduction's result, after the loops; for a position, after the line that this prints."""
         ident = self.value.id
         if self.cascade:
-            if self.total_type == "f64" and self.dtype != torch.float64:
-                return f"{element(self.dtype).name}(total{ident})"
-            return f"total{ident}[u]" if self.jam else f"total{ident}"
+            total = f"total{ident}[u]" if self.jam else f"total{ident}"
+            if self.total_type == "f64":
+                return f"{element(self.dtype).name}({total})"
+            return f"convert<{self.type}>({total})"
         if is_arg(self.kind):
             if self.fold:
                 name = element(self.dtype).name

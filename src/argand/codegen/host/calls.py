@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
-from argand.lower.ir import ExternNode
+from argand.graph.expr import ONE, ZERO
+from argand.lower.ir import Buffer, ExternNode, TensorRef
 
 # `torch.ops` calls go through a dispatcher of Python objects (3 us); these bindings take the same arguments in 1 us.
 _FAST = {
@@ -17,6 +19,9 @@ _FAST = {
     "aten.convolution.default": "torch.convolution",
     "aten.embedding.default": "torch.embedding",
 }
+
+
+_LINEAR = "torch._C._nn.linear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +46,34 @@ def extern_function(node: ExternNode) -> ExternFunction:
     several = schema is not None and len(schema.returns) != 1
     text = str(target)
     if node.out_variant is not None:
-        return ExternFunction(node.out_variant.replace(".", "_") + "_out", node.out_variant, several)
+        return ExternFunction(node.out_variant.replace("torch._C._nn.", "").replace(".", "_") + "_out", node.out_variant, several)
     if text in _FAST:
         return ExternFunction(_FAST[text].replace(".", "_"), _FAST[text], several)
     if isinstance(target, torch._ops.OpOverload):
         return ExternFunction(text.replace(".", "_"), f"torch.ops.{text}", several)
     name = f"{target.__module__}.{target.__qualname__}"
     return ExternFunction(name.replace(".", "_"), name, several)
+
+
+def as_linear(node: ExternNode, buffers: Mapping[str, Buffer]) -> ExternNode | None:
+    """A product with a transposed weight, called as linear: ATen then makes the transposed view itself, in C++.
+
+    Only for weights whose view is not made once and kept (inputs of the call). None when `node` is no such product.
+    """
+    text = str(node.target)
+    if node.kwargs or node.out_variant is None or text not in ("aten.addmm.default", "aten.mm.default"):
+        return None
+    *bias, x, weight = node.args
+    if not isinstance(weight, TensorRef) or weight.dtype is not None or weight.offset is not ZERO:
+        return None
+    buffer = buffers[weight.buffer]
+    if buffer.kind != "input" or len(buffer.size) != 2 or len(weight.size) != 2:
+        return None
+    rows, columns = buffer.size
+    plain = buffer.stride[1] is ONE and buffer.stride[0] is columns
+    transposed = weight.size == (columns, rows) and weight.stride == (ONE, columns)
+    one_row_bias = all(isinstance(b, TensorRef) and len(b.size) == 1 for b in bias)
+    if not plain or not transposed or not one_row_bias:
+        return None
+    whole = replace(weight, size=buffer.size, stride=buffer.stride)
+    return replace(node, args=(x, whole, *bias), out_variant=_LINEAR)

@@ -152,7 +152,6 @@ def normalised(
     factor = pointwise(
         ctx, lambda ops, *v: ops.mul(v[0], v[1]) if len(v) == 2 else v[0], operands, common=math, val=vector, cost=4
     )
-    ctx.realise(factor)
 
     def shift(ops: Recorder, center: Value, slope: Value, *rest: Value) -> Value:
         moved = ops.mul(center, slope)
@@ -160,7 +159,7 @@ def normalised(
 
     operands = [mean, factor] if bias is None else [mean, factor, bias]
     offset = pointwise(ctx, shift, operands, common=math, val=vector, cost=4)
-    ctx.realise(offset)
+    ctx.realise_together([factor, offset])
     factor, offset = per_channel(ctx, factor, x.ndim), per_channel(ctx, offset, x.ndim)
     return pointwise(
         ctx, lambda ops, a, f, o: ops.add(ops.mul(a, f), o), [x, factor, offset], common=math, cost=2, val=val

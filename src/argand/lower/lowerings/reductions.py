@@ -12,7 +12,7 @@ from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import pointwise
 from argand.lower.ir import Value
 from argand.lower.lowerings.pointwise import is_float, refuse
-from argand.lower.lowerings.views import wrap
+from argand.lower.lowerings.views import reshaped, wrap
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, Rule, lowers
 from argand.lower.tensor import Index, Tensor
@@ -165,7 +165,6 @@ def truth(ctx: Context, x: Tensor, dims: Sequence[int], *, every: bool, val: tor
         return ops.logical_not(value)
 
     flip = negated if every else None
-    refuse(val.dtype is not torch.bool, "any or all of bytes")
     return reduced(ctx, x, dims, "any", dtype=torch.bool, before=flip, after=flip, val=val)
 
 
@@ -232,7 +231,8 @@ def _moments(root: bool, with_mean: bool) -> Rule:
         spread = variance(ctx, x, chosen, delta, spread_val, root=root, mean=center)
         if mean_val is None:
             return spread
-        return spread, mean_of(ctx, x, chosen, mean_val)
+        average = reshaped(ctx, center, ctx.sizes(mean_val.shape), ctx.sizes(mean_val.stride()))
+        return spread, pointwise(ctx, lambda ops, a: a, [average], val=mean_val)
 
     return rule
 
@@ -247,6 +247,30 @@ lowers(aten.var.correction)(_moments(False, False))
 lowers(aten.std.correction)(_moments(True, False))
 lowers(aten.var_mean.correction)(_moments(False, True))
 lowers(aten.std_mean.correction)(_moments(True, True))
+
+
+@lowers(aten.nansum.default)
+def nansum(ctx: Context, x: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    def before(ops: Recorder, value: Value, index: Index) -> Value:
+        return ops.where(ops.isnan(value), ops.constant(0.0, value.dtype), value)
+
+    kind = before if is_float(x) else None
+    return reduced(ctx, x, all_or(dims, x.ndim), "sum", dtype=accumulator(ctx, x), before=kind)
+
+
+@lowers(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
+def count_nonzero(ctx: Context, x: Tensor, dims: Any = None) -> Tensor:
+    dtype = x.dtype if x.dtype is torch.bool else math_dtype(x.dtype)
+
+    def before(ops: Recorder, value: Value, index: Index) -> Value:
+        return ops.to_dtype(ops.to_dtype(value, torch.bool), torch.int64)
+
+    return reduced(ctx, x, all_or(dims, x.ndim), "sum", dtype=dtype, before=before)
+
+
+@lowers(aten.norm.ScalarOpt_dim)
+def norm(ctx: Context, x: Tensor, order: Any, dims: Any, keepdim: bool = False) -> Tensor:
+    return vector_norm(ctx, x, 2 if order is None else order, dims, keepdim)
 
 
 @lowers(aten.linalg_vector_norm.default)
@@ -303,6 +327,34 @@ def _softmax(log: bool) -> Rule:
 
 
 lowers(aten._softmax.default)(_softmax(False))
+
+
+@lowers(aten._safe_softmax.default)
+def safe_softmax(ctx: Context, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """Softmax whose rows of nothing but -inf give zeros."""
+    refuse(not is_float(x) or ctx.val.dtype is not x.dtype, "softmax of integers or to another dtype")
+    math = math_dtype(x.dtype)
+    dims = all_or(dim, x.ndim)
+    before_moments(ctx, x)
+    row, whole = _meta_like(x, dims, math), torch.empty_like(ctx.val, dtype=math)
+    top = reduced(ctx, x, dims, "max", dtype=math, val=row)
+    ctx.realise(top)
+
+    def power(ops: Recorder, a: Value, peak: Value) -> Value:
+        low = ops.constant(float("-inf"), math)
+        return ops.where(ops.eq(peak, low), ops.constant(0.0, math), ops.exp(ops.sub(a, peak)))
+
+    powers = pointwise(ctx, power, [x, top], common=math, cost=14, val=whole)
+    ctx.realise(powers)
+    total = reduced(ctx, powers, dims, "sum", dtype=math, val=row)
+
+    def share(ops: Recorder, a: Value, all_: Value) -> Value:
+        zero = ops.constant(0.0, math)
+        return ops.where(ops.eq(all_, zero), zero, ops.truediv(a, all_))
+
+    return pointwise(ctx, share, [powers, total], common=math, cost=6)
+
+
 lowers(aten._log_softmax.default)(_softmax(True))
 
 
@@ -319,7 +371,6 @@ def logsumexp(ctx: Context, x: Tensor, dims: Any, keepdim: bool = False) -> Tens
 
     top = reduced(ctx, x, chosen, "max", dtype=math, after=finite, val=row)
     ctx.realise(top)
-    kept = [dim for dim in range(x.ndim) if dim not in chosen]
     meta = ctx.val
 
     def body(ops: Recorder, reduce: Any, index: Index) -> Value:
@@ -328,5 +379,4 @@ def logsumexp(ctx: Context, x: Tensor, dims: Any, keepdim: bool = False) -> Tens
         result = ops.add(ops.log(reduce("sum", ops.exp(value))), center)
         return ops.to_dtype(result, meta.dtype)
 
-    del kept
     return ctx.reduce(x.size, chosen, body, inputs=[x, top])

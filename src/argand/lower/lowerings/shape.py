@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import ZERO, Expr
+from argand.graph.expr import ZERO, Expr, as_int
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import broadcaster, number_in
 from argand.lower.ir import TensorRef, Value
+from argand.lower.layout import exact_divide
 from argand.lower.lowerings.views import slice_start, unsqueeze, wrap
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
@@ -202,6 +203,56 @@ def repeat(ctx: Context, x: Tensor, repeats: Sequence[Any]) -> Tensor:
 
     ctx.before_broadcast(x, 4)
     return moved(ctx, x, place)
+
+
+def _nearest(rank: int) -> Callable[..., Tensor]:
+    """Nearest-neighbour enlargement by whole factors: there, no rounding can choose another neighbour."""
+
+    def rule(ctx: Context, x: Tensor, size: Any, *scales: Any) -> Tensor:
+        whole = ctx.sizes(ctx.val.shape)
+        factors = []
+        for dim in range(x.ndim - rank, x.ndim):
+            factor = exact_divide(whole[dim], x.size[dim])
+            if factor is None or whole[dim] == 0:
+                raise NoLowering("an enlargement by a fraction")
+            given = scales[dim - x.ndim + rank] if scales and not isinstance(scales[0], (list, tuple)) else None
+            if given is not None and as_int(factor) != given:
+                raise NoLowering("an enlargement whose factor is not the ratio of the sizes")
+            factors.append(factor)
+
+        def place(ops: Recorder, index: Index) -> Index:
+            inner = [position // factor for position, factor in zip(index[-rank:], factors)]
+            return (*index[:-rank], *(ops.simplifier.simplify(position) for position in inner))
+
+        ctx.before_broadcast(x, 4)
+        return moved(ctx, x, place)
+
+    return rule
+
+
+for _rank in (1, 2, 3):
+    lowers(getattr(aten, f"upsample_nearest{_rank}d").default)(_nearest(_rank))
+
+
+@lowers(aten.rot90.default)
+def rot90(ctx: Context, x: Tensor, times: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    a, b = (wrap(dim, x.ndim) for dim in dims)
+
+    if times % 4 == 0:
+        return moved(ctx, x, lambda ops, index: index)
+    if times % 4 == 2:
+        return flip(ctx, x, [a, b])
+    last_a, last_b = x.size[a] - 1, x.size[b] - 1
+
+    def turned(ops: Recorder, index: Index) -> Index:
+        result = list(index)
+        if times % 4 == 1:
+            result[a], result[b] = index[b], last_b - index[a]
+        else:
+            result[a], result[b] = last_a - index[b], index[a]
+        return tuple(result)
+
+    return moved(ctx, x, turned)
 
 
 # --- writes into views of a tensor, as new tensors

@@ -10,9 +10,9 @@ import torch
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import pointwise
 from argand.lower.ir import Value
-from argand.lower.lowerings.norms import meta
+from argand.lower.lowerings.norms import meta, per_channel
 from argand.lower.lowerings.pointwise import is_float, is_float_result, refuse
-from argand.lower.lowerings.reductions import all_or, before_moments, mean_of, reduced
+from argand.lower.lowerings.reductions import all_or, before_moments, count_of, mean_of, reduced, size_as
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import Rule, lowers
@@ -154,6 +154,76 @@ def native_dropout_backward(ctx: Context, grad: Tensor, mask: Tensor, scale: Num
         return ops.mul(ops.mul(g, ops.to_dtype(kept, g.dtype)), ops.constant(float(scale), g.dtype))
 
     return pointwise(ctx, operation, [grad, mask], keep=(1,), cost=3)
+
+
+@lowers(aten.native_batch_norm_backward.default)
+def native_batch_norm_backward(
+    ctx: Context,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    save_mean: Tensor | None,
+    save_scale: Tensor | None,
+    train: bool,
+    eps: float,
+    wanted: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    refuse(not is_float(x) or any(extent == 0 for extent in x.size), "batch norm of integers or nothing")
+    math = math_dtype(x.dtype)
+    dims = [0, *range(2, x.ndim)]
+    before_moments(ctx, x)
+    before_moments(ctx, grad)
+    x_val, weight_val, bias_val = ctx.val
+    vector = meta([x.size[1]], math)
+    if train:
+        mean, scale = save_mean, save_scale
+    else:
+        mean = running_mean
+        refuse(running_var is None, "batch norm without statistics")
+
+        def invert(ops: Recorder, a: Value) -> Value:
+            return ops.rsqrt(ops.add(a, ops.constant(eps, math)))
+
+        scale = pointwise(ctx, invert, [running_var or grad], common=math, val=vector, cost=6)
+    refuse(mean is None or scale is None, "batch norm without statistics")
+    center, spread = (per_channel(ctx, v, x.ndim) for v in (mean, scale) if v is not None)
+    whole = meta(x.size, math)
+
+    def normal(ops: Recorder, a: Value, m: Value, s: Value) -> Value:
+        return ops.mul(ops.sub(a, m), s)
+
+    hat = pointwise(ctx, normal, [x, center, spread], common=math, cost=2, val=whole)
+
+    def weigh(ops: Recorder, value: Value, index: Index) -> Value:
+        return ops.mul(value, hat.load(ops, index))
+
+    total = reduced(ctx, grad, dims, "sum", dtype=math, val=vector)
+    tilted = reduced(ctx, grad, dims, "sum", dtype=math, before=weigh, val=vector, others=[hat])
+    operands = [grad, spread] if weight is None else [grad, spread, per_channel(ctx, weight, x.ndim)]
+    grad_x = None
+    if wanted[0] and not train:
+        grad_x = pointwise(ctx, _product, operands, common=math, cost=2, val=x_val)
+    elif wanted[0]:
+        count = count_of(x, dims)
+        flat, tilt = per_channel(ctx, total, x.ndim), per_channel(ctx, tilted, x.ndim)
+
+        def operation(ops: Recorder, g: Value, f: Value, h: Value, t: Value, *factors: Value) -> Value:
+            size = size_as(ops, count, math)
+            moved = ops.sub(ops.sub(g, ops.truediv(f, size)), ops.mul(h, ops.truediv(t, size)))
+            return _product(ops, moved, *factors)
+
+        grad_x = pointwise(ctx, operation, [grad, flat, hat, tilt, *operands[1:]], common=math, cost=9, val=x_val)
+    grad_weight = pointwise(ctx, _product, [tilted], common=math, val=weight_val) if wanted[1] else None
+    grad_bias = pointwise(ctx, _product, [total], common=math, val=bias_val) if wanted[2] else None
+    return grad_x, grad_weight, grad_bias
+
+
+def _product(ops: Recorder, value: Value, *factors: Value) -> Value:
+    for factor in factors:
+        value = ops.mul(value, factor)
+    return value
 
 
 @lowers(aten.native_layer_norm_backward.default)

@@ -45,6 +45,10 @@ def reshaped(ctx: Context, x: Tensor, size: tuple[Expr, ...], like: tuple[Expr, 
         stride = tuple([like[dim] if extent == 1 else stride[dim] for dim, extent in enumerate(size)])
         return TensorRef(ref.buffer, size, stride, ref.offset, ref.dtype)
 
+    if x.ref is not None:
+        ref = to_ref(x.ref)
+        if ref is not None:
+            return ctx.from_ref(ref, x.dtype, x.device)
     empty = any(extent == 0 for extent in size)
     groups = [] if empty else reshape_groups(x.size, size)
     if groups is None:

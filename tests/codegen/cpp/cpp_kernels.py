@@ -44,10 +44,9 @@ def body(
     record: Callable[..., None],
     reduction_sizes: Sequence[Any] = (),
     outer: Sequence[tuple[Var, Expr]] = (),
-    prefix: str = "x",
 ) -> LoopBody:
     """A loop body: `record(ops, *vars, *reduction_vars)` records its statements."""
-    own = [Var(f"{prefix}{k}") for k in range(len(sizes))]
+    own = [Var(f"{'y' if outer else 'x'}{k}") for k in range(len(sizes))]
     reduced = [Var(f"r{k}") for k in range(len(reduction_sizes))]
     variables = [var for var, _ in outer] + own
     all_sizes = [size for _, size in outer] + [as_expr(n) for n in sizes]
@@ -100,3 +99,48 @@ def compile_plan(made: KernelPlan, simdlen: int = -1, **options: Any) -> tuple[C
 
 
 ORIGIN = Origin("neg", "neg = torch.ops.aten.neg.default(arg0_1)", "model.py:7 in forward: y = -x")
+
+
+def check(
+    made: KernelPlan,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    ints: Sequence[int] = (),
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    modes: Sequence[int] = (-1, 0, 128),
+) -> str:
+    """Compare the compiled kernel, for several vector widths, with the scheduler's reference executor; returns the C++ text.
+
+    Arguments:
+        inputs, outputs: contiguous tensors in argument order; outputs hold what the kernel finds there.
+    """
+    from argand.schedule.reference import run_kernel
+
+    memory = {name: t.clone().reshape(-1) for name, t in zip(made.inputs + made.outputs, (*inputs, *outputs))}
+    run_kernel(made, dict(zip(made.symbols, ints)), memory)
+    text = ""
+    for simdlen in modes:
+        run, found = compile_plan(made, simdlen)
+        text = text or found
+        results = [t.clone() for t in outputs]
+        assert run([*inputs, *results], ints) == 0
+        for name, result in zip(made.outputs, results):
+            expected = memory[name].reshape(result.shape)
+            torch.testing.assert_close(result, expected, equal_nan=True, rtol=rtol, atol=atol)
+    return text
+
+
+def sample(size: Sequence[int], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    """Random values; floats include zeros of both signs, infinities and NaN when there is room."""
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.bool:
+        return torch.rand(tuple(size), generator=generator) < 0.5
+    if dtype.is_floating_point:
+        found = torch.randn(tuple(size), generator=generator).to(dtype)
+        if found.numel() > 40:
+            found.reshape(-1)[3:8] = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, -0.0]).to(dtype)
+        return found
+    info = torch.iinfo(dtype)
+    return torch.randint(max(info.min, -1000), min(info.max, 1000), tuple(size), dtype=dtype, generator=generator)

@@ -1,0 +1,76 @@
+"""numpy on arrays that the captured code makes itself: run for real while capturing, as constants of the graph.
+
+Nothing here imports numpy: its callables and arrays are known by the module of their type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from argand.errors import GraphBreak, graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+_IMPURE = ("numpy.random", "numpy.testing", "numpy.lib.npyio", "numpy.ctypeslib", "numpy.f2py")
+
+
+def is_numpy(fn: Any) -> bool:
+    """Whether a callable belongs to numpy."""
+    owner = getattr(fn, "__self__", None)
+    candidates = [fn, type(fn), owner if isinstance(owner, type) else type(owner)]
+    found = False
+    for candidate in candidates:
+        module = getattr(candidate, "__module__", None)
+        if type(module) is str and (module == "numpy" or module.startswith("numpy.")):
+            if module.startswith(_IMPURE):
+                return False
+            found = True
+    return found
+
+
+def is_array(obj: Any) -> bool:
+    """Whether an object is a numpy array or scalar."""
+    cls = type(obj)
+    return cls.__module__ == "numpy" and cls.__name__ not in ("ufunc", "_ArrayFunctionDispatcher")
+
+
+def is_value(interp: Interpreter, obj: Any, depth: int = 0) -> bool:
+    """A constant, or an array made by the captured code, or a container of such."""
+    if is_array(obj) or type(obj).__module__ == "numpy":
+        return not interp.is_outer(obj)
+    if type(obj) in (list, tuple) and depth < 10:
+        return all(is_value(interp, item, depth + 1) for item in interp.shadow(obj))
+    return interp.is_constant(obj)
+
+
+def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Run a numpy callable, or NotImplemented if `fn` is none or an argument is not a constant."""
+    if not is_numpy(fn):
+        return NotImplemented
+    owner = getattr(fn, "__self__", None)
+    values = [*args, *kwargs.values(), *([owner] if is_array(owner) else [])]
+    for value in values:
+        if not is_value(interp, value):
+            raise not_constant(fn, value)
+    return interp.native(fn, *[interp.plain(arg) for arg in args], **{k: interp.plain(v) for k, v in kwargs.items()})
+
+
+def not_constant(fn: Any, value: Any) -> GraphBreak:
+    """The graph break for numpy on what is not a constant."""
+    return graph_break(
+        kind="numpy on values from outside",
+        context=f"{getattr(fn, '__name__', fn)} on {type(value).__name__}",
+        explanation="numpy arrays that existed before the compiled function, and tensors, are not traced through numpy.",
+        hints=("Use the torch function of the same meaning, on tensors.",),
+    )
+
+
+def outer_array(value: Any) -> GraphBreak:
+    """The graph break for reading an array that existed before."""
+    return graph_break(
+        kind="numpy array from outside",
+        context=type(value).__name__,
+        explanation="A numpy array that existed before the compiled function would be read without a guard.",
+        hints=("Pass a tensor: torch.from_numpy shares the memory.",),
+    )

@@ -1,0 +1,135 @@
+"""numpy on values known while capturing: computed natively, once; what comes out is constant under the guards.
+
+Tensors never become arrays here (that needs their values: a graph break); arrays become tensors as constants of the graph.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand import errors
+from argand.capture.words import words
+
+if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
+
+_GUARDED_BYTES = 4096
+_EFFECTS = frozenset(
+    words(
+        """
+    load save savez savez_compressed fromfile memmap loadtxt savetxt genfromtxt seterr seterrcall
+    set_printoptions frombuffer from_dlpack setbufsize tofile dump dumps vectorize frompyfunc fromiter
+    piecewise apply_along_axis apply_over_axes fromfunction put copyto place putmask
+    """
+    )
+)
+_MODULES = ("numpy", "numpy.linalg", "numpy.fft", "numpy.lib", "numpy.ma", "numpy.char")
+
+
+def is_numpy(fn: Any) -> bool:
+    """Whether a callable is numpy's own."""
+    if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType):
+        owner = fn.__self__
+        if owner is not None and not isinstance(owner, types.ModuleType):
+            return _of_numpy(owner if isinstance(owner, type) else type(owner))
+    module = getattr(fn, "__module__", None)
+    if isinstance(module, str) and (module == "numpy" or module.startswith("numpy.")):
+        return True
+    return _of_numpy(fn if isinstance(fn, type) else type(fn))
+
+
+def _of_numpy(cls: type) -> bool:
+    return cls.__module__ == "numpy" or cls.__module__.startswith("numpy.")
+
+
+def call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a numpy function on constants.
+
+    Raises:
+        GraphBreak: an argument is not constant, or the function draws random numbers, reads files, calls back.
+    """
+    name = getattr(fn, "__name__", type(fn).__name__)
+    owner = getattr(fn, "__self__", None)
+    if _random(fn, owner):
+        if name == "seed" and all(_constant(state, a) for a in args):
+            state.extra_effects.append((fn, list(args), dict(kwargs)))
+            return None
+        raise _break(name, "random numbers of numpy are drawn")
+    if name in _EFFECTS:
+        raise _break(name, "it reads or changes something outside, or calls Python code")
+    given = [_value(state, arg, name) for arg in args]
+    named = {key: _value(state, value, name) for key, value in kwargs.items()}
+    numpy = sys.modules["numpy"]
+    if isinstance(owner, numpy.ndarray):
+        fn = getattr(_value(state, owner, name), name)
+    made = state.interpreter.native(fn, *given, **named)
+    if isinstance(made, numpy.ndarray) and made.dtype.hasobject:
+        raise _break(name, "an array of Python objects is made")
+    return made
+
+
+def _random(fn: Any, owner: Any) -> bool:
+    for thing in (fn, owner, type(owner)):
+        module = getattr(thing, "__module__", None) or ""
+        if isinstance(module, str) and module.startswith("numpy.random"):
+            return True
+    return False
+
+
+def _break(name: str, why: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="numpy call", context=f"numpy {name}", explanation=f"numpy's {name} is not captured: {why}.",
+        hints=("use the torch function instead, or call it outside the compiled function",),
+    )  # fmt: skip
+
+
+def _constant(state: CaptureState, value: Any) -> bool:
+    numpy = sys.modules["numpy"]
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | slice | type | type(...)):
+        return True
+    if isinstance(value, numpy.generic | numpy.dtype | numpy.ufunc):
+        return True
+    if isinstance(value, numpy.ndarray):
+        return not state.is_outer(value)
+    if type(value) in (list, tuple, dict):
+        values = value.values() if isinstance(value, dict) else value
+        return not state.is_outer(value) and all(_constant(state, item) for item in values)
+    return type(value) is range
+
+
+def _value(state: CaptureState, value: Any, name: str) -> Any:
+    """An argument as it can be handed over: arrays from outside are guarded by their contents and copied."""
+    numpy = sys.modules["numpy"]
+    if isinstance(value, numpy.ndarray) and state.is_outer(value):
+        source = state.outer[id(value)]
+        if value.nbytes > _GUARDED_BYTES or value.dtype.hasobject or type(value) is not numpy.ndarray:
+            raise _break(name, "a large array comes from outside")
+        state.guard(source, "call", array_key, array_key(value), label="ARRAY_MATCH")
+        return value.copy()
+    value = state.deep_resolve(value)
+    if isinstance(value, list | tuple | dict) and type(value) in (list, tuple, dict):
+        if isinstance(value, dict):
+            return {key: _value(state, item, name) for key, item in value.items()}
+        return type(value)(_value(state, item, name) for item in value)
+    if not _constant(state, value):
+        raise _break(name, f"it gets a {type(value).__name__}")
+    return value
+
+
+def array_key(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """What tells whether a small array is still the same."""
+    return array.dtype.str, tuple(array.shape), array.tobytes()
+
+
+def to_tensor(state: CaptureState, array: Any, name: str) -> Any:
+    """The tensor that torch.tensor / torch.as_tensor / torch.from_numpy makes of a constant array."""
+    import torch
+
+    held = _value(state, array, name)
+    with torch._C.DisableTorchFunction():
+        real = torch.tensor(held)
+    if name != "tensor":
+        array.flags.writeable = False  # they would share memory: from here on the array cannot change
+    return state.graph.call(torch.Tensor.clone, (state.graph.constant(real),), {})

@@ -1,0 +1,179 @@
+"""Compiler discovery, compiling, loading, and what users see when compiling fails."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from argand import events
+from argand.config import config
+from argand.errors import CppCompileError, InternalError, ToolchainMissing
+from argand.runtime import cache, toolchain
+
+TEXT = """
+extern "C" void twice(void** ptrs, const long long* ints) {
+  float* out_ptr0 = (float*)ptrs[0];
+  // neg = torch.ops.aten.neg.default(arg0_1)  <- model.py:7 in forward: y = -x
+  for (long long i = 0; i < ints[0]; ++i) out_ptr0[i] *= 2;
+}
+"""
+
+
+def test_compile_load_call():
+    import torch
+
+    library = toolchain.load_text(TEXT)
+    x = torch.ones(5)
+    pointers = (ctypes.c_void_p * 1)(x.data_ptr())
+    library.function("twice")(ctypes.addressof(pointers), ctypes.addressof((ctypes.c_int64 * 1)(5)))
+    assert x.tolist() == [2.0] * 5
+    assert library.address("twice") > 0
+    with pytest.raises(InternalError, match="no function 'thrice'"):
+        library.address("thrice")
+
+
+def test_second_compile_is_a_hit_even_when_comments_move():
+    seen = []
+    remove = events.bus.subscribe(lambda event: seen.append(event.data.get("outcome")) if event.name == "cache" else None)
+    try:
+        first = toolchain.compile_text(TEXT + "// one")
+        second = toolchain.compile_text(TEXT.replace("model.py:7", "model.py:8"))
+    finally:
+        remove()
+    assert first == second
+    assert seen[-1] == "hit"
+
+
+def test_key_depends_on_flags(monkeypatch):
+    first = toolchain.compile_text(TEXT)
+    monkeypatch.setattr(toolchain, "_FLAGS", (*toolchain._FLAGS, "-DX=1"))
+    assert toolchain.compile_text(TEXT) != first
+
+
+def test_two_files_in_one_library():
+    parts = [TEXT.replace("twice", "first"), TEXT.replace("twice", "second")]
+    library = toolchain.load_text("".join(parts), parts=parts)
+    assert library.address("first") != library.address("second")
+
+
+def test_error_names_kernel_line_node_and_user_line():
+    broken = TEXT.replace("out_ptr0[i] *= 2", "out_ptr0[i] = maximum(1, 2.0f)")
+    with pytest.raises(CppCompileError) as caught:
+        toolchain.compile_text(broken)
+    text = str(caught.value)
+    assert "C++ compile error" in text
+    assert re.search(r"Command:\n.*g\+\+ .*-fopenmp", text)
+    assert "error: 'maximum' was not declared" in text
+    assert "Kernel line 5: for (long long i = 0;" in text
+    assert "FX node: neg = torch.ops.aten.neg.default(arg0_1)" in text
+    assert 'File "model.py", line 7, in forward' in text and "y = -x" in text
+    assert "What to do:" in text
+    source = re.search(r"Source: (\S+)", text)
+    assert source and open(source[1]).read() == broken
+
+
+def test_error_before_any_node_has_no_user_line():
+    with pytest.raises(CppCompileError) as caught:
+        toolchain.compile_text('int broken = "";\n')
+    assert caught.value.where == ()
+    assert "Kernel line 1" in str(caught.value)
+
+
+def test_no_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    seen = []
+    remove = events.bus.subscribe(lambda event: seen.append(event.name))
+    try:
+        with pytest.raises(ToolchainMissing, match=r"no working C\+\+ compiler.*g\+\+: not found") as caught:
+            toolchain.compile_text(TEXT)
+    finally:
+        remove()
+    assert "install g++" in str(caught.value)
+    assert "toolchain_missing" in seen
+
+
+def test_configured_compiler_that_does_not_exist():
+    with config.patch({"cpp.cxx": "no-such-compiler"}), pytest.raises(ToolchainMissing, match="no-such-compiler: not found"):
+        toolchain.find_toolchain()
+
+
+def test_compiler_that_fails_to_start(tmp_path):
+    fake = tmp_path / "fake++"
+    fake.write_text("#!/bin/sh\nexit 3\n")
+    fake.chmod(0o755)
+    with config.patch({"cpp.cxx": str(fake)}), pytest.raises(ToolchainMissing, match="fake"):
+        toolchain.find_toolchain()
+
+
+def test_compiler_with_arguments():
+    with config.patch({"cpp.cxx": "g++ -DANYTHING"}):
+        assert toolchain.find_toolchain().cxx.endswith("g++ -DANYTHING")
+        assert toolchain.compile_text(TEXT + "static int more;").exists()
+
+
+def test_probe_is_remembered(monkeypatch):
+    found = toolchain.find_toolchain()
+    toolchain._find_toolchain.cache_clear()
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("the compiler was asked again"))
+    assert toolchain.find_toolchain() == found
+    toolchain._find_toolchain.cache_clear()
+
+
+def test_isa_limits():
+    best = toolchain.cpu_isa()
+    assert toolchain.isa_for(-1) == best
+    assert toolchain.isa_for(0).vector_bytes == 0
+    assert toolchain.isa_for(128).vector_bytes == min(16, best.vector_bytes)
+    assert toolchain.isa_for(1 << 20) == best
+    assert toolchain.describe().count(";") == 2
+
+
+def test_only_one_openmp_runtime():
+    """The generated code runs on the OpenMP runtime that torch loaded, not on a second one."""
+    script = """
+import re, sys, torch, ctypes
+from argand.runtime import toolchain
+library = toolchain.load_text('''
+extern "C" int omp_get_max_threads();
+extern "C" void fill(void** ptrs, const long long* ints) {
+  float* out = (float*)ptrs[0];
+  #pragma omp parallel for schedule(static)
+  for (long long i = 0; i < ints[0]; ++i) out[i] = omp_get_max_threads();
+}''')
+x = torch.zeros(100000)
+torch.set_num_threads(2)
+pointers = (ctypes.c_void_p * 1)(x.data_ptr())
+library.function("fill")(ctypes.addressof(pointers), ctypes.addressof((ctypes.c_int64 * 1)(100000)))
+assert bool((x == 2).all()), x
+mapped = {line.split()[-1] for line in open("/proc/self/maps") if re.search(r"/lib(gomp|omp|iomp5)[^/]*\\.so", line)}
+print(len(mapped), "gomp" in str(mapped))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", "True"]
+
+
+def test_library_names_no_openmp_library():
+    path = toolchain.compile_text(TEXT + "extern \"C\" void p(int* x) {\n#pragma omp parallel for\nfor (int i = 0; i < 9; ++i) x[i] = i; }")
+    data = path.read_bytes()
+    assert b"GOMP_parallel" in data and b"libgomp.so" not in data
+
+
+def test_a_lost_library_is_an_internal_error(tmp_path):
+    bad = tmp_path / "bad.so"
+    bad.write_bytes(b"not a library")
+    with pytest.raises(InternalError, match="cannot load"):
+        toolchain.load(bad)
+
+
+def test_cache_off_still_compiles():
+    with config.patch(cache=False):
+        path = toolchain.compile_text(TEXT + "static int other;")
+        assert path.exists()
+        assert cache.stats().directory not in path.parents
