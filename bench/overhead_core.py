@@ -69,7 +69,8 @@ def bench_hook() -> None:
     report("run_with_callback of the same (less plain call)",
            best_ns(calls(_C.run_with_callback, answer, KEY, target, args), 200_000) - plain)
     builtin = _C.Region(answer, KEY, abs)
-    report("Region around a builtin: enter and leave", best_ns(calls(builtin, 1), 200_000) - best_ns(calls(abs, 1), 200_000))
+    both = best_ns(calls(builtin, 1), 200_000)
+    report("Region around a builtin: enter and leave", both - best_ns(calls(abs, 1), 200_000))
 
     def inside(count: int) -> None:
         for _ in range(count):
@@ -114,7 +115,8 @@ def module_attributes(tree: _C.GuardTree, n: int) -> tuple[Any, ...]:
         module.training = False  # type: ignore[attr-defined]
         node = tree.child(root, "sequence_item", i)
         tree.check(node, "type", Module, label="type")
-        tree.check(tree.child(tree.child(node, "instance_dict"), "dict_item", "training"), "id", False, label="training")
+        space = tree.child(node, "instance_dict")
+        tree.check(tree.child(space, "dict_item", "training"), "id", False, label="training")
     return (modules,)
 
 
@@ -152,6 +154,48 @@ def bench_guards() -> None:
     report("python(lambda)", per_item(python_calls, 10))
 
 
+def guard_module(tree: _C.GuardTree, node: int, module: Any) -> None:
+    """What capture asks of an nn.Module: class, training, no hooks, the same submodules, parameters of a kind."""
+    tree.check(node, "type", type(module), label="type")
+    space = tree.child(node, "instance_dict")
+    tree.check(tree.child(space, "dict_item", "training"), "id", module.training, label="training")
+    for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        tree.check(tree.child(space, "dict_item", hooks), "len", 0, label=hooks)
+    parameters = tree.child(space, "dict_item", "_parameters")
+    for name, value in module._parameters.items():
+        child = tree.child(parameters, "dict_item", name)
+        if value is None:
+            tree.check(child, "is_none", label=name)
+        else:
+            tree.check(child, "tensor", *_C.tensor_guard_args(value), label=name)
+    children = tree.child(space, "dict_item", "_modules")
+    tree.check(children, "dict_keys", tuple(module._modules), label="modules")
+    for name, value in module._modules.items():
+        guard_module(tree, tree.child(children, "dict_item", name), value)
+
+
+def bench_model() -> None:
+    import torch
+
+    def block() -> Any:
+        nn = torch.nn
+        return nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 8))
+
+    model = torch.nn.Sequential(*[block() for _ in range(180)])
+    tree = _C.GuardTree()
+    guard_module(tree, tree.child(0, "local", 0), model)
+    counts = f"{len(list(model.modules()))} modules, {len(list(model.parameters()))} parameters, {tree.num_guards} guards"
+    report(f"model of {counts}", best_ns(calls(tree.matches, (model,)), 300))
+    report("the same with an attribute set on each module before",
+           best_ns(calls(lambda: (touch(model), tree.matches((model,)))), 30) - best_ns(calls(touch, model), 30))
+    report("the same, walked (evaluate)", best_ns(calls(tree.evaluate, (model,)), 100))
+
+
+def touch(model: Any) -> None:
+    for module in model.modules():
+        module.__dict__["touched"] = object()
+
+
 def bench_tensors() -> None:
     try:
         import torch
@@ -174,6 +218,7 @@ def bench_tensors() -> None:
     report("tensor guard (float32, 2 dims)", per_item(tensors(lambda i: torch.zeros(i + 1, 4)), 100))
     report("tensor guard (parameter)", per_item(tensors(lambda i: torch.nn.Parameter(torch.zeros(i + 1, 4))), 100))
     report("tensor guard (sparse, by attributes)", per_item(tensors(lambda i: torch.eye(i + 1).to_sparse()), 10))
+    bench_model()
     t = torch.zeros(4)
     report("tensor_data_ptr", best_ns(calls(_C.tensor_data_ptr, t), 100_000) - best_ns(calls(empty, t), 100_000))
     c_function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the tests of argand._core that need no torch against an AddressSanitizer build of the extension.
+# Runs the tests of argand._core against an AddressSanitizer build of the extension (those with tensors where torch is).
 #   PYTHON=/path/to/python tests/_core/run_asan.sh [pytest arguments]
 # The build goes to a temporary folder; PYTHONMALLOC=malloc shows the sanitizer every object that CPython allocates.
 set -eu
@@ -19,5 +19,4 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.
 ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:detect_stack_use_after_return=1 \
 PYTHONMALLOC=malloc PYTHONPATH="$work/src" ARGAND_SANITIZER=asan \
     "$python" -m pytest tests/_core -q -p no:cacheprovider -p no:xdist \
-    --ignore=tests/_core/test_core_tensors.py --ignore=tests/_core/test_core_dynamo.py \
-    -k "not test_tensors and not a_kernel_computes and not keep_memory_flat" "$@"
+    --ignore=tests/_core/test_core_dynamo.py -k "not keep_memory_flat" "$@"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from argand._core import _C
 from core_helpers import Recorder, always, positional
+
+from argand._core import _C
 
 torch = pytest.importorskip("torch")
 

@@ -7,9 +7,10 @@ import math
 import struct
 from typing import Any
 
-from argand._core import _C
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from argand._core import _C
 
 atoms = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.integers(), st.floats(), st.sampled_from([0.0, -0.0, 1.0, math.nan]),

@@ -10,6 +10,7 @@ import weakref
 from typing import Any
 
 import pytest
+
 from argand._core import _C
 
 GLOBAL_VALUE = 7
@@ -389,6 +390,18 @@ def test_dict_keys() -> None:
     assert not holds(tree, {"a": 0, True: 0, (2, 3): 0}) and not holds(tree, {"a": 0, 1: 0})
     assert detail(tree, 5) == "expected a dict, found int"
     assert holds(one(LOCAL, "dict_keys", ()), {})
+
+
+def test_ordered_dicts_have_their_own_order() -> None:
+    value = collections.OrderedDict(a=1, b=2)
+    keys, first = one(LOCAL, "dict_keys", ("a", "b")), one([("local", 0), ("dict_key", 0)], "equals", "a")
+    assert holds(keys, value) and holds(first, value)
+    value.move_to_end("a")
+    assert detail(keys, value) == "expected keys ('a', 'b'), found ('b', 'a')"
+    assert detail(first, value) == "expected 'a', found 'b'"
+    other = collections.OrderedDict(b=2, a=1)
+    assert _C.exact_equal(value, other) and not _C.exact_equal(value, collections.OrderedDict(a=1, b=2))
+    assert holds(one(LOCAL, "len", 2), value) and not holds(one(LOCAL, "len", 1), value)
 
 
 def test_keys_and_attributes() -> None:

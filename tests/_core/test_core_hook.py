@@ -423,7 +423,7 @@ def test_entry_refuses_other_shapes_of_code() -> None:
         with pytest.raises(TypeError, match="positional parameters only"):
             _C.Entry(fn.__code__, None, KEY)
     with pytest.raises(TypeError, match="GuardTree or None"):
-        _C.Entry(run.__code__ if False else (lambda x: x).__code__, 5, KEY)  # type: ignore[arg-type]
+        _C.Entry((lambda x: x).__code__, 5, KEY)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         _C.Entry("code", None, KEY)  # type: ignore[arg-type]
 

@@ -9,6 +9,7 @@ import weakref
 from typing import Any
 
 import pytest
+
 from argand._core import _C
 
 CALL = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64))

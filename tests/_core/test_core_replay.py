@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import gc
 import os
@@ -13,9 +14,10 @@ import weakref
 from typing import Any
 
 import pytest
-from argand._core import _C
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from argand._core import _C
 
 
 class Module:
@@ -27,6 +29,7 @@ class Module:
         self._modules: dict[str, Any] = {}
         self._parameters: dict[str, Any] = {}
         self.hooks: dict[Any, Any] = {}
+        self.ordered: Any = collections.OrderedDict(p=1, q=2)
 
 
 class Twin:
@@ -62,6 +65,11 @@ def guard_value(tree: _C.GuardTree, node: int, value: Any, name: str) -> None:
         tree.check(node, "len", len(value), label=f"{name} len")
         for key, item in value.items():
             guard_value(tree, tree.child(node, "dict_item", key), item, f"{name}[{key!r}]")
+    elif type(value) is collections.OrderedDict:
+        tree.check(node, "dict_keys", tuple(value), label=f"{name} keys")
+        tree.check(node, "len", len(value), label=f"{name} len")
+        tree.check(node, "has_key", "p", label=f"{name} has p")
+        tree.check(tree.child(node, "dict_key", 0), "equals", next(iter(value)), label=f"{name} first key")
     elif type(value) in (list, tuple):
         tree.check(node, "type", type(value), label=f"{name} type")
         tree.check(node, "len", len(value), label=f"{name} len")
@@ -83,7 +91,7 @@ def guard_object(tree: _C.GuardTree, node: int, value: Any, name: str) -> None:
         return
     space = tree.child(node, "instance_dict")
     tree.check(space, "not_has_key", "forward", label=f"{name} has no own forward")
-    for key in ("training", "scale", "_modules", "_parameters", "hooks", "config", "listed", "fn"):
+    for key in ("training", "scale", "_modules", "_parameters", "hooks", "config", "listed", "fn", "ordered"):
         guard_value(tree, tree.child(space, "dict_item", key), value.__dict__[key], f"{name}.{key}")
 
 
@@ -129,6 +137,9 @@ CHANGES: dict[str, Any] = {
     "defaults": lambda m: setattr(m.fn, "__defaults__", (99,)),
     "code": lambda m: setattr(m.fn, "__code__", (lambda a, b: b).__code__),
     "value of another type": lambda m: setattr(m, "scale", 1),
+    "moved": lambda m: m.ordered.move_to_end("p"),
+    "ordered grown": lambda m: m.ordered.update(r=3),
+    "ordered replaced": lambda m: setattr(m, "ordered", collections.OrderedDict(q=1, p=2)),
     "ior": lambda m: m.__dict__.__ior__({"training": 1}),
 }
 SAME: dict[str, Any] = {
@@ -141,6 +152,8 @@ SAME: dict[str, Any] = {
     "equal list": lambda m: setattr(m, "listed", [float(str(x)) for x in m.listed]),
     "equal config": lambda m: setattr(m, "config", copy.deepcopy(m.config)),
     "hook and back": lambda m: (m.hooks.update({1: 2}), m.hooks.clear()),
+    "ordered copied": lambda m: setattr(m, "ordered", m.ordered.copy()),
+    "moved and back": lambda m: (m.ordered.move_to_end("p"), m.ordered.move_to_end("q")),
     "odd key elsewhere": lambda m: m.__dict__.update({5: 6}),
 }
 
@@ -350,7 +363,7 @@ def test_any_sequence_of_changes(sequence: list[tuple[int, str, bool]], many: bo
         target = found[which % len(found)]
         saved = dict(target.__dict__)
         saved_class = type(target)
-        inner = {k: copy.copy(v) for k, v in saved.items() if type(v) in (dict, list)}
+        inner = {k: copy.copy(v) for k, v in saved.items() if type(v) in (dict, list, collections.OrderedDict)}
         if keep_old:
             kept.append((saved, inner))
         try:

@@ -15,5 +15,5 @@ PATTERNS = [
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_samples(pattern, capsys):
-    failed = run(pattern, ["float32", "int64", "bool", "bfloat16"], 2, False)
+    failed = run(pattern, ["float32", "int64"], 1, False)
     assert not failed, capsys.readouterr().out

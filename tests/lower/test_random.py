@@ -40,7 +40,7 @@ def view(x, choice, pick):
         lambda: x.reshape(x.shape[::-1]),
         lambda: torch.cat([x, x * 3], d) if dims else x,
         lambda: torch.nn.functional.pad(x, (1, 1)) if dims else x,
-        lambda: x.unfold(d, 1, 1) if dims else x,
+        lambda: x.unfold(d, 1, 1) if dims and x.shape[d] else x,
         lambda: x.movedim(d, e).flatten(min(d, e)) if dims else x,
         lambda: x.diagonal(0, 0, 1) if dims > 1 else x,
     ]

@@ -1,6 +1,6 @@
 """The C core of argand: PEP 523 frame hook, per-code entry cache, guard trees, tensor metadata, kernel launcher.
 
-Nothing in here imports torch, and nothing here knows what a graph is. Values that cross the boundary are plain Python objects.
+Nothing in here imports torch, and nothing here knows what a graph is. Plain Python objects cross the boundary.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ class Sentinel:
 SKIP: Final[Sentinel]
 """Callback answer: run this code eagerly from now on under this key; frames that it calls are still hooked."""
 SKIP_RECURSIVE: Final[Sentinel]
-"""Callback answer: as SKIP, and nothing called from this code is hooked either (for the dynamic extent of its frames)."""
+"""Callback answer: as SKIP, and nothing called from this code is hooked either."""
 RUN_ONLY: Final[Sentinel]
-"""Callback answer: keep using the entries that exist under this key; a miss runs eagerly and no longer asks the callback."""
+"""Callback answer: keep using the entries that exist under this key; a miss runs eagerly, the callback is not asked."""
 
 @final
 class FrameInfo:
@@ -49,7 +49,7 @@ class FrameInfo:
     def failures(self) -> tuple[tuple[int, str, str], ...]:
         """One (entry index, guard label, detail) for each entry of this key that was tried, in the order tried."""
 
-Answer: TypeAlias = None | Sentinel | Entry
+Answer: TypeAlias = Sentinel | Entry | None
 Callback: TypeAlias = Callable[[FrameInfo], Answer]
 
 @final
@@ -90,7 +90,7 @@ class Entry:
 
 @final
 class Region:
-    """A callable that runs `fn` as `run_with_callback(callback, key, fn, args, kwargs)` does, without the Python wrapper.
+    """A callable that runs `fn` as `run_with_callback(callback, key, fn, args, kwargs)` does.
 
     Binds like a function when found on a class. Has a `__dict__`, so `functools.update_wrapper` works on it.
     """
@@ -118,8 +118,8 @@ def run_with_callback(
 ) -> Any:
     """Calls `fn(*args, **kwargs)` with this thread's frames answered by `callback` under `key`.
 
-    `callback=None` switches capture off inside. The state before is restored however fn ends. Guards of code seen before
-    are checked in C; `callback(frame_info)` runs only on a miss, with capture switched off, and answers:
+    `callback=None` switches capture off inside. The state before is restored however fn ends. Guards of code seen
+    before are checked in C; `callback(frame_info)` runs only on a miss, with capture switched off, and answers:
 
     * None: run this frame eagerly now, remember nothing;
     * `SKIP`, `SKIP_RECURSIVE`, `RUN_ONLY`: remembered for this code and key;
@@ -141,7 +141,7 @@ def code_entries(code: CodeType, /) -> list[Entry]:
     """The stored entries of a code object, of every key, in the order in which they are tried."""
 
 def code_mode(code: CodeType, key: object, /) -> Sentinel | None:
-    """SKIP, SKIP_RECURSIVE or RUN_ONLY where this is remembered for (code, key) or for the code under any key; else None."""
+    """SKIP, SKIP_RECURSIVE or RUN_ONLY where remembered for (code, key) or for the code under any key; else None."""
 
 def reset_code(code: CodeType, /) -> None:
     """Forgets the entries and remembered answers of a code object. A transformed code stays exempt from capture."""
@@ -275,7 +275,7 @@ TENSOR_ANY_INFERENCE: Final[int]
 """Flag of a "tensor" check: do not look whether the tensor is an inference tensor."""
 
 def set_exchange_api(capsule: object, tensor_type: type | None = None, /) -> None:
-    """Registers `torch.Tensor.__dlpack_c_exchange_api__`; `tensor_type` defaults to torch.Tensor's. Call once, cheap to repeat.
+    """Registers `torch.Tensor.__dlpack_c_exchange_api__`. Call once, cheap to repeat. `tensor_type`: torch.Tensor.
 
     Raises:
         ValueError: not such a capsule, or of another major version.
@@ -289,20 +289,20 @@ def tensor_guard_args(
     dynamic_strides: Sequence[int] | None = (),
     /,
 ) -> tuple[Any, ...]:
-    """The arguments of a "tensor" check that `tensor` passes: `tree.check(n, "tensor", *tensor_guard_args(t), label=...)`.
+    """The arguments of a "tensor" check that `tensor` passes: `tree.check(n, "tensor", *tensor_guard_args(t))`.
 
     `dynamic_dims`: dims whose size is left open; None leaves rank and sizes open. `dynamic_strides` likewise.
-    The tuple is (cls, dtype, device, requires_grad, dispatch_keys, sizes, strides, flags): `dispatch_keys` is None for a
-    tensor with the key set that every ordinary tensor of this dtype and device has (the check then compares with that, and is
-    fast), else the raw key set of a special one (sparse, quantized, conj, neg, nested...), compared through attributes.
-    `sizes`/`strides`: a tuple with None in the open places, or None for everything open (strides: also where there are none).
+    The tuple is (cls, dtype, device, requires_grad, dispatch_keys, sizes, strides, flags). `dispatch_keys` is None for
+    a tensor with the key set that every ordinary tensor of this dtype and device has (the check then compares with
+    that, and is fast), else the raw key set of a special one (sparse, quantized, conj, neg, nested...), compared
+    through attributes. `sizes`/`strides`: a tuple with None in the open places, or None for everything open.
     """
 
 def tensor_layout() -> dict[str, int] | None:
     """Where tensors of this process were found to keep their fields (byte offsets), None when guards ask torch instead.
 
-    Learnt from sample tensors when the first tensor guard is made; used only when every field was found beyond doubt. See
-    tensor_layout.c. A tensor guard takes some 10 ns with it and some 1000 ns without.
+    Learnt from sample tensors when the first tensor guard is made; used only when every field was found beyond doubt
+    (see tensor_layout.c). A tensor guard takes some 10 ns with it and some 1000 ns without.
     """
 
 def learn_tensor_layout(enable: bool, /) -> dict[str, int] | None:

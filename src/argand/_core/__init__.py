@@ -1,4 +1,4 @@
-"""The C core: what enters is a thread's frames and plain Python objects, what leaves is transformed code that runs in their place.
+"""The C core. In: a thread's frames and plain Python objects. Out: transformed code that runs in the frames' place.
 
 The extension `argand._core._C` (its interface with docstrings is `_C.pyi`) holds four things that must be fast:
 

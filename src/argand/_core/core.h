@@ -96,14 +96,18 @@ cache_mode(const CodeCache *cache, PyObject *key)
     return cache_mode_slow(cache, key);
 }
 
-/* ---- hook (hook.c) --------------------------------------------------------------------------------------------- */
+/* ---- hook (hook.c, region.c) --------------------------------------------------------------------------------------------- */
 
 extern PyTypeObject FrameInfo_Type;
 extern PyTypeObject Region_Type;
 extern PyMethodDef hook_methods[];
 int hook_init(void);
+/* Exchanges this thread's callback and key with the given references (NULL: capture off). */
+void hook_swap_state(PyObject **callback, PyObject **key);
+PyObject *hook_get_callback(PyObject *module, PyObject *ignored);
+PyObject *hook_is_installed(PyObject *module, PyObject *ignored);
 
-/* ---- guards (guards.c, guard_nodes.c, guard_checks.c) ---------------------------------------------------------- */
+/* ---- guards (guards.c, guard_*.c) ---------------------------------------------------------- */
 
 extern PyTypeObject GuardTree_Type;
 /* 1: holds; 0: a guard failed; -1: an exception outside Exception. */

@@ -106,6 +106,17 @@ equal_triples(PyObject *a, PyObject *b)
 }
 
 static int
+equal_ordered_dicts(PyObject *a, PyObject *b)
+{
+    PyObject *x = PyMapping_Items(a);
+    PyObject *y = x == NULL ? NULL : PyMapping_Items(b);
+    int status = y == NULL ? -1 : exact_equal(x, y);
+    Py_XDECREF(x);
+    Py_XDECREF(y);
+    return status;
+}
+
+static int
 equal_containers(PyObject *a, PyObject *b)
 {
     if (Py_EnterRecursiveCall(" in an exact comparison")) {
@@ -114,6 +125,9 @@ equal_containers(PyObject *a, PyObject *b)
     int status;
     if (PyTuple_Check(a) || PyList_Check(a)) {
         status = Py_SIZE(a) == Py_SIZE(b) ? equal_items(a, b) : 0;
+    }
+    else if (PyODict_Check(a)) { /* its order is not that of the dict underneath */
+        status = equal_ordered_dicts(a, b);
     }
     else if (PyDict_Check(a)) {
         status = PyDict_GET_SIZE(a) == PyDict_GET_SIZE(b) ? equal_dicts(a, b) : 0;

@@ -142,6 +142,12 @@ fetch_dict_key(PyObject *dict, Py_ssize_t index)
     if (!PyDict_Check(dict)) {
         return NULL;
     }
+    if (PyODict_Check(dict)) { /* its order is not that of the dict underneath */
+        PyObject *keys = PySequence_List(dict);
+        key = keys != NULL && index < PyList_GET_SIZE(keys) ? Py_NewRef(PyList_GET_ITEM(keys, index)) : NULL;
+        Py_XDECREF(keys);
+        return key;
+    }
     while (PyDict_Next(dict, &pos, &key, &value)) {
         if (index-- == 0) {
             return Py_NewRef(key);

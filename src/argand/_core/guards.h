@@ -1,4 +1,4 @@
-/* Inside of a guard tree; shared by guards.c (building, walking), guard_nodes.c (fetching) and guard_checks.c (checking). */
+/* Inside of a guard tree; shared by the guard*.c files. */
 #ifndef ARGAND_GUARDS_H
 #define ARGAND_GUARDS_H
 
@@ -135,7 +135,7 @@ typedef struct {
     int num_slots;
 } Plan;
 
-typedef struct Replay Replay; /* guards_replay.c */
+typedef struct Replay Replay; /* replay.h */
 
 typedef struct {
     PyObject_HEAD
@@ -163,15 +163,21 @@ typedef struct {
     PyObject *detail; /* when explaining: owned str */
 } Walk;
 
-/* guards.c */
+/* guard_plan.c */
+int make_plan(GuardTree *tree); /* 0 or -1 with an exception */
+void plan_free(Plan *plan);
+
+/* guard_walk.c */
 int walk_node(Walk *walk, int at, PyObject *obj);              /* 1, 0 (recorded in walk), -1 with an exception */
 int walk_child(Walk *walk, int child, PyObject *parent);       /* fetches and walks; parent NULL for the root */
 int walk_late(Walk *walk, const int *late, int count);
 
-/* guards_replay.c: 1 the guards hold; 0 a guard of a root walked anew failed (recorded in walk); 2 cannot tell; -1 exception */
+/* guard_replay.c: 1 the guards hold; 0 a guard of a root walked anew failed (recorded in walk); 2 cannot tell; -1 exception */
 int replay_run(Replay *replay, Walk *walk);
-Replay *replay_record(Walk *walk); /* NULL without an exception when there is nothing to gain or to hold on to */
 void replay_free(Replay *replay);
+
+/* guard_record.c */
+Replay *replay_record(Walk *walk); /* NULL without an exception when there is nothing to gain or to hold on to */
 
 /* guard_nodes.c */
 int node_parse(Node *node, PyObject *arg);                    /* 0 or -1 with exception */
@@ -180,11 +186,18 @@ PyObject *node_fetch(const PlanNode *node, PyObject *parent); /* likewise */
 PyObject *node_missing_detail(const PlanNode *node, PyObject *parent);
 PyObject *node_source(const GuardTree *tree, int index);
 
-/* guard_checks.c */
+/* guard_parse.c */
 int check_parse(GuardTree *tree, Check *check, PyObject *const *args, Py_ssize_t nargs); /* 0 or -1 */
 void check_release(Check *check);
 bool check_same(const Check *a, const Check *b);
+
+/* guard_checks.c */
 int check_match(const Check *check, PyObject *obj, Walk *walk); /* 1, 0, -1 with exception */
+int check_distinct(const Check *check, const Walk *walk, int *first, int *second);
+Py_ssize_t check_first_changed_state(const Check *check);
+unsigned int class_version_tag(PyTypeObject *type);
+
+/* guard_details.c */
 PyObject *check_detail(const Check *check, PyObject *obj, Walk *walk);
 
 static inline uint64_t

@@ -59,8 +59,8 @@ leave_active(void)
 }
 
 /* Exchanges the thread's callback and key with the given references. */
-static inline void
-swap_state(PyObject **callback, PyObject **key)
+void
+hook_swap_state(PyObject **callback, PyObject **key)
 {
     PyObject *old_callback = tls.callback, *old_key = tls.key;
     tls.callback = *callback;
@@ -114,9 +114,9 @@ static PyObject *
 run_frame_disabled(PyThreadState *tstate, InterpreterFrame *frame)
 {
     PyObject *callback = NULL, *key = NULL;
-    swap_state(&callback, &key);
+    hook_swap_state(&callback, &key);
     PyObject *result = run_frame(tstate, frame, 0);
-    swap_state(&callback, &key);
+    hook_swap_state(&callback, &key);
     Py_XDECREF(callback);
     Py_XDECREF(key);
     return result;
@@ -398,7 +398,7 @@ ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, E
 {
     /* Capture is off while guards are explained and while the callback runs; the references kept here keep both alive. */
     PyObject *off_callback = NULL, *off_key = NULL;
-    swap_state(&off_callback, &off_key);
+    hook_swap_state(&off_callback, &off_key);
     int status = -1;
     PyObject *info = make_frame_info(frame, view, cache, off_key);
     if (info != NULL) {
@@ -409,7 +409,7 @@ ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, E
             Py_DECREF(answer);
         }
     }
-    swap_state(&off_callback, &off_key);
+    hook_swap_state(&off_callback, &off_key);
     Py_XDECREF(off_callback); /* what the callback left behind, if it set anything */
     Py_XDECREF(off_key);
     return status;
@@ -489,194 +489,19 @@ eval_hook(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
     return look_up_frame(tstate, frame, cache, mode);
 }
 
-/* ---- regions --------------------------------------------------------------------------------------------------- */
+/* ---- asking about it -------------------------------------------------------------------------------------------------- */
 
-static PyObject *
-run_with_callback(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
-{
-    if (nargs < 3 || nargs > 5) {
-        return PyErr_Format(PyExc_TypeError, "run_with_callback takes 3 to 5 arguments (%zd given)", nargs);
-    }
-    PyObject *fn_args = nargs > 3 ? args[3] : NULL;
-    PyObject *fn_kwargs = nargs > 4 && args[4] != Py_None ? args[4] : NULL;
-    if (fn_args != NULL && !PyTuple_Check(fn_args)) {
-        return PyErr_Format(PyExc_TypeError, "args must be a tuple, not %.100s", Py_TYPE(fn_args)->tp_name);
-    }
-    if (fn_kwargs != NULL && !PyDict_Check(fn_kwargs)) {
-        return PyErr_Format(PyExc_TypeError, "kwargs must be a dict or None, not %.100s", Py_TYPE(fn_kwargs)->tp_name);
-    }
-    PyObject *callback = args[0] == Py_None ? NULL : Py_NewRef(args[0]);
-    PyObject *key = callback == NULL ? NULL : Py_NewRef(args[1]);
-    swap_state(&callback, &key);
-    PyObject *result =
-        fn_args == NULL ? PyObject_CallNoArgs(args[2]) : PyObject_Call(args[2], fn_args, fn_kwargs);
-    swap_state(&callback, &key);
-    Py_XDECREF(callback);
-    Py_XDECREF(key);
-    return result;
-}
-
-static PyObject *
-set_callback(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
-{
-    if (nargs < 1 || nargs > 2) {
-        return PyErr_Format(PyExc_TypeError, "set_callback takes 1 or 2 arguments (%zd given)", nargs);
-    }
-    PyObject *old = PyTuple_New(2);
-    if (old == NULL) {
-        return NULL;
-    }
-    PyObject *callback = args[0] == Py_None ? NULL : Py_NewRef(args[0]);
-    PyObject *key = callback == NULL ? NULL : Py_NewRef(nargs > 1 ? args[1] : Py_None);
-    swap_state(&callback, &key);
-    PyTuple_SET_ITEM(old, 0, callback == NULL ? Py_NewRef(Py_None) : callback);
-    PyTuple_SET_ITEM(old, 1, key == NULL ? Py_NewRef(Py_None) : key);
-    return old;
-}
-
-static PyObject *
-get_callback(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+PyObject *
+hook_get_callback(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     return PyTuple_Pack(2, tls.callback == NULL ? Py_None : tls.callback, tls.key == NULL ? Py_None : tls.key);
 }
 
-static PyObject *
-is_hook_installed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+PyObject *
+hook_is_installed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == eval_hook);
 }
-
-PyMethodDef hook_methods[] = {
-    {"run_with_callback", (PyCFunction)(void (*)(void))run_with_callback, METH_FASTCALL,
-     "run_with_callback(callback, key, fn, args=(), kwargs=None, /)\n--\n\n"
-     "Calls fn with this thread's frames answered by callback under key."},
-    {"set_callback", (PyCFunction)(void (*)(void))set_callback, METH_FASTCALL,
-     "set_callback(callback, key=None, /)\n--\n\nSets this thread's callback and key; returns the pair before."},
-    {"get_callback", get_callback, METH_NOARGS, "get_callback()\n--\n\nThis thread's (callback, key)."},
-    {"is_hook_installed", is_hook_installed, METH_NOARGS,
-     "is_hook_installed()\n--\n\nWhether the interpreter's eval-frame function is argand's at this moment."},
-    {NULL},
-};
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    PyObject *callback; /* NULL: capture off inside */
-    PyObject *key, *fn, *dict, *weakrefs;
-} Region;
-
-static PyObject *
-region_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
-    Region *self = (Region *)callable;
-    PyObject *callback = Py_XNewRef(self->callback);
-    PyObject *key = callback == NULL ? NULL : Py_NewRef(self->key);
-    PyObject *fn = Py_NewRef(self->fn);
-    swap_state(&callback, &key);
-    PyObject *result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
-    swap_state(&callback, &key);
-    Py_XDECREF(callback);
-    Py_XDECREF(key);
-    Py_DECREF(fn);
-    return result;
-}
-
-static PyObject *
-region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"callback", "key", "fn", NULL};
-    PyObject *callback, *key, *fn;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO:Region", names, &callback, &key, &fn)) {
-        return NULL;
-    }
-    if (!PyCallable_Check(fn) || (callback != Py_None && !PyCallable_Check(callback))) {
-        PyErr_SetString(PyExc_TypeError, "Region: fn must be callable, callback must be callable or None");
-        return NULL;
-    }
-    Region *self = (Region *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->vectorcall = region_vectorcall;
-    self->callback = callback == Py_None ? NULL : Py_NewRef(callback);
-    self->key = Py_NewRef(key);
-    self->fn = Py_NewRef(fn);
-    return (PyObject *)self;
-}
-
-static int
-region_traverse(Region *self, visitproc visit, void *arg)
-{
-    Py_VISIT(self->callback);
-    Py_VISIT(self->key);
-    Py_VISIT(self->fn);
-    Py_VISIT(self->dict);
-    return 0;
-}
-
-static int
-region_clear(Region *self)
-{
-    Py_CLEAR(self->dict);
-    return 0; /* fn, key and callback stay: a cleared region must not crash when called by a finalizer */
-}
-
-static void
-region_dealloc(Region *self)
-{
-    PyObject_GC_UnTrack(self);
-    if (self->weakrefs != NULL) {
-        PyObject_ClearWeakRefs((PyObject *)self);
-    }
-    Py_CLEAR(self->dict);
-    Py_CLEAR(self->callback);
-    Py_CLEAR(self->key);
-    Py_CLEAR(self->fn);
-    Py_TYPE(self)->tp_free(self);
-}
-
-static PyObject *
-region_get(PyObject *self, PyObject *obj, PyObject *Py_UNUSED(type))
-{
-    return obj == NULL || obj == Py_None ? Py_NewRef(self) : PyMethod_New(self, obj);
-}
-
-static PyObject *
-region_repr(Region *self)
-{
-    return PyUnicode_FromFormat("<argand region of %R>", self->fn);
-}
-
-static PyMemberDef region_members[] = {
-    {"callback", T_OBJECT, offsetof(Region, callback), READONLY, NULL},
-    {"key", T_OBJECT, offsetof(Region, key), READONLY, NULL},
-    {"fn", T_OBJECT, offsetof(Region, fn), READONLY, NULL},
-    {NULL},
-};
-
-static PyGetSetDef region_getset[] = {
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
-    {NULL},
-};
-
-PyTypeObject Region_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "argand._core._C.Region",
-    .tp_doc = "Region(callback, key, fn)\n--\n\nCalls fn with this thread's frames answered by callback under key.",
-    .tp_basicsize = sizeof(Region),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_new = region_new,
-    .tp_traverse = (traverseproc)region_traverse,
-    .tp_clear = (inquiry)region_clear,
-    .tp_dealloc = (destructor)region_dealloc,
-    .tp_repr = (reprfunc)region_repr,
-    .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(Region, vectorcall),
-    .tp_dictoffset = offsetof(Region, dict),
-    .tp_weaklistoffset = offsetof(Region, weakrefs),
-    .tp_descr_get = region_get,
-    .tp_members = region_members,
-    .tp_getset = region_getset,
-};
 
 int
 hook_init(void)

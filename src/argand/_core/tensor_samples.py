@@ -24,8 +24,10 @@ def reference(dtype: Any, device: Any, inference: bool) -> Any:
 
 
 def samples() -> dict[str, list[tuple[Any, int]]]:
-    """(tensor, raw dispatch keys) in groups: `shapes` of rank 0 to 8; `dtypes`, one each; `keys`, with different key sets;
-    `plain` and `grad`, alike but for requires_grad; `result`, of recorded operations; `views`; `meta`, as the first of `plain` but on the meta device.
+    """(tensor, raw dispatch keys) in groups.
+
+    `shapes` of rank 0 to 8; `dtypes`, one each; `keys`, with different key sets; `plain` and `grad`, alike but for
+    requires_grad; `result`, of recorded operations; `views`; `meta`, as the first of `plain` but on the meta device.
     """
     import torch
 
@@ -39,7 +41,8 @@ def _make(torch: Any) -> dict[str, list[Any]]:
     complex_ = torch.empty(2, 3, dtype=torch.complex64, device=cpu)
     with torch.inference_mode():
         inference = torch.empty(2, 3, device=cpu)
-    shapes = [(), (7,), (2, 3), (3, 1, 2), (2, 1, 3, 5), (1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6), (2, 1, 2, 1, 2, 1, 3), (1,) * 8]
+    shapes = [(), (7,), (2, 3), (3, 1, 2), (2, 1, 3, 5), (1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6), (2, 1, 2, 1, 2, 1, 3)]
+    shapes.append((1,) * 8)
     dtypes = [
         torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
         torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,

@@ -20,7 +20,7 @@ from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.format import dis_text
 from argand.bytecode.resume import transformed_code
-from argand.capture import modes, skip
+from argand.capture import aliasing, modes, skip
 from argand.capture.interpreter import Interpreter, RootExit, Session
 from argand.capture.region import Region
 from argand.capture.state import CaptureState
@@ -151,7 +151,7 @@ class _Capture:
             return interpreter.run_root(break_at)
 
     def _restart(self, found: errors.GraphBreak, break_at: frozenset[int]) -> frozenset[int]:
-        if self.region.fullgraph:
+        if self.region.fullgraph and not isinstance(found.extra.get("exception"), Exception):
             raise _unsupported(found) from None
         sequence = found.extra.get("sequence")
         if found.skip_frame or not isinstance(sequence, int) or sequence in break_at:
@@ -168,6 +168,7 @@ class _Capture:
     def _compile(self, state: CaptureState, exit: RootExit, before: modes.Snapshot, after: modes.Snapshot) -> _C.Answer:
         if exit.kind == "return" and not any(n.op.startswith("call") for n in state.graph.graph.nodes):
             return self._without_graph(state)
+        aliasing.guard(state)
         made = Transformer(state, exit, before, after, self.reason).build(self._backend)
         guards = state.guards.build()
         info = self.info
@@ -227,10 +228,7 @@ class _Capture:
 
 
 def _unsupported(found: errors.GraphBreak) -> BaseException:
-    """What fullgraph=True raises for a break: the program's own exception where torch raised one."""
-    original = found.extra.get("exception")
-    if isinstance(original, Exception):
-        return original
+    """What fullgraph=True raises for a break."""
     reason = found.reason
     cause = f"{reason.kind}: {reason.explanation}" + (f" ({reason.context})" if reason.context else "")
     return errors.Unsupported(cause, remedy="; ".join(reason.hints), where=reason.where)
@@ -238,7 +236,8 @@ def _unsupported(found: errors.GraphBreak) -> BaseException:
 
 def _gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region, known: _Known) -> _C.Answer:
     """The frame cannot be captured: it runs eagerly, what it calls is still looked at."""
-    if region.fullgraph:
+    raised = isinstance(found.extra.get("exception"), Exception)
+    if region.fullgraph and not raised:
         raise _unsupported(found) from None
     events.emit(
         "graph_breaks",
@@ -248,7 +247,7 @@ def _gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
         function=info.code.co_name,
         frame_skipped=True,
     )
-    return None if isinstance(found.extra.get("exception"), Exception) else _C.SKIP
+    return None if raised else _C.SKIP  # a torch call that raises in this call may not in the next
 
 
 def _failed(error: BaseException, info: _C.FrameInfo, region: Region, known: _Known) -> _C.Answer:

@@ -8,7 +8,7 @@ import torch
 
 from argand import errors
 from argand.capture import compat
-from argand.capture.layouts import Unknown
+from argand.capture.layouts import Unknown, new
 from argand.capture.shapes import RULES
 from argand.capture.words import words
 
@@ -29,6 +29,43 @@ _FACTORY_NAMES = words(
 FACTORIES: frozenset[Any] = frozenset(getattr(torch, name) for name in _FACTORY_NAMES if hasattr(torch, name)) | {
     torch.fft.fftfreq,
     torch.fft.rfftfreq,
+}
+
+
+def _batch_outside(made: Any, x: Any, s: Any = None, dim: Any = None, norm: Any = None, **kwargs: Any) -> Any:
+    """Dims that are not transformed are outermost, those that are follow in the order of the call."""
+    rank = made.dim()
+    if dim is None:
+        dim = tuple(range(rank - (len(s) if s is not None else rank), rank))
+    inner = [d % rank for d in ((dim,) if isinstance(dim, int) else dim)] or list(range(rank))
+    order = [d for d in range(rank) if d not in inner] + inner
+    return _with_order(made, order)
+
+
+def _with_order(made: torch.Tensor, order: list[int]) -> torch.Tensor:
+    """The same shape, its dims in memory from the outermost to the innermost as in `order`."""
+    strides = [0] * made.dim()
+    step = 1
+    for d in reversed(order):
+        strides[d] = step
+        step *= made.shape[d]
+    return new(tuple(made.shape), tuple(strides), made.dtype, made.requires_grad)
+
+
+def _column_major(made: Any, *args: Any) -> Any:
+    """The last two dims in Fortran order, as LAPACK leaves them."""
+    if made.__class__ is not _Tensor:
+        return type(made)([made[0], _column_major(made[1])])
+    rank = made.dim()
+    return _with_order(made, [*range(rank - 2), rank - 1, rank - 2])
+
+
+# Where eager's CPU kernels lay results out otherwise than torch's meta kernels.
+_RELAID: dict[Any, Any] = {
+    torch.fft.rfft2: _batch_outside,
+    torch.fft.rfftn: _batch_outside,
+    torch.fft.hfft2: _batch_outside,
+    torch.linalg.eig: _column_major,
 }
 
 
@@ -125,7 +162,8 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: lis
         made = _second_try(func, args, kwargs, error)
     if _on_cpu(made):
         made = _second_try(func, args, kwargs, None)
-    return made
+    fix = _RELAID.get(func)
+    return made if fix is None else fix(made, *args, **kwargs)
 
 
 def _on_cpu(made: Any) -> bool:

@@ -89,6 +89,7 @@ class Reconstructor:
         self._made: dict[int, str] = {}
         self._open: set[int] = set()
         self.root_cells: dict[int, str] = {}
+        self.used_cells: set[str] = set()
 
     # ---------------------------------------------------------------- the entry
 
@@ -110,6 +111,7 @@ class Reconstructor:
             self.asm.load_fast(name)
             return
         if id(obj) in self.root_cells:
+            self.used_cells.add(self.root_cells[id(obj)])
             self.asm.load_closure(self.root_cells[id(obj)])
             return
         if classify.is_constant(obj) and not self._is_local(obj):

@@ -125,6 +125,7 @@ class CaptureState:
         self.inputs_by_real: dict[int, torch.Tensor] = {}
         self._loaded: dict[Source, tuple[Any, Any]] = {}
         self._object_at: dict[Source, Any] = {}
+        self._outer_objects: dict[int, Any] = {}
         self._dict_shadows: dict[int, dict[str, Any]] = {}
         self._keep: list[Any] = []
         self.local_objects: set[int] = set()
@@ -255,7 +256,7 @@ class CaptureState:
         if id(value) not in self.outer or not keep_first:
             self.outer[id(value)] = source
         self._object_at[source] = value
-        self._keep.append(value)
+        self._outer_objects[id(value)] = value
 
     def new_input(self, source: Source, real: torch.Tensor) -> torch.Tensor:
         """The stand-in of a tensor that existed before the frame; the same tensor gets the same stand-in."""
@@ -315,6 +316,10 @@ class CaptureState:
     def object_at(self, source: Source) -> Any:
         """The registered object that came from `source`."""
         return self._object_at[source]
+
+    def object_by_id(self, obj_id: int) -> Any:
+        """The registered outer object with this id."""
+        return self._outer_objects[obj_id]
 
     def guard(self, source: Source | None, kind: str, *args: Any, label: str | None = None) -> None:
         """Require `kind(*args)` of `source` (kinds: `_core/_C.pyi`, GuardTree.check). Sources may be arguments."""

@@ -118,6 +118,10 @@ special(
     *_named(torch, "save", "resize_as_"),
 )(_data_dependent("the memory of a tensor is needed, and exists only when the program runs.",
                   "do this outside the compiled function"))  # fmt: skip
+special(*_named(torch, "native_batch_norm", "_native_batch_norm_legit", "svd_lowrank", "pca_lowrank"))(
+    _data_dependent("torch's meta kernel for it does not say how eager lays its results out.",
+                    "call it outside the compiled function")
+)  # fmt: skip
 special(
     *_named(_T, "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "_backward_hooks"),
     torch.autograd.backward,

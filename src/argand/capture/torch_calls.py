@@ -25,6 +25,8 @@ Kwargs: TypeAlias = dict[str, Any]
 Handler: TypeAlias = "Callable[[CaptureState, Any, Args, Kwargs], Any]"
 
 HANDLERS: dict[Any, Handler] = {}
+NAMED: dict[str, Handler] = {}
+"""By "module.name", for functions of modules that are not imported yet."""
 _OVERRIDABLE_NAMES = frozenset(
     ("handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 )
@@ -193,6 +195,11 @@ def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if _overridable(fn):
         return leaf(state, fn, args, kwargs)
     module = _module_of(fn)
+    named = NAMED.get(f"{module}.{getattr(fn, '__name__', '')}")
+    if named is not None:
+        result = named(state, fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
     reason = _break_module(module)
     if reason is not None:
         raise errors.graph_break(

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import marks, modules
-from argand.capture.torch_calls import Args, Kwargs, all_of, constant, find, guarded_constant, handler, leaf, name_of
+from argand.capture import marks, modules, torch_polyfills
+from argand.capture.torch_calls import (
+    NAMED,
+    Args,
+    Kwargs,
+    all_of,
+    constant,
+    find,
+    guarded_constant,
+    handler,
+    leaf,
+    name_of,
+)
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
@@ -97,7 +108,7 @@ def _graph_break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> An
 _BREAKS = """
 manual_seed seed initial_seed get_rng_state set_rng_state save load set_num_threads set_num_interop_threads
 set_default_device set_default_tensor_type set_printoptions use_deterministic_algorithms set_deterministic_debug_mode
-set_float32_matmul_precision compile cond vmap jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
+set_float32_matmul_precision compile vmap jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
 cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
 autograd.detect_anomaly autograd.backward autograd.grad from_dlpack frombuffer set_default_dtype
 utils.dlpack.from_dlpack utils.dlpack.to_dlpack
@@ -386,3 +397,25 @@ def _from_numpy(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any
     from argand.capture import numpy_calls
 
     return numpy_calls.to_tensor(state, args[0], "from_numpy")
+
+
+def _scan(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return state.interpreter.call(torch_polyfills.associative_scan, args, kwargs)
+
+
+def _cond(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A condition that is a plain bool, or a tensor of known value, picks its branch now."""
+    pred = args[0] if args else kwargs.get("pred")
+    if isinstance(pred, torch.Tensor):
+        known = state.tensor_info(pred).constant
+        if known is None:
+            return NotImplemented
+        with torch._C.DisableTorchFunction():
+            pred = bool(known)
+    if not isinstance(pred, bool):
+        return NotImplemented
+    return state.interpreter.call(torch_polyfills.cond, (pred, *args[1:]), {k: v for k, v in kwargs.items() if k != "pred"})
+
+
+NAMED["torch._higher_order_ops.associative_scan.associative_scan"] = _scan
+NAMED["torch._higher_order_ops.cond.cond"] = _cond

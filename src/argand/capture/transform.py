@@ -157,7 +157,9 @@ class Transformer:
             values.push(self.exit.value)
             result = emitter.store_temp("r")
             replay.evaluate()
+            cells = self._cell_values(values, values.used_cells)
             replay.write()
+            self._store_cells(emitter, cells)
             self._set_modes(emitter)
             emitter.asm.load_fast(result)
             emitter.asm.return_value()
@@ -245,15 +247,13 @@ class Transformer:
                 continue
             values.push(value)
             new_locals.append((name, emitter.store_temp("l")))
-        cells = self._cell_values(values)
+        cells = self._cell_values(values, set(self.state.code.co_cellvars))
         replay.evaluate()
         replay.write()
         for name, temp in [*new_locals]:
             asm.load_fast(temp)
             asm.store_fast(name)
-        for name, temp in cells:
-            asm.load_fast(temp)
-            asm.store_deref(name)
+        self._store_cells(emitter, cells)
         self._set_modes(emitter)
         self._run_instruction(emitter, inst, held)
 
@@ -267,22 +267,28 @@ class Transformer:
             if name in wanted and name not in cells and value is not NULL
         }
 
-    def _cell_values(self, values: Reconstructor) -> list[tuple[str, str]]:
-        """Contents of this frame's own cells, evaluated into temporaries."""
-        found = []
-        for name in self.state.code.co_cellvars:
-            cell = self._slot(name)
-            if not isinstance(cell, types.CellType):
-                continue
-            try:
-                contents = cell.cell_contents
-            except ValueError:
-                continue
-            if isinstance(contents, LazyLocal):
-                continue
-            values.push(contents)
-            found.append((name, values.emitter.store_temp("c")))
-        return found
+    def _cell_values(self, values: Reconstructor, wanted: set[str]) -> list[tuple[str, str]]:
+        """Contents of this frame's own cells, evaluated into temporaries. `wanted` may grow meanwhile."""
+        found: dict[str, str] = {}
+        while todo := sorted(wanted - found.keys()):
+            for name in todo:
+                found[name] = ""
+                cell = self._slot(name)
+                if not isinstance(cell, types.CellType):
+                    continue
+                try:
+                    contents = cell.cell_contents
+                except ValueError:
+                    continue
+                if not isinstance(contents, LazyLocal):
+                    values.push(contents)
+                    found[name] = values.emitter.store_temp("c")
+        return [(name, temp) for name, temp in found.items() if temp]
+
+    def _store_cells(self, emitter: Emitter, cells: list[tuple[str, str]]) -> None:
+        for name, temp in cells:
+            emitter.asm.load_fast(temp)
+            emitter.asm.store_deref(name)
 
     def _run_instruction(self, emitter: Emitter, inst: Instruction, held: list[str | None]) -> None:
         """Push what the instruction takes, run it for real, and call the resume function for where it goes."""

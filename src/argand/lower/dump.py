@@ -19,21 +19,22 @@ def dump_node(program: Program, node: Node, users: dict[str, list[str]] | None =
     users = _users(program) if users is None else users
     if isinstance(node, ExternNode):
         return _dump_extern(program, node, users)
-    name = (*node.outputs, *node.mutates)[0]
+    name = (*node.outputs, *node.mutates, node.name)[0]
     if node.mutates:
         name = f"{name}_{node.name}"
     reads, writes = _dependencies(node.body)
-    met = [dep for buffer, dep in reads if program.buffers[buffer].kind != "temp"]
-    unmet = [dep for buffer, dep in reads if program.buffers[buffer].kind == "temp"]
+    met = [dep for buffer, dep in reads if not _is_temp(program, buffer)]
+    unmet = [dep for buffer, dep in reads if _is_temp(program, buffer)]
     unmet += [f"WeakDep('{buffer}')" for buffer in node.mutates]
     body = node.body
-    device = program.buffers[(*node.outputs, *node.mutates)[0]].device
+    buffer = program.buffers.get((*node.outputs, *node.mutates, "")[0])
+    device = "?" if buffer is None else buffer.device
     lines = [
         f"{name}: SchedulerNode(ComputedBuffer)",
         *_set(f"{name}.writes", [dep for _, dep in writes]),
         *_set(f"{name}.unmet_dependencies", unmet),
         *_set(f"{name}.met_dependencies", met),
-        *_set(f"{name}.users", users.get(name, users.get((*node.outputs, *node.mutates)[0], []))),
+        *_set(f"{name}.users", users.get((*node.outputs, *node.mutates, name)[0], [])),
         f"{name}.group.device = {device}",
         f"{name}.group.iteration = ({_tuple(body.sizes)}, {_tuple(body.reduction_sizes)})",
         f"{name}.sizes = ({_list(body.sizes)}, {_list(body.reduction_sizes)})",
@@ -52,8 +53,8 @@ def _dump_extern(program: Program, node: ExternNode, users: dict[str, list[str]]
     lines = [
         f"{name}: ExternKernelSchedulerNode(ExternKernel)",
         *_set(f"{name}.writes", [f"StarDep(name='{output}')" for output in node.outputs if output is not None]),
-        *_set(f"{name}.unmet_dependencies", [d for ref, d in deps if program.buffers[ref.buffer].kind == "temp"]),
-        *_set(f"{name}.met_dependencies", [d for ref, d in deps if program.buffers[ref.buffer].kind != "temp"]),
+        *_set(f"{name}.unmet_dependencies", [d for ref, d in deps if _is_temp(program, ref.buffer)]),
+        *_set(f"{name}.met_dependencies", [d for ref, d in deps if not _is_temp(program, ref.buffer)]),
         *_set(f"{name}.users", users.get(name, [])),
         f"{name}.node.kernel = {node.out_variant or node.target}",
         f"{name}.node.args = ({', '.join(_argument(arg) for arg in node.args)})",
@@ -64,6 +65,11 @@ def _dump_extern(program: Program, node: ExternNode, users: dict[str, list[str]]
         lines.append(f"{name}.node.reason = {node.reason!r}")
     lines += [f"# {origin.fx_code}" for origin in node.origins]
     return "\n".join(lines)
+
+
+def _is_temp(program: Program, name: str) -> bool:
+    buffer = program.buffers.get(name)  # a program that the verifier refuses may lack it
+    return buffer is None or buffer.kind == "temp"
 
 
 def _argument(arg: Any) -> str:
@@ -167,7 +173,7 @@ class _BodyPrinter:
 
     def argument(self, arg: Any, lines: list[str]) -> str:
         if isinstance(arg, Value):
-            return self.names[arg.id]
+            return self.names.get(arg.id, f"%{arg.id}")
         if isinstance(arg, Expr):
             name = self.fresh("get_index")
             lines.append(f"{name} = self.get_index('{self.index(arg)}')")

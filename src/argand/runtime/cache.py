@@ -1,8 +1,9 @@
 """The disk cache of compiled kernels: content-addressed, shared by processes, safe to lose at any time.
 
-In: a key and a function that builds a shared object. Out: the path of the shared object. One entry is `<key>.so`, `<key>.cpp`
-(the source, for reading) and `<key>.json` (the digest of the .so). Entries appear by rename, so that a reader never sees half of
-one; a lock file keeps two processes from building the same thing; an entry whose digest is wrong is set aside as `.corrupt`.
+In: a key and a function that builds a shared object. Out: the path of the shared object. One entry is `<key>.so`,
+`<key>.cpp` (the source, for reading) and `<key>.json` (the digest of the .so). Entries appear by rename, so that a
+reader never sees half of one; a lock file keeps two processes from building the same thing; an entry whose digest is
+wrong is set aside as `.corrupt`.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def directory() -> Path:
 @lru_cache(maxsize=16)
 def _checked_directory(text: str) -> Path:
     root = Path(text)
-    (root / "kernels").mkdir(mode=0o700, parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (root / "kernels").mkdir(mode=0o700, exist_ok=True)
     for folder in (root, root / "kernels"):
         _check_owner(folder)
     return root
@@ -150,7 +152,8 @@ def get_or_build(key: str, source: str, build: Callable[[Path], Path]) -> Path:
     Arguments:
         key: digest of everything that the result depends on.
         source: the source text, kept beside it.
-        build: makes the file in the folder that it is given, when it is not in the cache; what it raises passes through.
+        build: makes the file in the folder that it is given, when it is not in the cache; what it raises passes
+        through.
     """
     folder, shared = _usable_directory()
     path = folder / f"{key}.so"
@@ -200,7 +203,7 @@ def _valid(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _lock(path: Path, shared: bool) -> Iterator[None]:
-    """Hold a file lock; without one (no file system support) two processes may build the same thing, which is harmless."""
+    """Hold a file lock; without one (no such system call) two processes may build the same thing, harmlessly."""
     if not shared:
         yield
         return

@@ -1,7 +1,7 @@
 """The C++ compiler of this machine: find it, know what the CPU can do, turn text into a loaded library.
 
-In: the text of a freestanding C++ file. Out: a loaded shared object and the addresses of its functions. The shared object comes
-from `runtime.cache` when the same text was ever compiled here with the same compiler and flags.
+In: the text of a freestanding C++ file. Out: a loaded shared object and the addresses of its functions. The shared
+object comes from `runtime.cache` when the same text was ever compiled here with the same compiler and flags.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def isa_for(simdlen: int) -> IsaInfo:
     """The instruction set to generate for.
 
     Arguments:
-        simdlen: vector width in bits; -1 is what the CPU has, 0 makes scalar code. More than the CPU has is cut to that.
+        simdlen: vector width in bits; -1 is what the CPU has, 0 makes scalar code. More than the CPU has is cut to
+        that.
     """
     isa = cpu_isa()
     if simdlen < 0 or simdlen // 8 >= isa.vector_bytes:
@@ -257,7 +258,7 @@ def compile_text(text: str, isa: IsaInfo | None = None, *, name: str = "kernels"
     try:
         tools = find_toolchain()
     except ToolchainMissing as error:
-        events.emit("toolchain_missing", "runtime", lambda: str(error))
+        events.emit("toolchain_missing", "runtime", str(error))
         raise
     flags = compile_flags(tools, isa)
     key = cache.digest("\0".join((cache.code_only(text), *flags, tools.cxx, tools.version, f"v{cache.VERSION}")))
@@ -333,7 +334,7 @@ def _run(command: list[str], folder: Path, source: Path) -> None:
         raise compile_error(command, done.stderr or done.stdout, kept, source)
 
 
-_ERROR_LINE = re.compile(r"^(?P<file>[^\s:]+\.cpp):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: (?P<text>.*)$", re.MULTILINE)
+_ERROR_LINE = re.compile(r"^(?P<file>[^\s:]+\.cpp):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: .*$", re.MULTILINE)
 _ORIGIN_COMMENT = re.compile(r"^\s*// (?:Corresponding FX code line: )?(?P<code>\w+ = .*?)(?:\s+<- (?P<user>.*))?$")
 _USER_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+?)(?:: (?P<text>.*))?$")
 
@@ -363,14 +364,14 @@ def compile_error(command: list[str], output: str, kept: Path, source: Path) -> 
         break
     return CppCompileError(
         "\n".join(lines),
-        remedy="if you replaced a function of argand.codegen.cpp.overrides, its expression is wrong for these types; otherwise "
-        'report this as a bug, and compile with backend="aot_eager" meanwhile',
+        remedy="if you replaced a function of argand.codegen.cpp.overrides, its expression is wrong for these types; "
+        'otherwise report this as a bug, and compile with backend="aot_eager" meanwhile',
         where=where,
     )
 
 
 def _operand_lines(text: list[str], number: int) -> list[str]:
-    """Where the operands of a kernel line were computed: the line that the compiler names is often not the wrong one."""
+    """Where the operands of a kernel line were computed: the line that the compiler names is often not at fault."""
     statement = text[number - 1].split("=", 1)[-1]
     found: list[str] = []
     for name in dict.fromkeys(re.findall(r"\btmp\d+\b", statement)):
@@ -380,7 +381,8 @@ def _operand_lines(text: list[str], number: int) -> list[str]:
                 break
             if definition.search(text[at]) and not text[at].lstrip().startswith("//"):
                 origin = _origin_above(text, at + 1)
-                source = f"  // {origin['code']}" + (f"  <- {origin['user']}" if origin["user"] else "") if origin else ""
+                user = f"  <- {origin['user']}" if origin and origin["user"] else ""
+                source = f"  // {origin['code']}{user}" if origin else ""
                 found.append(f"  {name} from line {at + 1}: {text[at].strip()}{source}")
                 break
     return [f"Its operands:\n{chr(10).join(found)}"] if found else []
@@ -399,5 +401,3 @@ def _origin_above(text: list[str], number: int) -> re.Match[str] | None:
         if line.startswith('extern "C"'):
             return None
     return None
-
-

@@ -32,8 +32,7 @@ from argand.errors import AutogradError, LoweringError
 from argand.runtime.host import load_module
 
 DTYPES = {
-    name: getattr(torch, name)
-    for name in "float32 float64 bfloat16 float16 int64 int32 int16 int8 uint8 bool".split()
+    name: getattr(torch, name) for name in "float32 float64 bfloat16 float16 int64 int32 int16 int8 uint8 bool".split()
 }
 # their results are not determined by their inputs
 RANDOM = re.compile(

@@ -83,7 +83,9 @@ extern "C" void {name}_{kind}(const {kind}* x, {kind}* y, i64 n) {{ for (i64 i =
 
 def run(library, name, kind, x):
     y = np.empty_like(x)
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library.address(f"{name}_{kind}"))
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
+        library.address(f"{name}_{kind}")
+    )
     function(x.ctypes.data, y.ctypes.data, len(x))
     return y
 

@@ -29,7 +29,9 @@ def neg_then_maximum(rows=30, columns=8):
     def record(o, i, j):
         o.origin = ORIGIN
         n = o.neg(o.load("x1", j, U8))
-        o.origin = Origin("maximum", "maximum = torch.ops.aten.maximum.default(arg1_1, neg)", "model.py:8 in forward: b")
+        o.origin = Origin(
+            "maximum", "maximum = torch.ops.aten.maximum.default(arg1_1, neg)", "model.py:8 in forward: b"
+        )
         o.store("y", columns * i + j, o.maximum(o.load("x2", columns * i + j, U8), n))
 
     made = plan(

@@ -178,7 +178,11 @@ def test_transposed_and_straight_loads_together():
 
     made = plan(
         [body([2, 80, 80], record)],
-        [buffer("a", torch.float32, [2, 80, 80]), buffer("d", torch.float32, [80, 80]), buffer("s", torch.float32, [80])],
+        [
+            buffer("a", torch.float32, [2, 80, 80]),
+            buffer("d", torch.float32, [80, 80]),
+            buffer("s", torch.float32, [80]),
+        ],
         [buffer("c", torch.float32, [2, 80, 80])],
     )
     text = check(made, [torch.randn(2, 80, 80), torch.randn(80, 80), torch.randn(80)], [torch.empty(2, 80, 80)])
@@ -223,7 +227,11 @@ def test_masked_by_lane_and_by_row():
         [buffer("a", torch.float32, [3, 20]), buffer("m", torch.bool, [20])],
         [buffer("c", torch.float32, [5, 22]), buffer("d", torch.bool, [5, 22])],
     )
-    check(made, [sample([3, 20], torch.float32), sample([20], torch.bool)], [torch.empty(5, 22), torch.zeros(5, 22).bool()])
+    check(
+        made,
+        [sample([3, 20], torch.float32), sample([20], torch.bool)],
+        [torch.empty(5, 22), torch.zeros(5, 22).bool()],
+    )
 
 
 def test_masked_does_not_touch_memory_outside():
@@ -260,9 +268,15 @@ def test_where_constants_and_index_values():
     made = plan(
         [body([40, 40], record)],
         [buffer("a", torch.float32, [40, 40])],
-        [buffer("c", torch.float32, [40, 40]), buffer("d", torch.float32, [40, 40]), buffer("e", torch.int64, [40, 40])],
+        [
+            buffer("c", torch.float32, [40, 40]),
+            buffer("d", torch.float32, [40, 40]),
+            buffer("e", torch.int64, [40, 40]),
+        ],
     )
-    check(made, [torch.randn(40, 40)], [torch.empty(40, 40), torch.empty(40, 40), torch.empty(40, 40, dtype=torch.int64)])
+    check(
+        made, [torch.randn(40, 40)], [torch.empty(40, 40), torch.empty(40, 40), torch.empty(40, 40, dtype=torch.int64)]
+    )
 
 
 def test_integers_wrap_around():
@@ -275,7 +289,9 @@ def test_integers_wrap_around():
             o.store("c", i, o.add(o.mul(x, x), o.neg(x)))
             o.store("d", i, o.abs(o.sub(x, o.const(2, dtype))))
 
-        made = plan([body([40], record)], [buffer("a", dtype, [40])], [buffer("c", dtype, [40]), buffer("d", dtype, [40])])
+        made = plan(
+            [body([40], record)], [buffer("a", dtype, [40])], [buffer("c", dtype, [40]), buffer("d", dtype, [40])]
+        )
         check(made, [a], [torch.empty(40, dtype=dtype), torch.empty(40, dtype=dtype)])
 
 
@@ -296,7 +312,11 @@ def expressions(draw, depth=4):
     kind = draw(st.sampled_from(["unary", "binary", "where", "integer", "half"]))
     x, y = draw(expressions(depth - 1)), draw(expressions(depth - 1))
     if kind == "unary":
-        op = draw(st.sampled_from("neg abs sign floor sqrt exp log tanh erf sigmoid sin expm1 log1p rsqrt round square".split()))
+        op = draw(
+            st.sampled_from(
+                "neg abs sign floor sqrt exp log tanh erf sigmoid sin expm1 log1p rsqrt round square".split()
+            )
+        )
         return lambda o, leaf: o.unary(op, x(o, leaf))
     if kind == "binary":
         op = draw(st.sampled_from("add sub mul truediv maximum minimum copysign".split()))
@@ -341,5 +361,3 @@ def test_random_expressions_are_the_same_in_vector_and_scalar_code(functions, n)
         assert torch.equal(torch.isnan(vector), torch.isnan(scalar))
         same = torch.isnan(vector) | (vector.view(torch.int32) == scalar.view(torch.int32))
         assert bool(same.all())
-
-

@@ -156,7 +156,9 @@ def test_empty_reductions():
         for kind in ("sum", "prod", "max", "min", "argmax"):
             o.store(f"c_{kind}", i, o.reduction(kind, x))
 
-    outputs = [buffer(f"c_{k}", torch.int64 if k == "argmax" else F32, [3]) for k in ("sum", "prod", "max", "min", "argmax")]
+    outputs = [
+        buffer(f"c_{k}", torch.int64 if k == "argmax" else F32, [3]) for k in ("sum", "prod", "max", "min", "argmax")
+    ]
     made = plan([body([3], record, [n])], [buffer("a", F32, [3, n])], outputs, symbols=["s0"])
     for simdlen in (-1, 0):
         run, _ = compile_plan(made, simdlen)

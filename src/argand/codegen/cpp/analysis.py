@@ -1,7 +1,7 @@
 """What a stage's statements depend on, and at which loop each belongs.
 
-In: a `schedule.kernel.Stage`. Out: `StageFacts`: the loop variables that each statement depends on (through arguments, indices,
-`indirect` results and masks), and whether it comes after the reductions.
+In: a `schedule.kernel.Stage`. Out: `StageFacts`: the loop variables that each statement depends on (through
+arguments, indices, `indirect` results and masks), and whether it comes after the reductions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class StageFacts:
     """Facts about one stage.
 
     Arguments:
-        deps: the loop variables that each value depends on. For a value after the reductions: every pointwise variable.
+        deps: the loop variables that each value depends on. For a value after the reductions: every pointwise
+        variable.
         after: values that depend on a reduction's result; they run once per point.
         indirect: variable of an `indirect` statement -> that statement.
         reductions: the reduction statements, in order.
@@ -127,7 +128,8 @@ def hint(size: Expr) -> int:
 def lane_stride(facts: StageFacts, index: Expr, var: Var, lanes: int) -> Expr | None:
     """How far apart in memory neighbouring lanes of `var` are; None when it is not one distance.
 
-    `x // c` and `x % c` count as linear when a vector, which starts at a multiple of `lanes`, never crosses a multiple of c.
+    `x // c` and `x % c` count as linear when a vector, which starts at a multiple of `lanes`, never crosses a
+    multiple of c.
     """
     for other in free_vars(index):
         source = facts.indirect.get(other)

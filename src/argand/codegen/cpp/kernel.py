@@ -1,7 +1,8 @@
 """From `KernelPlan`s to one C++ file.
 
-In: kernels, the instruction set, options. Out: `CppSource`. A kernel is `extern "C" void name(void** ptrs, const i64* ints)`: `ptrs`
-holds its inputs, its outputs, and an `int32_t*` error flag when it checks indices; `ints` holds its size symbols.
+In: kernels, the instruction set, options. Out: `CppSource`. A kernel is `extern "C" void name(void** ptrs, const i64*
+ints)`: `ptrs` holds its inputs, its outputs, and an `int32_t*` error flag when it checks indices; `ints` holds its
+size symbols.
 """
 
 from __future__ import annotations
@@ -120,9 +121,7 @@ class KernelPrinter:
         self.vector_bytes = vector_bytes
         self.out = Writer()
         self.facts = [analyse(stage.body, plan.registers, (var for var, _ in plan.outer)) for stage in plan.stages]
-        self.checks_indices = any(
-            value.op == "indirect" for facts in self.facts for value in flatten(facts.statements)
-        )
+        self.checks_indices = any(value.op == "indirect" for facts in self.facts for value in flatten(facts.statements))
         self.memory = self._memory()
         self.outer_vector: Var | None = None
         self.outer_lanes = 1

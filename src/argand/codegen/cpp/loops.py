@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from argand.codegen.cpp.analysis import StageFacts, flatten, hint
-from argand.codegen.cpp.plan import StagePlan
+from argand.codegen.cpp.plan import MATH, StagePlan
 from argand.codegen.cpp.reduce import Accumulator, is_arg, position_of
 from argand.codegen.cpp.statements import Lanes, Printer
 from argand.codegen.cpp.tile import emit_tiled
@@ -31,7 +31,7 @@ from argand.lower.ir import Value
 
 BLOCK = 128  # additions one after the other before a float sum is flushed
 PARTS = 64  # pieces that a whole-tensor reduction is cut into; fixed, so that results do not depend on the thread count
-_HEAVY = frozenset("exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf erfc sin cos tan pow truediv sqrt rsqrt".split())
+_HEAVY = frozenset((*MATH, "erfc", "tan", "pow"))
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class StageLoops:
     levels: dict[int, list[Value]] = field(default_factory=dict)
     after: list[Value] = field(default_factory=list)
     spans: dict[Var, Span] = field(default_factory=dict)
-    jammed: int = 0  # accumulators side by side along the vector variable, whose statements then run in the innermost loop
+    jammed: int = 0  # accumulators side by side along the vector variable; statements then run in the innermost loop
 
     def emit(self) -> None:
         """Print the stage."""
@@ -183,9 +183,9 @@ class StageLoops:
             main = span.count - span.count % lanes
             begin = "" if span.begin == "0" else f"{span.begin} + "
             if main:
-                with out.block(f"for (i64 {name} = {span.begin}; {name} < {begin}{main}; {name} += {lanes})"):
-                    with self.printer.within(full):
-                        body()
+                head = f"for (i64 {name} = {span.begin}; {name} < {begin}{main}; {name} += {lanes})"
+                with out.block(head), self.printer.within(full):
+                    body()
             if span.count > main:
                 with out.block(""):
                     out.line(f"const i64 {name} = {begin}{main};")
@@ -202,7 +202,7 @@ class StageLoops:
                     body()
 
     def _jam_width(self, var: Var) -> int:
-        """Vectors of a vertical reduction that run side by side: whole cache lines in sequence, and independent additions."""
+        """Vectors of a vertical reduction that run side by side: runs of cache lines, and independent additions."""
         plan = self.plan
         if var not in plan.point or not plan.reduce or not self.facts.reductions or not self._light():
             return 1
@@ -316,6 +316,7 @@ class StageLoops:
         out = self.printer.out
         var = self.plan.reduce[depth]
         if depth < at:
+
             def body() -> None:
                 self.statements(len(self.plan.point) + depth + 1)
                 self._blocks(depth + 1, at, accumulators)
@@ -376,7 +377,7 @@ class StageLoops:
             accumulator.step(self.printer, position, unrolled)
 
     def _jammed_steps(self, accumulators: Sequence[Accumulator], position: Expr) -> None:
-        """The innermost point of a jammed vertical reduction: everything that depends on the vector variable or deeper."""
+        """The innermost point of a jammed vertical reduction: what depends on the vector variable, or deeper."""
         out, plan, width = self.printer.out, self.plan, self.jammed
         var = plan.point[-1]
         out.line(f"#pragma GCC unroll {width}")
@@ -454,9 +455,11 @@ class StageLoops:
         width = self.plan.lanes * 4 if var is self.plan.vector else 1
         known = as_int(size)
         if known is not None:
-            step = str(-(-(-(-known // pieces)) // width) * width)
+            length = (known + pieces - 1) // pieces
+            step = str((length + width - 1) // width * width)
         else:
-            out.line(f"const i64 {name}_step = (({to_c(size)} + {pieces - 1}) / {pieces} + {width - 1}) / {width} * {width};")
+            each = f"({to_c(size)} + {pieces - 1}) / {pieces}"
+            out.line(f"const i64 {name}_step = ({each} + {width - 1}) / {width} * {width};")
             step = f"{name}_step"
         for accumulator in accumulators:
             ident = accumulator.value.id
@@ -488,9 +491,9 @@ class StageLoops:
         first = f"part{ident}[0]"
         if is_arg(kind):
             out.line(f"auto best_part{ident} = {first}; i64 index_part{ident} = part_at{ident}[0];")
-            with out.block(f"for (int piece = 1; piece < {pieces}; ++piece)"):
-                with out.block(f"if (arg_{kind[3:]}_better(part{ident}[piece], best_part{ident}))"):
-                    out.line(f"best_part{ident} = part{ident}[piece]; index_part{ident} = part_at{ident}[piece];")
+            out.line(f"for (int piece = 1; piece < {pieces}; ++piece)")
+            with out.block(f"if (arg_{kind[3:]}_better(part{ident}[piece], best_part{ident}))"):
+                out.line(f"best_part{ident} = part{ident}[piece]; index_part{ident} = part_at{ident}[piece];")
             self._define(accumulator.value, f"index_part{ident}")
             return
         whole = f"whole{ident}"

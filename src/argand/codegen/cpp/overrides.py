@@ -1,13 +1,13 @@
 """One C++ expression per op: `neg("tmp1")` is `"decltype(tmp1)(-tmp1)"`.
 
-In: operand strings. Out: an expression that holds for scalars and for vectors (GCC vector extensions) alike. A user may replace
-any function, for an experiment or to work around a wrong kernel:
+In: operand strings. Out: an expression that holds for scalars and for vectors (GCC vector extensions) alike. A user
+may replace any function, for an experiment or to work around a wrong kernel:
 
     from argand.codegen.cpp import overrides
     overrides.neg = lambda x: f"decltype({x})(2 * {x})"
 
-The next compile uses it (the text changes, so the cache cannot answer with the old kernel). Kernels that use a replaced function
-are generated as scalar code, since a replacement is written for scalars.
+The next compile uses it (the text changes, so the cache cannot answer with the old kernel). Kernels that use a
+replaced function are generated as scalar code, since a replacement is written for scalars.
 """
 
 from __future__ import annotations
@@ -72,12 +72,13 @@ class CppOverrides:
 
 
 _UNARY = (
-    "abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
-    "erfc erfinv sigmoid lgamma digamma floor ceil trunc round sign signbit isnan isinf isfinite relu logical_not"
+    "abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh "
+    "acosh atanh erf erfc erfinv sigmoid lgamma digamma floor ceil trunc round sign signbit isnan isinf isfinite "
+    "relu logical_not"
 )
 _BINARY = (
-    "maximum minimum fmax fmin fmod remainder floordiv truncdiv pow atan2 copysign nextafter hypot gcd shift_left shift_right "
-    "logical_and logical_or logical_xor"
+    "maximum minimum fmax fmin fmod remainder floordiv truncdiv pow atan2 copysign nextafter hypot gcd shift_left "
+    "shift_right logical_and logical_or logical_xor"
 )
 for _name in _UNARY.split():
     setattr(CppOverrides, _name, staticmethod(_call(_name, 1)))

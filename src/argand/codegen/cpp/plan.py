@@ -1,7 +1,8 @@
 """Decides how a stage's loops run: their order, which one runs over vector lanes, how many lanes.
 
-In: a stage's facts. Out: a `StagePlan`. Every loop variable (and none) is tried as the vector variable; a cost model counts what is
-executed: statements at the loop where they belong, a vector at a time when contiguous, lane by lane when not.
+In: a stage's facts. Out: a `StagePlan`. Every loop variable (and none) is tried as the vector variable; a cost model
+counts what is executed: statements at the loop where they belong, a vector at a time when contiguous, lane by lane
+when not.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ from argand.codegen.cpp.types import element
 from argand.graph.expr import Expr, Simplifier, Var, as_int
 from argand.lower.ir import Value
 
-_MATH = {
-    name: 6.0
-    for name in "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf sin cos truediv sqrt rsqrt reciprocal".split()
-}
-_PER_LANE = frozenset(
-    "pow tan asin acos atan sinh cosh asinh acosh atanh atan2 erfc erfinv lgamma digamma fmod remainder floordiv truncdiv hypot "
-    "nextafter gcd".split()
+_MATH_NAMES = "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf sin cos truediv sqrt rsqrt reciprocal"
+_PER_LANE_NAMES = (
+    "pow tan asin acos atan sinh cosh asinh acosh atanh atan2 erfc erfinv lgamma digamma fmod remainder floordiv "
+    "truncdiv hypot nextafter gcd"
 )
+MATH = frozenset(_MATH_NAMES.split())
+_PER_LANE = frozenset(_PER_LANE_NAMES.split())
 _FREE = frozenset(("constant", "reduction"))
 
 
@@ -155,16 +155,14 @@ def _narrow(facts: StageFacts, sizes: dict[Var, Expr]) -> set[Value]:
         if value.dtype is not torch.int64:
             continue
         span = _bounds(value, simplifier, limits)
-        if span is not None and -(1 << 31) <= span[0] and span[1] < 1 << 31:
+        if span is not None and span[0] >= -(1 << 31) and span[1] < 1 << 31:
             limits[value] = span
             if value.op != "constant":
                 found.add(value)
     return found
 
 
-def _bounds(
-    value: Value, simplifier: Simplifier, limits: dict[Value, tuple[int, int]]
-) -> tuple[int, int] | None:
+def _bounds(value: Value, simplifier: Simplifier, limits: dict[Value, tuple[int, int]]) -> tuple[int, int] | None:
     if value.op == "constant":
         return int(value.args[0]), int(value.args[0])
     if value.op == "index_expr":
@@ -231,4 +229,4 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
     op = overrides.canonical(value.op)
     if op in _PER_LANE:
         return 12.0 * lanes
-    return _MATH.get(op, 0.5)
+    return 6.0 if op in MATH else 0.5

@@ -1,8 +1,8 @@
 """Accumulators: how each kind of reduction starts, steps and ends.
 
-In: a `reduction` statement. Out: C++ lines. Along lanes, every lane has its own accumulator, and `fold_*` combines the lanes at
-the end. Long sums of floats are cut into blocks whose results are added up in a wider (or second) accumulator, so that the error
-does not grow with the length.
+In: a `reduction` statement. Out: C++ lines. Along lanes, every lane has its own accumulator, and `fold_*` combines
+the lanes at the end. Long sums of floats are cut into blocks whose results are added up in a wider (or second)
+accumulator, so that the error does not grow with the length.
 """
 
 from __future__ import annotations
@@ -213,7 +213,6 @@ class Accumulator:
 
 def _constant(position: Expr, var: Var) -> str:
 
-
     return str(constant_step(position, var) or 0)
 
 
@@ -226,5 +225,3 @@ def position_of(variables: tuple[Var, ...], sizes: tuple[Expr, ...]) -> Expr:
             term = term * size
         terms.append(term)
     return sum_of(terms)
-
-

@@ -1,7 +1,7 @@
 """Prints one statement of a loop body as one line of C++, for scalars or for a vector of lanes.
 
-In: `lower.ir.Value`s and a `Lanes` context. Out: lines of C++. Names: value 3 is `tmp3`, loop variables keep their names, buffers
-are `in_ptr0`, `out_ptr0` or a scratch array's name.
+In: `lower.ir.Value`s and a `Lanes` context. Out: lines of C++. Names: value 3 is `tmp3`, loop variables keep their
+names, buffers are `in_ptr0`, `out_ptr0` or a scratch array's name.
 """
 
 from __future__ import annotations

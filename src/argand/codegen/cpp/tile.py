@@ -1,8 +1,8 @@
 """Transposing loads: a stage that stores along one variable and loads along another.
 
-In: a `StagePlan` whose vector variable v strides through some buffers that are contiguous along another loop variable w. Out: loops
-over tiles of w and v; in a tile those buffers are read along w, one vector per v, and transposed in registers, so that both sides
-touch whole cache lines.
+In: a `StagePlan` whose vector variable v strides through some buffers that are contiguous along another loop variable
+w. Out: loops over tiles of w and v; in a tile those buffers are read along w, one vector per v, and transposed in
+registers, so that both sides touch whole cache lines.
 """
 
 from __future__ import annotations

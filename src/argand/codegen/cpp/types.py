@@ -102,11 +102,11 @@ def literal(value: float | int | bool, dtype: torch.dtype) -> str:
     return f"{element(dtype).name}({number(value, dtype)})"
 
 
-def limit(dtype: torch.dtype, low: bool) -> float | int | bool:
+def limit(dtype: torch.dtype, low: bool) -> float | int:
     """The least (or greatest) value of `dtype`: where a maximum (or minimum) starts."""
     if dtype.is_floating_point:
         return -math.inf if low else math.inf
     if dtype == torch.bool:
-        return not low
+        return int(not low)
     info = torch.iinfo(dtype)
-    return info.min if low else info.max
+    return int(info.min if low else info.max)

@@ -1,7 +1,7 @@
 """The text that every generated file starts with.
 
-In: the generated kernels' text. Out: the sections of `core.h`, `convert.h` and `math.h` that it uses (a section starts at a line
-`//@ name`), each after those that it needs. The files are freestanding: they include nothing.
+In: the generated kernels' text. Out: the sections of `core.h`, `convert.h` and `math.h` that it uses (a section
+starts at a line `//@ name`), each after those that it needs. The files are freestanding: they include nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def _sections() -> tuple[dict[str, str], dict[str, frozenset[str]]]:
     for name in ("core.h", "convert.h", "math.h"):
         parts = re.split(r"^//@ (\w+)\n", (Path(__file__).parent / name).read_text(), flags=re.MULTILINE)
         texts.update(zip(parts[1::2], parts[2::2]))
-    needs = {name: frozenset(_NAME.findall(_without_comments(text))) & texts.keys() - {name} for name, text in texts.items()}
+    needs = {}
+    for name, text in texts.items():
+        needs[name] = frozenset(_NAME.findall(_without_comments(text))) & texts.keys() - {name}
     for name, text in texts.items():
         if "LIBM1(" in text and name != "libm1":
             needs[name] |= {"libm1"}
@@ -56,9 +58,7 @@ def _without_comments(text: str) -> str:
 
 
 def prelude(kernels: str) -> str:
-    """The declarations that `kernels`, C++ text, needs.
-
-    """
+    """The declarations that `kernels`, C++ text, needs."""
     texts, needs = _sections()
     code = _without_comments(kernels)
     wanted = {"core"} | (set(_NAME.findall(code)) & texts.keys())

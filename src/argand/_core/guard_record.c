@@ -1,67 +1,5 @@
-/* Replaying guards: answering "still the same?" without walking the tree again.
- *
- * Most guards of a model ask for things behind dicts that hardly ever change: attributes, submodules, parameters. CPython
- * gives every state of every dict a version number of its own (`ma_version_tag`), so as long as a dict's version is the one
- * seen when the guards last held, each lookup in it gives the object it gave then, and what was found about an object that
- * cannot change needs no second look. A recording lists, parents before children, what is left to look at: versions, types,
- * items of lists, tensors.
- *
- * Soundness rests on two rules. The recording borrows its objects: one is only touched after the entry that proves it alive
- * (the version of the dict that holds it, the comparison with what a list holds now) was confirmed in the same replay, and
- * nothing that could run Python code comes between; such checks come last, on objects held for them. And a pointer that was
- * only compared, not proved unchanged by a version, may be another object at a reused address: then everything about it is
- * looked at again. A replay that cannot confirm everything says so, and the tree is walked as if there were no recording. */
-#include "guards.h"
-
-typedef enum {
-    OP_INSTANCE, /* object of this type (or one laid out like it) whose __dict__ has this version */
-    OP_DICT,     /* dict of this version */
-    OP_SAME,  /* fetching the node from the object gives the same object */
-    OP_CHECK, /* a check that runs no Python code */
-    OP_SLOT,  /* a value that a late check compares */
-} OpKind;
-
-typedef struct {
-    OpKind kind;
-    int index;                /* plan node (same), check, slot */
-    int item_begin, item_end; /* of a dict: what was looked up in it */
-    int own_begin, own_end;   /* of a dict: checks on the dict itself, in plan.checks */
-    PyObject *obj;            /* borrowed, see above */
-    union {
-        PyObject *value;    /* same */
-        PyTypeObject *type; /* instance */
-    };
-    PyObject **where; /* instance: where the object keeps its __dict__ */
-    uint64_t version; /* instance, dict */
-} Op;
-
-typedef struct {
-    PyObject *key;   /* borrowed from the guard tree's node */
-    PyObject *value; /* borrowed */
-    int node;        /* of the plan */
-} Item;
-
-/* A root whose value is expected to be the same object, or (value NULL) is walked anew every time. */
-typedef struct {
-    int node;
-    PyObject *value; /* borrowed, compared only */
-} Root;
-
-/* What may run Python code: a check of an object, or fetching and walking a node below it. */
-typedef struct {
-    bool is_check;
-    int index;
-    PyObject *obj;
-} Impure;
-
-typedef struct {
-    void *items;
-    int count, cap;
-} Array;
-
-struct Replay {
-    Array roots, ops, items, impure, late;
-};
+/* Recording what an evaluation of a guard tree found, for replaying (see replay.h). */
+#include "replay.h"
 
 static void *
 array_push(Array *array, size_t size)
@@ -80,20 +18,7 @@ array_push(Array *array, size_t size)
     return place;
 }
 
-void
-replay_free(Replay *replay)
-{
-    if (replay != NULL) {
-        PyMem_Free(replay->roots.items);
-        PyMem_Free(replay->ops.items);
-        PyMem_Free(replay->items.items);
-        PyMem_Free(replay->impure.items);
-        PyMem_Free(replay->late.items);
-        PyMem_Free(replay);
-    }
-}
-
-/* ---- which checks need a second look --------------------------------------------------------------------------- */
+/* ---- which checks need a second look ---------------------------------------------------------------------------------- */
 
 static bool
 is_atom(PyObject *obj)
@@ -110,8 +35,8 @@ type_may_change(PyObject *obj)
 }
 
 /* The answer cannot change while the object is the same. Runs no Python code either. */
-static bool
-check_settled(const Check *check, PyObject *obj)
+bool
+replay_check_settled(const Check *check, PyObject *obj)
 {
     switch (check->kind) {
     case CHECK_ID:
@@ -131,16 +56,18 @@ check_settled(const Check *check, PyObject *obj)
 }
 
 /* The answer depends on the object and, for a dict, on its contents only, and asking runs no Python code. */
-static bool
-check_of_dict(const Check *check, PyObject *obj)
+bool
+replay_check_of_dict(const Check *check, PyObject *obj)
 {
-    if (!PyDict_CheckExact(obj)) {
+    bool plain = PyDict_CheckExact(obj);
+    if (!plain && !PyODict_CheckExact(obj)) {
         return false;
     }
     switch (check->kind) {
     case CHECK_LEN:
-    case CHECK_DICT_KEYS:
         return true;
+    case CHECK_DICT_KEYS:
+        return plain; /* an OrderedDict has an order of its own */
     case CHECK_HAS_KEY:
     case CHECK_NOT_HAS_KEY:
         return PyUnicode_CheckExact(check->a);
@@ -161,7 +88,7 @@ check_pure(const Check *check, PyObject *obj)
     case CHECK_TENSOR:
         return tensor_spec_pure(check->tensor);
     default:
-        return check_settled(check, obj);
+        return replay_check_settled(check, obj);
     }
 }
 
@@ -169,10 +96,11 @@ static bool
 accessor_pure(Accessor accessor, PyObject *obj)
 {
     switch (accessor) {
+    case ACC_DICT_KEY:
+        return PyDict_CheckExact(obj);
     case ACC_TYPE:
     case ACC_SEQUENCE_ITEM:
     case ACC_TYPE_ATTR:
-    case ACC_DICT_KEY:
     case ACC_FUNC_CODE:
     case ACC_FUNC_DEFAULTS:
     case ACC_FUNC_KWDEFAULTS:
@@ -187,16 +115,7 @@ accessor_pure(Accessor accessor, PyObject *obj)
     }
 }
 
-static inline bool
-match_pure(const Check *check, PyObject *obj, Walk *walk)
-{
-    if (LIKELY(check->kind == CHECK_TENSOR)) {
-        return (PyObject *)Py_TYPE(obj) == identity_target(check->a, check->weak) && tensor_spec_match_pure(check->tensor, obj);
-    }
-    return check_match(check, obj, walk) > 0;
-}
-
-/* ---- recording ------------------------------------------------------------------------------------------------- */
+/* ---- recording -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     Replay *replay;
@@ -218,6 +137,21 @@ push_op(Recorder *r, OpKind kind, PyObject *obj)
     }
     op->kind = kind;
     op->obj = obj;
+    return op;
+}
+
+/* An entry for a dict in its present version. */
+static Op *
+push_dict_op(Recorder *r, OpKind kind, PyObject *obj, PyObject *dict)
+{
+    Lookups *lookups = array_push(&r->replay->lookups, sizeof(Lookups));
+    Op *op = push_op(r, kind, obj);
+    if (lookups == NULL || op == NULL) {
+        r->out_of_memory = true;
+        return NULL;
+    }
+    op->index = r->replay->lookups.count - 1;
+    op->version = dict_version(dict);
     return op;
 }
 
@@ -247,7 +181,7 @@ record_checks(Recorder *r, int at, PyObject *obj, bool versioned)
     for (int k = plan->nodes[at].check_begin; k < plan->nodes[at].check_end; k++) {
         int index = plan->checks[k];
         const Check *check = &r->walk->tree->checks[index];
-        bool of_dict = check_of_dict(check, obj);
+        bool of_dict = replay_check_of_dict(check, obj);
         if (!of_dict && !check_pure(check, obj)) {
             if (!push_impure(r, true, index, obj)) {
                 return 0;
@@ -258,7 +192,7 @@ record_checks(Recorder *r, int at, PyObject *obj, bool versioned)
         if (status <= 0) {
             return status;
         }
-        if (of_dict || (versioned && check_settled(check, obj))) {
+        if (of_dict || (versioned && replay_check_settled(check, obj))) {
             continue; /* the entry for the dict looks after it; nothing can change */
         }
         Op *op = push_op(r, OP_CHECK, obj);
@@ -272,7 +206,7 @@ record_checks(Recorder *r, int at, PyObject *obj, bool versioned)
 
 /* The lookups in a dict: all values first, so that they stand next to each other, then what is below them. */
 static int
-record_items(Recorder *r, int at, PyObject *dict, int op_index)
+record_items(Recorder *r, int at, PyObject *dict, int lookups_index)
 {
     const Plan *plan = r->walk->tree->plan;
     const PlanNode *node = &plan->nodes[at];
@@ -295,11 +229,7 @@ record_items(Recorder *r, int at, PyObject *dict, int op_index)
         *item = (Item){plan->nodes[child].arg, value, child};
     }
     int end = r->replay->items.count;
-    Op *op = &((Op *)r->replay->ops.items)[op_index];
-    op->item_begin = begin;
-    op->item_end = end;
-    op->own_begin = node->check_begin;
-    op->own_end = node->check_end;
+    ((Lookups *)r->replay->lookups.items)[lookups_index] = (Lookups){begin, end, node->check_begin, node->check_end};
     for (int i = begin; i < end; i++) {
         Item item = ((Item *)r->replay->items.items)[i];
         int status = record_node(r, item.node, item.value, true);
@@ -324,14 +254,13 @@ record_instance_dict(Recorder *r, int child, PyObject *obj)
     if (!kept || where == NULL || *where != dict || !PyDict_Check(dict) || Py_TYPE(obj)->tp_itemsize != 0) {
         return 0;
     }
-    Op *op = push_op(r, OP_INSTANCE, obj);
+    Op *op = push_dict_op(r, OP_INSTANCE, obj, dict);
     if (op == NULL) {
         return 0;
     }
     op->type = Py_TYPE(obj);
     op->where = where;
-    op->version = dict_version(dict);
-    int index = r->replay->ops.count - 1;
+    int index = op->index;
     int status = record_checks(r, child, dict, true);
     return status <= 0 ? status : record_items(r, child, dict, index);
 }
@@ -367,20 +296,19 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
     bool dict_entry = false;
     if (PyDict_Check(obj)) { /* its version first: what is read after it can only be newer */
         for (int k = node->check_begin; k < node->check_end && !dict_entry; k++) {
-            dict_entry = check_of_dict(&r->walk->tree->checks[plan->checks[k]], obj);
+            dict_entry = replay_check_of_dict(&r->walk->tree->checks[plan->checks[k]], obj);
         }
         for (int child = at + 1; child < node->end && !dict_entry; child = plan->nodes[child].end) {
             dict_entry = plan->nodes[child].accessor == ACC_DICT_ITEM;
         }
     }
-    int dict_op = -1;
+    int lookups = -1;
     if (dict_entry) {
-        Op *op = push_op(r, OP_DICT, obj);
+        Op *op = push_dict_op(r, OP_DICT, obj, obj);
         if (op == NULL) {
             return 0;
         }
-        op->version = dict_version(obj);
-        dict_op = r->replay->ops.count - 1;
+        lookups = op->index;
     }
     int status = record_checks(r, at, obj, versioned);
     if (status > 0 && node->slot >= 0) {
@@ -391,8 +319,8 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
         op->index = node->slot;
         r->slot_known[node->slot] = 1;
     }
-    if (status > 0 && dict_op >= 0) {
-        status = record_items(r, at, obj, dict_op);
+    if (status > 0 && lookups >= 0) {
+        status = record_items(r, at, obj, lookups);
     }
     for (int child = at + 1; status > 0 && child < node->end; child = plan->nodes[child].end) {
         Accessor accessor = plan->nodes[child].accessor;
@@ -499,197 +427,4 @@ replay_record(Walk *walk)
         return NULL;
     }
     return r.replay;
-}
-
-/* ---- replaying ------------------------------------------------------------------------------------------------- */
-
-/* A dict has changed: are the values that were looked up, and what was asked of the dict itself, still the same? Settles it
- * without Python code, so only for dicts whose keys are exact strings, and by the identity of keys. */
-static bool
-dict_unchanged_where_it_counts(const Replay *replay, const Op *op, PyObject *dict, Walk *walk)
-{
-    const Item *items = replay->items.items;
-    const GuardTree *tree = walk->tree;
-    int wanted = op->item_end - op->item_begin, found = 0, next = op->item_begin;
-    PyObject *key, *value;
-    Py_ssize_t pos = 0;
-    while (PyDict_Next(dict, &pos, &key, &value)) {
-        if (!PyUnicode_CheckExact(key)) {
-            return false;
-        }
-        for (int i = 0; i < wanted && found < wanted; i++) {
-            const Item *item = &items[next];
-            next = next + 1 == op->item_end ? op->item_begin : next + 1;
-            if (item->key != key) {
-                continue;
-            }
-            if (item->value != value) {
-                return false;
-            }
-            const PlanNode *node = &tree->plan->nodes[item->node];
-            for (int k = node->check_begin; k < node->check_end; k++) { /* it may be another object at the same address */
-                const Check *check = &tree->checks[tree->plan->checks[k]];
-                if (check_settled(check, value) && check_match(check, value, walk) <= 0) {
-                    return false;
-                }
-            }
-            found++;
-            break;
-        }
-    }
-    if (found != wanted) {
-        return false;
-    }
-    for (int k = op->own_begin; k < op->own_end; k++) {
-        const Check *check = &tree->checks[tree->plan->checks[k]];
-        if (check_of_dict(check, dict) && check_match(check, dict, walk) <= 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static inline bool
-dict_confirmed(const Replay *replay, Op *op, PyObject *dict, Walk *walk)
-{
-    if (LIKELY(dict_version(dict) == op->version && dict_version_counts(dict))) {
-        return true;
-    }
-    uint64_t version = dict_version(dict);
-    if (!dict_unchanged_where_it_counts(replay, op, dict, walk)) {
-        return false;
-    }
-    op->version = version;
-    return true;
-}
-
-static inline PyObject *
-dict_at(PyObject **where)
-{
-    PyObject *dict = *where;
-    return ((uintptr_t)dict & 7) != 0 ? NULL : dict; /* 3.12 marks inline values in the same place */
-}
-
-static bool
-run_ops(Replay *replay, Walk *walk)
-{
-    Op *ops = replay->ops.items;
-    for (int i = 0; i < replay->ops.count; i++) {
-        Op *op = &ops[i];
-        bool same;
-        switch (op->kind) {
-        case OP_INSTANCE: {
-            PyObject *dict = Py_TYPE(op->obj) == op->type ? dict_at(op->where) : NULL;
-            same = dict != NULL && dict_confirmed(replay, op, dict, walk);
-            break;
-        }
-        case OP_DICT:
-            same = dict_confirmed(replay, op, op->obj, walk);
-            break;
-        case OP_SAME: {
-            PyObject *value = node_fetch(&walk->tree->plan->nodes[op->index], op->obj);
-            same = value == op->value;
-            Py_XDECREF(value); /* never the last reference: whatever gave it holds it */
-            break;
-        }
-        case OP_CHECK:
-            same = match_pure(&walk->tree->checks[op->index], op->obj, walk);
-            break;
-        default: /* OP_SLOT */
-            Py_XSETREF(walk->slots[op->index], Py_NewRef(op->obj));
-            same = true;
-        }
-        if (UNLIKELY(!same)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static int
-run_impure(Replay *replay, Walk *walk)
-{
-    int count = replay->impure.count;
-    if (count == 0) {
-        return 1;
-    }
-    Impure *held = PyMem_Malloc(count * sizeof(Impure));
-    if (held == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    memcpy(held, replay->impure.items, count * sizeof(Impure));
-    for (int i = 0; i < count; i++) {
-        Py_INCREF(held[i].obj);
-    }
-    int status = 1;
-    for (int i = 0; status > 0 && i < count; i++) {
-        status = held[i].is_check ? check_match(&walk->tree->checks[held[i].index], held[i].obj, walk)
-                                  : walk_child(walk, held[i].index, held[i].obj);
-    }
-    if (status < 0 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
-        PyErr_Clear();
-        status = 0;
-    }
-    for (int i = 0; i < count; i++) {
-        Py_DECREF(held[i].obj);
-    }
-    PyMem_Free(held);
-    return status;
-}
-
-#define STACK_ROOTS 16
-
-/* First the roots that are walked anew (the inputs: likeliest to differ), then the others are fetched and held. */
-static int
-run_roots(Replay *replay, Walk *walk, PyObject **held)
-{
-    const Root *roots = replay->roots.items;
-    for (int i = 0; i < replay->roots.count; i++) {
-        if (roots[i].value == NULL) {
-            int status = walk_child(walk, roots[i].node, NULL);
-            if (status <= 0) {
-                return status;
-            }
-        }
-    }
-    for (int i = 0; i < replay->roots.count; i++) {
-        if (roots[i].value != NULL) {
-            held[i] = node_fetch_root(&walk->tree->plan->nodes[roots[i].node], walk);
-            if (held[i] != roots[i].value) {
-                PyErr_Clear();
-                return 2;
-            }
-        }
-    }
-    return 1;
-}
-
-int
-replay_run(Replay *replay, Walk *walk)
-{
-    PyObject *on_stack[STACK_ROOTS] = {NULL}, **held = on_stack;
-    int count = replay->roots.count;
-    if (UNLIKELY(count > STACK_ROOTS)) {
-        held = PyMem_Calloc(count, sizeof(PyObject *));
-        if (held == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-    }
-    int status = run_roots(replay, walk, held);
-    if (status == 1) {
-        status = run_ops(replay, walk) ? run_impure(replay, walk) : 2;
-        status = status == 0 ? 2 : status; /* the walk finds out which guard failed, in its own order */
-    }
-    if (status == 1) {
-        status = walk_late(walk, replay->late.items, replay->late.count);
-    }
-    for (int i = 0; i < count; i++) {
-        Py_XDECREF(held[i]);
-    }
-    if (UNLIKELY(held != on_stack)) {
-        PyMem_Free(held);
-    }
-    return status;
 }

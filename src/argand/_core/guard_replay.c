@@ -1,0 +1,218 @@
+/* Replaying a recording of a guard tree (see replay.h). */
+#include "replay.h"
+
+void
+replay_free(Replay *replay)
+{
+    if (replay != NULL) {
+        PyMem_Free(replay->roots.items);
+        PyMem_Free(replay->ops.items);
+        PyMem_Free(replay->lookups.items);
+        PyMem_Free(replay->items.items);
+        PyMem_Free(replay->impure.items);
+        PyMem_Free(replay->late.items);
+        PyMem_Free(replay);
+    }
+}
+
+static inline bool
+match_pure(const Check *check, PyObject *obj, Walk *walk)
+{
+    if (LIKELY(check->kind == CHECK_TENSOR || check->kind == CHECK_TYPE)) {
+        return (PyObject *)Py_TYPE(obj) == identity_target(check->a, check->weak) &&
+               (check->tensor == NULL || tensor_spec_match_pure(check->tensor, obj));
+    }
+    return check_match(check, obj, walk) > 0;
+}
+
+/* A dict has changed: are the values that were looked up, and what was asked of the dict itself, still the same? Settles it
+ * without Python code, so only for dicts whose keys are exact strings, and by the identity of keys. */
+static bool
+dict_unchanged_where_it_counts(const Replay *replay, const Op *op, PyObject *dict, Walk *walk)
+{
+    const Item *items = replay->items.items;
+    const GuardTree *tree = walk->tree;
+    const Lookups *lookups = &((const Lookups *)replay->lookups.items)[op->index];
+    int wanted = lookups->item_end - lookups->item_begin, found = 0, next = lookups->item_begin;
+    PyObject *key, *value;
+    Py_ssize_t pos = 0;
+    while (PyDict_Next(dict, &pos, &key, &value)) {
+        if (!PyUnicode_CheckExact(key)) {
+            return false;
+        }
+        for (int i = 0; i < wanted && found < wanted; i++) {
+            const Item *item = &items[next];
+            next = next + 1 == lookups->item_end ? lookups->item_begin : next + 1;
+            if (item->key != key) {
+                continue;
+            }
+            if (item->value != value) {
+                return false;
+            }
+            const PlanNode *node = &tree->plan->nodes[item->node];
+            for (int k = node->check_begin; k < node->check_end; k++) { /* it may be another object at the same address */
+                const Check *check = &tree->checks[tree->plan->checks[k]];
+                if (replay_check_settled(check, value) && check_match(check, value, walk) <= 0) {
+                    return false;
+                }
+            }
+            found++;
+            break;
+        }
+    }
+    if (found != wanted) {
+        return false;
+    }
+    for (int k = lookups->own_begin; k < lookups->own_end; k++) {
+        const Check *check = &tree->checks[tree->plan->checks[k]];
+        if (replay_check_of_dict(check, dict) && check_match(check, dict, walk) <= 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static inline bool
+dict_confirmed(const Replay *replay, Op *op, PyObject *dict, Walk *walk)
+{
+    if (LIKELY(dict_version(dict) == op->version && dict_version_counts(dict))) {
+        return true;
+    }
+    uint64_t version = dict_version(dict);
+    if (!dict_unchanged_where_it_counts(replay, op, dict, walk)) {
+        return false;
+    }
+    op->version = version;
+    return true;
+}
+
+static inline PyObject *
+dict_at(PyObject **where)
+{
+    PyObject *dict = *where;
+    return ((uintptr_t)dict & 7) != 0 ? NULL : dict; /* 3.12 marks inline values in the same place */
+}
+
+static bool
+run_ops(Replay *replay, Walk *walk)
+{
+    Op *ops = replay->ops.items;
+    for (int i = 0; i < replay->ops.count; i++) {
+        Op *op = &ops[i];
+        bool same;
+        switch (op->kind) {
+        case OP_INSTANCE: {
+            PyObject *dict = Py_TYPE(op->obj) == op->type ? dict_at(op->where) : NULL;
+            same = dict != NULL && dict_confirmed(replay, op, dict, walk);
+            break;
+        }
+        case OP_DICT:
+            same = dict_confirmed(replay, op, op->obj, walk);
+            break;
+        case OP_SAME: {
+            PyObject *value = node_fetch(&walk->tree->plan->nodes[op->index], op->obj);
+            same = value == op->value;
+            Py_XDECREF(value); /* never the last reference: whatever gave it holds it */
+            break;
+        }
+        case OP_CHECK:
+            same = match_pure(&walk->tree->checks[op->index], op->obj, walk);
+            break;
+        default: /* OP_SLOT */
+            Py_XSETREF(walk->slots[op->index], Py_NewRef(op->obj));
+            same = true;
+        }
+        if (UNLIKELY(!same)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int
+run_impure(Replay *replay, Walk *walk)
+{
+    int count = replay->impure.count;
+    if (count == 0) {
+        return 1;
+    }
+    Impure *held = PyMem_Malloc(count * sizeof(Impure));
+    if (held == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(held, replay->impure.items, count * sizeof(Impure));
+    for (int i = 0; i < count; i++) {
+        Py_INCREF(held[i].obj);
+    }
+    int status = 1;
+    for (int i = 0; status > 0 && i < count; i++) {
+        status = held[i].is_check ? check_match(&walk->tree->checks[held[i].index], held[i].obj, walk)
+                                  : walk_child(walk, held[i].index, held[i].obj);
+    }
+    if (status < 0 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        status = 0;
+    }
+    for (int i = 0; i < count; i++) {
+        Py_DECREF(held[i].obj);
+    }
+    PyMem_Free(held);
+    return status;
+}
+
+#define STACK_ROOTS 16
+
+/* First the roots that are walked anew (the inputs: likeliest to differ), then the others are fetched and held. */
+static int
+run_roots(Replay *replay, Walk *walk, PyObject **held)
+{
+    const Root *roots = replay->roots.items;
+    for (int i = 0; i < replay->roots.count; i++) {
+        if (roots[i].value == NULL) {
+            int status = walk_child(walk, roots[i].node, NULL);
+            if (status <= 0) {
+                return status;
+            }
+        }
+    }
+    for (int i = 0; i < replay->roots.count; i++) {
+        if (roots[i].value != NULL) {
+            held[i] = node_fetch_root(&walk->tree->plan->nodes[roots[i].node], walk);
+            if (held[i] != roots[i].value) {
+                PyErr_Clear();
+                return 2;
+            }
+        }
+    }
+    return 1;
+}
+
+int
+replay_run(Replay *replay, Walk *walk)
+{
+    PyObject *on_stack[STACK_ROOTS] = {NULL}, **held = on_stack;
+    int count = replay->roots.count;
+    if (UNLIKELY(count > STACK_ROOTS)) {
+        held = PyMem_Calloc(count, sizeof(PyObject *));
+        if (held == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    int status = run_roots(replay, walk, held);
+    if (status == 1) {
+        status = run_ops(replay, walk) ? run_impure(replay, walk) : 2;
+        status = status == 0 ? 2 : status; /* the walk finds out which guard failed, in its own order */
+    }
+    if (status == 1) {
+        status = walk_late(walk, replay->late.items, replay->late.count);
+    }
+    for (int i = 0; i < count; i++) {
+        Py_XDECREF(held[i]);
+    }
+    if (UNLIKELY(held != on_stack)) {
+        PyMem_Free(held);
+    }
+    return status;
+}

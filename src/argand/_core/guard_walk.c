@@ -1,0 +1,257 @@
+/* Evaluating a guard tree: by walking it, or by replaying what the last walk found. */
+#include "guards.h"
+
+/* An exception of user code is a failed guard; what is not an Exception (KeyboardInterrupt, SystemExit) goes through.
+ * Returns 0 (cleared, detail set when explaining) or -1. */
+static int
+absorb_exception(Walk *walk)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
+    if (!walk->explain) {
+        PyErr_Clear();
+        return 0;
+    }
+    PyObject *exc = take_exception();
+    PyObject *text = PyObject_Str(exc);
+    if (text == NULL) {
+        PyErr_Clear();
+        text = PyUnicode_FromString("?");
+    }
+    if (text != NULL) {
+        Py_XSETREF(walk->detail, PyUnicode_FromFormat("%s: %.200U", Py_TYPE(exc)->tp_name, text));
+    }
+    Py_XDECREF(text);
+    Py_DECREF(exc);
+    PyErr_Clear();
+    return 0;
+}
+
+/* Returns 0 or -1; on 0 the failure is recorded. */
+static int
+fail_check(Walk *walk, int index, PyObject *obj, int status)
+{
+    walk->failed = index;
+    if (status < 0) {
+        return absorb_exception(walk);
+    }
+    if (walk->explain) {
+        walk->detail = check_detail(&walk->tree->checks[index], obj, walk);
+        if (walk->detail == NULL) {
+            return absorb_exception(walk);
+        }
+    }
+    return 0;
+}
+
+static int
+fail_fetch(Walk *walk, const PlanNode *node, PyObject *parent)
+{
+    walk->failed = node->first_check;
+    if (PyErr_Occurred()) {
+        return absorb_exception(walk);
+    }
+    if (walk->explain) {
+        walk->detail = node_missing_detail(node, parent);
+        if (walk->detail == NULL) {
+            return absorb_exception(walk);
+        }
+    }
+    return 0;
+}
+
+int
+walk_node(Walk *walk, int at, PyObject *obj)
+{
+    const Plan *plan = walk->tree->plan;
+    const PlanNode *node = &plan->nodes[at];
+    for (int k = node->check_begin; k < node->check_end; k++) {
+        int index = plan->checks[k];
+        int status = check_match(&walk->tree->checks[index], obj, walk);
+        if (UNLIKELY(status <= 0)) {
+            return fail_check(walk, index, obj, status);
+        }
+    }
+    if (UNLIKELY(node->slot >= 0)) {
+        Py_XSETREF(walk->slots[node->slot], Py_NewRef(obj));
+    }
+    for (int child = at + 1; child < node->end; child = plan->nodes[child].end) {
+        int status = walk_child(walk, child, obj);
+        if (UNLIKELY(status <= 0)) {
+            return status;
+        }
+    }
+    return 1;
+}
+
+int
+walk_child(Walk *walk, int child, PyObject *parent)
+{
+    const PlanNode *node = &walk->tree->plan->nodes[child];
+    PyObject *value = parent == NULL ? node_fetch_root(node, walk) : node_fetch(node, parent);
+    if (UNLIKELY(value == NULL)) {
+        return fail_fetch(walk, node, parent);
+    }
+    int status = walk_node(walk, child, value);
+    Py_DECREF(value);
+    return status;
+}
+
+int
+walk_late(Walk *walk, const int *late, int count)
+{
+    for (int k = 0; k < count; k++) {
+        int status = check_match(&walk->tree->checks[late[k]], NULL, walk);
+        if (UNLIKELY(status <= 0)) {
+            return fail_check(walk, late[k], NULL, status);
+        }
+    }
+    return 1;
+}
+
+static int
+walk_all(Walk *walk)
+{
+    const Plan *plan = walk->tree->plan;
+    for (int child = 1; child < plan->num_nodes; child = plan->nodes[child].end) {
+        int status = walk_child(walk, child, NULL);
+        if (UNLIKELY(status <= 0)) {
+            return status;
+        }
+    }
+    return walk_late(walk, plan->late, plan->num_late);
+}
+
+#define MAX_FAILED_REPLAYS 16
+
+/* After a walk that held: records anew, unless recordings have mostly been useless here. Only while no other evaluation of
+ * this tree, further up the stack or in another thread, may be using the recording. Returns 1 or -1. */
+static int
+record_success(Walk *walk, bool replay_failed)
+{
+    GuardTree *tree = walk->tree;
+    if (tree->in_use != 1) {
+        return 1;
+    }
+    if (replay_failed) {
+        replay_free(tree->replay);
+        tree->replay = NULL;
+        tree->replays_failed++;
+    }
+    if (tree->replay == NULL && ++tree->successes >= 2 && tree->replays_failed < MAX_FAILED_REPLAYS) {
+        Replay *replay = replay_record(walk);
+        if (replay == NULL && PyErr_Occurred()) {
+            return -1;
+        }
+        tree->replay = replay; /* still NULL: nobody else records while we are in here */
+    }
+    return 1;
+}
+
+/* Answers from the last recording where there is one, otherwise walks. */
+static int
+walk_or_replay(Walk *walk)
+{
+    GuardTree *tree = walk->tree;
+    if (walk->explain) {
+        return walk_all(walk);
+    }
+    bool replay_failed = false;
+    if (tree->replay != NULL) {
+        int status = replay_run(tree->replay, walk);
+        if (LIKELY(status != 2)) {
+            if (UNLIKELY(tree->replays_failed > 0) && ++tree->replays_held % 4 == 0) {
+                tree->replays_failed--;
+            }
+            return status;
+        }
+        replay_failed = true;
+        for (int i = 0; i < tree->plan->num_slots; i++) {
+            Py_CLEAR(walk->slots[i]);
+        }
+    }
+    int status = walk_all(walk);
+    return status > 0 ? record_success(walk, replay_failed) : status;
+}
+
+#define STACK_SLOTS 32
+
+static int
+walk_tree(GuardTree *tree, const FrameView *view, Walk *walk)
+{
+    if (UNLIKELY(tree->plan == NULL)) {
+        if (tree->cleared) {
+            return 0;
+        }
+        if (make_plan(tree) < 0) {
+            return -1;
+        }
+    }
+    int num_slots = tree->plan->num_slots;
+    PyObject *on_stack[STACK_SLOTS];
+    PyObject **slots = on_stack;
+    if (UNLIKELY(num_slots > STACK_SLOTS)) {
+        slots = PyMem_Malloc(num_slots * sizeof(PyObject *));
+        if (slots == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    for (int i = 0; i < num_slots; i++) {
+        slots[i] = NULL;
+    }
+    walk->tree = tree;
+    walk->view = view;
+    walk->slots = slots;
+    tree->in_use++;
+    int status = walk_or_replay(walk);
+    tree->in_use--;
+    for (int i = 0; i < num_slots; i++) {
+        Py_XDECREF(slots[i]);
+    }
+    if (UNLIKELY(slots != on_stack)) {
+        PyMem_Free(slots);
+    }
+    return status;
+}
+
+int
+guard_tree_match(PyObject *tree, const FrameView *view)
+{
+    Walk walk = {.explain = false};
+    return walk_tree((GuardTree *)tree, view, &walk);
+}
+
+PyObject *
+guard_tree_explain(PyObject *obj, const FrameView *view)
+{
+    GuardTree *tree = (GuardTree *)obj;
+    Walk walk = {.explain = true};
+    int status = walk_tree(tree, view, &walk);
+    PyObject *result = NULL;
+    if (status > 0) {
+        result = Py_NewRef(Py_True);
+    }
+    else if (status == 0 && tree->cleared) {
+        result = Py_BuildValue("(iss)", -1, "<cleared>", "the guards were garbage collected");
+    }
+    else if (status == 0) {
+        result = Py_BuildValue("(iOO)", walk.failed, tree->checks[walk.failed].label,
+                               walk.detail == NULL ? Py_None : walk.detail);
+    }
+    Py_XDECREF(walk.detail);
+    return result;
+}
+
+bool
+guard_tree_dead(PyObject *obj)
+{
+    GuardTree *tree = (GuardTree *)obj;
+    for (int i = 0; i < tree->num_checks; i++) {
+        if (check_dead(&tree->checks[i])) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,78 @@
+/* Replaying guards: answering "still the same?" without walking the tree again.
+ *
+ * Most guards of a model ask for things behind dicts that hardly ever change: attributes, submodules, parameters. CPython
+ * gives every state of every dict a version number of its own (`ma_version_tag`), so as long as a dict's version is the one
+ * seen when the guards last held, each lookup in it gives the object it gave then, and what was found about an object that
+ * cannot change needs no second look. A recording lists, parents before children, what is left to look at: versions, types,
+ * items of lists, tensors.
+ *
+ * Soundness rests on two rules. The recording borrows its objects: one is only touched after the entry that proves it alive
+ * (the version of the dict that holds it, the comparison with what a list holds now) was confirmed in the same replay, and
+ * nothing that could run Python code comes between; such checks come last, on objects held for them. And a pointer that was
+ * only compared, not proved unchanged by a version, may be another object at a reused address: then everything about it is
+ * looked at again. A replay that cannot confirm everything says so, and the tree is walked as if there were no recording. */
+#ifndef ARGAND_REPLAY_H
+#define ARGAND_REPLAY_H
+
+#include "guards.h"
+
+typedef enum {
+    OP_INSTANCE, /* object of this type (or one laid out like it) whose __dict__ has this version */
+    OP_DICT,     /* dict of this version */
+    OP_SAME,  /* fetching the node from the object gives the same object */
+    OP_CHECK, /* a check that runs no Python code */
+    OP_SLOT,  /* a value that a late check compares */
+} OpKind;
+
+typedef struct {
+    OpKind kind;
+    int index;     /* plan node (same), check, slot; of a dict: its Lookups */
+    PyObject *obj; /* borrowed, see above */
+    union {
+        PyObject *value;    /* same */
+        PyTypeObject *type; /* instance */
+    };
+    PyObject **where; /* instance: where the object keeps its __dict__ */
+    uint64_t version; /* instance, dict */
+} Op;
+
+typedef struct {
+    PyObject *key;   /* borrowed from the guard tree's node */
+    PyObject *value; /* borrowed */
+    int node;        /* of the plan */
+} Item;
+
+/* What is done again when a dict has another version: kept apart, it is seldom read. */
+typedef struct {
+    int item_begin, item_end; /* what was looked up in the dict */
+    int own_begin, own_end;   /* checks on the dict itself, in plan.checks */
+} Lookups;
+
+/* A root whose value is expected to be the same object, or (value NULL) is walked anew every time. */
+typedef struct {
+    int node;
+    PyObject *value; /* borrowed, compared only */
+} Root;
+
+/* What may run Python code: a check of an object, or fetching and walking a node below it. */
+typedef struct {
+    bool is_check;
+    int index;
+    PyObject *obj;
+} Impure;
+
+typedef struct {
+    void *items;
+    int count, cap;
+} Array;
+
+struct Replay {
+    Array roots, ops, lookups, items, impure, late;
+};
+
+/* The answer cannot change while the object is the same, and asking runs no Python code. */
+bool replay_check_settled(const Check *check, PyObject *obj);
+/* The answer depends on the contents of this dict only, and asking runs no Python code. */
+bool replay_check_of_dict(const Check *check, PyObject *obj);
+
+#endif

@@ -1,0 +1,99 @@
+"""Guards for aliases that a later call might have and this one has not.
+
+What was traced as two objects may be one in another call. That matters where one of them is written to: containers
+and instances with pending writes, tensors changed in place.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.capture import classify, effects
+from argand.capture.sources import (
+    AttrSource,
+    CellContentsSource,
+    ConstSource,
+    DictItemSource,
+    InstanceDictSource,
+    Source,
+)
+
+if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
+
+_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+
+def guard(state: CaptureState) -> None:
+    """Add what must stay distinct; called once, when the interpretation is over."""
+    _objects(state)
+    _tensors(state)
+
+
+def _movable(source: Source) -> bool:
+    """Whether another call may find another object there: not constants, not the internals of an object."""
+    if isinstance(source.root, ConstSource) or isinstance(source, InstanceDictSource | CellContentsSource):
+        return False
+    return not _module_table(source)
+
+
+def _module_table(source: Source) -> bool:
+    return isinstance(source, DictItemSource | AttrSource) and source.key in _TABLES
+
+
+def _objects(state: CaptureState) -> None:
+    written = [entry.original if hasattr(entry, "original") else entry.obj for entry in effects.pending(state)]
+    if not written:
+        return
+    groups: dict[type, list[Source]] = defaultdict(list)
+    wanted = {type(obj) for obj in written if not classify.is_cell(obj)}
+    for obj_id, source in state.outer.items():
+        obj = state.object_by_id(obj_id)
+        if type(obj) in wanted and _movable(source):
+            groups[type(obj)].append(source)
+    for sources in groups.values():
+        if len(sources) > 1:
+            state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)
+
+
+def _tensors(state: CaptureState) -> None:
+    """A tensor argument that is changed in place shares no memory with another one."""
+    mutated = [info for info in state.graph.mutated.values() if info.source is not None and _argument(info.source)]
+    if not mutated:
+        return
+    ids = {id(info) for info in mutated}
+    others = [i for i in state.graph.inputs if i.source is not None and id(i) not in ids and _argument(i.source)]
+    sources: list[Any] = [info.source for info in (*mutated, *others)]
+    if len(sources) < 2:
+        return
+    reals = [info.real for info in (*mutated, *others) if info.real is not None]
+    check = functools.partial(same_sharing, len(mutated), sharing(len(mutated), reals))
+    state.guards.add(None, "python", check, sources, label="NO_ALIASING", shown=False)
+
+
+def _argument(source: Source) -> bool:
+    """Found in the arguments or variables of the program rather than in a module."""
+    step: Source | None = source
+    while step is not None:
+        if _module_table(step):
+            return False
+        step = step.base
+    return not isinstance(source.root, ConstSource)
+
+
+def sharing(mutated: int, tensors: Any) -> tuple[tuple[int, int], ...]:
+    """Pairs (mutated tensor, other tensor) that share a storage."""
+    with torch._C.DisableTorchFunction():
+        storages = [t.untyped_storage()._cdata for t in tensors]
+    return tuple(
+        (i, j) for i in range(mutated) for j in range(len(storages)) if i != j and storages[i] == storages[j]
+    )
+
+
+def same_sharing(mutated: int, expected: tuple[tuple[int, int], ...], *tensors: torch.Tensor) -> bool:
+    """The guard: the same pairs share memory as while capturing."""
+    return sharing(mutated, tensors) == expected
