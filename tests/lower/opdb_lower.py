@@ -24,7 +24,7 @@ import torch.utils._pytree as pytree
 from lowering_helpers import TOLERANCES, compare, graph_of, run_lowered
 
 from argand.errors import AutogradError, LoweringError
-from argand.lower.ir import ExternNode, LoopNode, Program
+from argand.ir.loops import ExternNode, LoopNode, Program
 
 DTYPES = {
     "float32": torch.float32,

@@ -14,7 +14,7 @@ from argand.graph.expr import Const, Var
 from argand.lower import lower
 from argand.lower.dump import dump
 from argand.lower.interpret import interpret
-from argand.lower.ir import LoopNode, TensorRef, statements_of
+from argand.ir.loops import LoopNode, TensorRef, statements_of
 from argand.lower.lowerings import REGISTRY
 from argand.lower.registry import Entry
 from argand.lower.verify import verify

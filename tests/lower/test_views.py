@@ -4,7 +4,7 @@ import pytest
 import torch
 from lowering_helpers import check
 
-from argand.lower.ir import TensorRef
+from argand.ir.loops import TensorRef
 
 VIEWS = {
     "view": lambda x: x.view(6, 20),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from argand.graph.expr import ONE, ZERO, Const, Expr, Var, as_expr, sum_of
-from argand.lower.ir import Buffer, ExternNode, LoopBody, LoopNode, Origin, Program, TensorRef
+from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Origin, Program, TensorRef
 from argand.lower.recorder import Recorder
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loop_programs import Builder, layer_norm, softmax
 
-from argand.schedule.kernel import KernelPlan
+from argand.ir.kernel import KernelPlan
 from argand.schedule.pipeline import schedule
 from argand.schedule.reference import run_program, run_schedule
 from argand.schedule.verify import verify

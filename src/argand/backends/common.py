@@ -58,4 +58,6 @@ def _only_without_grad(compiled: Callable[..., Any], forward: Callable[..., Any]
 
 
 def _report(backend: str, reason: str, gm: fx.GraphModule) -> None:
-    events.emit("fallback", "autograd", reason, backend=backend, reason=reason, scope="graph", nodes=len(gm.graph.nodes))
+    events.emit(
+        "fallback", "autograd", reason, backend=backend, reason=reason, scope="graph", nodes=len(gm.graph.nodes)
+    )

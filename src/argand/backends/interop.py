@@ -11,9 +11,7 @@ from torch import fx
 _LIMIT = 64  # compiled versions kept per graph: past that, further shapes run eagerly
 
 
-def argand_for_torch_compile(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any
-) -> Callable[..., Any]:
+def argand_for_torch_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """Entry point of `torch.compile(model, backend="argand")`.
 
     torch's own capture hands over graphs whose sizes may be symbolic; each combination of argument metadata that really

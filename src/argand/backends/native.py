@@ -22,9 +22,9 @@ from argand.config import config
 from argand.errors import ToolchainMissing
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
+from argand.ir.kernel import Schedule
 from argand.runtime.host import HostCall, load_module
 from argand.schedule.dump import post_fusion_text
-from argand.schedule.kernel import Schedule
 
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

@@ -126,18 +126,24 @@ def _call_method(
                 if handler is not None:
                     return handler(interp, klass, name, owner, args, kwargs)
         return native_fallback(interp, fn, args, kwargs)
-    for klass in type(owner).__mro__:
-        if name in klass.__dict__ or klass is object:
-            handler = natives.METHODS.get((id(klass), name))
-            if handler is not None and not _overridden(klass, name, fn):
-                return handler(interp, klass, name, owner, args, kwargs)
+    klass = _defining_class(fn, type(owner), name)
+    handler = natives.METHODS.get((id(klass), name))
+    if handler is not None:
+        return handler(interp, klass, name, owner, args, kwargs)
     return native_fallback(interp, fn, args, kwargs)
 
 
-def _overridden(klass: type, name: str, fn: Any) -> bool:
-    """Whether `fn` is another function than the one that `klass` has under this name (a super() call skips classes)."""
-    found = klass.__dict__.get(name)
-    return type(found) is types.FunctionType
+def _defining_class(fn: Any, cls: type, name: str) -> type:
+    """The C class that a bound method comes from (a super() call may skip classes that also have one)."""
+    found = getattr(fn, "__objclass__", None)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    wanted = fn.__qualname__.rpartition(".")[0]
+    candidates = [k for k in cls.__mro__ if name in k.__dict__ and type(k.__dict__[name]) is not types.FunctionType]
+    for klass in candidates:
+        if klass.__name__ == wanted:
+            return klass
+    return candidates[0] if candidates else object
 
 
 def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

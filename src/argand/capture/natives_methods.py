@@ -147,9 +147,15 @@ def _list_sort(interp: Interpreter, cls: type, name: str, owner: Any, args: Args
     if args or not set(kwargs) <= {"key", "reverse"}:
         return interp.native(list.sort, [], *args, **kwargs)
     target = interp.shadow(owner)
-    items = list(target)
-    ordered = sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
-    list.__setitem__(target, slice(None), ordered)
+    items = list.copy(target)
+    list.clear(target)  # as CPython does, so that what happens to the list meanwhile is noticed
+    try:
+        items = sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
+    finally:
+        modified = list.__len__(target) > 0
+        list.__setitem__(target, slice(None), items)
+    if modified:
+        raise interp.throw(ValueError("list modified during sort"))
     return None
 
 

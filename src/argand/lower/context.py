@@ -11,7 +11,7 @@ from torch import fx
 
 from argand.errors import InternalError, LoweringError
 from argand.graph.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr, sum_of
-from argand.lower.ir import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value
+from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value
 from argand.lower.layout import dense_like, hint, is_dense, numel, stride_order
 from argand.lower.recorder import Recorder, without_dead
 from argand.lower.registry import NoLowering

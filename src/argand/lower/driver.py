@@ -13,8 +13,8 @@ from torch import fx
 from argand import events
 from argand.errors import ArgandError, LoweringError
 from argand.graph.program import AtenProgram
+from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef
 from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
-from argand.lower.ir import Buffer, ExternNode, Origin, Program, TensorRef
 from argand.lower.layout import numel
 from argand.lower.lowerings import REGISTRY
 from argand.lower.registry import NoLowering
@@ -327,7 +327,7 @@ def reads_of(node: Any) -> set[str]:
     if isinstance(node, ExternNode):
         collect_refs((node.args, node.kwargs), found)
         return found
-    from argand.lower.ir import statements_of
+    from argand.ir.loops import statements_of
 
     return {statement.args[0] for statement in statements_of(node.body) if statement.op == "load"} | set(node.mutates)
 

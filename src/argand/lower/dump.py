@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from argand.graph.expr import Expr, Var
-from argand.lower.ir import ExternNode, LoopBlock, LoopBody, LoopNode, Node, Program, TensorRef, Value, statements_of
+from argand.ir.loops import ExternNode, LoopBlock, LoopBody, LoopNode, Node, Program, TensorRef, Value, statements_of
 
 
 def dump(program: Program) -> str:

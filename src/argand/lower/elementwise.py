@@ -9,8 +9,8 @@ import torch
 from torch import fx
 
 from argand.graph.expr import ZERO, Expr
+from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
-from argand.lower.ir import Value
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering

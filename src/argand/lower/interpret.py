@@ -13,7 +13,7 @@ import torch
 
 from argand.errors import InternalError
 from argand.graph.expr import Expr, evaluate
-from argand.lower.ir import ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value
+from argand.ir.loops import ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value
 from argand.lower.ops import replay
 
 BINARY_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from argand.graph.expr import ONE, ZERO, Expr, ExprLike, Sym, as_expr, as_int, evaluate, product
-from argand.lower.ir import TensorRef
+from argand.ir.loops import TensorRef
 
 Sizes = tuple[Expr, ...]
 DEFAULT_HINT = 64  # stands for a size symbol wherever a guess is enough

@@ -23,7 +23,7 @@ import torch
 
 from argand.errors import InternalError
 from argand.graph.expr import Expr
-from argand.lower.ir import LoopBlock, Value
+from argand.ir.loops import LoopBlock, Value
 
 Number = int | float | bool
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from argand.graph.expr import Const, Expr, Simplifier, Var, sum_of
-from argand.lower.ir import LoopBlock, Origin, TensorRef, Value
+from argand.ir.loops import LoopBlock, Origin, TensorRef, Value
 from argand.lower.ops import Number, Ops
 
 _FAR = 1 << 62  # index arithmetic below this cannot overflow

@@ -9,7 +9,7 @@ import torch
 
 from argand.errors import InternalError
 from argand.graph.expr import Expr
-from argand.lower.ir import Origin, TensorRef, Value
+from argand.ir.loops import Origin, TensorRef, Value
 from argand.lower.recorder import Recorder
 
 Index = tuple[Expr, ...]

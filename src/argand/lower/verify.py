@@ -6,7 +6,7 @@ from typing import Any
 
 from argand.errors import InternalError
 from argand.graph.expr import Expr, Sym, Var
-from argand.lower.ir import ExternNode, LoopBlock, LoopNode, Program, TensorRef, Value
+from argand.ir.loops import ExternNode, LoopBlock, LoopNode, Program, TensorRef, Value
 from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, REDUCTIONS, UNARY
 
 OPS = frozenset(

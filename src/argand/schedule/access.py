@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from argand.errors import InternalError
 from argand.graph.expr import Const, Expr, Sym, evaluate, product
-from argand.lower.ir import Buffer, ExternNode, LoopBlock, LoopNode, Node, Program, TensorRef, Value, statements_of
+from argand.ir.loops import (
+    Buffer,
+    ExternNode,
+    LoopBlock,
+    LoopNode,
+    Node,
+    Program,
+    Value,
+    statements_of,
+    tensor_refs,
+)
 
 # A size symbol's value is not known here; decisions of cost (never of correctness) assume this one.
 SYMBOL_HINT = 96
@@ -37,18 +46,6 @@ def hint_bytes(buffer: Buffer) -> int:
 def itemsize(dtype: torch.dtype) -> int:
     """Bytes of one element."""
     return int(dtype.itemsize)
-
-
-def tensor_refs(args: Any) -> Iterable[TensorRef]:
-    """Every TensorRef inside nested arguments."""
-    if isinstance(args, TensorRef):
-        yield args
-    elif isinstance(args, (tuple, list)):
-        for arg in args:
-            yield from tensor_refs(arg)
-    elif isinstance(args, dict):
-        for arg in args.values():
-            yield from tensor_refs(arg)
 
 
 def is_random(node: Node) -> bool:

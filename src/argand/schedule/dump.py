@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from argand.graph.expr import Expr
-from argand.lower.ir import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, Value
-from argand.schedule.access import accesses, tensor_refs
-from argand.schedule.kernel import KernelPlan, Schedule
+from argand.ir.kernel import KernelPlan, Schedule
+from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, Value, tensor_refs
+from argand.schedule.access import accesses
 
 
 def pre_fusion_text(program: Program) -> str:

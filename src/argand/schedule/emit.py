@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from argand.graph.expr import ONE, ZERO, Expr, Simplifier, Sym, Var, as_int, substitute, sum_of
-from argand.lower.ir import Buffer, LoopBlock, LoopBody, Origin, Value, statements_of
+from argand.ir.kernel import KernelPlan, Stage
+from argand.ir.loops import Buffer, LoopBlock, LoopBody, Origin, Value, statements_of
 from argand.schedule.access import expressions, hint, hint_bytes, itemsize
 from argand.schedule.group import Group, Member, StageDraft
-from argand.schedule.kernel import KernelPlan, Stage
 from argand.schedule.loops import WeightedIndex, coalesce, loop_order
 from argand.schedule.space import affine, is_dense_row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from argand.lower.ir import Buffer, ExternNode, LoopNode
+from argand.ir.loops import Buffer, ExternNode, LoopNode
 from argand.schedule.access import Graph, hint_bytes, is_fusible
 from argand.schedule.group import Group, Merger, single
 from argand.schedule.space import FreshVars

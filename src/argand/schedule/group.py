@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from argand.graph.expr import ZERO, Expr, Simplifier, Var, as_int, product, substitute, sum_of
-from argand.lower.ir import Buffer, LoopNode, statements_of
+from argand.ir.loops import Buffer, LoopNode, statements_of
 from argand.schedule.access import expressions, hint, hint_numel, itemsize
 from argand.schedule.space import FreshVars, Unifier, affine, is_dense_row
 

@@ -9,9 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 from argand.graph.expr import Expr, Simplifier, product, sum_of
-from argand.lower.ir import Buffer, ExternNode, LoopBlock, LoopBody, Value, statements_of
-from argand.schedule.access import tensor_refs
-from argand.schedule.kernel import KernelPlan, Schedule, Stage
+from argand.ir.kernel import KernelPlan, Schedule, Stage
+from argand.ir.loops import (
+    Buffer,
+    ExternNode,
+    LoopBlock,
+    LoopBody,
+    Value,
+    aliases_arguments,
+    statements_of,
+    tensor_refs,
+)
 from argand.schedule.space import affine, is_dense_row
 
 
@@ -46,12 +54,6 @@ def reuse_in_place(made: Schedule) -> None:
                 if output in fresh or name in fresh:
                     fresh.add(output)
                 break
-
-
-def aliases_arguments(node: ExternNode) -> bool:
-    """Whether the operator may return memory of its arguments."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is None or any(result.alias_info is not None for result in schema.returns)
 
 
 def _root(aliases: dict[str, str], name: str) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 from argand import events
 from argand.config import config
-from argand.lower.ir import Buffer, ExternNode, LoopNode, Origin, Program
+from argand.ir.kernel import KernelPlan, Schedule, Step
+from argand.ir.loops import Buffer, ExternNode, LoopNode, Origin, Program
 from argand.schedule.access import Graph, build_graph, is_empty
 from argand.schedule.emit import Emitter
 from argand.schedule.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
-from argand.schedule.kernel import KernelPlan, Schedule, Step
 from argand.schedule.signature import signature
 from argand.schedule.small import join_small
 from argand.schedule.verify import verify

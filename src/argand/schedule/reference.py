@@ -14,9 +14,9 @@ import torch
 
 from argand.errors import InternalError
 from argand.graph.expr import ZERO, Expr, evaluate
-from argand.lower.ir import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value
+from argand.ir.kernel import KernelPlan, Schedule
+from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value
 from argand.schedule.access import is_empty
-from argand.schedule.kernel import KernelPlan, Schedule
 
 Env = dict[str, Any]
 Memory = dict[str, torch.Tensor]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from argand.graph.expr import Expr, Var, substitute
-from argand.lower.ir import LoopBlock, Value
-from argand.schedule.kernel import KernelPlan
+from argand.ir.kernel import KernelPlan
+from argand.ir.loops import LoopBlock, Value
 
 
 def signature(plan: KernelPlan) -> str:

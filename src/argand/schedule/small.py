@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from argand.graph.expr import product
-from argand.lower.ir import statements_of
+from argand.ir.kernel import KernelPlan, Step
+from argand.ir.loops import statements_of
 from argand.schedule.access import hint
 from argand.schedule.group import MAX_STATEMENTS
-from argand.schedule.kernel import KernelPlan, Step
 
 # Loop points of a kernel that takes about as long to run as to launch.
 SMALL_POINTS = 4096

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from argand.errors import InternalError
 from argand.graph.expr import Expr, Var
-from argand.lower.ir import LoopBlock, Value
-from argand.schedule.access import is_empty, tensor_refs
-from argand.schedule.kernel import KernelPlan, Schedule, Stage
+from argand.ir.kernel import KernelPlan, Schedule, Stage
+from argand.ir.loops import LoopBlock, Value, tensor_refs
+from argand.schedule.access import is_empty
 
 
 def verify(schedule: Schedule) -> None:

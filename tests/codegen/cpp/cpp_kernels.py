@@ -10,10 +10,10 @@ import torch
 
 from argand.codegen import cpp
 from argand.graph.expr import Expr, Var, as_expr
-from argand.lower.ir import Buffer, LoopBody, Origin
+from argand.ir.loops import Buffer, LoopBody, Origin
 from argand.lower.recorder import Recorder
 from argand.runtime import toolchain
-from argand.schedule.kernel import KernelPlan, Stage
+from argand.ir.kernel import KernelPlan, Stage
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from cpp_kernels import ORIGIN, body, buffer, compile_plan, plan
 
 from argand.codegen.cpp import CppOverrides, overrides
 from argand.errors import CppCompileError
-from argand.lower.ir import Origin
+from argand.ir.loops import Origin
 
 U8 = torch.uint8
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from argand.graph.expr import Const, Expr, Mod, Sym, Var, as_int, coefficient, evaluate, free_symbols, free_vars
-from argand.lower.ir import LoopBlock, LoopBody, Value
+from argand.ir.loops import LoopBlock, LoopBody, Value
 
 Deps = frozenset[Var]
 _HINT = 256  # iterations assumed of a loop whose size is known only at run time

@@ -20,9 +20,9 @@ from argand.codegen.cpp.types import element, vector_type
 from argand.config import config
 from argand.errors import InternalError
 from argand.graph.expr import Expr, Var, as_int, to_c
-from argand.lower.ir import Buffer
+from argand.ir.kernel import KernelPlan, Stage
+from argand.ir.loops import Buffer
 from argand.runtime.toolchain import IsaInfo
-from argand.schedule.kernel import KernelPlan, Stage
 
 STACK_BYTES = 64 << 10  # scratch beyond this is allocated
 

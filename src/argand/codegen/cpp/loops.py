@@ -27,7 +27,7 @@ from argand.codegen.cpp.reduce import Accumulator, is_arg, position_of
 from argand.codegen.cpp.statements import Lanes, Printer
 from argand.codegen.cpp.tile import emit_tiled
 from argand.graph.expr import Expr, Var, as_int, to_c
-from argand.lower.ir import Value
+from argand.ir.loops import Value
 
 BLOCK = 128  # additions one after the other before a float sum is flushed
 PARTS = 64  # pieces that a whole-tensor reduction is cut into; fixed, so that results do not depend on the thread count

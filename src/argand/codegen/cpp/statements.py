@@ -1,6 +1,6 @@
 """Prints one statement of a loop body as one line of C++, for scalars or for a vector of lanes.
 
-In: `lower.ir.Value`s and a `Lanes` context. Out: lines of C++. Names: value 3 is `tmp3`, loop variables keep their
+In: `ir.loops.Value`s and a `Lanes` context. Out: lines of C++. Names: value 3 is `tmp3`, loop variables keep their
 names, buffers are `in_ptr0`, `out_ptr0` or a scratch array's name.
 """
 
@@ -18,7 +18,7 @@ from argand.codegen.cpp.analysis import StageFacts, lane_stride
 from argand.codegen.cpp.types import element, is_half, literal, number, vector_type
 from argand.errors import InternalError
 from argand.graph.expr import Expr, Var, as_int, coefficient, free_vars, substitute, to_c
-from argand.lower.ir import LoopBlock, Origin, Value
+from argand.ir.loops import LoopBlock, Origin, Value
 
 _NARROW_ARITHMETIC = frozenset(("add", "sub", "mul", "square", "bitwise_and", "bitwise_or", "bitwise_xor"))
 _BOOL_COMPARISONS = {

@@ -15,7 +15,7 @@ from argand.codegen.cpp.analysis import StageFacts, hint, lane_stride
 from argand.codegen.cpp.statements import Lanes
 from argand.codegen.cpp.types import element, vector_type
 from argand.graph.expr import Var, as_int, coefficient, substitute, to_c
-from argand.lower.ir import Value
+from argand.ir.loops import Value
 
 if TYPE_CHECKING:
     from argand.codegen.cpp.loops import StageLoops

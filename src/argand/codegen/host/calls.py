@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from argand.graph.expr import ONE, ZERO
-from argand.lower.ir import Buffer, ExternNode, TensorRef
+from argand.ir.loops import Buffer, ExternNode, TensorRef
 
 # `torch.ops` calls go through a dispatcher of Python objects (3 us); these bindings take the same arguments in 1 us.
 _FAST = {
@@ -46,7 +46,9 @@ def extern_function(node: ExternNode) -> ExternFunction:
     several = schema is not None and len(schema.returns) != 1
     text = str(target)
     if node.out_variant is not None:
-        return ExternFunction(node.out_variant.replace("torch._C._nn.", "").replace(".", "_") + "_out", node.out_variant, several)
+        return ExternFunction(
+            node.out_variant.replace("torch._C._nn.", "").replace(".", "_") + "_out", node.out_variant, several
+        )
     if text in _FAST:
         return ExternFunction(_FAST[text].replace(".", "_"), _FAST[text], several)
     if isinstance(target, torch._ops.OpOverload):

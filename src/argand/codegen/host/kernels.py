@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argand.codegen.host.module import KernelSource
 from argand.config import config
-from argand.schedule.kernel import Schedule
+from argand.ir.kernel import Schedule
 
 
 def kernel_source(schedule: Schedule) -> KernelSource | None:

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 
 from argand.errors import InternalError
 from argand.graph.expr import Expr, as_int, product
-from argand.lower.ir import Buffer, ExternNode, TensorRef
-from argand.schedule.access import tensor_refs
-from argand.schedule.inplace import aliases_arguments
-from argand.schedule.kernel import KernelPlan, Schedule, Step
+from argand.ir.kernel import KernelPlan, Schedule, Step
+from argand.ir.loops import Buffer, ExternNode, TensorRef, aliases_arguments, tensor_refs
 
 ALIGNMENT = 64
 

@@ -13,8 +13,8 @@ from argand.codegen.host.calls import as_linear, extern_function
 from argand.codegen.host.memory import MemoryPlan, plan_memory, same_layout
 from argand.errors import InternalError
 from argand.graph.expr import Const, Expr, Sym, as_int
-from argand.lower.ir import Buffer, ExternNode, TensorRef
-from argand.schedule.kernel import KernelPlan, Schedule
+from argand.ir.kernel import KernelPlan, Schedule
+from argand.ir.loops import Buffer, ExternNode, TensorRef
 
 
 @dataclass(frozen=True, slots=True)

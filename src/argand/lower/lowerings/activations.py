@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 
+from argand.ir.loops import Value
 from argand.lower.context import Context
 from argand.lower.elementwise import Operation, pointwise
-from argand.lower.ir import Value
 from argand.lower.lowerings.pointwise import is_float, is_float_result, refuse
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder

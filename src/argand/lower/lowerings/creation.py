@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from argand.graph.expr import Expr
+from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import number_in, pointwise, reader
-from argand.lower.ir import Value
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, lowers
 from argand.lower.tensor import Index, Tensor

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from argand.graph.expr import ZERO, Expr
+from argand.ir.loops import Value
 from argand.lower.context import LOOP_DTYPES, Context
 from argand.lower.elementwise import broadcaster
-from argand.lower.ir import Value
 from argand.lower.lowerings.views import wrap
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, lowers

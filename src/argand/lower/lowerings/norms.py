@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from argand.graph.expr import Expr, as_int
+from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import pointwise
-from argand.lower.ir import Value
 from argand.lower.layout import contiguous_stride
 from argand.lower.lowerings.pointwise import is_float, refuse
 from argand.lower.lowerings.reductions import before_moments, count_of, mean_of, reduced, size_as, variance

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from argand.ir.loops import Value
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import COSTS, Operand, binary_op, pointwise, result_type, unary_op
-from argand.lower.ir import Value
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, Rule, lowers

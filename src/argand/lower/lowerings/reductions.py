@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from argand.graph.expr import Expr, product
+from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import pointwise
-from argand.lower.ir import Value
 from argand.lower.lowerings.pointwise import is_float, refuse
 from argand.lower.lowerings.views import reshaped, wrap
 from argand.lower.recorder import Recorder

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from argand.graph.expr import ZERO, Expr, as_int
+from argand.ir.loops import TensorRef, Value
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import broadcaster, number_in
-from argand.lower.ir import TensorRef, Value
 from argand.lower.layout import exact_divide
 from argand.lower.lowerings.views import slice_start, unsqueeze, wrap
 from argand.lower.ops import Number

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import pointwise
-from argand.lower.ir import Value
 from argand.lower.lowerings.norms import meta, per_channel
 from argand.lower.lowerings.pointwise import is_float, is_float_result, refuse
 from argand.lower.lowerings.reductions import all_or, before_moments, count_of, mean_of, reduced, size_as

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from argand.graph.expr import ONE, ZERO, Expr
+from argand.ir.loops import TensorRef
 from argand.lower.context import LOOP_DTYPES, Context
-from argand.lower.ir import TensorRef
 from argand.lower.layout import permute_ref, reshape_groups, reshape_index, reshape_stride
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, lowers

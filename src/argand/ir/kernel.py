@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from argand.graph.expr import Expr, Var
-from argand.lower.ir import Buffer, ExternNode, LoopBody, Origin, TensorRef
+from argand.ir.loops import Buffer, ExternNode, LoopBody, Origin, TensorRef
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +95,7 @@ class Schedule:
 
     Arguments:
         steps: in execution order.
-        inputs, input_symbols, constants, outputs, mutations: as in `lower.ir.Program`.
+        inputs, input_symbols, constants, outputs, mutations: as in `ir.loops.Program`.
         buffers: buffers that exist at run time (fused-away ones are gone).
         aliases: in-place reuse decided by scheduling: {new buffer: dying buffer whose memory it takes}.
     """

@@ -6,7 +6,7 @@ A `Program` is a list of nodes over named buffers. A `LoopNode` is one loop nest
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -151,3 +151,21 @@ def statements_of(body: LoopBody) -> Sequence[Value]:
 
     visit(body.statements)
     return found
+
+
+def tensor_refs(args: Any) -> Iterable[TensorRef]:
+    """Every TensorRef inside nested arguments."""
+    if isinstance(args, TensorRef):
+        yield args
+    elif isinstance(args, (tuple, list)):
+        for arg in args:
+            yield from tensor_refs(arg)
+    elif isinstance(args, dict):
+        for arg in args.values():
+            yield from tensor_refs(arg)
+
+
+def aliases_arguments(node: ExternNode) -> bool:
+    """Whether the operator may return memory of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
