@@ -114,7 +114,7 @@ def _region(
     key = (backend if isinstance(backend, str) else id(backend), fullgraph, dynamic, mode, _frozen(options))
     with _process.lock:
         if not _process.exchange_api_set:
-            _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)  # type: ignore[attr-defined]
+            _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
             _process.exchange_api_set = True
         region = _process.regions.get(key)
         if region is None:
@@ -298,13 +298,13 @@ class OptimizedModule(torch.nn.Module):
         return sorted({*dir(type(self)), *dir(self._orig_mod)})
 
     def __len__(self) -> int:
-        return len(self._orig_mod)  # type: ignore[arg-type]
+        return len(self._orig_mod)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._orig_mod)  # type: ignore[call-overload, no-any-return]
+        return iter(self._orig_mod)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._orig_mod[key]  # type: ignore[index]
+        return self._orig_mod[key]
 
     def __bool__(self) -> bool:
         return True
@@ -409,7 +409,7 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         findings = Findings()
 
         def eager(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
-            return gm.forward  # type: ignore[no-any-return]
+            return gm.forward
 
         compiled = compile(fn, backend=eager)
         with findings.listening(), config.patch(suppress_errors=False):

@@ -73,11 +73,13 @@ def environment() -> dict[str, Any]:
     import torch
 
     import argand
+    from argand.config import default_cache_dir
+    from argand.errors import ArgandError
     from argand.runtime import toolchain
 
     try:
         compiler: str = toolchain.describe()
-    except argand.errors.ArgandError as error:
+    except ArgandError as error:
         compiler = f"none: {error.cause}"
     return {
         "argand": argand.__version__,
@@ -86,17 +88,17 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "compiler": compiler,
-        "cache directory": str(argand.config.default_cache_dir()),
+        "cache directory": str(default_cache_dir()),
     }
 
 
 @app.command()
 def env(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """Show versions, the C++ toolchain and every setting with its value."""
-    import argand
+    from argand.config import config
 
     facts = environment()
-    settings = {name: (_setting(name), text) for name, _default, text in argand.config.describe()}
+    settings = {name: (_setting(name), text) for name, _default, text in config.describe()}
     if as_json:
         typer.echo(json.dumps({**facts, "settings": {name: value for name, (value, _) in settings.items()}}, indent=1))
         return
@@ -115,9 +117,9 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = Fa
 
 
 def _setting(dotted: str) -> Any:
-    import argand
+    from argand.config import config
 
-    value: Any = argand.config
+    value: Any = config
     for part in dotted.split("."):
         value = getattr(value, part)
     return value

@@ -32,7 +32,7 @@ def compile_wrapper(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     """The function `call` that `source` defines."""
     namespace = dict(names)
     exec(compile(source, "<argand runtime wrapper>", "exec"), namespace)
-    return namespace["call"]  # type: ignore[no-any-return]
+    return namespace["call"]
 
 
 def wrapper_source(program: AtenProgram, run: GraphCallable, *, boxed: bool = False) -> tuple[str, dict[str, Any]]:

@@ -179,7 +179,7 @@ class Tracer(TorchDispatchMode):
     def tensor(self, tensor: torch.Tensor) -> TraceTensor:
         """The stand-in of a tensor: itself, or for a real one the graph input or literal made for it."""
         if tensor.__class__ is TraceTensor:
-            return tensor  # type: ignore[return-value]
+            return tensor
         known = self.lifted.get(id(tensor))
         if known is not None:
             return known[1]
@@ -270,11 +270,11 @@ class Tracer(TorchDispatchMode):
             return tensor
         order = memory_order(size, stride)
         if order == tuple(range(len(order))):
-            return self.record(aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format})  # type: ignore[no-any-return]
+            return self.record(aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format})
         moved = self.record(aten.permute.default, (tensor, list(order)), {})
         copied = self.record(aten.clone.default, (moved,), {"memory_format": torch.contiguous_format})
         back = [order.index(d) for d in range(len(order))]
-        return self.record(aten.permute.default, (copied, back), {})  # type: ignore[no-any-return]
+        return self.record(aten.permute.default, (copied, back), {})
 
     def commit(self, value: Value, new: TraceTensor) -> None:
         """Store a conformed value and carry it up to the root of its storage."""

@@ -73,6 +73,6 @@ def make_tensor(value: Value) -> TraceTensor:
     """A new tensor object that holds a value."""
     spec = value.spec
     tensor = compat.make_wrapper(TraceTensor, spec.size, spec.stride, spec.offset, spec.dtype, spec.device)
-    tensor.value = value  # type: ignore[attr-defined]
-    tensor.constant = None  # type: ignore[attr-defined]
-    return tensor  # type: ignore[return-value]
+    tensor.value = value
+    tensor.constant = None
+    return tensor

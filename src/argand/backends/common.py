@@ -33,13 +33,13 @@ def compile_inference(
     """
     if needs_autograd(gm, example_inputs):
         _report(backend, "gradients are needed: training is compiled in a later version", gm)
-        return gm.forward  # type: ignore[no-any-return]
+        return gm.forward
     try:
         with events.span("trace_inference", "autograd", backend=backend):
             program = trace_inference(gm, example_inputs)
     except AutogradError as error:
         _report(backend, str(error), gm)
-        return gm.forward  # type: ignore[no-any-return]
+        return gm.forward
     events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend)
     compiled = wrap(program, compile_program(program), boxed=boxed)
     if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs):

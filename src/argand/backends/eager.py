@@ -10,4 +10,4 @@ from torch import fx
 
 def eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The graph's own forward."""
-    return gm.forward  # type: ignore[no-any-return]
+    return gm.forward

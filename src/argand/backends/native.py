@@ -58,7 +58,7 @@ def build(program: AtenProgram) -> HostCall:
         schedule = schedule_program(program)
         text = host_text(schedule)
         with events.span("load", "runtime"):
-            return load_module(text, schedule.constants).call  # type: ignore[no-any-return]
+            return load_module(text, schedule.constants).call
     except ToolchainMissing as error:
         _memo.warn_once(str(error))
         events.emit("fallback", "runtime", str(error), backend="native", scope="graph", reason="no C++ compiler")

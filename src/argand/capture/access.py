@@ -344,7 +344,7 @@ class Access:
         self.types.keep[id(cls)] = cls
         if not self.concrete and is_heap(cls) and id(cls) not in self.local_classes:
             guards = self.state.guards
-            guards.add(ConstSource(cls), "type_version", cls, position=self.state.position(), shown=False)
+            guards.add(ConstSource(cls), "type_version", cls, shown=False)
 
     def note_local_class(self, cls: Any) -> None:
         """A class made by the program."""

@@ -79,7 +79,7 @@ def call_function(interp: Interpreter, fn: types.FunctionType, args: Any, kwargs
 
 def fn_builtins(interp: Interpreter, fn: types.FunctionType) -> dict[str, Any]:
     """The builtins that a function sees."""
-    return fn.__builtins__  # type: ignore[attr-defined,no-any-return]
+    return fn.__builtins__
 
 
 # ---- native callables --------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def _defining_class(fn: Any, cls: type, name: str) -> type:
     """The C class that a bound method comes from (a super() call may skip classes that also have one)."""
     found = getattr(fn, "__objclass__", None)
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     wanted = fn.__qualname__.rpartition(".")[0]
     candidates = [k for k in cls.__mro__ if name in k.__dict__ and type(k.__dict__[name]) is not types.FunctionType]
     for klass in candidates:

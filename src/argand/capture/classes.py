@@ -285,7 +285,7 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
         else:
             made = object.__new__(cls)
     elif is_a(new, types.BuiltinFunctionType):
-        made = native_new(interp, new.__self__, [cls, *args], kwargs)  # type: ignore[arg-type]
+        made = native_new(interp, new.__self__, [cls, *args], kwargs)
     else:
         made = calls.call(interp, attributes.bind(interp, new, None, cls), [cls, *args], kwargs)
     if not is_a(made, cls):
@@ -336,13 +336,13 @@ def intrinsic_1(interp: Interpreter, name: str, value: Any) -> Any:
     if name == "INTRINSIC_UNARY_POSITIVE":
         return operators.unary(interp, operators.POSITIVE, value)
     if name == "INTRINSIC_TYPEVAR":
-        return typing.TypeVar(value, infer_variance=True)  # type: ignore[call-arg,misc]
+        return typing.TypeVar(value, infer_variance=True)
     if name == "INTRINSIC_PARAMSPEC":
-        return typing.ParamSpec(value, infer_variance=True)  # type: ignore[call-arg,misc]
+        return typing.ParamSpec(value, infer_variance=True)
     if name == "INTRINSIC_TYPEVARTUPLE":
         return typing.TypeVarTuple(value)
     if name == "INTRINSIC_SUBSCRIPT_GENERIC":
-        return interp.native(lambda: typing.Generic[value])  # type: ignore[valid-type]
+        return interp.native(lambda: typing.Generic[value])
     raise _unsupported_intrinsic(name)
 
 

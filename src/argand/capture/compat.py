@@ -20,7 +20,7 @@ def _fast_nodes() -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _candidate(target: Any) -> str:
-    return fx.Graph()._target_to_str(target)  # type: ignore[no-any-return]
+    return fx.Graph()._target_to_str(target)
 
 
 def new_node(graph: fx.Graph, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
@@ -31,7 +31,7 @@ def new_node(graph: fx.Graph, op: str, target: Any, args: tuple[Any, ...], kwarg
     name = namespace.create_name(_candidate(target), None)
     node = fx.Node(graph, name, op, target, args, kwargs)
     namespace.associate_name_with_obj(name, node)
-    graph._insert(node)  # type: ignore[operator]
+    graph._insert(node)
     graph._find_nodes_lookup_table.insert(node)
     graph._len += 1
     return node

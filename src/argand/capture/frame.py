@@ -144,7 +144,7 @@ class _Capture:
 
     def _interpret(self, state: CaptureState, break_at: frozenset[int]) -> RootExit:
         state.guards.add(None, "global_state", modes.guard_functions())
-        interpreter = Interpreter(state, _process.session())  # type: ignore[arg-type]
+        interpreter = Interpreter(state, _process.session())
         state.interpreter = interpreter
         keep_torch_compiler_out()
         with TraceMode(state.graph):

@@ -205,7 +205,7 @@ def _thrown(interp: Interpreter, args: tuple[Any, ...]) -> BaseException:
         raise interp.throw(TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}"))
     if traceback is not None:
         exc.__traceback__ = traceback
-    return exc  # type: ignore[no-any-return]
+    return exc
 
 
 def throw(generator: TracedGenerator, *args: Any) -> tuple[bool, Any]:

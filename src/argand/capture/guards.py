@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -51,30 +51,31 @@ class Guard:
         args: its arguments; a `Source` among them (or in a tuple of them) stands for its node.
         label: the name that people read (`TENSOR_MATCH`).
         position: (code, line) of the user's program that needed it, or None.
-        shown: whether the short listing prints it (identity of torch's own functions, process state are not).
+        visible: overrides `shown`.
     """
 
     source: Source | None
     kind: str
     args: tuple[Any, ...]
     label: str
-    position: tuple[CodeType, int | None] | None = None
-    shown: bool = True
+    position: tuple[CodeType, int] | None = None
+    visible: bool | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether the short listing prints it (identity of torch's own functions, process state are not)."""
+        if self.visible is not None:
+            return self.visible
+        return self.source is not None and not _torch_internal(self.source)
 
     def __str__(self) -> str:
-        if self.source is None:
-            return f"{FRAME} {self.label}"
-        return f"{self.source.kind} {self._path()!r} {self.label}"
-
-    def _path(self) -> str:
-        assert self.source is not None
-        return self.source.friendly()
+        return self.text()
 
     def text(self) -> str:
         """As `str()`, with single quotes around the path whatever it contains, and the value expected."""
         if self.source is None:
             return f"{FRAME} {self.label}"
-        return f"{self.source.kind} '{self._path()}' {self.label}"
+        return f"{self.source.kind} '{self.source.friendly()}' {self.label}"
 
 
 class GuardSet:
@@ -82,23 +83,23 @@ class GuardSet:
 
     def __init__(self) -> None:
         self._guards: dict[Any, Guard] = {}
-        self.silent: list[Guard] = []
+        self.locate: Callable[[], tuple[CodeType, int] | None] | None = None
 
     def add(
         self,
         source: Source | None,
         kind: str,
         *args: Any,
-        position: tuple[CodeType, int | None] | None = None,
+        position: tuple[CodeType, int] | None = None,
         label: str | None = None,
         shown: bool | None = None,
     ) -> None:
-        """Add a check; an identical one is not added twice."""
-        key = (source, kind, _identity(args))
+        """Add a check; an identical one is not added twice. `position`: default: what `locate` says."""
+        key = (source, kind, _identity(args) if args else ())
         if key in self._guards:
             return
-        if shown is None:
-            shown = source is not None and not _torch_internal(source)
+        if position is None and self.locate is not None:
+            position = self.locate()
         self._guards[key] = Guard(source, kind, args, label or LABELS.get(kind, kind.upper()), position, shown)
 
     def __iter__(self) -> Iterator[Guard]:

@@ -26,7 +26,7 @@ def is_compiling() -> bool:
 
 def _mark(fn: T, name: str) -> T:
     if isinstance(fn, (list, tuple)):
-        return type(fn)(_mark(item, name) for item in fn)  # type: ignore[return-value]
+        return type(fn)(_mark(item, name) for item in fn)
     if not callable(fn):
         raise ConfigError(f"expected a callable, not {type(fn).__name__}", remedy="pass a function")
     try:

@@ -9,7 +9,7 @@ import torch
 from argand import errors
 from argand.capture import compat
 from argand.capture.layouts import Unknown, new
-from argand.capture.shapes import RULES
+from argand.capture.linear import RULES
 from argand.capture.words import words
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def stand_in(real: torch.Tensor) -> torch.Tensor:
     """A meta tensor with the metadata of `real`, a leaf or not as `real` is."""
     made = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
     if type(real) is torch.nn.Parameter:
-        return torch.Tensor._make_subclass(torch.nn.Parameter, made, real.requires_grad)  # type: ignore[no-any-return, attr-defined]
+        return torch.Tensor._make_subclass(torch.nn.Parameter, made, real.requires_grad)
     if real.requires_grad:
         made.requires_grad_()
         if real.grad_fn is not None:

@@ -391,7 +391,7 @@ def _best(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if key is None and all(type(item) in fast for item in items):
         return interp.native(fn, items, **kwargs)
     has_default = "default" in kwargs
-    return interp.polyfill(polyfills.pick_best, items, key, kwargs.get("default"), has_default, fn is max)  # type: ignore[arg-type]
+    return interp.polyfill(polyfills.pick_best, items, key, kwargs.get("default"), has_default, fn is max)
 
 
 @function(sum)
@@ -404,7 +404,7 @@ def _sum(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return interp.native(fn, items, start)
     if is_a(start, str | bytes | bytearray):
         return interp.native(fn, items, start)
-    return interp.polyfill(polyfills.sum_items, items, start)  # type: ignore[arg-type]
+    return interp.polyfill(polyfills.sum_items, items, start)
 
 
 @function(any, all)
@@ -412,7 +412,7 @@ def _any_all(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
     # Interpreted, so that it stops where it should and a tensor's truth breaks the graph at the right place.
-    return interp.polyfill(polyfills.any_items if fn is any else polyfills.all_items, args[0])  # type: ignore[arg-type]
+    return interp.polyfill(polyfills.any_items if fn is any else polyfills.all_items, args[0])
 
 
 # ---- containers ----------------------------------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ def _prod(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     items = operators.to_list(interp, args[0])
     if all(type(item) in interp.fast and not interp.is_tensor(item) for item in items):
         return interp.native(fn, items, **kwargs)
-    return interp.polyfill(polyfills.reduce_items, operator.mul, items, kwargs.get("start", 1), True)  # type: ignore[arg-type]
+    return interp.polyfill(polyfills.reduce_items, operator.mul, items, kwargs.get("start", 1), True)
 
 
 @function(math.fsum, math.dist, math.hypot, math.gcd, math.lcm)
@@ -286,7 +286,7 @@ def _reduce(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not 2 <= len(args) <= 3 or kwargs:
         return interp.native(fn, *args, **kwargs)
     initial = args[2] if len(args) == 3 else None
-    return interp.polyfill(polyfills.reduce_items, args[0], args[1], initial, len(args) == 3)  # type: ignore[arg-type]
+    return interp.polyfill(polyfills.reduce_items, args[0], args[1], initial, len(args) == 3)
 
 
 @function(functools.partial)

@@ -165,11 +165,11 @@ def _searching(interp: Interpreter, cls: type, name: str, owner: Any, args: Args
     if not args or (interp.benign(target) and interp.benign(args[0])) or kwargs:
         return interp.native(getattr(cls, name), target, *[interp.plain(arg) for arg in args], **kwargs)
     if name == "count":
-        return interp.polyfill(polyfills.list_count, target, args[0])  # type: ignore[arg-type]
+        return interp.polyfill(polyfills.list_count, target, args[0])
     start, stop, _ = slice(*(args[1:3] or [None])).indices(len(target)) if len(args) > 1 else (0, len(target), 1)
     if len(args) == 2:
         start, stop, _ = slice(args[1], None).indices(len(target))
-    at = interp.polyfill(polyfills.list_index, target, args[0], start, stop)  # type: ignore[arg-type]
+    at = interp.polyfill(polyfills.list_index, target, args[0], start, stop)
     if name == "index":
         if at < 0:
             shown = operators.to_repr(interp, args[0]) if cls is list else ""

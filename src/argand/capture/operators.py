@@ -752,7 +752,7 @@ def to_str(interp: Interpreter, value: Any) -> str:
     """`str(value)`."""
     cls = type(value)
     if cls is str or cls is TaintedText:
-        return value  # type: ignore[no-any-return]
+        return value
     if cls in interp.fast:
         return TaintedText("<tensor>") if interp.is_tensor(value) else str(interp.native(str, value))
     if interp.types.python_level(cls, "__str__"):
@@ -784,7 +784,7 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> str:
     if cls in interp.fast:
         return TaintedText("<tensor>") if interp.is_tensor(value) else str(interp.native(format, value, spec))
     if cls is TaintedText:
-        return value  # type: ignore[no-any-return]
+        return value
     if interp.types.python_level(cls, "__format__"):
         result = calls.call(interp, attributes.lookup_special(interp, value, "__format__"), (spec,), None)
         if not is_a(result, str):

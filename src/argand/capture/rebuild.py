@@ -14,7 +14,7 @@ def new_tuple(items: tuple[Any, ...], cls: type) -> Any:
     if cls is torch.Size:
         return torch.Size(items)
     if cls.__module__ == "torch.return_types":
-        return cls(items)  # type: ignore[call-arg]
+        return cls(items)
     return tuple.__new__(cls, items)
 
 
@@ -25,7 +25,7 @@ def new_dict(items: dict[Any, Any], cls: type) -> Any:
         put = collections.OrderedDict.__setitem__
     else:
         made = dict.__new__(cls)
-        put = dict.__setitem__  # type: ignore[assignment]
+        put = dict.__setitem__
     for key, value in items.items():
         put(made, key, value)
     return made

@@ -60,7 +60,7 @@ def _new_tuple(cls: type, items: list[Any]) -> Any:
     if cls is tuple:
         return tuple(items)
     if cls.__module__ == "torch.return_types":  # a C struct sequence
-        return cls(items)  # type: ignore[call-arg]
+        return cls(items)
     return tuple.__new__(cls, items)
 
 
@@ -79,7 +79,7 @@ def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
     if cls is collections.defaultdict:
         made: Any = collections.defaultdict(
             state.load_source(AttrSource(source, "default_factory"), obj.default_factory)
-        )  # type: ignore[attr-defined]
+        )
     elif isinstance(obj, collections.OrderedDict):
         made = collections.OrderedDict.__new__(cls)
     else:

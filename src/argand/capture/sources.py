@@ -39,7 +39,7 @@ class Source:
         key: what the step selects (a name, an index, a dict key).
     """
 
-    __slots__ = ("_hash", "base", "key")
+    __slots__ = ("_hash", "_text", "base", "key")
 
     accessor: ClassVar[str] = ""
     base: Source | None
@@ -49,6 +49,7 @@ class Source:
         object.__setattr__(self, "base", base)
         object.__setattr__(self, "key", key)
         object.__setattr__(self, "_hash", hash((type(self), base, type(key), self._key_identity())))
+        object.__setattr__(self, "_text", None)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")
@@ -58,7 +59,7 @@ class Source:
         return self.key
 
     def __hash__(self) -> int:
-        return self._hash  # type: ignore[no-any-return]
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -101,7 +102,15 @@ class Source:
         raise NotImplementedError
 
     def friendly(self) -> str:
-        """The user's spelling; falls back on `name()`."""
+        """The user's spelling."""
+        text: str | None = self._text
+        if text is None:
+            text = self._spell()
+            object.__setattr__(self, "_text", text)
+        return text
+
+    def _spell(self) -> str:
+        """What `friendly` remembers; falls back on `name()`."""
         return self.name()
 
     def guard_node(self, tree: _C.GuardTree) -> int:
@@ -130,7 +139,7 @@ class LocalSource(Source):
     def name(self) -> str:
         return f"L[{self.key!r}]"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         return str(self.key)
 
     def guard_node(self, tree: _C.GuardTree) -> int:
@@ -151,7 +160,7 @@ class GlobalSource(Source):
     def name(self) -> str:
         return f"G[{self.key!r}]"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         return str(self.key)
 
     def guard_node(self, tree: _C.GuardTree) -> int:
@@ -172,7 +181,7 @@ class BuiltinSource(Source):
     def name(self) -> str:
         return f"B[{self.key!r}]"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         return str(self.key)
 
     def guard_node(self, tree: _C.GuardTree) -> int:
@@ -195,7 +204,7 @@ class ClosureSource(Source):
     def name(self) -> str:
         return f"C[{self.key!r}]"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         return str(self.key)
 
     def guard_node(self, tree: _C.GuardTree) -> int:
@@ -260,7 +269,7 @@ class AttrSource(Source):
     def name(self) -> str:
         return f"{self.parent.name()}.{self.key}"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         return f"{self.parent.friendly()}.{self.key}"
 
     def load(self, emitter: LoadTarget) -> None:
@@ -280,7 +289,7 @@ class InstanceDictSource(Source):
     def name(self) -> str:
         return f"{self.parent.name()}.__dict__"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         return f"{self.parent.friendly()}.__dict__"
 
     def load(self, emitter: LoadTarget) -> None:
@@ -306,7 +315,7 @@ class DictItemSource(Source):
             return f"{base.parent.name()}.{self.key}"
         return f"{base.name()}[{_key_label(self.key)}]"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         base = self.parent
         if isinstance(base, InstanceDictSource) and isinstance(self.key, str):
             return f"{base.parent.friendly()}.{self.key}"
@@ -361,7 +370,7 @@ class SequenceItemSource(Source):
     def name(self) -> str:
         return f"{self.parent.name()}[{self.key}]"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         return f"{self.parent.friendly()}[{self.key}]"
 
     def load(self, emitter: LoadTarget) -> None:
@@ -381,7 +390,7 @@ class GetItemSource(Source):
     def name(self) -> str:
         return f"{self.parent.name()}[{_key_label(self.key)}]"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         return f"{self.parent.friendly()}[{_key_label(self.key)}]"
 
     def load(self, emitter: LoadTarget) -> None:
@@ -401,7 +410,7 @@ class TypeSource(Source):
     def name(self) -> str:
         return f"type({self.parent.name()})"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         return f"type({self.parent.friendly()})"
 
     def load(self, emitter: LoadTarget) -> None:
@@ -433,7 +442,7 @@ class TypeAttrSource(Source):
     def name(self) -> str:
         return f"{self.parent.name()}.{self.key}"
 
-    def friendly(self) -> str:
+    def _spell(self) -> str:
         return f"{self.parent.friendly()}.{self.key}"
 
     def load(self, emitter: LoadTarget) -> None:

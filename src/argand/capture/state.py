@@ -115,6 +115,7 @@ class CaptureState:
         self.graph = graph
         graph.state = self
         self.guards = GuardSet()
+        self.guards.locate = self.position
         self.interpreter: Any = None
         self.outer: dict[int, Source] = {}
         self.shadows: dict[int, Shadow] = {}
@@ -134,7 +135,7 @@ class CaptureState:
 
     # ---------------------------------------------------------------- positions
 
-    def position(self) -> tuple[types.CodeType, int | None] | None:
+    def position(self) -> tuple[types.CodeType, int]:
         """(code, line) of the innermost interpreted frame."""
         frames = getattr(self.interpreter, "frames", None)
         if not frames:
@@ -220,9 +221,9 @@ class CaptureState:
         elif value is None or isinstance(value, bool):
             label = "CONSTANT_MATCH"
         if value is None:
-            self.guards.add(source, "is_none", position=self.position(), label=label)
+            self.guards.add(source, "is_none", label=label)
         else:
-            self.guards.add(source, "id", value, position=self.position(), label=label)
+            self.guards.add(source, "id", value, label=label)
 
     def _load_function(self, source: Source, value: types.FunctionType) -> None:
         """By identity where it is defined once; by code where each call may bring a new closure of the same code."""
@@ -231,9 +232,9 @@ class CaptureState:
             return
         if not isinstance(source, ConstSource):
             if source.kind in ("local", "closure") and (value.__closure__ or isinstance(source.base, type(None))):
-                self.guards.add(source, "type", types.FunctionType, position=self.position())
+                self.guards.add(source, "type", types.FunctionType)
                 code = FuncCodeSource(source)
-                self.guards.add(code, "id", value.__code__, position=self.position(), label="FUNCTION_MATCH")
+                self.guards.add(code, "id", value.__code__, label="FUNCTION_MATCH")
             else:
                 self._guard_identity(source, value)
         self._register(source, value, keep_first=True)
@@ -244,12 +245,12 @@ class CaptureState:
             if constant_root or classify.is_cell(value):
                 return
             if isinstance(first, ConstSource):
-                self.guards.add(source, "id", value, position=self.position())
+                self.guards.add(source, "id", value)
             else:
-                self.guards.add(source, "same_object", first, position=self.position())
+                self.guards.add(source, "same_object", first)
             return
         if not constant_root and not classify.is_cell(value):
-            self.guards.add(source, "type", type(value), position=self.position())
+            self.guards.add(source, "type", type(value))
         self._register(source, value)
 
     def _register(self, source: Source, value: Any, keep_first: bool = False) -> None:
@@ -265,9 +266,9 @@ class CaptureState:
             first = self.tensors[id(known)].source
             if first is not None and first != source:
                 if isinstance(first, ConstSource):
-                    self.guards.add(source, "id", real, position=self.position())
+                    self.guards.add(source, "id", real)
                 elif not isinstance(source, ConstSource):
-                    self.guards.add(source, "same_object", first, position=self.position())
+                    self.guards.add(source, "same_object", first)
             return known
         stand_in = self.graph.new_input(source, real)
         self.inputs_by_real[id(real)] = stand_in
@@ -275,7 +276,7 @@ class CaptureState:
         if not isinstance(source, ConstSource):
             from argand._core import _C
 
-            self.guards.add(source, "tensor", *_C.tensor_guard_args(real), position=self.position())
+            self.guards.add(source, "tensor", *_C.tensor_guard_args(real))
         return stand_in
 
     # ---------------------------------------------------------------- questions
@@ -325,7 +326,7 @@ class CaptureState:
         """Require `kind(*args)` of `source` (kinds: `_core/_C.pyi`, GuardTree.check). Sources may be arguments."""
         if isinstance(source, ConstSource):
             return
-        self.guards.add(source, kind, *args, position=self.position(), label=label)
+        self.guards.add(source, kind, *args, label=label)
 
     # ---------------------------------------------------------------- containers that existed before
 

@@ -117,7 +117,7 @@ class Transformer:
         if graph is not None:
             self.graph_name = f"__compiled_fn_{next(NUMBERS)}"
             self._emit_graph_event(graph)
-            self.globals[self.graph_name] = make_callable(graph, [info.real for info in inputs])  # type: ignore[misc]
+            self.globals[self.graph_name] = make_callable(graph, [info.real for info in inputs])
         self.resumes.clear()
         self._final = True
         uses: Counter[Source] = Counter(plan.uses)

@@ -26,7 +26,7 @@ def make_wrapper(
     device: torch.device,
 ) -> torch.Tensor:
     """A tensor without data of a subclass, with the metadata given and the dispatch keys of `device`."""
-    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         cls, size, stride, offset, None, dtype, torch.strided, device
     )
     return made
@@ -34,11 +34,11 @@ def make_wrapper(
 
 def set_wrapper_metadata(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> None:
     """Change the metadata of a tensor made by `make_wrapper` in place."""
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with torch._C._DisableTorchDispatch():
         torch.ops.aten.as_strided_.default(tensor, size, stride, offset)
 
 
-disabled_torch_function = torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+disabled_torch_function = torch._C._disabled_torch_function_impl
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def new_node(graph: fx.Graph, target: Callable[..., Any], args: tuple[Any, ...],
     name = namespace.create_name(_node_name(target), None)
     node = fx.Node(graph, name, "call_function", target, args, kwargs)
     namespace.associate_name_with_obj(name, node)
-    graph._insert(node)  # type: ignore[operator]
+    graph._insert(node)
     graph._find_nodes_lookup_table.insert(node)
     graph._len += 1
     return node

@@ -81,12 +81,12 @@ def user_stack(node: fx.Node) -> tuple[UserLine, ...]:
 
 def meta_of(value: Any) -> torch.Tensor:
     """The meta tensor of a single-tensor node (or of a plain meta tensor)."""
-    return value.meta["val"] if isinstance(value, fx.Node) else value  # type: ignore[no-any-return]
+    return value.meta["val"] if isinstance(value, fx.Node) else value
 
 
 def device_of(node: fx.Node) -> torch.device:
     """The logical device of a node's value."""
-    return node.meta["device"]  # type: ignore[no-any-return]
+    return node.meta["device"]
 
 
 def is_impure(node: fx.Node) -> bool:

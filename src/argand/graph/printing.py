@@ -86,7 +86,7 @@ def graph_function(graph: fx.Graph, constants: dict[str, Any], name: str = "forw
     source, names = graph_source(graph, name, comments=False)
     namespace = {**names, **constants}
     exec(compile(source, f"<argand {name}>", "exec"), namespace)
-    return namespace[name]  # type: ignore[no-any-return]
+    return namespace[name]
 
 
 def readable(graph: fx.Graph, name: str = "forward") -> str:

@@ -50,7 +50,7 @@ def replace(builder: Builder, node: fx.Node, made: Any) -> None:
     for user in list(node.users):
         if user.target is not operator.getitem:
             raise InternalError(f"{node.name} has several results and is used as one by {user.name}")
-        new = made[int(user.args[1])]  # type: ignore[arg-type]
+        new = made[int(user.args[1])]
         user.replace_all_uses_with(conform(builder, new, user))
         builder.graph.erase_node(user)
     builder.graph.erase_node(node)

@@ -26,10 +26,10 @@ def with_strides(b: Builder, node: fx.Node, stride: tuple[int, ...]) -> fx.Node:
         return node
     order = memory_order(size, stride)
     if order == tuple(range(len(order))):
-        return b(aten.clone.default, node, memory_format=torch.contiguous_format)  # type: ignore[no-any-return]
+        return b(aten.clone.default, node, memory_format=torch.contiguous_format)
     moved = b(aten.permute.default, node, list(order))
     copied = b(aten.clone.default, moved, memory_format=torch.contiguous_format)
-    return b(aten.permute.default, copied, [order.index(d) for d in range(len(order))])  # type: ignore[no-any-return]
+    return b(aten.permute.default, copied, [order.index(d) for d in range(len(order))])
 
 
 def exact_strides(b: Builder, node: fx.Node, want: torch.Tensor) -> fx.Node:
@@ -37,7 +37,7 @@ def exact_strides(b: Builder, node: fx.Node, want: torch.Tensor) -> fx.Node:
     have: torch.Tensor = node.meta["val"]
     if have.stride() == want.stride() or not is_dense(tuple(want.shape), want.stride()):
         return node
-    return b(aten.as_strided.default, node, list(want.shape), list(want.stride()))  # type: ignore[no-any-return]
+    return b(aten.as_strided.default, node, list(want.shape), list(want.stride()))
 
 
 def contiguous_strides(size: tuple[int, ...]) -> tuple[int, ...]:
@@ -56,7 +56,7 @@ def reshape(b: Builder, node: fx.Node, size: list[int]) -> fx.Node:
     if list(val.shape) == size:
         return node
     try:
-        return b(aten.view.default, node, size)  # type: ignore[no-any-return]
+        return b(aten.view.default, node, size)
     except RuntimeError:
         copied = b(aten.clone.default, node, memory_format=torch.contiguous_format)
-        return b(aten.view.default, copied, size)  # type: ignore[no-any-return]
+        return b(aten.view.default, copied, size)

@@ -57,7 +57,7 @@ def simplify(program: AtenProgram) -> int:
 
 
 def _val(node: Any) -> torch.Tensor:
-    return node.meta["val"]  # type: ignore[no-any-return]
+    return node.meta["val"]
 
 
 def _source(node: fx.Node) -> Any:
@@ -94,15 +94,15 @@ def _view_of_everything(b: Builder, node: fx.Node) -> fx.Node | None:
 @simplifies(aten.permute.default)
 def _permute(b: Builder, node: fx.Node) -> fx.Node | None:
     """permute(x, identity) = x;  permute(permute(x, p), q) = permute(x, p∘q)"""
-    source, dims = node.args[0], [d % _val(node).dim() for d in node.args[1]]  # type: ignore[union-attr]
+    source, dims = node.args[0], [d % _val(node).dim() for d in node.args[1]]
     if dims == list(range(len(dims))):
-        return source  # type: ignore[return-value]
+        return source
     if isinstance(source, fx.Node) and source.target is aten.permute.default:
-        first = [d % len(dims) for d in source.args[1]]  # type: ignore[union-attr]
+        first = [d % len(dims) for d in source.args[1]]
         both = [first[d] for d in dims]
         if both == list(range(len(dims))):
-            return source.args[0]  # type: ignore[return-value]
-        return b(aten.permute.default, source.args[0], both)  # type: ignore[no-any-return]
+            return source.args[0]
+        return b(aten.permute.default, source.args[0], both)
     return None
 
 
@@ -114,7 +114,7 @@ def _view_of_view(b: Builder, node: fx.Node) -> fx.Node | None:
         return None
     origin: Any = source.args[0]
     if _same(node, origin):
-        return origin  # type: ignore[no-any-return]
+        return origin
     try:
         made: fx.Node = b(aten.view.default, origin, node.args[1])
     except RuntimeError:  # not a view of the first tensor's strides
@@ -128,7 +128,7 @@ def _expand_of_expand(b: Builder, node: fx.Node) -> fx.Node | None:
     source = node.args[0]
     if not isinstance(source, fx.Node) or source.target is not aten.expand.default:
         return None
-    return b(aten.expand.default, source.args[0], list(_val(node).shape))  # type: ignore[no-any-return]
+    return b(aten.expand.default, source.args[0], list(_val(node).shape))
 
 
 @simplifies(aten.slice.Tensor)
@@ -191,14 +191,14 @@ def _cast(b: Builder, node: fx.Node) -> fx.Node | None:
     """cast(x, x.dtype) = x;  cast(cast(x, wider), x.dtype) = x"""
     source = _source(node)
     if _same(node, source) and node.meta["device"] == source.meta["device"]:
-        return source  # type: ignore[no-any-return]
+        return source
     if not isinstance(source, fx.Node) or source.target is not aten._to_copy.default:
         return None
     origin: Any = source.args[0]
     if source.meta["device"] != origin.meta["device"] or not _holds(_val(source).dtype, _val(origin).dtype):
         return None
     if _same(node, origin) and node.meta["device"] == origin.meta["device"]:
-        return origin  # type: ignore[no-any-return]
+        return origin
     return None
 
 
@@ -234,9 +234,9 @@ def _power(b: Builder, node: fx.Node) -> fx.Node | None:
     """x ** 1 = x;  x ** 2 = x * x"""
     source, exponent = node.args[0], node.args[1]
     if _is_number(exponent, 1) and _same(node, source):
-        return source  # type: ignore[return-value]
+        return source
     if _is_number(exponent, 2) and _val(node).dtype is _val(source).dtype and _val(node).dtype is not torch.bool:
-        return b(aten.mul.Tensor, source, source)  # type: ignore[no-any-return]
+        return b(aten.mul.Tensor, source, source)
     return None
 
 

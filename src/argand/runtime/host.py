@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from argand.config import config
+from argand.errors import InternalError
 from argand.runtime.arena import Arena, arena_pool
 from argand.runtime.launch import Kernel, make_kernel, profiled
 
@@ -61,6 +62,20 @@ def reinterpret(
     return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), start + offset, size, stride)
 
 
+def restrided(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    """`tensor` in the given layout: itself when strides differ only where they do not matter, else a copy.
+
+    Raises:
+        InternalError: its size is another than the compiled code expects.
+    """
+    if tuple(tensor.shape) != size:
+        raise InternalError(f"an ATen kernel returned a tensor of size {tuple(tensor.shape)}, not {size}")
+    pairs = zip(tensor.shape, tensor.stride(), stride)
+    if tensor.numel() == 0 or all(n == 1 or one == two for n, one, two in pairs):
+        return tensor
+    return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
 def rand_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A random tensor of the given layout, for running a host module by itself."""
     count = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else 0
@@ -98,4 +113,5 @@ __all__ = [
     "load_module",
     "rand_strided",
     "reinterpret",
+    "restrided",
 ]

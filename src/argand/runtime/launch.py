@@ -44,7 +44,7 @@ def make_kernel(address: int, name: str, num_tensors: int, num_ints: int) -> Ker
     kernel_type = getattr(_C, "Kernel", None)
     if kernel_type is None:
         return CtypesKernel(address, name, num_tensors, num_ints)
-    _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)  # type: ignore[attr-defined]
+    _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
     made: Kernel = kernel_type(address, name, num_tensors, num_ints)
     return made
 

@@ -235,7 +235,7 @@ class Library:
         found = getattr(self._handle, symbol)
         found.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         found.restype = None
-        return found  # type: ignore[no-any-return]  # ctypes has no name for what attribute access gives
+        return found  # ctypes has no name for what attribute access gives
 
 
 def compile_text(text: str, isa: IsaInfo | None = None, *, name: str = "kernels", parts: Sequence[str] = ()) -> Path:

@@ -98,7 +98,7 @@ class _Writer:
         lines += [
             "import torch",
             "from torch import as_strided",
-            "from argand.runtime.host import arena_pool, benchmark, load_kernels, rand_strided, reinterpret",
+            "from argand.runtime.host import arena_pool, benchmark, load_kernels, rand_strided, reinterpret, restrided",
             "",
         ]
         if self.kernels is not None:
@@ -257,6 +257,16 @@ class _Writer:
         else:
             target = ", ".join(name or "_" for name in outputs) + ("," if len(outputs) == 1 else "")
         self.body.append(f"{target} = {call}" if target else call)
+        for name in outputs:
+            if name is not None:
+                self._check_layout(name)
+
+    def _check_layout(self, name: str) -> None:
+        """An ATen kernel may choose another layout than was predicted; kernels read memory as predicted."""
+        buffer = self.schedule.buffers[name]
+        size, stride = _tuple(buffer.size), _tuple(buffer.stride)
+        if buffer.size:
+            self.body.append(f"if {name}.stride() != {stride}: {name} = restrided({name}, {size}, {stride})")
 
     def _free(self, number: int) -> None:
         names = self.plan.frees.get(number, ())

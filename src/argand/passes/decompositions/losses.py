@@ -14,12 +14,12 @@ MEAN, SUM = 1, 2  # at::Reduction
 
 def _reduced(b: Builder, loss: fx.Node, reduction: int) -> fx.Node:
     if reduction == MEAN:
-        return b(aten.mean.default, loss)  # type: ignore[no-any-return]
+        return b(aten.mean.default, loss)
     return b(aten.sum.default, loss) if reduction == SUM else loss
 
 
 def _difference(b: Builder, x: fx.Node, target: fx.Node) -> fx.Node:
-    return b(aten.sub.Tensor, widen(b, x), widen(b, target))  # type: ignore[no-any-return]
+    return b(aten.sub.Tensor, widen(b, x), widen(b, target))
 
 
 def _plain(*nodes: fx.Node) -> bool:

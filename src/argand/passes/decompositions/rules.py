@@ -33,18 +33,18 @@ def decomposes(*ops: Any) -> Callable[[Rule], Rule]:
 
 def val(node: Any) -> torch.Tensor:
     """The meta tensor of a node."""
-    return node.meta["val"]  # type: ignore[no-any-return]
+    return node.meta["val"]
 
 
 def device(node: fx.Node) -> torch.device:
     """The logical device of a node."""
-    return node.meta["device"]  # type: ignore[no-any-return]
+    return node.meta["device"]
 
 
 def widen(b: Builder, node: fx.Node) -> fx.Node:
     """bfloat16 and float16 as float32, in which eager's kernels compute."""
     if val(node).dtype in (torch.bfloat16, torch.float16):
-        return b(aten._to_copy.default, node, dtype=torch.float32)  # type: ignore[no-any-return]
+        return b(aten._to_copy.default, node, dtype=torch.float32)
     return node
 
 
@@ -52,7 +52,7 @@ def cast(b: Builder, node: fx.Node, dtype: torch.dtype) -> fx.Node:
     """`node` as `dtype`."""
     if val(node).dtype is dtype:
         return node
-    return b(aten._to_copy.default, node, dtype=dtype)  # type: ignore[no-any-return]
+    return b(aten._to_copy.default, node, dtype=dtype)
 
 
 def is_float(node: fx.Node) -> bool:
@@ -63,4 +63,4 @@ def is_float(node: fx.Node) -> bool:
 def full(b: Builder, size: list[int], value: Any, like: fx.Node, dtype: torch.dtype | None = None) -> fx.Node:
     """A tensor of one value on the device of `like`, in its dtype unless another is given."""
     options = {"dtype": dtype or val(like).dtype, "device": device(like)}
-    return b(aten.full.default, size, value, **options)  # type: ignore[no-any-return]
+    return b(aten.full.default, size, value, **options)
