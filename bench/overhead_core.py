@@ -185,7 +185,8 @@ def bench_model() -> None:
     tree = _C.GuardTree()
     guard_module(tree, tree.child(0, "local", 0), model)
     modules, parameters = len(list(model.modules())), len(list(model.parameters()))
-    report(f"model of {modules} modules, {parameters} parameters, {tree.num_guards} guards", best_ns(calls(tree.matches, (model,)), 300))
+    what = f"model of {modules} modules, {parameters} parameters, {tree.num_guards} guards"
+    report(what, best_ns(calls(tree.matches, (model,)), 300))
     report("the same with an attribute set on each module before",
            best_ns(calls(lambda: (touch(model), tree.matches((model,)))), 30) - best_ns(calls(touch, model), 30))
     report("the same, walked (evaluate)", best_ns(calls(tree.evaluate, (model,)), 100))

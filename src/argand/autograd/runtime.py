@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.program import AtenProgram, OutputSpec
 
@@ -61,7 +62,7 @@ def wrapper_source(program: AtenProgram, run: GraphCallable, *, boxed: bool = Fa
     lines.append("    else:")
     lines.append(f"        out = run({passed})")
     lines += _mutation_lines(program)
-    leaves = [_leaf(position, spec, lines, names) for position, spec in enumerate(program.outputs)]
+    leaves = [_leaf(program, position, spec, lines, names) for position, spec in enumerate(program.outputs)]
     lines.append(f"    return {_structure(program, leaves, names)}")
     return "\n".join(lines) + "\n", names
 
@@ -74,7 +75,7 @@ def _mutation_lines(program: AtenProgram) -> list[str]:
     return lines
 
 
-def _leaf(position: int, spec: OutputSpec, lines: list[str], names: dict[str, Any]) -> str:
+def _leaf(program: AtenProgram, position: int, spec: OutputSpec, lines: list[str], names: dict[str, Any]) -> str:
     if spec.kind == "constant":
         if spec.value is None or type(spec.value) in (int, bool, str):
             return repr(spec.value)
@@ -91,8 +92,25 @@ def _leaf(position: int, spec: OutputSpec, lines: list[str], names: dict[str, An
             text = f"f{position}_{step}({text}, *a{position}_{step})"
         return text
     lines.append(f"    b{position} = {base}")
+    if spec.kind == "alias_of_output":
+        # Strides are numbers: on a base laid out otherwise they would show other elements.
+        want = _base_strides(program, spec.index)
+        lines.append(f"    if b{position}.stride() != {want}:")
+        lines.append(f"        raise layout_error({spec.index}, b{position}.stride(), {want})")
+        names["layout_error"] = layout_error
     offset = f"b{position}.storage_offset()" + (f" + {view.offset}" if view.offset else "")
     return f"as_strided(b{position}, {view.size}, {view.stride}, {offset})"
+
+
+def _base_strides(program: AtenProgram, index: int) -> tuple[int, ...]:
+    """Strides that the graph promises for one of its results."""
+    results: Any = program.output_node.args[0]
+    return tuple(results[index].meta["val"].stride())
+
+
+def layout_error(index: int, have: tuple[int, ...], want: tuple[int, ...]) -> InternalError:
+    """A result that other results are views of came out in another layout than the graph says."""
+    return InternalError(f"result {index} of a graph has strides {have}, not {want}: its views cannot be rebuilt")
 
 
 def _structure(program: AtenProgram, leaves: list[str], names: dict[str, Any]) -> str:

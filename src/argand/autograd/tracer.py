@@ -85,6 +85,11 @@ class Tracer(TorchDispatchMode):
             self._pick(node, index, item) if item.__class__ is Spec else item for index, item in enumerate(result.items)
         )
 
+    def one(self, func: Any, *args: Any, **kwargs: Any) -> TraceTensor:
+        """Record an op that makes a single tensor."""
+        made: TraceTensor = self.record(func, args, kwargs)
+        return made
+
     def _record_uneven(
         self, held: Any, func: Any, args: Any, kwargs: dict[str, Any], node_args: Any, node_kwargs: dict[str, Any]
     ) -> Any:
@@ -168,7 +173,8 @@ class Tracer(TorchDispatchMode):
 
     def _plain_number(self, arg: Any) -> Any:
         """numpy numbers and int subclasses as plain numbers; anything else is refused."""
-        for kind in (bool, int, float, complex, str):
+        kinds: tuple[Any, ...] = (bool, int, float, complex, str)
+        for kind in kinds:
             if isinstance(arg, kind):
                 return kind(arg)
         raise AutogradError(
@@ -270,11 +276,11 @@ class Tracer(TorchDispatchMode):
             return tensor
         order = memory_order(size, stride)
         if order == tuple(range(len(order))):
-            return self.record(aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format})
+            return self.one(aten.clone.default, tensor, memory_format=torch.contiguous_format)
         moved = self.record(aten.permute.default, (tensor, list(order)), {})
         copied = self.record(aten.clone.default, (moved,), {"memory_format": torch.contiguous_format})
         back = [order.index(d) for d in range(len(order))]
-        return self.record(aten.permute.default, (copied, back), {})
+        return self.one(aten.permute.default, copied, back)
 
     def commit(self, value: Value, new: TraceTensor) -> None:
         """Store a conformed value and carry it up to the root of its storage."""

@@ -95,7 +95,7 @@ def replay(tracer: Tracer, func: Any, source: TraceTensor, args: tuple[Any, ...]
     """Make a view anew from what its parent holds now."""
     if func == "as_strided":
         return _strided(tracer, source, *args)
-    return tracer.record(func, (source, *args), kwargs)
+    return tracer.one(func, source, *args, **kwargs)
 
 
 def _strided(
@@ -107,7 +107,7 @@ def _strided(
         # The node's memory may not be laid out as eager's; a copy is.
         order = tracer.with_strides(root, root.value.spec.stride)
         root = tracer.record(aten.clone.default, (order,), {"memory_format": torch.preserve_format})
-    return tracer.record(aten.as_strided.default, (root, list(size), list(stride), start), {})
+    return tracer.one(aten.as_strided.default, root, list(size), list(stride), start)
 
 
 def unknown_view(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -140,7 +140,7 @@ def reshape(tracer: Tracer, tensor: TraceTensor, size: tuple[int, ...]) -> Trace
     if tensor.value.spec.size == size:
         return tensor
     contiguous = tracer.with_strides(tensor, torch.empty(tensor.shape, device="meta").stride())
-    return tracer.record(aten.view.default, (contiguous, list(size)), {})
+    return tracer.one(aten.view.default, contiguous, list(size))
 
 
 def _back_by_shape(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
@@ -149,29 +149,29 @@ def _back_by_shape(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, 
 
 def _back_by_permute(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     dims = [d % parent.dim() for d in args[0]]
-    return tracer.record(aten.permute.default, (new, [dims.index(d) for d in range(len(dims))]), {})
+    return tracer.one(aten.permute.default, new, [dims.index(d) for d in range(len(dims))])
 
 
 def _back_by_transpose(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
-    return tracer.record(aten.transpose.int, (new, *args), kwargs)
+    return tracer.one(aten.transpose.int, new, *args, **kwargs)
 
 
 def _back_by_t(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
-    return tracer.record(aten.t.default, (new,), {})
+    return tracer.one(aten.t.default, new)
 
 
 def _back_by_select(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
-    return tracer.record(aten.select_scatter.default, (parent, new, *args), kwargs)
+    return tracer.one(aten.select_scatter.default, parent, new, *args, **kwargs)
 
 
 def _back_by_slice(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     if new.value.spec.size == parent.value.spec.size:
         return new  # the slice was the whole
-    return tracer.record(aten.slice_scatter.default, (parent, new, *args), kwargs)
+    return tracer.one(aten.slice_scatter.default, parent, new, *args, **kwargs)
 
 
 def _back_by_diagonal(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
-    return tracer.record(aten.diagonal_scatter.default, (parent, new, *args), kwargs)
+    return tracer.one(aten.diagonal_scatter.default, parent, new, *args, **kwargs)
 
 
 def _back_by_strides(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
@@ -195,7 +195,7 @@ def _back_by_unfold(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor,
     hit = tracer.record(aten.unfold_backward.default, (ones, size_of, dim, size, step), {})
     mask = tracer.record(aten.ne.Scalar, (hit, 0), {})
     del zeros
-    return tracer.record(aten.where.self, (mask, moved, parent), {})
+    return tracer.one(aten.where.self, mask, moved, parent)
 
 
 def _options(like: TraceTensor, dtype: torch.dtype | None = None) -> dict[str, Any]:
@@ -205,25 +205,25 @@ def _options(like: TraceTensor, dtype: torch.dtype | None = None) -> dict[str, A
 
 def _back_by_dtype(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     contiguous = tracer.with_strides(new, torch.empty(new.shape, device="meta").stride())
-    return tracer.record(aten.view.dtype, (contiguous, parent.value.spec.dtype), {})
+    return tracer.one(aten.view.dtype, contiguous, parent.value.spec.dtype)
 
 
 def _back_by_real(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     contiguous = tracer.with_strides(new, torch.empty(new.shape, device="meta").stride())
-    return tracer.record(aten.view_as_complex.default, (contiguous,), {})
+    return tracer.one(aten.view_as_complex.default, contiguous)
 
 
 def _back_by_complex(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     contiguous = tracer.with_strides(new, torch.empty(new.shape, device="meta").stride())
-    return tracer.record(aten.view_as_real.default, (contiguous,), {})
+    return tracer.one(aten.view_as_real.default, contiguous)
 
 
 def _back_by_conj(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
-    return tracer.record(aten.conj_physical.default, (new,), {})
+    return tracer.one(aten.conj_physical.default, new)
 
 
 def _back_by_neg(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
-    return tracer.record(aten.neg.default, (new,), {})
+    return tracer.one(aten.neg.default, new)
 
 
 INVERSES: dict[Any, Inverse] = {

@@ -1,6 +1,6 @@
 """Result types under autocast: the policy that eager applies by device, applied to stand-ins.
 
-Autocast acts on the dispatch keys of a device, which stand-ins do not have. The tables name torch's public operations by
+Autocast acts on the dispatch keys of a device, which stand-ins do not have. The tables name torch's operations by
 policy: those that run in the lower precision, those that run in float32, those that take the widest type of their
 arguments.
 """

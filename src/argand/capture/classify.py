@@ -45,13 +45,16 @@ _IDENTITY: frozenset[type] = frozenset(
         object,
     }
 )
+_TYPING_ALIASES: tuple[type, ...] = tuple(
+    cls for cls in vars(typing).values() if isinstance(cls, type) and cls.__name__ == "_BaseGenericAlias"
+)
 _IDENTITY_INSTANCES: tuple[type, ...] = (
     type,
     enum.Enum,
     types.ModuleType,
     types.BuiltinFunctionType,
     type(functools.lru_cache(maxsize=None)(len)),
-    type(typing.List[int]).__mro__[1],  # noqa: UP006 - the class of typing's aliases
+    *_TYPING_ALIASES,
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
     torch._ops._OpNamespace,
@@ -96,7 +99,8 @@ def handling(value: Any) -> str:
         "tensor", "equals" (guard on the value), "identity" (guard on the object), "function", "object" (guard on the
         type; parts are guarded when read) or "refuse".
     """
-    found = _handling_of_type(type(value))
+    cls: Any = type(value)
+    found = _handling_of_type(cls)
     if found == "equals" and type(value) is slice and not is_constant(value):
         return "refuse"
     if found == "tensor":
@@ -118,7 +122,8 @@ def is_constant(value: Any) -> bool:
     """Code can hold `value` itself: it has no parts that differ from call to call."""
     if type(value) is slice:
         return all(is_constant(part) for part in (value.start, value.stop, value.step))
-    return _handling_of_type(type(value)) in ("equals", "identity") and not is_bound_builtin(value)
+    cls: Any = type(value)
+    return _handling_of_type(cls) in ("equals", "identity") and not is_bound_builtin(value)
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:

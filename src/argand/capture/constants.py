@@ -88,7 +88,7 @@ def value_of(builder: GraphBuilder, tensor: Any) -> torch.Tensor | None:
 def numbers(
     builder: GraphBuilder, infos: list[TensorInfo], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments with 0-d tensors of known value as numbers (torch reads their value itself); None if there are none."""
+    """The arguments with 0-d tensors of known value as numbers (torch reads them itself); None if there are none."""
     if not any(info.constant is not None and info.constant.dim() == 0 for info in infos[1:]):
         return None
 

@@ -1,4 +1,4 @@
-"""Side effects that capture held back, replayed by transformed code after the graph ran, in the order of first touch."""
+"""Side effects that capture held back, replayed by transformed code after the graph, in the order of first touch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytecode of the transformed frame: calls the compiled graph, rebuilds values, replays effects, goes on after a break."""
+"""Bytecode of the transformed frame: an assembler that knows sources and temporaries."""
 
 from __future__ import annotations
 

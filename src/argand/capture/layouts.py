@@ -118,6 +118,7 @@ def _is_contiguous(shape: Ints, strides: Ints) -> bool:
 
 
 def _is_channels_last(shape: Ints, strides: Ints) -> bool:
+    order: Ints
     if len(shape) == 4:
         order = (1, 3, 2, 0)
     elif len(shape) == 5:

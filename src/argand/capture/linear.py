@@ -95,7 +95,13 @@ def _conv(dims: int) -> Any:
     ) -> torch.Tensor:
         dtype = _same_dtype(x, weight, bias)
         shape, kernel = tuple(x.shape), tuple(weight.shape)
-        if len(shape) != dims + 2 or len(kernel) != dims + 2 or 0 in shape or 0 in kernel or not dtype.is_floating_point:
+        if (
+            len(shape) != dims + 2
+            or len(kernel) != dims + 2
+            or 0 in shape
+            or 0 in kernel
+            or not dtype.is_floating_point
+        ):
             raise Unknown
         if x.stride() != contiguous(shape) or weight.stride() != contiguous(kernel):
             raise Unknown

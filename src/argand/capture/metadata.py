@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import compat
+from argand.capture import compat, linear, shapes_nn
 from argand.capture.layouts import Unknown, new
-from argand.capture.linear import RULES
+from argand.capture.shapes import RULES
 from argand.capture.words import words
 
 if TYPE_CHECKING:
     from argand.capture.tensors import TensorInfo
 
+_TABLES = (linear, shapes_nn)  # importing them registers their rules
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _Tensor = torch.Tensor
@@ -195,13 +196,13 @@ def meta_failure(name: str, error: Exception | None) -> errors.GraphBreak:
         return errors.graph_break(
             kind="no meta kernel",
             context=f"{name}: {text.splitlines()[0][:200] if text else 'made a tensor on the CPU'}",
-            explanation=f"The size of what {name} returns depends on values, or torch cannot compute it without running it.",
+            explanation=f"What {name} returns depends on values, or torch cannot tell its size without running it.",
             hints=("call it outside the compiled function",),
         )
     found = errors.graph_break(
         kind="torch call raised",
         context=f"{name}: {type(error).__name__}: {text.splitlines()[0][:200] if text else ''}",
-        explanation=f"{name} raised {type(error).__name__} on tensors of these sizes and types; the frame runs eagerly.",
+        explanation=f"{name} raised {type(error).__name__} on tensors of these sizes; the frame runs eagerly.",
         hints=("this is the error that eager raises too: fix the call",),
         skip_frame=True,
     )

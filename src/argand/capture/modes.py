@@ -1,4 +1,4 @@
-"""torch's process and thread state that captured code may change: grad mode, inference mode, autocast, default dtype."""
+"""torch's state that captured code may change: grad mode, inference mode, autocast, default dtype."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """numpy on values known while capturing: computed natively, once; what comes out is constant under the guards.
 
-Tensors never become arrays here (that needs their values: a graph break); arrays become tensors as constants of the graph.
+Tensors never become arrays here (that needs their values: a graph break); arrays become constants of the graph.
 """
 
 from __future__ import annotations

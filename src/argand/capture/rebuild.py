@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import types
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -24,7 +24,7 @@ def new_dict(items: dict[Any, Any], cls: type) -> Any:
         made: Any = collections.OrderedDict.__new__(cls)
         put = collections.OrderedDict.__setitem__
     else:
-        made = dict.__new__(cls)
+        made = dict.__new__(cast(Any, cls))
         put = dict.__setitem__
     for key, value in items.items():
         put(made, key, value)
@@ -32,14 +32,14 @@ def new_dict(items: dict[Any, Any], cls: type) -> Any:
 
 
 def new_defaultdict(items: dict[Any, Any], factory: Any, cls: type) -> Any:
-    made = collections.defaultdict.__new__(cls)
+    made: Any = collections.defaultdict.__new__(cls)
     made.default_factory = factory
     dict.update(made, items)
     return made
 
 
 def new_list(items: list[Any], cls: type) -> Any:
-    made = list.__new__(cls)
+    made: Any = list.__new__(cls)
     list.extend(made, items)
     return made
 
@@ -47,13 +47,13 @@ def new_list(items: list[Any], cls: type) -> Any:
 def new_set(items: list[Any], cls: type) -> Any:
     if issubclass(cls, frozenset):
         return frozenset.__new__(cls, items)
-    made = set.__new__(cls)
+    made: Any = set.__new__(cls)
     set.update(made, items)
     return made
 
 
 def new_deque(items: list[Any], maxlen: int | None, cls: type) -> Any:
-    made = collections.deque.__new__(cls)
+    made: Any = collections.deque.__new__(cls)
     collections.deque.__init__(made, items, maxlen)
     return made
 

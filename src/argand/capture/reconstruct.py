@@ -43,8 +43,11 @@ _IMMUTABLE: tuple[type, ...] = (
     torch.dtype,
     torch.Size,
 )
+_ITERATED: tuple[Any, ...] = (
+    [], (), range(0), range(1 << 70), "", b"", {}, {}.values(), {}.items(), set(), bytearray(),
+)  # fmt: skip
 _REDUCIBLE: frozenset[type] = frozenset(
-    {type(iter(x)) for x in ([], (), range(0), range(1 << 70), "", b"", {}, {}.values(), {}.items(), set(), bytearray())}
+    {type(iter(x)) for x in _ITERATED}
     | {
         enumerate, zip, map, filter, reversed, type(reversed([])), type(reversed({})), types.SimpleNamespace,
         itertools.count, itertools.cycle, itertools.repeat, itertools.chain, itertools.islice, itertools.accumulate,
@@ -65,7 +68,7 @@ def unreconstructable(obj: Any, why: str = "") -> errors.GraphBreak:
     return errors.graph_break(
         kind="value cannot be rebuilt",
         context=f"{type(obj).__module__}.{type(obj).__qualname__}{': ' + why if why else ''}",
-        explanation=f"A {type(obj).__qualname__} object made in the captured code is needed after it and cannot be rebuilt.",
+        explanation=f"A {type(obj).__qualname__} made in the captured code is needed after it and cannot be rebuilt.",
         hints=("make it outside the compiled function, or do not let it outlive the captured part",),
         skip_frame=True,
     )

@@ -53,7 +53,8 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
 
 def _new(cls: type, base: type) -> Any:
     """An empty instance of `cls` without running its Python constructor."""
-    return base.__new__(cls)
+    make: Any = base.__new__
+    return make(cls)
 
 
 def _new_tuple(cls: type, items: list[Any]) -> Any:
@@ -76,16 +77,17 @@ def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
             )
     state.guard(source, "dict_keys", keys)
     cls = type(obj)
+    given: Any = obj
     if cls is collections.defaultdict:
         made: Any = collections.defaultdict(
-            state.load_source(AttrSource(source, "default_factory"), obj.default_factory)
+            state.load_source(AttrSource(source, "default_factory"), given.default_factory)
         )
     elif isinstance(obj, collections.OrderedDict):
         made = collections.OrderedDict.__new__(cls)
     else:
         made = dict.__new__(cls)
         if isinstance(obj, collections.defaultdict):
-            made.default_factory = state.load_source(AttrSource(source, "default_factory"), obj.default_factory)
+            made.default_factory = state.load_source(AttrSource(source, "default_factory"), given.default_factory)
     raw = cls.__getitem__ is not dict.__getitem__
     put = collections.OrderedDict.__setitem__ if isinstance(obj, collections.OrderedDict) else dict.__setitem__
     for key in keys:
@@ -118,9 +120,8 @@ def _guardable(key: Any) -> bool:
     if classify.handling(key) in ("equals", "identity", "function"):
         return True
     # an object that compares by identity is a key by identity
-    return (
-        type(key).__eq__ is object.__eq__ and type(key).__hash__ is object.__hash__ and not classify.is_container(key)
-    )
+    cls: Any = type(key)
+    return bool(cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__ and not classify.is_container(key))
 
 
 def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source) -> None:

@@ -27,26 +27,38 @@ def _getter(name: str) -> Any:
 
 # Answered by the stand-in itself, no node: sizes, types and flags.
 CONSTANTS: frozenset[Any] = frozenset(
-    [_getter(name) for name in words(
-    """
+    [
+        _getter(name)
+        for name in words(
+            """
     shape ndim dtype layout requires_grad is_sparse is_sparse_csr is_quantized is_mkldnn is_nested
     itemsize nbytes names
     """
-) if hasattr(_T, name)]
-    + [getattr(_T, name) for name in words(
-    """
+        )
+        if hasattr(_T, name)
+    ]
+    + [
+        getattr(_T, name)
+        for name in words(
+            """
     size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed
     element_size is_same_size __len__ is_conj is_neg has_names is_inference dim_order __hash__
     is_distributed __dir__ _nnz _is_zerotensor
     """
-) if hasattr(_T, name)]
-    + [getattr(torch, name) for name in words(
-    """
+        )
+        if hasattr(_T, name)
+    ]
+    + [
+        getattr(torch, name)
+        for name in words(
+            """
     is_floating_point is_complex is_signed numel is_same_size is_conj is_neg is_inference is_distributed
     result_type can_cast promote_types
     """
-) if hasattr(torch, name)]
-)  # fmt: skip
+        )
+        if hasattr(torch, name)
+    ]
+)
 
 SPECIAL: dict[Any, Special] = {}
 
@@ -103,25 +115,62 @@ special(
     )
 )
 special(*_named(_T, "__contains__", "equal", "allclose"), *_named(torch, "equal", "allclose"))(
-    _data_dependent("whether tensors have equal values is known only when the program runs (data-dependent).",
-                    "compare with torch.eq(...).all() and keep the result a tensor")
-)  # fmt: skip
+    _data_dependent(
+        "whether tensors have equal values is known only when the program runs (data-dependent).",
+        "compare with torch.eq(...).all() and keep the result a tensor",
+    )
+)
 special(
     *_named(_T, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount"),
     *_named(torch, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount", "_unique2"),
-)(_data_dependent("the size of the result depends on values (dynamic output shape).",
-                  "use torch.where with three arguments or a mask, which keep the shape"))  # fmt: skip
+)(
+    _data_dependent(
+        "the size of the result depends on values (dynamic output shape).",
+        "use torch.where with three arguments or a mask, which keep the shape",
+    )
+)
 special(
-    *_named(_T, "numpy", "__array__", "data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__", "share_memory_",
-            "__reduce_ex__", "__deepcopy__", "__repr__", "__str__", "__format__", "__setstate__", "apply_", "map_", "map2_",
-            "is_shared", "resize_", "resize_as_", "set_", "__cuda_array_interface__", "to_sparse", "is_set_to", "pin_memory"),
+    *_named(
+        _T,
+        "numpy",
+        "__array__",
+        "data_ptr",
+        "untyped_storage",
+        "storage",
+        "_typed_storage",
+        "__dlpack__",
+        "share_memory_",
+        "__reduce_ex__",
+        "__deepcopy__",
+        "__repr__",
+        "__str__",
+        "__format__",
+        "__setstate__",
+        "apply_",
+        "map_",
+        "map2_",
+        "is_shared",
+        "resize_",
+        "resize_as_",
+        "set_",
+        "__cuda_array_interface__",
+        "to_sparse",
+        "is_set_to",
+        "pin_memory",
+    ),
     *_named(torch, "save", "resize_as_"),
-)(_data_dependent("the memory of a tensor is needed, and exists only when the program runs.",
-                  "do this outside the compiled function"))  # fmt: skip
+)(
+    _data_dependent(
+        "the memory of a tensor is needed, and exists only when the program runs.",
+        "do this outside the compiled function",
+    )
+)
 special(*_named(torch, "native_batch_norm", "_native_batch_norm_legit", "svd_lowrank", "pca_lowrank"))(
-    _data_dependent("torch's meta kernel for it does not say how eager lays its results out.",
-                    "call it outside the compiled function")
-)  # fmt: skip
+    _data_dependent(
+        "torch's meta kernel for it does not say how eager lays its results out.",
+        "call it outside the compiled function",
+    )
+)
 special(
     *_named(_T, "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "_backward_hooks"),
     torch.autograd.backward,
@@ -236,9 +285,11 @@ def _type(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(wanted, torch.dtype):
         return builder.call(_T.to, (args[0], wanted), {})
     raise errors.graph_break(
-        kind="legacy tensor type", context=repr(wanted), explanation="Tensor.type() with a type name changes device and dtype.",
+        kind="legacy tensor type",
+        context=repr(wanted),
+        explanation="Tensor.type() with a type name changes device and dtype.",
         hints=("use Tensor.to(dtype)",),
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------------- attributes that belong to autograd
@@ -261,9 +312,11 @@ def _grad_fn(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     if info.source is None and args[0].grad_fn is None:
         return None
     raise errors.graph_break(
-        kind="autograd graph inspected", context="grad_fn", explanation="The autograd graph exists only when the program runs.",
+        kind="autograd graph inspected",
+        context="grad_fn",
+        explanation="The autograd graph exists only when the program runs.",
         hints=("read grad_fn outside the compiled function",),
-    )  # fmt: skip
+    )
 
 
 @special(_getter("is_leaf"))
@@ -282,9 +335,11 @@ def _is_leaf(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
 def _hidden_state(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     name = getattr(getattr(func, "__self__", None), "__name__", None) or func.__name__
     raise errors.graph_break(
-        kind="hidden tensor state", context=name, explanation=f"{name} of a tensor is known only when the program runs.",
+        kind="hidden tensor state",
+        context=name,
+        explanation=f"{name} of a tensor is known only when the program runs.",
         hints=("read it outside the compiled function",),
-    )  # fmt: skip
+    )
 
 
 @special(*_named(_T, "requires_grad_", "detach_", "rename_", "names"))
@@ -295,10 +350,11 @@ def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> 
         return args[0]
     if info.source is not None or func is not _T.requires_grad_:
         raise errors.graph_break(
-            kind="autograd state of an input changed", context=func.__name__,
+            kind="autograd state of an input changed",
+            context=func.__name__,
             explanation=f"{func.__name__} changes a tensor that exists outside the compiled function.",
             hints=("do this before calling the compiled function",),
-        )  # fmt: skip
+        )
     return _metadata_in_place(builder, func, args, kwargs)
 
 
@@ -338,10 +394,11 @@ def _getitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         return builder.call(func, (args[0], index), kwargs)
     if _has_boolean_index(args[1]):
         raise errors.graph_break(
-            kind="dynamic output shape", context="boolean mask index",
+            kind="dynamic output shape",
+            context="boolean mask index",
             explanation="The size of x[mask] depends on how many elements the mask selects (data-dependent).",
             hints=("use torch.where(mask, x, other), which keeps the shape",),
-        )  # fmt: skip
+        )
     _break_on_tensor_slices(args[1])
     return NotImplemented
 
@@ -392,20 +449,22 @@ def _break_on_tensor_slices(index: Any) -> None:
     for item in index if isinstance(index, tuple) else (index,):
         if isinstance(item, slice) and any(isinstance(part, _T) for part in (item.start, item.stop, item.step)):
             raise errors.graph_break(
-                kind="dynamic output shape", context="slice with tensor bounds",
+                kind="dynamic output shape",
+                context="slice with tensor bounds",
                 explanation="The bounds of a slice are tensors: the size of the result is data-dependent.",
                 hints=("use integers as bounds, or torch.narrow_copy outside the compiled function",),
-            )  # fmt: skip
+            )
 
 
 @special(torch.where)
 def _where(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     if len(args) + len(kwargs) == 1:
         raise errors.graph_break(
-            kind="dynamic output shape", context="torch.where(condition)",
-            explanation="torch.where with one argument returns as many indices as there are true values (data-dependent).",
+            kind="dynamic output shape",
+            context="torch.where(condition)",
+            explanation="torch.where with one argument returns an index per true value (data-dependent).",
             hints=("use torch.where(condition, x, y), which keeps the shape",),
-        )  # fmt: skip
+        )
     return NotImplemented
 
 
@@ -414,10 +473,11 @@ def _repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any)
     repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0])
     if isinstance(repeats, _T) and kwargs.get("output_size") is None:
         raise errors.graph_break(
-            kind="dynamic output shape", context="repeat_interleave",
+            kind="dynamic output shape",
+            context="repeat_interleave",
             explanation="The size of repeat_interleave with a tensor of repeats is data-dependent.",
             hints=("pass output_size=...",),
-        )  # fmt: skip
+        )
     return NotImplemented
 
 
@@ -426,10 +486,11 @@ def _one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     if classes == -1:
         raise errors.graph_break(
-            kind="dynamic output shape", context="one_hot",
+            kind="dynamic output shape",
+            context="one_hot",
             explanation="one_hot without num_classes looks at the largest value (data-dependent).",
             hints=("pass num_classes=...",),
-        )  # fmt: skip
+        )
     made = torch.empty((*args[0].shape, classes), dtype=torch.int64, device=_META)
     return _with_result(builder, func, args, kwargs, made)
 
@@ -462,10 +523,11 @@ def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         return builder.call(_T.to, (made,), target) if target else made
     if _holds_tensor(data):
         raise errors.graph_break(
-            kind="data-dependent value", context=func.__name__,
+            kind="data-dependent value",
+            context=func.__name__,
             explanation=f"torch.{func.__name__} of a list of tensors reads their values.",
             hints=("use torch.stack",),
-        )  # fmt: skip
+        )
     return NotImplemented
 
 
@@ -487,9 +549,11 @@ def _copy_of_tensor(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) ->
 def _new_tensor(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(args[1], _T) or _holds_tensor(args[1]):
         raise errors.graph_break(
-            kind="tensor constructor", context="new_tensor", explanation="new_tensor of a tensor reads its values.",
+            kind="tensor constructor",
+            context="new_tensor",
+            explanation="new_tensor of a tensor reads its values.",
             hints=("use clone().detach()",),
-        )  # fmt: skip
+        )
     return NotImplemented
 
 
@@ -498,7 +562,8 @@ def _foreign_memory(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) ->
     if func is torch.from_numpy:
         return numpy_calls.to_tensor(builder.state, args[0], "from_numpy")
     raise errors.graph_break(
-        kind="tensor from foreign memory", context=func.__name__,
+        kind="tensor from foreign memory",
+        context=func.__name__,
         explanation=f"torch.{func.__name__} makes a tensor from memory that capture cannot follow.",
         hints=("make the tensor outside the compiled function and pass it as an argument",),
-    )  # fmt: skip
+    )

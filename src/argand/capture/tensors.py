@@ -101,8 +101,8 @@ def _operator_table() -> dict[Any, Target]:
             table[method] = Target("call_function", inplace if prefix == "i" else fn, prefix == "r", prefix == "i")
     for name in _COMPARE:
         table[getattr(_Tensor, f"__{name}__")] = Target("call_function", getattr(operator, name))
-    for name, fn in _UNARY.items():
-        table[getattr(_Tensor, f"__{name}__")] = Target("call_function", fn)
+    for name, unary in _UNARY.items():
+        table[getattr(_Tensor, f"__{name}__")] = Target("call_function", unary)
     table[_Tensor.__getitem__] = Target("call_function", operator.getitem)
     table[_Tensor.__setitem__] = Target("call_function", operator.setitem, mutates=True)
     return table
@@ -113,7 +113,8 @@ _METHODS_OF_OPERATORS: dict[Any, Target] = {
     getattr(_Tensor, method): Target("call_function", fn, mutates=mutates)
     for method, fn, mutates in (
         ("add", operator.add, False), ("sub", operator.sub, False), ("mul", operator.mul, False),
-        ("div", operator.truediv, False), ("true_divide", operator.truediv, False), ("floor_divide", operator.floordiv, False),
+        ("div", operator.truediv, False), ("true_divide", operator.truediv, False),
+        ("floor_divide", operator.floordiv, False),
         ("remainder", operator.mod, False), ("pow", operator.pow, False), ("matmul", operator.matmul, False),
         ("lt", operator.lt, False), ("le", operator.le, False), ("gt", operator.gt, False), ("ge", operator.ge, False),
         ("eq", operator.eq, False), ("ne", operator.ne, False), ("neg", operator.neg, False),
@@ -329,7 +330,7 @@ class GraphBuilder:
             node.meta["example_value"] = made
             items = []
             for i, item in enumerate(made):
-                if isinstance(item, _Tensor) or isinstance(item, tuple | list):
+                if isinstance(item, _Tensor | tuple | list):
                     if isinstance(item, _Tensor) and id(item) in self.tensors:
                         items.append(item)
                         continue
@@ -393,7 +394,7 @@ class GraphBuilder:
         raise errors.graph_break(
             kind="unsupported argument of a torch call",
             context=f"{type(value).__module__}.{type(value).__qualname__}",
-            explanation=f"A {type(value).__name__} object was passed to a torch function; graphs hold tensors and plain values.",
+            explanation=f"A {type(value).__name__} was passed to a torch function; graphs hold tensors and numbers.",
             hints=("convert it to a tensor or a number outside the compiled function",),
         )
 

@@ -71,14 +71,23 @@ def _nothing(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
     return None
 
 
-@handler(*all_of("compiler.is_compiling compiler.is_dynamo_compiling _dynamo.is_compiling _dynamo.external_utils.is_compiling"),
-         marks.is_compiling)  # fmt: skip
+@handler(
+    *all_of(
+        "compiler.is_compiling compiler.is_dynamo_compiling _dynamo.is_compiling _dynamo.external_utils.is_compiling"
+    ),
+    marks.is_compiling,
+)
 def _compiling(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
     return True
 
 
-@handler(*all_of("compiler.is_exporting jit.is_tracing jit.is_scripting _jit_internal.is_scripting overrides.is_torch_function_mode_enabled "
-                 "_C._is_torch_function_mode_enabled onnx.is_in_onnx_export _C._get_tracing_state_never"))  # fmt: skip
+@handler(
+    *all_of(
+        "compiler.is_exporting jit.is_tracing jit.is_scripting _jit_internal.is_scripting "
+        "overrides.is_torch_function_mode_enabled "
+        "_C._is_torch_function_mode_enabled onnx.is_in_onnx_export _C._get_tracing_state_never"
+    )
+)
 def _no(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
     return False
 
@@ -88,8 +97,13 @@ def _none(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
     return None
 
 
-@handler(*all_of("_C._has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic overrides.has_torch_function "
-                 "overrides.has_torch_function_unary overrides.has_torch_function_variadic"))  # fmt: skip
+@handler(
+    *all_of(
+        "_C._has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic "
+        "overrides.has_torch_function "
+        "overrides.has_torch_function_unary overrides.has_torch_function_variadic"
+    )
+)
 def _has_torch_function(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
     """Code that is interpreted sees plain tensors: nobody overrides anything."""
     return False
@@ -98,9 +112,11 @@ def _has_torch_function(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs
 @handler(marks.graph_break, find("_dynamo.graph_break"))
 def _graph_break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     raise errors.graph_break(
-        kind="graph break asked for", context=name_of(fn), explanation="The program calls graph_break().",
+        kind="graph break asked for",
+        context=name_of(fn),
+        explanation="The program calls graph_break().",
         hints=("remove the call",),
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------------- breaks
@@ -118,21 +134,32 @@ utils.dlpack.from_dlpack utils.dlpack.to_dlpack
 @handler(*all_of(_BREAKS))
 def _break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     raise errors.graph_break(
-        kind="torch function with outside effects", context=name_of(fn),
+        kind="torch function with outside effects",
+        context=name_of(fn),
         explanation=f"{name_of(fn)} reads or changes something outside the compiled function.",
         hints=("call it outside the compiled function",),
-    )  # fmt: skip
+    )
 
 
-@handler(torch.nn.Parameter, torch.nn.parameter.Buffer, torch.Tensor, torch.Generator, torch.nn.UninitializedParameter,
-         torch.nn.UninitializedBuffer, *all_of("FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor ShortTensor "
-         "CharTensor ByteTensor BoolTensor"))  # fmt: skip
+@handler(
+    torch.nn.Parameter,
+    torch.nn.parameter.Buffer,
+    torch.Tensor,
+    torch.Generator,
+    torch.nn.UninitializedParameter,
+    torch.nn.UninitializedBuffer,
+    *all_of(
+        "FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor ShortTensor "
+        "CharTensor ByteTensor BoolTensor"
+    ),
+)
 def _tensor_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     raise errors.graph_break(
-        kind="tensor object made", context=name_of(fn),
+        kind="tensor object made",
+        context=name_of(fn),
         explanation=f"{fn.__name__}(...) makes a tensor object that autograd or the program treats as new state.",
         hints=("make it outside the compiled function, or use torch.tensor / torch.empty",),
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------------- modes
@@ -194,13 +221,15 @@ for _class in (_AUTOCAST, *all_of("cuda.amp.autocast cpu.amp.autocast")):
 
 @handler(_AUTOCAST.__enter__, *(c.__enter__ for c in all_of("cuda.amp.autocast cpu.amp.autocast") if c is not None))
 def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """What autocast.__enter__ does, by name of its attributes, so that a real __exit__ can follow after a graph break."""
+    """What autocast.__enter__ does, with its attributes, so that a real __exit__ can follow a graph break."""
     context = args[0]
     if state.is_outer(context):
         raise errors.graph_break(
-            kind="autocast object from outside", context="autocast",
-            explanation="Entering an autocast object that was made outside changes it.", hints=("make it in the function",),
-        )  # fmt: skip
+            kind="autocast object from outside",
+            context="autocast",
+            explanation="Entering an autocast object that was made outside changes it.",
+            hints=("make it in the function",),
+        )
     kind = context.device
     context.prev_cache_enabled = torch.is_autocast_cache_enabled()
     context.prev = torch.is_autocast_enabled(kind)
@@ -261,10 +290,11 @@ def _checkpoint(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any
     """Without gradients a checkpoint is a plain call."""
     if torch.is_grad_enabled():
         raise errors.graph_break(
-            kind="activation checkpoint", context=name_of(fn),
+            kind="activation checkpoint",
+            context=name_of(fn),
             explanation="torch.utils.checkpoint while gradients are recorded is not captured; what it calls is.",
             hints=("switch gradient checkpointing off, or compile the function that is checkpointed",),
-        )  # fmt: skip
+        )
     options = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
     return state.interpreter.call(args[0], args[1:], {k: v for k, v in kwargs.items() if k not in options})
 
@@ -305,10 +335,11 @@ def _function_apply(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
     tensors = [arg for arg in rest if isinstance(arg, torch.Tensor)]
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         raise errors.graph_break(
-            kind="autograd.Function with gradients", context=name_of(cls),
+            kind="autograd.Function with gradients",
+            context=name_of(cls),
             explanation=f"{cls.__name__}.apply defines its own backward; it runs eagerly when gradients are recorded.",
             hints=("call it outside the compiled function, or use torch.library.custom_op with register_autograd",),
-        )  # fmt: skip
+        )
     call = state.interpreter.call
     context = ForwardContext(len(rest))
     if cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
@@ -319,9 +350,10 @@ def _function_apply(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
     outputs = result if isinstance(result, tuple) else (result,)
     if any(out is arg for out in outputs for arg in tensors):
         raise errors.graph_break(
-            kind="autograd.Function returns its input", context=name_of(cls),
+            kind="autograd.Function returns its input",
+            context=name_of(cls),
             explanation="An autograd.Function that returns its input makes an alias of it.",
-        )  # fmt: skip
+        )
     return result
 
 
@@ -387,9 +419,10 @@ def _composed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 @handler(torch.Tensor.__torch_function__)
 def _disabled(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     raise errors.graph_break(
-        kind="torch function protocol called", context="__torch_function__",
+        kind="torch function protocol called",
+        context="__torch_function__",
         explanation="Calling Tensor.__torch_function__ from Python is not captured.",
-    )  # fmt: skip
+    )
 
 
 @handler(torch.from_numpy)
@@ -414,7 +447,9 @@ def _cond(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
             pred = bool(known)
     if not isinstance(pred, bool):
         return NotImplemented
-    return state.interpreter.call(torch_polyfills.cond, (pred, *args[1:]), {k: v for k, v in kwargs.items() if k != "pred"})
+    return state.interpreter.call(
+        torch_polyfills.cond, (pred, *args[1:]), {k: v for k, v in kwargs.items() if k != "pred"}
+    )
 
 
 NAMED["torch._higher_order_ops.associative_scan.associative_scan"] = _scan

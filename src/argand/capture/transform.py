@@ -112,7 +112,7 @@ class Transformer:
         else:
             raise give_up("value cannot be rebuilt", "Objects refer to each other in a way that cannot be rebuilt.")
         graph = self._finish_graph(plan)
-        inputs = [info for info in self.state.graph.inputs] if graph is not None else []
+        inputs = list(self.state.graph.inputs) if graph is not None else []
         sources = [info.source for info in inputs if info.source is not None]
         if graph is not None:
             self.graph_name = f"__compiled_fn_{next(NUMBERS)}"
@@ -219,7 +219,7 @@ class Transformer:
         if any(inst in reachable(self.instructions, s) for s in successors):
             raise give_up(
                 "graph break inside a loop",
-                "The graph breaks inside a loop of this function; the function runs eagerly, those that it calls are compiled.",
+                "The graph breaks inside a loop of this function: it runs eagerly, what it calls is compiled.",
                 "move the loop's body to a function of its own, or the operation out of the loop",
             )
 

@@ -54,7 +54,10 @@ def user_line(node: fx.Node) -> str:
     line = node.meta.get("user_line")
     if line:
         return str(line)
-    where = user_stack(node)
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return ""
+    where = _frames(str(trace)[str(trace).rfind('File "') :])
     if not where:
         return ""
     last = where[-1]
@@ -65,9 +68,11 @@ def user_line(node: fx.Node) -> str:
 def user_stack(node: fx.Node) -> tuple[UserLine, ...]:
     """The `stack_trace` of a torch-level node as user lines, outermost first."""
     trace = node.meta.get("stack_trace")
-    if not trace:
-        return ()
-    lines = str(trace).splitlines()
+    return _frames(str(trace)) if trace else ()
+
+
+def _frames(trace: str) -> tuple[UserLine, ...]:
+    lines = trace.splitlines()
     found: list[UserLine] = []
     for number, line in enumerate(lines):
         match = _FRAME.match(line)

@@ -149,7 +149,10 @@ class _Lowering:
         target = node.target
         if target is operator.getitem:
             source, position = node.args
-            return self.env[source][position]
+            found = self.env[source][position]
+            if isinstance(found, Tensor):
+                self._place(node, found)
+            return found
         ctx = self.ctx
         ctx.node = node
         ctx.val = node.meta["val"]

@@ -15,7 +15,7 @@ OPS = frozenset(
 
 
 def verify(program: Program) -> None:
-    """Raise InternalError, naming the node and its neighbourhood, if `program` breaks a rule of `lower.ir`.
+    """Raise InternalError, naming the node and its neighbourhood, if `program` breaks a rule of `ir.loops`.
 
     Rules: a buffer is written before it is read, created once, and exists; statements are defined before use, in an
     enclosing scope, with known ops and matching dtypes; index expressions use the loop's variables only; outputs exist.

@@ -43,7 +43,7 @@ def simplify(program: AtenProgram) -> int:
     kept = returned_storages(graph)
     changes = 0
     for node in list(graph.nodes):
-        if node in kept or node.op != "call_function":
+        if node in kept or node.op != "call_function" or _memory_is_read(node):
             continue
         for rule in RULES.get(node.target, ()):
             with builder.at(node):
@@ -54,6 +54,11 @@ def simplify(program: AtenProgram) -> int:
                 changes += 1
                 break
     return changes
+
+
+def _memory_is_read(node: fx.Node) -> bool:
+    """as_strided addresses the memory behind its argument: a copy before it is there to give that a known layout."""
+    return any(user.target in (aten.as_strided.default, aten.as_strided_scatter.default) for user in node.users)
 
 
 def _val(node: Any) -> torch.Tensor:

@@ -28,7 +28,7 @@ from argand.runtime import cache
 _WARNINGS = ("-w",)  # what generated code warns of (vector ABI, ignored attributes) is of no use to anybody
 _FLAGS = (
     "-std=c++17",
-    "-O2",
+    "-O1",  # vectors are explicit: -O2 gives no faster kernels (bench/kernels.py) and takes 40 % longer
     "-fPIC",
     "-fopenmp",
     "-fno-math-errno",

@@ -256,7 +256,9 @@ class Printer:
     def _load(self, value: Value) -> str:
         memory, index = self.memory[value.args[0]], value.args[1]
         if memory.register:
-            return memory.name
+            # Inside a mask that differs between lanes, a value that all lanes share counts as a vector too.
+            shared = self.lanes.var not in self.facts.outer
+            return self.operand_splat(memory.name, memory.dtype) if shared and self.is_vector(value) else memory.name
         if not self.is_vector(value):
             return f"{memory.name}[{to_c(index)}]"
         lanes = self.lanes

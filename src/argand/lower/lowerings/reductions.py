@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import Expr, product
+from argand.graph.expr import Expr, as_int, product
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import pointwise
@@ -208,8 +208,13 @@ def variance(
         return ops.mul(away, away)
 
     def after(ops: Recorder, total: Value) -> Value:
-        divisor = ops.sub(size_as(ops, count, math), ops.constant(correction, math))
-        result = ops.truediv(total, ops.maximum(divisor, ops.constant(0.0, math)))
+        known = as_int(count)
+        if known is None:
+            divisor = ops.sub(size_as(ops, count, math), ops.constant(correction, math))
+            divisor = ops.maximum(divisor, ops.constant(0.0, math))
+        else:
+            divisor = ops.constant(max(known - correction, 0.0), math)
+        result = ops.truediv(total, divisor)
         return ops.sqrt(result) if root else result
 
     return reduced(ctx, x, dims, "sum", dtype=math, before=before, after=after, val=val, others=[mean])

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from argand.errors import LoweringError
 from argand.graph.expr import ONE, ZERO, Expr
 from argand.ir.loops import TensorRef
 from argand.lower.context import LOOP_DTYPES, Context
@@ -256,7 +257,15 @@ def unbind(ctx: Context, x: Tensor, dim: int = 0) -> list[Tensor]:
     return [selected(ctx, x, dim, ctx.expr(position)) for position in range(len(ctx.val))]
 
 
-@lowers(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.split.sizes, view=True)
+@lowers(
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.chunk.default,
+    aten.split.sizes,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+    view=True,
+)
 def split(ctx: Context, x: Tensor, sizes: Any, dim: int = 0) -> list[Tensor]:
     dim = wrap(dim, x.ndim)
     start: Expr = ZERO
@@ -315,19 +324,19 @@ def unfold(ctx: Context, x: Tensor, dim: int, length: int, step: int) -> Tensor:
 def as_strided(ctx: Context, x: Tensor, size: Any, stride: Any, offset: Any = None) -> Tensor:
     """Over the storage, as eager: the tensor is realised with eager's layout, whose offset in it is known."""
     ref = ctx.realise(x)
-    source = ctx.node.args[0].meta["val"] if ctx.node is not None else None
-    own = 0 if source is None else source.storage_offset()
-    # the buffer begins where eager's storage does, unless it is an input, which begins at its own offset
-    move = ctx.expr(0 if offset is None else offset) - ctx.expr(0 if offset is None else own)
-    if ctx.buffers[ref.buffer].stride != _storage_like(ctx, ref, x):
-        raise NoLowering("as_strided of a tensor whose layout differs from eager's")
+    if ctx.node is None:
+        raise NoLowering("no node to read the layout from")
+    source = ctx.node.args[0].meta["val"]
+    eager = ctx.sizes(source.stride())
+    if any(ref.stride[dim] is not eager[dim] for dim in range(x.ndim) if x.size[dim] != 1):
+        raise LoweringError(
+            f"as_strided reads a tensor whose memory has gaps (strides {tuple(source.stride())}), which is not rebuilt",
+            remedy="take a contiguous copy of it first",
+        )
+    # relative to the tensor's own place in its storage, which ours mirrors
+    move = ctx.expr(source.storage_offset() if offset is None else offset) - ctx.expr(source.storage_offset())
     made = TensorRef(ref.buffer, ctx.sizes(size), ctx.sizes(stride), ref.offset + move, ref.dtype)
     return ctx.from_ref(made, x.dtype, x.device)
-
-
-def _storage_like(ctx: Context, ref: TensorRef, x: Tensor) -> Any:
-    """The buffer's strides when `ref` lies in it as eager's tensor lies in its storage."""
-    return ctx.buffers[ref.buffer].stride if ref.stride == x.stride else None
 
 
 @lowers(aten.view.dtype, view=True)

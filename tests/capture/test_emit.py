@@ -1,0 +1,147 @@
+"""What transformed code rebuilds: identities, classes, closures, iterators."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+
+import pytest
+import torch
+
+import argand
+from helpers import assert_same, check
+
+X = torch.arange(4.0)
+Point = collections.namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass
+class Pair:
+    left: object
+    right: object = None
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held) -> None:
+        self.held = held
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: [x + 1, {"k": (x * 2, 3)}, None, "text", 2.5, slice(1, 2)],
+        lambda x: Point(x, x + 1),
+        lambda x: {"a": x, 1: [x], (1, 2): x.shape},
+        lambda x: collections.OrderedDict(b=x, a=x + 1),
+        lambda x: torch.max(x, 0),
+        lambda x: (x.shape, x.dtype, x.device, float("nan")),
+        lambda x: [x[1:], x.view(2, 2), x],
+    ],
+)
+def test_values(fn) -> None:
+    check(fn, X, fullgraph=True)
+
+
+def test_identities() -> None:
+    def f(x):
+        y = x + 1
+        inner = [y]
+        return inner, inner, y, {"again": inner}
+
+    one, two, y, table = argand.compile(f, backend="eager", fullgraph=True)(X)
+    assert one is two and table["again"] is one and one[0] is y
+
+
+def test_cycles() -> None:
+    def f(x):
+        items = [x + 1]
+        items.append(items)
+        return items
+
+    made = argand.compile(f, backend="eager")(X)
+    assert made[1] is made and torch.equal(made[0], X + 1)
+
+
+def test_instances() -> None:
+    def f(x):
+        return Pair(x + 1, Slotted(x * 2))
+
+    made = argand.compile(f, backend="eager", fullgraph=True)(X)
+    assert type(made) is Pair and torch.equal(made.left, X + 1) and torch.equal(made.right.held, X * 2)
+
+
+def test_closures() -> None:
+    def f(x):
+        total = x * 2
+
+        def add(y):
+            nonlocal total
+            total = total + y
+            return total
+
+        def read():
+            return total
+
+        return add, read
+
+    add, read = argand.compile(f, backend="eager")(X)
+    assert torch.equal(add(X), X * 3) and torch.equal(read(), X * 3)
+
+
+def test_recursive_closure() -> None:
+    def f(x):
+        def fact(n):
+            return x if n == 0 else fact(n - 1) * n
+
+        return fact
+
+    assert torch.equal(argand.compile(f, backend="eager")(X)(3), X * 6)
+
+
+def test_partial_and_methods() -> None:
+    def f(x):
+        return functools.partial(torch.add, x * 2), [x].append
+
+    partial, append = argand.compile(f, backend="eager")(X)
+    assert torch.equal(partial(X), X * 3)
+    append(1)
+
+
+def test_iterators() -> None:
+    def f(x):
+        it = iter([x, x + 1, x + 2])
+        next(it)
+        return it, enumerate([x]), zip([x], [1])
+
+    it, pairs, zipped = argand.compile(f, backend="eager")(X)
+    assert_same([X + 1, X + 2], list(it))
+    assert_same([(0, X)], list(pairs))
+    assert_same([(X, 1)], list(zipped))
+
+
+def test_inputs_are_handed_back_as_they_are() -> None:
+    items = [X, 1]
+    got = argand.compile(lambda items, x: (items, x, x + 1), backend="eager", fullgraph=True)(items, X)
+    assert got[0] is items and got[1] is X
+
+
+def test_varargs_and_keyword_only() -> None:
+    def f(a, *rest, scale=2, **named):
+        return a * scale + sum(rest) + named["extra"]
+
+    check(f, X, X, 1, scale=3, extra=X, fullgraph=True)
+
+
+def test_unique_names() -> None:
+    def f(x):
+        return x + 1
+
+    names = set()
+    for _ in range(3):
+        argand.reset()
+        argand.compile(f, backend="eager")(X)
+        names = {n for n in f.__globals__ if n.startswith("__compiled_fn_")}
+    assert len(names) >= 3
