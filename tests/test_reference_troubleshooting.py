@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -153,7 +154,8 @@ def test_environment_variables_are_read(tmp_path) -> None:
         print(argand.config.verbose, argand.config.debug_function, argand.config.suppress_errors)
         """)
     )
-    env = {"ARGAND_VERBOSE": "1", "TORCHDYNAMO_DEBUG_FUNCTION": "f", "ARGAND_SUPPRESS_ERRORS": "0", "PATH": ""}
+    env = {"ARGAND_VERBOSE": "1", "TORCHDYNAMO_DEBUG_FUNCTION": "f", "ARGAND_SUPPRESS_ERRORS": "0"}
+    env |= {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")}
     done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "f", "False"]
 

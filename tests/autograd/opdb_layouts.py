@@ -105,7 +105,9 @@ class Comparing(TorchDispatchMode):
             elif want[2] != have[2] and tensor.numel():
                 wide = any(n != 1 and a != b for n, a, b in zip(want[0], want[2], have[2]))
                 kind = "stride" if wide else "stride of size 1"
-                inputs = [(tuple(t.shape), t.stride()) for t in _pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
+                inputs = [
+                    (tuple(t.shape), t.stride()) for t in _pytree.tree_leaves(args) if isinstance(t, torch.Tensor)
+                ]
                 self.problems[f"{func}: result {position} {kind}"] += 1
                 self.counts.setdefault("", 0)
                 self.examples.setdefault(f"{func} {position} {kind}", (want[0], want[2], have[2], inputs))

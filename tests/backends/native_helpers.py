@@ -80,7 +80,10 @@ def aliasing(outputs, inputs):
     everything = [*known, *leaves]
     keys = [x.untyped_storage().data_ptr() if x.numel() else None for x in everything]
     return [
-        (a, b) for a in range(len(keys)) for b in range(a) if keys[a] is not None and keys[a] == keys[b] and a >= len(known)
+        (a, b)
+        for a in range(len(keys))
+        for b in range(a)
+        if keys[a] is not None and keys[a] == keys[b] and a >= len(known)
     ]
 
 

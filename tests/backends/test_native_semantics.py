@@ -132,7 +132,9 @@ def test_equal_graphs_are_compiled_once():
     assert len(other.events) == 1
 
 
-@pytest.mark.parametrize("name", ["aot_inference_graph", "post_grad_graphs", "ir_pre_fusion", "ir_post_fusion", "kernel_code", "output_code"])
+@pytest.mark.parametrize(
+    "name", ["aot_inference_graph", "post_grad_graphs", "ir_pre_fusion", "ir_post_fusion", "kernel_code", "output_code"]
+)
 def test_every_stage_emits_its_artifact(name):
     native_module.reset()
     with Recorded(name) as seen:

@@ -335,3 +335,22 @@ def test_run_is_repeatable():
     gm, tensors = graph_of(lambda a: (a * 2).softmax(-1), (torch.randn(3, 4),), {})
     first, second = run_lowered(gm, tensors), run_lowered(gm, tensors)
     assert dump(first.program) == dump(second.program)
+
+
+def test_shared_result_of_several_is_stored():
+    """A lazy member of a tuple is placed like any other value: not computed once per user."""
+
+    def function(x, w, b):
+        y = torch.ops.aten.native_layer_norm(x, [16], w, b, 1e-5)[0]
+        return y.sum(0), y.amax(0)
+
+    run = check(function, torch.randn(4, 16), torch.randn(16), torch.randn(16), loops_only=True)
+    stored = [node for node in run.loops if [str(s) for s in node.body.sizes] == ["4", "16"]]
+    assert len(stored) == 1
+    reads = [{s.args[0] for s in node.body.statements if s.op == "load"} for node in run.loops[-2:]]
+    assert reads == [set(stored[0].outputs)] * 2
+
+
+def test_unsafe_split_is_a_view():
+    run = check(lambda x: torch.unsafe_split(x * 2, 2, 1)[1] + 1, torch.randn(3, 6), loops_only=True)
+    assert len(run.loops) == 1

@@ -224,5 +224,3 @@ def _values(tree: Any, env: dict[fx.Node, Any]) -> Any:
     if isinstance(tree, slice):
         return slice(_values(tree.start, env), _values(tree.stop, env), _values(tree.step, env))
     return tree
-
-

@@ -50,7 +50,9 @@ def functional_form(func: Any) -> FunctionalForm | None:
             for mark in argument.alias_info.before_set:
                 by_alias[mark] = argument.name
     returns = tuple(
-        next((by_alias[m] for m in r.alias_info.before_set if m in by_alias), None) if r.alias_info is not None else None
+        next((by_alias[m] for m in r.alias_info.before_set if m in by_alias), None)
+        if r.alias_info is not None
+        else None
         for r in schema.returns
     )
     wanted = [(a.name, str(a.type)) for a in kept]
@@ -60,7 +62,9 @@ def functional_form(func: Any) -> FunctionalForm | None:
             continue
         for overload in compat.overloads(packet):
             other = overload._schema
-            if other.is_mutable or [(a.name, _loose(a)) for a in other.arguments] != [(n, _strip(t)) for n, t in wanted]:
+            if other.is_mutable or [(a.name, _loose(a)) for a in other.arguments] != [
+                (n, _strip(t)) for n, t in wanted
+            ]:
                 continue
             fresh = len(other.returns) - len(written)
             if fresh < 0 or fresh != sum(r is None for r in returns):
@@ -125,7 +129,8 @@ def _write(tracer: Tracer, target: Any, new: Any) -> None:
     if target is None:
         return
     if isinstance(target, (list, tuple)):
-        # All values exist before the first write, so that a list that names a tensor twice behaves as eager's kernels do.
+        # All values exist before the first write, so that a list that names a tensor twice behaves as eager's kernels
+        # do.
         for one, value in zip(target, new):
             tracer.write(tracer.tensor(one), value)
         return
@@ -133,7 +138,12 @@ def _write(tracer: Tracer, target: Any, new: Any) -> None:
 
 
 def _check(
-    tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], bound: dict[str, Any], form: FunctionalForm
+    tracer: Tracer,
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    bound: dict[str, Any],
+    form: FunctionalForm,
 ) -> None:
     """Run the writing op itself on fresh meta tensors: its errors are eager's, and no target may change its shape."""
     key = ("check", func, tracer._lower_args(args)[0], *kwargs, *tracer._lower_args(tuple(kwargs.values()))[0])

@@ -13,7 +13,6 @@ from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.meta import eliminate_dead
 from argand.graph.program import AtenProgram, InputSpec, MutationSpec, OutputSpec, ViewReplay
-
 from argand.graph.specs import is_dense
 
 aten = torch.ops.aten
@@ -126,7 +125,9 @@ class _Outputs:
             node = tracer.read(copied.value)
         if node.meta["val"].stride() != spec.stride and is_dense(spec.size, spec.stride):
             # Strides of size-1 dimensions, which nothing but the user's own look can tell.
-            fixed = tracer.record(aten.as_strided.default, (_held(tracer, node), list(spec.size), list(spec.stride)), {})
+            fixed = tracer.record(
+                aten.as_strided.default, (_held(tracer, node), list(spec.size), list(spec.stride)), {}
+            )
             node = tracer.read(fixed.value)
         if node in self.nodes:
             copied = tracer.record(aten.clone.default, (make_tensor(Value(spec, node)),), {})

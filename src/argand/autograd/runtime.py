@@ -23,8 +23,8 @@ def wrap(program: AtenProgram, run: GraphCallable, *, boxed: bool = False) -> Ca
 
     Arguments:
         program: the traced program.
-        run: takes the graph's inputs (one tensor per placeholder) positionally, or as one list when `boxed`, and returns
-            the graph's outputs as a tuple or list.
+        run: takes the graph's inputs (one tensor per placeholder) positionally, or as one list when `boxed`, and
+            returns the graph's outputs as a tuple or list.
     """
     return compile_wrapper(*wrapper_source(program, run, boxed=boxed))
 

@@ -29,7 +29,8 @@ _PLAIN = frozenset(
 class Tracer(TorchDispatchMode):
     """Records every ATen call made while it is active as nodes of `graph`.
 
-    Results are `TraceTensor`s: code that runs under the tracer sees tensors of the right size, stride, dtype and (logical)
+    Results are `TraceTensor`s: code that runs under the tracer sees tensors of the right size, stride, dtype and
+    (logical)
     device, and no data. Writes never reach the graph: a write makes a new value, and aliases are made anew from it.
     """
 
@@ -96,7 +97,10 @@ class Tracer(TorchDispatchMode):
         """Some argument's node has another layout than eager's tensor: infer the result for both."""
         self._uneven = False
         eager = metas.infer(
-            self.specs, func, self._held(_as_eager(args)), {n: self._held(_as_eager((v,))[0]) for n, v in kwargs.items()}
+            self.specs,
+            func,
+            self._held(_as_eager(args)),
+            {n: self._held(_as_eager((v,))[0]) for n, v in kwargs.items()},
         )
         if held.__class__ is Spec:
             node = self._node(func, node_args, node_kwargs, held.meta, held.device)

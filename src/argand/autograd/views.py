@@ -91,7 +91,9 @@ def trace_as_strided(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: d
     return make_tensor(value)
 
 
-def replay(tracer: Tracer, func: Any, source: TraceTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TraceTensor:
+def replay(
+    tracer: Tracer, func: Any, source: TraceTensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> TraceTensor:
     """Make a view anew from what its parent holds now."""
     if func == "as_strided":
         return _strided(tracer, source, *args)
@@ -179,9 +181,7 @@ def _back_by_strides(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor
     node = tracer.read(parent.value)
     if node.meta["val"].storage_offset() or node.meta["val"].stride() != parent.value.spec.stride:
         parent = tracer.record(aten.clone.default, (parent,), {"memory_format": torch.preserve_format})
-    return tracer.record(
-        aten.as_strided_scatter.default, (parent, new, list(size), list(stride), start), {}
-    )
+    return tracer.record(aten.as_strided_scatter.default, (parent, new, list(size), list(stride), start), {})
 
 
 def _back_by_unfold(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
@@ -262,4 +262,6 @@ HANDLERS: dict[Any, Handler] = {
     aten.unbind.int: trace_unbind,
     aten.as_strided.default: trace_as_strided,
 }
-HANDLERS.pop(aten._unsafe_view.default)  # not a view by its schema: its argument is a fresh value that nobody else holds
+HANDLERS.pop(
+    aten._unsafe_view.default
+)  # not a view by its schema: its argument is a fresh value that nobody else holds

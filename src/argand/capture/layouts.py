@@ -107,6 +107,12 @@ def pointwise_layout(operands: tuple[tuple[Ints, Ints], ...]) -> tuple[Ints, Int
     return shape, tuple(out)
 
 
+def channels_last(shape: Ints) -> Ints:
+    """Strides of a new 4-d tensor in NHWC order."""
+    _, channels, height, width = shape
+    return (channels * height * width, 1, width * channels, channels)
+
+
 def _is_contiguous(shape: Ints, strides: Ints) -> bool:
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides)):

@@ -89,6 +89,11 @@ def _wrong() -> tuple[int, ...]:
     raise Unknown
 
 
+def _channels_last(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether a convolution takes this as NHWC rather than as NCHW (sizes of 1 can look like both)."""
+    return strides == layouts.channels_last(shape) and strides != contiguous(shape)
+
+
 def _conv(dims: int) -> Any:
     def conv(
         x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1
@@ -103,7 +108,8 @@ def _conv(dims: int) -> Any:
             or not dtype.is_floating_point
         ):
             raise Unknown
-        if x.stride() != contiguous(shape) or weight.stride() != contiguous(kernel):
+        last = dims == 2 and (_channels_last(shape, x.stride()) or _channels_last(kernel, weight.stride()))
+        if not last and (x.stride() != contiguous(shape) or weight.stride() != contiguous(kernel)):
             raise Unknown
         if type(groups) is not int or groups <= 0 or shape[1] != kernel[1] * groups or kernel[0] % groups:
             raise Unknown
@@ -118,7 +124,9 @@ def _conv(dims: int) -> Any:
             if length <= 0:
                 raise Unknown
             out.append(length)
-        return new((shape[0], kernel[0], *out), None, dtype, needs_grad(x, weight, bias))
+        made = (shape[0], kernel[0], *out)
+        strides = layouts.channels_last(made) if last else None
+        return new(made, strides, dtype, needs_grad(x, weight, bias))
 
     return conv
 

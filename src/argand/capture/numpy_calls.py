@@ -128,8 +128,8 @@ def to_tensor(state: CaptureState, array: Any, name: str) -> Any:
     import torch
 
     held = _value(state, array, name)
-    with torch._C.DisableTorchFunction():
-        real = torch.tensor(held)
     if name != "tensor":
         array.flags.writeable = False  # they would share memory: from here on the array cannot change
-    return state.graph.call(torch.Tensor.clone, (state.graph.constant(real),), {})
+    with torch._C.DisableTorchFunction():
+        constant = state.graph.constant(torch.tensor(held))
+        return state.graph.call(torch.Tensor.clone, (constant,), {})

@@ -172,6 +172,10 @@ class Reconstructor:
             self.asm.load_const(obj)
         elif isinstance(obj, type):
             raise unreconstructable(obj, "a class defined in the captured code")
+        elif isinstance(obj, tuple) and type(obj).__module__ == "torch.return_types":
+            self.asm.build_tuple(self._items(obj))
+            self.emitter.call_helper(rebuild.new_tuple, (type(obj),))
+            self._remember(obj)
         elif isinstance(obj, enum.Enum):
             self.asm.load_const(obj)
         else:

@@ -194,7 +194,8 @@ def is_fake(tensor: torch.Tensor) -> bool:
 def keep_torch_compiler_out() -> int:
     """Keep torch's meta kernels from importing torch._dynamo (0.8 s and sympy) when they are first called.
 
-    torch wraps some Python kernels in a helper that looks for the attribute `__dynamo_disable` on the function and, where
+    torch wraps some Python kernels in a helper that looks for the attribute `__dynamo_disable` on the function and,
+    where
     there is none, imports torch._dynamo to make one. The function itself is the right value as long as dynamo is not
     tracing, and dynamo does not trace below the dispatcher.
 
@@ -227,7 +228,9 @@ def keep_torch_compiler_out() -> int:
             if not hasattr(inner, "__dynamo_disable"):
                 setattr(inner, "__dynamo_disable", inner)
                 prepared += 1
-        pending += [c.cell_contents for c in cells if not _is_empty(c) and isinstance(c.cell_contents, types.FunctionType)]
+        pending += [
+            c.cell_contents for c in cells if not _is_empty(c) and isinstance(c.cell_contents, types.FunctionType)
+        ]
     return prepared
 
 

@@ -1,6 +1,7 @@
 """Where torch's meta kernels and eager's CPU kernels disagree on a result's layout, the corrections.
 
-`RULES` maps an op to `rule(made, *meta_args, **kwargs)`, which returns `made` re-laid; `PROBED` ops are tried out on zeros
+`RULES` maps an op to `rule(made, *meta_args, **kwargs)`, which returns `made` re-laid; `PROBED` ops are tried out on
+zeros
 when an argument is not contiguous. `tests/autograd/opdb_layouts.py` compares every op that op_db reaches with eager.
 """
 
@@ -113,7 +114,9 @@ def elementwise(made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     for argument, value in zip(func._schema.arguments, args):
         if isinstance(value, torch.Tensor):
             operands.append(value)
-        elif isinstance(value, (int, float, complex)) and (str(argument.type) == "Tensor" or _number(argument, wrapped)):
+        elif isinstance(value, (int, float, complex)) and (
+            str(argument.type) == "Tensor" or _number(argument, wrapped)
+        ):
             operands.append(None)
     operands += [value for value in kwargs.values() if isinstance(value, torch.Tensor)]
     if not any(operand is not None for operand in operands):
@@ -127,9 +130,38 @@ def _number(argument: Any, wrapped: bool) -> bool:
 
 
 _NUMBER_IS_OPERAND = frozenset(
-    "add sub mul div eq ne lt le gt ge remainder fmod floor_divide rsub bitwise_and bitwise_or bitwise_xor "
-    "bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__ xlogy special_xlog1py "
-    "special_zeta copysign where true_divide".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "remainder",
+        "fmod",
+        "floor_divide",
+        "rsub",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+        "__and__",
+        "__or__",
+        "__xor__",
+        "__lshift__",
+        "__rshift__",
+        "xlogy",
+        "special_xlog1py",
+        "special_zeta",
+        "copysign",
+        "where",
+        "true_divide",
+    ]
 )
 
 # Pointwise by their tag, but not by one iterator over all tensor arguments.
@@ -218,7 +250,14 @@ def _statistics_dtype(x: torch.Tensor, *parameters: Any) -> torch.dtype:
 
 
 def _batch_norm(
-    made: Any, x: torch.Tensor, weight: Any = None, bias: Any = None, mean: Any = None, var: Any = None, *args: Any, **kwargs: Any
+    made: Any,
+    x: torch.Tensor,
+    weight: Any = None,
+    bias: Any = None,
+    mean: Any = None,
+    var: Any = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     out, *saved = made
     dtype = _statistics_dtype(x, weight, bias, mean, var)
@@ -264,6 +303,7 @@ PROBED = frozenset(
         aten._fft_c2r.default,
         aten._linalg_svd.default,
         aten.channel_shuffle.default,
+        aten.roll.default,
         aten.native_channel_shuffle.default,
         aten.linalg_eig.default,
         aten.max_unpool2d.default,

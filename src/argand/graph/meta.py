@@ -46,7 +46,8 @@ def spec_of(tensor: torch.Tensor, device: torch.device | None = None) -> TensorS
 def user_line(node: fx.Node) -> str:
     """The user's line that made a node, as "file.py:12 in forward: text"; "" when unknown.
 
-    Reads, in this order: an ATen node's `origin`, the `user_line` that capture writes, the innermost entry of `stack_trace`.
+    Reads, in this order: an ATen node's `origin`, the `user_line` that capture writes, the innermost entry of
+    `stack_trace`.
     """
     origin = node.meta.get("origin")
     if origin is not None:

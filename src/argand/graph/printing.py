@@ -52,8 +52,8 @@ def describe(value: Any) -> str:
 def graph_source(graph: fx.Graph, name: str = "forward", *, comments: bool = True) -> tuple[str, dict[str, Any]]:
     """The graph as a Python function of its placeholders, and the objects that its text names.
 
-    The text is what runs: names of operators are bound in the returned namespace. Values are dropped after their last use.
-    With `comments`, each line shows the value's type and, where it changes, the user's line.
+    The text is what runs: names of operators are bound in the returned namespace. Values are dropped after their last
+    use. With `comments`, each line shows the value's type and, where it changes, the user's line.
     """
     writer = _Writer(comments)
     nodes = list(graph.nodes)

@@ -1,7 +1,7 @@
 """`AtenProgram`: the functional ATen graph of one captured graph, and how its results become the user's outputs.
 
-Made by `argand.autograd`, rewritten by `argand.passes`, read by `argand.lower` and the runtime wrapper. It lives in this
-low layer so that all of them may import it.
+Made by `argand.autograd`, rewritten by `argand.passes`, read by `argand.lower` and the runtime wrapper. It lives in
+this low layer so that all of them may import it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class InputSpec:
 class ViewReplay:
     """How to rebuild an alias from the real tensor that it aliases.
 
-    `offset` is relative to that tensor's own storage offset. `chain`, when not empty, replaces size/stride/offset: calls
-    `op(tensor, *args)` to apply in order, for views that as_strided cannot express (another dtype, conjugation).
+    `offset` is relative to that tensor's own storage offset. `chain`, when not empty, replaces size/stride/offset:
+    calls `op(tensor, *args)` to apply in order, for views that as_strided cannot express (another dtype, conjugation).
     """
 
     size: tuple[int, ...]
@@ -96,7 +96,8 @@ class AtenProgram:
     argument is a tuple of nodes: values named by `outputs` and `mutations`. No node mutates its arguments. Nodes
     that draw random numbers stay, in order, even when unused.
 
-    Every node but the output carries `meta["val"]` (plain `meta`-device tensor, its strides those that the node's result
+    Every node but the output carries `meta["val"]` (plain `meta`-device tensor, its strides those that the node's
+    result
     has; or a tuple/list of them), `meta["device"]` (logical device) and `meta["origin"]` (`graph.meta.NodeOrigin`).
     """
 

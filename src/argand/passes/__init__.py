@@ -1,6 +1,8 @@
-"""Passes over ATen graphs: an `AtenProgram` goes in, the same program with a smaller set of ops and less work comes out.
+"""Passes over ATen graphs: an `AtenProgram` goes in, the same program with a smaller set of ops and less work comes
+out.
 
-Each pass is a function `(AtenProgram) -> int`, which changes the graph in place and says how many changes it made. It has
+Each pass is a function `(AtenProgram) -> int`, which changes the graph in place and says how many changes it made. It
+has
 a name (`pipeline.Pass`), reads nothing but the program, and can be called alone. `verify` holds the rules of the graph.
 """
 

@@ -35,8 +35,8 @@ def simplifies(*ops: Any) -> Callable[[Rule], Rule]:
 def simplify(program: AtenProgram) -> int:
     """Apply the rules once to every node, in order, so that a rule sees simplified arguments.
 
-    A node that the program returns, or whose memory a returned view shows, is left alone: it must not become an input or
-    share memory with another result.
+    A node that the program returns, or whose memory a returned view shows, is left alone: it must not become an input
+    or share memory with another result.
     """
     graph = program.graph
     builder = Builder(graph, program.specs or SpecTable(), made_by="simplify")

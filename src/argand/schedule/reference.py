@@ -53,7 +53,7 @@ def run_schedule(schedule: Schedule, inputs: Sequence[Any]) -> list[Any]:
 
 
 def run_kernel(plan: KernelPlan, env: Env, memory: Memory) -> None:
-    """One kernel, by the definition in `schedule.kernel`."""
+    """One kernel, by the definition in `ir.kernel`."""
     allowed = {name: memory[name] for name in (*plan.inputs, *plan.outputs)}
     names = [var.name for var, _ in plan.outer]
     ranges = [range(int(evaluate(size, env)) - 1, -1, -1) for _, size in plan.outer]

@@ -10,7 +10,7 @@ from argand.schedule.access import is_empty
 
 
 def verify(schedule: Schedule) -> None:
-    """Every buffer is written before it is read, and every kernel keeps the rules of `schedule.kernel`.
+    """Every buffer is written before it is read, and every kernel keeps the rules of `ir.kernel`.
 
     Raises:
         InternalError: what is wrong, and where.

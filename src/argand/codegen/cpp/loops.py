@@ -394,7 +394,7 @@ class StageLoops:
         """Whether several copies of the body and its accumulators fit into the registers."""
         body = [v for v in flatten(self.facts.statements) if v.op != "constant" and v not in self.facts.after]
         reductions = self.facts.reductions
-        if len(body) > 12 or len(reductions) > 2 or any(v.op in _HEAVY or v.op in ("masked", "store") for v in body):
+        if len(body) > 12 or len(reductions) > 2 or any(v.op in _HEAVY or v.op == "masked" for v in body):
             return False
         return not any(is_arg(v.args[0]) or v.args[1].dtype == torch.bool for v in reductions)
 

@@ -60,9 +60,7 @@ def _huber_loss(b: Builder, x: fx.Node, target: fx.Node, reduction: int = MEAN, 
 
 
 @decomposes(aten.nll_loss_forward.default)
-def _nll_loss(
-    b: Builder, x: fx.Node, target: fx.Node, weight: Any, reduction: int, ignore_index: int
-) -> Any:
+def _nll_loss(b: Builder, x: fx.Node, target: fx.Node, weight: Any, reduction: int, ignore_index: int) -> Any:
     """-x[target] * weight[target], 0 where the target is ignored; also the total weight"""
     if not _plain(x) or val(target).dim() == 0 or val(x).dim() != 2:
         return NotImplemented
@@ -81,7 +79,9 @@ def _nll_loss(
     if factor is not None:
         total = b(aten.sum.default, b(aten.masked_fill.Scalar, factor, ignored, 0))
     else:
-        total = b(aten.sum.default, b(aten._to_copy.default, b(aten.logical_not.default, ignored), dtype=val(wide).dtype))
+        total = b(
+            aten.sum.default, b(aten._to_copy.default, b(aten.logical_not.default, ignored), dtype=val(wide).dtype)
+        )
     made = b(aten.sum.default, loss)
     if reduction == MEAN:
         made = b(aten.div.Tensor, made, total)
@@ -116,5 +116,3 @@ def _log_sigmoid(b: Builder, x: fx.Node) -> Any:
 def _prelu(b: Builder, x: fx.Node, weight: fx.Node) -> Any:
     """x where x > 0, else weight x"""
     return b(aten.where.self, b(aten.gt.Scalar, x, 0), x, b(aten.mul.Tensor, weight, x))
-
-
