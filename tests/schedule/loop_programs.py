@@ -147,7 +147,9 @@ def softmax(b, x, dim=-1):
 def layer_norm(b, x, weight, bias):
     last = len(x.size) - 1
     n = int(x.size[last])
-    mean = b.reduce("sum", x, [last], post=lambda o, v: o.mul(v, o.constant(1 / n, torch.float32)), name="mean", keepdim=True)
+    mean = b.reduce(
+        "sum", x, [last], post=lambda o, v: o.mul(v, o.constant(1 / n, torch.float32)), name="mean", keepdim=True
+    )
     mean = mean.expand(*x.size)
     rstd = b.reduce(
         "sum",
@@ -155,7 +157,9 @@ def layer_norm(b, x, weight, bias):
         [last],
         fn=lambda o, v, m: o.mul(o.sub(v, m), o.sub(v, m)),
         extra=(mean,),
-        post=lambda o, v: o.unary("rsqrt", o.add(o.mul(v, o.constant(1 / n, torch.float32)), o.constant(1e-5, torch.float32))),
+        post=lambda o, v: o.unary(
+            "rsqrt", o.add(o.mul(v, o.constant(1 / n, torch.float32)), o.constant(1e-5, torch.float32))
+        ),
         name="rstd",
         keepdim=True,
     ).expand(*x.size)

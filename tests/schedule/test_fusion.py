@@ -162,6 +162,26 @@ def test_in_place_reuse_of_a_dying_extern_result():
     assert kernel.inputs == () and kernel.outputs == ("buf1",)
 
 
+def test_a_row_kernel_writes_over_the_row_that_it_read():
+    b = Builder()
+    w, scale, bias = b.input(64, 256), b.input(256), b.input(256)
+    x = b.extern(torch.ops.aten.neg.default, w, size=(64, 256))
+    made = check(b, layer_norm(b, x, scale, bias))
+    (kernel,) = kernels(made)
+    assert len(kernel.stages) == 3 and set(made.aliases.values()) == {x.buffer}
+
+
+def test_no_in_place_reuse_when_a_later_stage_still_reads():
+    b = Builder()
+    w = b.input(64, 256)
+    x = b.extern(torch.ops.aten.neg.default, w, size=(64, 256))
+    y = b.pointwise(relu, x)
+    total = b.reduce("sum", y, [1], keepdim=True)
+    z = b.pointwise(lambda o, v, t: o.sub(v, t), x, total.expand(64, 256))
+    made = check(b, y, z)
+    assert made.aliases.get(y.buffer) != x.buffer  # z, in a later stage, reads x
+
+
 def test_no_in_place_reuse_when_the_index_differs():
     b = Builder()
     w = b.input(64, 64)

@@ -75,7 +75,7 @@ def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], *, config
             arguments.append(value)
     builder.names(gm)
     compat.keep_torch_compiler_out()
-    with compat.restored_torch_state():
+    with compat.paused_collection(), compat.restored_torch_state():
         tracer.on_lift = builder.constant
         torch._C._set_grad_enabled(False)
         with tracer:

@@ -1,14 +1,14 @@
-"""Ops that write to their arguments, made functional by their schema: `foo_` by `foo`, `foo.out` by `foo` and a copy."""
+"""Ops that write to their arguments, made functional by schema: `foo_` by `foo`, `foo.out` by `foo` and a copy."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.autograd.values import TraceTensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.specs import Spec, strided_meta
@@ -129,8 +129,7 @@ def _write(tracer: Tracer, target: Any, new: Any) -> None:
     if target is None:
         return
     if isinstance(target, (list, tuple)):
-        # All values exist before the first write, so that a list that names a tensor twice behaves as eager's kernels
-        # do.
+        # All values exist before the first write.
         for one, value in zip(target, new):
             tracer.write(tracer.tensor(one), value)
         return
@@ -163,16 +162,10 @@ def _check(
             return [convert(item) for item in tree]
         return torch.device("meta") if isinstance(tree, torch.device) else tree
 
-    try:
+    # Without a meta kernel, the functional form's own checks must do.
+    with contextlib.suppress(NotImplementedError):
         func(*convert(args), **{name: convert(value) for name, value in kwargs.items()})
-    except NotImplementedError:
-        pass  # no meta kernel: the functional form's own checks must do
     for meta, spec in targets:
         if tuple(meta.shape) != spec.size:
             raise AutogradError(f"{func} resizes its output tensor")
     tracer.specs.results[key] = True
-
-
-def is_traced(value: Any) -> bool:
-    """A tensor of a trace."""
-    return isinstance(value, TraceTensor)

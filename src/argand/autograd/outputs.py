@@ -25,7 +25,7 @@ def finish(
     reals: list[torch.Tensor],
     result: Any,
 ) -> AtenProgram:
-    """Close the graph: returned values, written inputs, the output node. `result` is what the torch-level graph returned."""
+    """Close the graph: returned values, written inputs, the output node; `result`: what the torch-level graph gave."""
     leaves, tree = compat.tree_flatten(result)
     check_aliased_inputs(tracer, reals)
     builder = _Outputs(tracer)

@@ -1,4 +1,4 @@
-"""Ops that the tracer treats one by one: literals, data-dependent reads, metadata changes, ops whose schema hides a write."""
+"""Ops that the tracer treats one by one: literals, reads of data, metadata changes, writes that a schema hides."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Tracer(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: torch must not wrap `__torch_dispatch__` in a helper that imports torch._dynamo (0.8 s) when called."""
+        """False: torch must not wrap `__torch_dispatch__` in a helper that imports torch._dynamo (0.8 s) when run."""
         return False
 
     def __init__(self) -> None:

@@ -188,13 +188,11 @@ def _back_by_unfold(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor,
     dim, size, step = args
     if step < size:
         raise AutogradError("a write to overlapping windows of unfold")
-    zeros = tracer.record(aten.full.default, (list(parent.shape), 0), _options(parent))
     ones = tracer.record(aten.full.default, (list(new.shape), 1), _options(parent, torch.uint8))
     size_of = list(parent.shape)
     moved = tracer.record(aten.unfold_backward.default, (new, size_of, dim, size, step), {})
     hit = tracer.record(aten.unfold_backward.default, (ones, size_of, dim, size, step), {})
     mask = tracer.record(aten.ne.Scalar, (hit, 0), {})
-    del zeros
     return tracer.one(aten.where.self, mask, moved, parent)
 
 

@@ -28,7 +28,7 @@ def argand_for_torch_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], 
     versions: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def call(*args: Any) -> Any:
-        key = (torch.is_grad_enabled(), *[_key(arg) for arg in args])
+        key = (torch.is_grad_enabled(), _sharing(args), *[_key(arg) for arg in args])
         version = versions.get(key)
         if version is None:
             if len(versions) >= _LIMIT:
@@ -37,6 +37,13 @@ def argand_for_torch_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], 
         return version(*args)
 
     return call
+
+
+def _sharing(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Which tensors share memory, as the position of the first that does; empty when none do."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.layout is torch.strided]
+    storages = [tensor.untyped_storage()._cdata for tensor in tensors]
+    return tuple(map(storages.index, storages)) if len(set(storages)) < len(storages) else ()
 
 
 def _key(arg: Any) -> Any:

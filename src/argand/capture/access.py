@@ -79,6 +79,11 @@ def _getitem(value: Any, key: Any) -> Any:
     return value[key]
 
 
+def _items(obj: Any) -> Any:
+    """Everything that a container holds."""
+    return itertools.chain.from_iterable(dict.items(obj)) if is_a(obj, dict) else type(obj).__iter__(obj)
+
+
 def raised_here(error: BaseException) -> bool:
     """Whether the innermost Python frame of an exception is argand's."""
     traceback = error.__traceback__
@@ -305,13 +310,18 @@ class Access:
             return obj
         if self.types.python_dunders(cls) & {"__str__", "__repr__", "__format__", "__index__", "__int__", "__float__"}:
             return TextProxy(self, obj)
-        if depth > 20 or self.benign(obj):
+        return self.textual_items(obj, depth)
+
+    def textual_items(self, obj: Any, depth: int = 0) -> Any:
+        """The same for the items of a container, whose own text is native code's."""
+        obj = self.plain(obj) if depth == 0 else obj
+        if depth > 20 or not is_a(obj, CONTAINERS) or all(self.benign(item) for item in _items(obj)):
             return obj
-        if cls is list:
-            return [self.textual(item, depth + 1) for item in obj]
-        if cls is tuple:
-            return tuple(self.textual(item, depth + 1) for item in obj)
-        if cls is dict:
+        if is_a(obj, list):
+            return [self.textual(item, depth + 1) for item in list.__iter__(obj)]
+        if is_a(obj, tuple):
+            return tuple(self.textual(item, depth + 1) for item in tuple.__iter__(obj))
+        if type(obj) is dict:
             return {key: self.textual(value, depth + 1) for key, value in obj.items()}
         return obj
 

@@ -90,8 +90,15 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
         return _read_class(interp, obj, name)
     if cls is types.MethodType:
         return _read_method(interp, obj, name)
-    if cls is super:
+    if issubclass(cls, super):
         return _read_super(interp, obj, name)
+    if cls is types.TracebackType and not interp.concrete:
+        raise graph_break(
+            kind="traceback inspected",
+            context=name,
+            explanation="The stack trace of an exception that was raised in captured code does not exist.",
+            hints=("Inspect tracebacks outside of the compiled function.",),
+        )
     return _read_instance(interp, obj, name)
 
 
@@ -172,16 +179,18 @@ def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") ->
         if kind.__module__ in ("enum", "types") and is_a(obj, enum.Enum):
             return interp.native(getattr, obj, meta.name if hasattr(meta, "name") else name)
         return calls.call(interp, getter, (meta, obj, cls), None)
+    if not is_a(getter, types.WrapperDescriptorType | types.MethodDescriptorType):
+        return calls.call(interp, bind(interp, getter, meta, kind), (obj, cls), None)
     return interp.native(meta.__get__, obj, cls)
 
 
 def _bind_classmethod(interp: Interpreter, meta: Any, cls: type) -> Any:
     func = meta.__func__
     if type(func) is types.FunctionType:
-        return types.MethodType(func, cls)
+        return interp.native(types.MethodType, func, cls)
     getter = interp.types.lookup(type(func), "__get__")
     if getter is NULL:
-        return types.MethodType(func, cls)
+        return interp.native(types.MethodType, func, cls)
     return bind(interp, func, cls, type(cls))
 
 
@@ -280,7 +289,7 @@ def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
     cls = type(obj)
     facts = interp.types
     meta = facts.lookup(cls, name)
-    if meta is not NULL and is_data_descriptor(facts, type(meta)):
+    if meta is not NULL and is_data_descriptor(facts, type(meta)) and facts.lookup(type(meta), "__get__") is not NULL:
         return bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
     value = _instance_value(interp, obj, name, meta)
     if value is not NULL:
@@ -509,6 +518,9 @@ def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
     cls = type(obj)
     setter = interp.types.lookup(cls, "__setattr__")
     if is_a(setter, types.FunctionType):
+        calls.call(interp, setter, (obj, name, value), None)
+        return
+    if is_a(setter, types.WrapperDescriptorType) and setter.__name__ != "__setattr__":
         calls.call(interp, setter, (obj, name, value), None)
         return
     generic_write(interp, obj, name, value)

@@ -148,6 +148,13 @@ def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, 
     if len(args) != 3:
         return interp.native(type.__new__, meta, *args, **kwargs)
     name, bases, namespace = args
+    if not interp.concrete and is_a(interp.types.lookup(meta, "mro"), types.FunctionType):
+        raise graph_break(
+            kind="class definition",
+            context=str(name),
+            explanation="A metaclass with an mro() of its own runs while the class is made.",
+            hints=("Define the class outside of the compiled function.",),
+        )
     plain = interp.plain(namespace)
     pending = []
     for key, value in list(plain.items()) if is_a(plain, dict) else []:
@@ -280,10 +287,7 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
     if is_a(new, types.FunctionType):
         made = calls.call_function(interp, new, [cls, *args], kwargs)
     elif new is object.__new__ and init is not object.__init__:
-        if cls.__flags__ & (1 << 20):  # abstract: CPython has the message
-            made = interp.native(object.__new__, cls)
-        else:
-            made = object.__new__(cls)
+        made = interp.native(object.__new__, cls)
     elif is_a(new, types.BuiltinFunctionType):
         made = native_new(interp, new.__self__, [cls, *args], kwargs)
     else:

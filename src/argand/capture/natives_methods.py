@@ -30,8 +30,7 @@ Args = list[Any]
 Kwargs = dict[str, Any]
 
 
-def _raw(cls: type, name: str) -> Any:
-    return cls.__dict__[name] if name in cls.__dict__ else getattr(cls, name)
+_BY_NAME: Final[dict[str, operators.CompareOp]] = {op.name: op for op in operators.COMPARE.values()}
 
 
 # ---- handlers of methods that many classes share ---------------------------------------------------------------------------------------
@@ -54,6 +53,10 @@ def comparing(interp: Interpreter, cls: type, name: str, owner: Any, args: Args,
     args = [interp.plain(arg) for arg in args]
     for operand in (interp.plain(owner), *args):
         if not interp.benign(operand):
+            if name in _BY_NAME and len(args) == 1 and issubclass(cls, list | tuple | dict):
+                if not is_a(args[0], list if issubclass(cls, list) else tuple if issubclass(cls, tuple) else dict):
+                    return NotImplemented
+                return operators.compare_containers(interp, _BY_NAME[name], target, args[0])
             raise python_object_in_native(getattr(cls, name), operand)
     return interp.native(getattr(cls, name), target, *args, **kwargs)
 
@@ -564,8 +567,12 @@ add_methods(types.ModuleType, keeping, "__init__")
 
 def _exception_text(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if not all(interp.benign(arg) for arg in owner.args):
-        if len(owner.args) == 1 and name == "__str__":
-            return operators.to_str(interp, owner.args[0])
+        args = owner.args
+        if name == "__str__" and getattr(cls, name) is BaseException.__str__:
+            return operators.to_str(interp, args[0] if len(args) == 1 else args)
+        if name == "__repr__" and getattr(cls, name) is BaseException.__repr__:
+            shown = operators.to_repr(interp, args)
+            return type(owner).__name__ + (f"({operators.to_repr(interp, args[0])})" if len(args) == 1 else shown)
         raise python_object_in_native(getattr(cls, name), owner)
     return interp.native(getattr(cls, name), interp.shadow(owner))
 

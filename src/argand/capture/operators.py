@@ -230,13 +230,13 @@ def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
             pass  # containers compare their elements even with themselves
         left, right = interp.plain(left), interp.plain(right)
         if not (interp.benign(left) and interp.benign(right)):
-            return _compare_containers(interp, op, left, right)
+            return compare_containers(interp, op, left, right)
     elif interp.state_has_origin(left, right):
         left, right = interp.origin(left), interp.origin(right)
     return interp.native(op.native, left, right)
 
 
-def _compare_containers(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
+def compare_containers(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
     """Containers with elements whose comparison is Python code."""
     if is_a(a, list | tuple) and is_a(b, list | tuple) and is_a(b, list) == is_a(a, list):
         if op.name in ("__eq__", "__ne__"):
@@ -401,7 +401,8 @@ def to_hash(interp: Interpreter, value: Any) -> int:
         result = calls.call(interp, attributes.lookup_special(interp, value, "__hash__"), (), None)
         if not is_a(result, int):
             raise interp.throw(TypeError("__hash__ method should return an integer"))
-        return hash(result)
+        # Any int that fits is the hash itself (-1 excepted); only larger ones are reduced.
+        return (-2 if result == -1 else int(result)) if -(1 << 63) <= result < 1 << 63 else hash(int(result))
     return int(interp.native(hash, value))
 
 
@@ -759,7 +760,9 @@ def to_str(interp: Interpreter, value: Any) -> str:
         return _text(interp, "__str__", calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ()))
     if interp.types.lookup(cls, "__str__") is object.__str__:
         return to_repr(interp, value)
-    return str(interp.native(str, interp.textual(value)))
+    if is_a(value, BaseException):
+        return calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ())  # type: ignore[no-any-return]
+    return str(interp.native(str, interp.plain(value)))
 
 
 def to_repr(interp: Interpreter, value: Any) -> str:
@@ -769,7 +772,9 @@ def to_repr(interp: Interpreter, value: Any) -> str:
         return TaintedText("<tensor>")
     if interp.types.python_level(cls, "__repr__"):
         return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
-    return str(interp.native(repr, interp.textual(value)))
+    if is_a(value, BaseException):
+        return calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ())  # type: ignore[no-any-return]
+    return str(interp.native(repr, interp.textual_items(value) if is_a(value, CONTAINERS) else interp.plain(value)))
 
 
 def _text(interp: Interpreter, method: str, result: Any) -> str:
@@ -790,9 +795,9 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> str:
         if not is_a(result, str):
             raise interp.throw(TypeError(f"__format__ must return a str, not {type(result).__name__}"))
         return result
-    if spec == "" and interp.types.lookup(cls, "__format__") is object.__format__:
+    if type(spec) is str and spec == "":
         return to_str(interp, value)
-    return str(interp.native(format, interp.textual(value), spec))
+    return str(interp.native(format, interp.plain(value), spec))
 
 
 # ---- classes ------------------------------------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ class Reconstructor:
         self.dry = plan is None
         self._made: dict[int, str] = {}
         self._open: set[int] = set()
+        self._keep: list[Any] = []
         self.root_cells: dict[int, str] = {}
         self.used_cells: set[str] = set()
 
@@ -145,6 +146,7 @@ class Reconstructor:
         """value -> value; it can be loaded again."""
         self.asm.dup()
         self._made[id(obj)] = self.emitter.store_temp("o")
+        self._keep.append(obj)  # parts that `__reduce__` made live on, so that no other object takes their id
 
     def _tensor(self, tensor: torch.Tensor) -> None:
         info = self.state.tensor_info(tensor)

@@ -89,7 +89,7 @@ RULES[F.batch_norm] = _batch_norm
 
 def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
                scale: Any = None, enable_gqa: bool = False) -> torch.Tensor:  # fmt: skip
-    """Eager's flash kernel on CPU lays the result out as (batch, length, heads, width)."""
+    """Eager's flash kernel on CPU lays the result out as the query."""
     q, k, v = tuple(tensor(query).shape), tuple(tensor(key).shape), tuple(tensor(value).shape)
     if len(q) != 4 or len(k) != 4 or len(v) != 4 or 0 in q + k + v or not query.dtype.is_floating_point:
         raise Unknown
@@ -106,9 +106,7 @@ def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_
     shape = (*q[:3], v[3])
     grad = needs_grad(query, key, value, attn_mask)
     if _cpu_flash(query, key, value, attn_mask, dropout_p):
-        _, heads, length, width = shape
-        strides = (length * heads * width, width, heads * width, 1)
-        return new(shape, strides, query.dtype, grad)
+        return new(shape, layouts.preserved(q, query.stride()), query.dtype, grad)
     return new(shape, None, query.dtype, grad)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -13,9 +14,6 @@ import torch
 from torch import fx
 
 aten = torch.ops.aten
-
-_WRAPPED_DEVICES = ("cpu", "cuda")
-
 
 def make_wrapper(
     cls: type[torch.Tensor],
@@ -116,6 +114,18 @@ def overloads(packet: Any) -> list[Any]:
 def packet_named(namespace: str, name: str) -> Any | None:
     """`torch.ops.<namespace>.<name>`, or None."""
     return getattr(getattr(torch.ops, namespace), name, None)
+
+
+@contextlib.contextmanager
+def paused_collection() -> Iterator[None]:
+    """No garbage collection inside: tracing makes many objects that live on, which each collection would walk."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextlib.contextmanager

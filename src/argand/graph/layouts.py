@@ -211,7 +211,7 @@ def _like_channels_last(tensor: torch.Tensor, order: Sequence[int]) -> bool:
 
 
 def _convolution(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Channels last when the input or the weight is; a 1-d convolution is a 2-d one of height 1 of a contiguous input."""
+    """Channels last when the input or the weight is; a 1-d one is a 2-d one of height 1 of a contiguous input."""
     flat = x.dim() == 3
     if flat:
         x, weight, made = in_format(x, torch.contiguous_format).unsqueeze(2), weight.unsqueeze(2), made.unsqueeze(2)
@@ -222,7 +222,7 @@ def _convolution(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *arg
 
 
 def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bool, groups: int) -> bool:
-    """Which kernel runs, and so the layout, depends on sizes: 3-d, transposed and grouped ones of channels-last tensors."""
+    """Which kernel runs, and so the layout, depends on sizes: 3-d, transposed or grouped, of channels-last tensors."""
     if x.dim() == 3:
         x, weight = in_format(x, torch.contiguous_format).unsqueeze(2), weight.unsqueeze(2)
     if x.dim() == 4 and not transposed and groups == 1:

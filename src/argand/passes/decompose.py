@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand import events
+from argand.config import config
 from argand.errors import InternalError
 from argand.graph.builder import Builder
 from argand.graph.printing import describe
@@ -30,7 +32,7 @@ def decompose(program: AtenProgram) -> int:
             continue
         before = node.prev
         with builder.at(node):
-            made = rule(builder, *node.args, **node.kwargs)
+            made = _apply(rule, builder, node)
             if made is NotImplemented:
                 node = node.next
                 continue
@@ -39,6 +41,18 @@ def decompose(program: AtenProgram) -> int:
         after = before.next  # what the rule made may have rules too
         node = after
     return changes
+
+
+def _apply(rule: Any, builder: Builder, node: fx.Node) -> Any:
+    """What the rule makes of `node`; an op that its rule fails on stays whole, with an event."""
+    try:
+        return rule(builder, *node.args, **node.kwargs)
+    except Exception as error:
+        if config.verify_ir:
+            raise
+        reason = f"the decomposition of {node.target} raised {type(error).__name__}: {error}"
+        events.emit("fallback", "passes", reason, reason=reason, scope="op", op=str(node.target))
+        return NotImplemented
 
 
 def replace(builder: Builder, node: fx.Node, made: Any) -> None:

@@ -19,7 +19,7 @@ def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def with_strides(b: Builder, node: fx.Node, stride: tuple[int, ...]) -> fx.Node:
-    """A copy of `node` in the dense layout `stride`; the node itself where its layout is that, or `stride` is not dense."""
+    """`node` in the dense layout `stride`: itself where it is laid out so, or where `stride` is not dense."""
     val: torch.Tensor = node.meta["val"]
     size = tuple(val.shape)
     if not is_dense(size, stride) or all(n == 1 or s == t for n, s, t in zip(size, val.stride(), stride)):
@@ -38,16 +38,6 @@ def exact_strides(b: Builder, node: fx.Node, want: torch.Tensor) -> fx.Node:
     if have.stride() == want.stride() or not is_dense(tuple(want.shape), want.stride()):
         return node
     return b(aten.as_strided.default, node, list(want.shape), list(want.stride()))
-
-
-def contiguous_strides(size: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides."""
-    made: list[int] = []
-    step = 1
-    for extent in reversed(size):
-        made.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(made))
 
 
 def reshape(b: Builder, node: fx.Node, size: list[int]) -> fx.Node:

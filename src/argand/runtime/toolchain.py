@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,11 +51,13 @@ class IsaInfo:
         name: "avx512", "avx2", "sse2", "neon" or "generic".
         vector_bytes: width of a vector register.
         flags: compiler flags that enable it.
+        cache_bytes: size of the last level of cache: larger results are written past it.
     """
 
     name: str
     vector_bytes: int
     flags: tuple[str, ...] = ()
+    cache_bytes: int = 32 << 20
 
 
 _ISAS = (
@@ -110,8 +112,20 @@ def cpu_isa() -> IsaInfo:
         pass
     for wanted, isa in _ISAS:
         if wanted <= features:
-            return isa
+            return replace(isa, cache_bytes=_cache_bytes() or isa.cache_bytes)
     return IsaInfo("generic", 16)
+
+
+def _cache_bytes() -> int:
+    """Bytes of the last level of cache; 0 when the system does not say."""
+    best = 0
+    for level in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        try:
+            text = level.read_text().strip()
+            best = max(best, int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0))
+        except (OSError, ValueError):
+            continue
+    return best
 
 
 def isa_for(simdlen: int) -> IsaInfo:
@@ -124,7 +138,7 @@ def isa_for(simdlen: int) -> IsaInfo:
     isa = cpu_isa()
     if simdlen < 0 or simdlen // 8 >= isa.vector_bytes:
         return isa
-    return IsaInfo(f"{isa.name}-{simdlen}", simdlen // 8, isa.flags)
+    return replace(isa, name=f"{isa.name}-{simdlen}", vector_bytes=simdlen // 8)
 
 
 def _candidates() -> list[str]:

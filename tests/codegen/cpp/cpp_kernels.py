@@ -10,10 +10,10 @@ import torch
 
 from argand.codegen import cpp
 from argand.graph.expr import Expr, Var, as_expr
+from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, LoopBody, Origin
 from argand.lower.recorder import Recorder
 from argand.runtime import toolchain
-from argand.ir.kernel import KernelPlan, Stage
 
 CPU = torch.device("cpu")
 
@@ -80,9 +80,11 @@ def plan(
     )
 
 
-def compile_plan(made: KernelPlan, simdlen: int = -1, **options: Any) -> tuple[Callable[..., int], str]:
+def compile_plan(
+    made: KernelPlan, simdlen: int = -1, *, isa: toolchain.IsaInfo | None = None, **options: Any
+) -> tuple[Callable[..., int], str]:
     """A callable of tensors (inputs, outputs) and sizes, which returns the error flag; and the C++ text."""
-    isa = toolchain.isa_for(simdlen)
+    isa = isa or toolchain.isa_for(simdlen)
     source = cpp.generate([made], isa, cpp.CppOptions(simdlen=simdlen, **options))
     library = toolchain.load_text(source.text, isa, name=made.name)
     function = library.function(source.kernel_symbols[made.name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from argand.codegen.cpp.types import supports
 from argand.graph.expr import Sym
 from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, UNARY
+from argand.runtime import toolchain
 
 FLOATS = (torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
@@ -277,6 +279,32 @@ def test_where_constants_and_index_values():
     check(
         made, [torch.randn(40, 40)], [torch.empty(40, 40), torch.empty(40, 40), torch.empty(40, 40, dtype=torch.int64)]
     )
+
+
+@pytest.mark.parametrize("threads", [1, -1])
+@pytest.mark.parametrize("shape", [(1, 70_000), (40, 2048), (40, 2047)])
+def test_results_larger_than_the_cache_are_streamed(shape, threads):
+    """Stores past the caches need aligned memory: an unaligned result and odd rows must be right too."""
+    rows, columns = shape
+
+    def record(o, i, j):
+        o.store("c", columns * i + j, o.mul(o.load("a", columns * i + j, torch.float32), o.const(2.0)))
+
+    made = plan(
+        [body([rows, columns], record)],
+        [buffer("a", torch.float32, shape)],
+        [buffer("c", torch.float32, shape)],
+    )
+    isa = replace(toolchain.cpu_isa(), cache_bytes=4096)
+    run, text = compile_plan(made, isa=isa, threads=threads)
+    if isa.vector_bytes == 64:
+        assert ("store_stream(" in text) == (columns % 16 == 0 or rows == 1)
+        assert ("end_stream();" in text) == ("store_stream(" in text)
+    a = torch.randn(shape)
+    for offset in (0, 1):
+        memory = torch.zeros(rows * columns + 1)
+        run([a, memory[offset:]])
+        assert torch.equal(memory[offset : offset + rows * columns].reshape(shape), a * 2)
 
 
 def test_integers_wrap_around():

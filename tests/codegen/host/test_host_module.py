@@ -1,16 +1,18 @@
 """The host module: its text runs, by itself too, and gives what the schedule means."""
 
+import dataclasses
 import subprocess
 import sys
 import threading
 
 import pytest
 import torch
-from loop_programs import Builder, T
+from loop_programs import Builder, Const, T
 
 from argand.codegen.host.module import KernelSource, host_module
+from argand.errors import InternalError
 from argand.runtime.arena import ArenaPool
-from argand.runtime.host import load_module
+from argand.runtime.host import load_module, restrided
 from argand.schedule.pipeline import schedule
 
 MM = torch.ops.aten.mm.default
@@ -137,3 +139,43 @@ def test_constants_are_bound_when_loaded_and_random_otherwise():
     (value,) = b.example()
     torch.testing.assert_close(load_module(text, made.constants).call([value])[0], value * 2)
     load_module(text, {}).call([value])
+
+
+def test_a_result_in_another_layout_than_predicted_is_copied_into_it():
+    b = Builder()
+    x = b.input(4, 6)
+    # The schedule is told that neg returns a column-major result; eager's kernel returns a row-major one.
+    out = b.extern(torch.ops.aten.neg.default, x, size=(4, 6))
+    b.buffers[out.buffer] = dataclasses.replace(b.buffers[out.buffer], stride=(Const(1), Const(4)))
+    ref = dataclasses.replace(out.ref, stride=(Const(1), Const(4)))
+    made = schedule(b.program(ref))
+    (value,) = b.example()
+    (got,) = load_module(host_module(made, None), {}).call([value])
+    assert got.stride() == (1, 4)
+    torch.testing.assert_close(got, -value)
+
+
+def test_a_result_of_another_size_than_predicted_is_refused():
+    with pytest.raises(InternalError, match="returned a tensor of size"):
+        restrided(torch.zeros(3, 4), (4, 3), (3, 1))
+
+
+def test_strides_of_single_element_dimensions_do_not_matter():
+    x = torch.zeros(4, 1)
+    assert restrided(x, (4, 1), (1, 77)) is x
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_product_with_a_transposed_weight_is_called_as_linear(with_bias):
+    b = Builder()
+    x, w, bias = b.input(4, 8), b.input(6, 8), b.input(6)
+    if with_bias:
+        target, args, name = torch.ops.aten.addmm.default, (bias, x, w.permute(1, 0)), "torch.addmm"
+    else:
+        target, args, name = MM, (x, w.permute(1, 0)), "torch.mm"
+    y = b.extern(target, *args, size=(4, 6), out_variant=name)
+    text = host_module(schedule(b.program(y)), None)
+    assert "linear_out(" in text and "as_strided(" not in text.split("def call")[1]
+    values = b.example()
+    want = values[0] @ values[1].t() + (values[2] if with_bias else 0)
+    torch.testing.assert_close(load_module(text, {}).call(list(values))[0], want)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from argand.codegen.cpp.analysis import StageFacts, analyse, flatten, hint, separates
 from argand.codegen.cpp.loops import PARTS, Parallel, StageLoops, product_text, static_points
 from argand.codegen.cpp.plan import StagePlan, lanes_for, plan_stage, sizes_of
@@ -19,9 +21,9 @@ from argand.codegen.cpp.statements import Lanes, Memory, Printer, Writer
 from argand.codegen.cpp.types import element, vector_type
 from argand.config import config
 from argand.errors import InternalError
-from argand.graph.expr import Expr, Var, as_int, to_c
+from argand.graph.expr import Expr, Var, as_int, coefficient, to_c
 from argand.ir.kernel import KernelPlan, Stage
-from argand.ir.loops import Buffer
+from argand.ir.loops import Buffer, Value
 from argand.runtime.toolchain import IsaInfo
 
 STACK_BYTES = 64 << 10  # scratch beyond this is allocated
@@ -84,7 +86,7 @@ def generate(kernels: Sequence[KernelPlan], isa: IsaInfo, options: CppOptions | 
     texts = []
     flagged = set()
     for plan in kernels:
-        made = KernelPrinter(plan, vector_bytes, options)
+        made = KernelPrinter(plan, vector_bytes, options, isa.cache_bytes)
         texts.append(made.text())
         if made.checks_indices:
             flagged.add(plan.name)
@@ -115,8 +117,9 @@ def _parts(texts: list[str]) -> tuple[str, ...]:
 class KernelPrinter:
     """Prints one kernel."""
 
-    def __init__(self, plan: KernelPlan, vector_bytes: int, options: CppOptions) -> None:
+    def __init__(self, plan: KernelPlan, vector_bytes: int, options: CppOptions, cache_bytes: int) -> None:
         self.plan = plan
+        self.cache_bytes = cache_bytes
         self.options = options
         self.vector_bytes = vector_bytes
         self.out = Writer()
@@ -183,6 +186,7 @@ class KernelPrinter:
                 self._scratch()
                 for stage, facts, made in zip(plan.stages, self.facts, self.plans):
                     with out.block(""):
+                        made.streamed = self._streamed(facts, made)
                         self._stage(stage, facts, made, self._stage_parallel(facts, made))
         return "\n".join(out.lines) + "\n"
 
@@ -274,8 +278,27 @@ class KernelPrinter:
     def _stage(
         self, stage: Stage, facts: StageFacts, made: StagePlan, parallel: Parallel, lanes: Lanes | None = None
     ) -> None:
-        printer = Printer(self.out, facts, self.memory, made.narrow, lanes or Lanes())
+        printer = Printer(self.out, facts, self.memory, made.narrow, made.streamed, lanes or Lanes())
+        for name in sorted({self.memory[value.args[0]].name for value in made.streamed}):
+            self.out.line(f"const bool {name}_aligned = (u64){name} % 64 == 0;")
         StageLoops(printer, made, facts, parallel).emit()
+
+    def _streamed(self, facts: StageFacts, made: StagePlan) -> frozenset[Value]:
+        """Stores of results so large that they would only push other data out of the caches."""
+        if made.vector is None or made.reduce or made.transposed or len(self.plan.stages) > 1:
+            return frozenset()
+        run = as_int(made.sizes[made.vector])
+        found = set()
+        traffic = sum(_bytes(self.plan.buffers[name]) for name in (*self.plan.inputs, *self.plan.outputs))
+        for value in facts.statements:
+            if value.op != "store" or value.args[3] is not None or run is None or value.dtype == torch.bool:
+                continue
+            size = element(self.memory[value.args[0]].dtype).size
+            read = any(v.op == "load" and v.args[0] == value.args[0] for v in flatten(facts.statements))
+            large = 2 * _bytes(self.plan.buffers[value.args[0]]) >= self.cache_bytes and traffic > self.cache_bytes
+            if large and not read and size * made.lanes == 64 and run * size >= 4096 and _whole_lines(value, made):
+                found.add(value)
+        return frozenset(found)
 
     # --- threads
 
@@ -366,6 +389,22 @@ def _may_collide(facts: StageFacts) -> bool:
         if value.op == "store" and (value.args[3] == "add" or any(v in facts.indirect for v in value.args[1].free)):
             return True
     return False
+
+
+def _whole_lines(store: Value, made: StagePlan) -> bool:
+    """Whether every vector of a contiguous store begins a cache line, given that the buffer does."""
+    index = store.args[1]
+    if made.vector is None or coefficient(index, made.vector) != 1:
+        return False
+    return all(scale % made.lanes == 0 for monomial, scale in index.poly if monomial != (made.vector,))
+
+
+def _bytes(buffer: Buffer) -> int:
+    """Size of a buffer; 0 when it is not known."""
+    total = element(buffer.dtype).size
+    for size in buffer.size:
+        total *= as_int(size) or 0
+    return total
 
 
 def _has_override(facts: StageFacts) -> bool:

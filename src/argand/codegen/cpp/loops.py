@@ -83,6 +83,8 @@ class StageLoops:
             self._parallel_point()
         else:
             self._point(0)
+            if self.plan.streamed:
+                self.printer.out.line("end_stream();")
 
     def _assign_levels(self) -> None:
         order = [*self.plan.point, *self.plan.reduce]
@@ -140,6 +142,8 @@ class StageLoops:
             if parallel.collapse:
                 self.statements(parallel.collapse)
             self._point(parallel.collapse)
+            if self.plan.streamed:
+                out.line("end_stream();")  # other threads may read what was written once the loop is done
 
     def _point(self, depth: int) -> None:
         point = self.plan.point

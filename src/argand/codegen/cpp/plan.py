@@ -43,6 +43,7 @@ class StagePlan:
         cost: estimated work, in vector operations, of one outer point.
         work: scalar operations of one outer point.
         transposed: loads that are read in tiles along the second last point loop.
+        streamed: stores that bypass the caches.
     """
 
     point: tuple[Var, ...]
@@ -54,6 +55,7 @@ class StagePlan:
     cost: float = 0.0
     work: float = 0.0
     transposed: frozenset[Value] = frozenset()
+    streamed: frozenset[Value] = frozenset()
 
     @property
     def horizontal(self) -> bool:

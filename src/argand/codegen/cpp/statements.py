@@ -96,6 +96,7 @@ class Printer:
         facts: of the stage.
         memory: buffers by name.
         narrow: int64 values that are computed in 32 bits, because their bounds allow it.
+        streamed: stores that bypass the caches.
         lanes: the current context.
     """
 
@@ -103,6 +104,7 @@ class Printer:
     facts: StageFacts
     memory: dict[str, Memory]
     narrow: set[Value] = field(default_factory=set)
+    streamed: frozenset[Value] = frozenset()
     lanes: Lanes = field(default_factory=Lanes)
     _origin: Origin | None = None
 
@@ -301,6 +303,9 @@ class Printer:
         if memory.register:
             self.out.line(f"{memory.name} = {text};")
         elif vector:
+            if value in self.streamed and not self.lanes.tail:
+                self.out.line(f"store_stream({self.address(memory, index)}, {text}, {memory.name}_aligned);")
+                return
             self._store_vector(memory, index, text, mode)
         else:
             place = f"{memory.name}[{to_c(index)}]"

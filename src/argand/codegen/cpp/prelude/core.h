@@ -115,6 +115,23 @@ template <class V, class T> INLINE void store_tail(T* p, V v, i64 n) {
 #endif
     for (int l = 0; l < traits<V>::lanes; ++l) if (l < n) p[l] = v[l];
 }
+//@ store_stream
+// A store that bypasses the caches, where the memory is aligned for that.
+template <class V, class T> INLINE void store_stream(T* p, V v, bool aligned) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) {
+    if (aligned) __builtin_ia32_movntps512((f32*)p, (vec<f32, 16>)v);
+    else store(p, v);
+  } else
+#endif
+    store(p, v);
+}
+//@ end_stream
+INLINE void end_stream() {
+#if defined(__SSE2__)
+  __builtin_ia32_sfence();
+#endif
+}
 //@ load_bool
 // Booleans in memory are bytes 0 or 1; in a vector they are 0 or -1.
 template <class V> INLINE V load_bool(const bool* p) { return load<V>(p) != 0; }

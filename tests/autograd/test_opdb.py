@@ -1,0 +1,61 @@
+"""A deterministic part of torch's op_db: aot_eager against eager, and inferred metadata against eager's kernels."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from opdb_aot import run
+from opdb_layouts import Comparing, compare
+
+from argand.graph import layouts, metas
+from argand.graph.specs import SpecTable
+
+# Eager picks another LAPACK path when it sees no tensor subclass: equal to about 1e-5 only.
+INEXACT = ("linalg.svdvals", "linalg.cond", "linalg.norm")
+
+
+def test_a_twentieth_of_op_db_equals_eager():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tally = run([], torch.float32, 20)
+    problems = [text for text in tally.problems if not text.startswith(INEXACT)]
+    assert problems == []
+    assert tally.counts["compiled"] > 10 * tally.counts["fallback"]
+
+
+def test_inferred_metadata_is_what_kernels_make():
+    Comparing.examples.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        problems, counts = compare([], torch.float32, 60)
+    problems.pop(next((text for text in problems if text.startswith("aten.view_copy")), ""), None)
+    assert dict(problems) == {}, Comparing.examples
+    assert counts["compared"] > 1000
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_convolution_layouts(dims, groups, dtype):
+    table = SpecTable()
+    spec = lambda t: table.make(tuple(t.shape), t.stride(), t.storage_offset(), t.dtype, t.device)
+    convolution = torch.ops.aten.convolution.default
+    for batch in (1, 2):
+        for kernel in (1, 3):
+            for last_x in (False, True):
+                for last_w in (False, True):
+                    x = torch.randn((batch, 8, *[9] * dims), dtype=dtype)
+                    w = torch.randn((8, 8 // groups, *[kernel] * dims), dtype=dtype)
+                    x = x.movedim(1, -1).contiguous().movedim(-1, 1) if last_x else x
+                    w = w.movedim(1, -1).contiguous().movedim(-1, 1) if last_w else w
+                    rest = (None, [1] * dims, [0] * dims, [1] * dims, False, [0] * dims, groups)
+                    made = metas.infer(table, convolution, (spec(x), spec(w), *rest), {})
+                    assert made.stride == convolution(x, w, *rest).stride(), (x.stride(), w.stride())
+
+
+def test_iterator_strides_with_a_number_operand():
+    """A number among the operands takes the general path, which orders size-1 dimensions by size."""
+    x = torch.empty_strided((1, 3, 2), (2, 2, 1))
+    assert layouts.iterator_strides((1, 3, 2), (x.to("meta"), None)) == (x * 2).stride()
