@@ -209,6 +209,8 @@ def compile(
             f"argand.compile takes a function, method or module, not {kind}", remedy="compile an instance"
         )
     if isinstance(model, _C.Region):
+        if model.callback is None:
+            return model  # argand.disable wins
         model = model.fn
     return _compiled_function(model, callback, region)
 
@@ -236,8 +238,8 @@ def _has_python_call(fn: Any) -> bool:
 class OptimizedModule(torch.nn.Module):
     """A compiled module: calls run compiled, everything else is the original module's.
 
-    Attributes, parameters, buffers, `state_dict`, `train()` and so on are those of the original (`_orig_mod`). Copying
-    or pickling copies the original and compiles the copy on its first call, in the process that loads it.
+    Attributes, parameters, buffers, `train()` and so on are those of the original (`_orig_mod`); names of parameters
+    and keys of `state_dict()` start with `_orig_mod.`, as under torch.compile. Copying or pickling copies the original and compiles the copy on its first call, in the process that loads it.
     """
 
     _orig_mod: torch.nn.Module

@@ -21,6 +21,8 @@ _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
 def layout(request: Any) -> Any:
     """Guards compare fields where they were learnt to be, or else ask torch: both must agree with torch."""
     learnt = _C.learn_tensor_layout(request.param == "by layout")
+    if request.param == "by layout" and learnt is None and not torch.__version__.startswith("2.13"):
+        pytest.skip("the layout of this torch's tensors could not be learnt: guards ask torch, as the other half tests")
     assert (learnt is not None) is (request.param == "by layout")
     yield request.param
     _C.learn_tensor_layout(True)

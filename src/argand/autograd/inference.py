@@ -78,8 +78,9 @@ def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], *, config
     with compat.paused_collection(), compat.restored_torch_state():
         tracer.on_lift = builder.constant
         torch._C._set_grad_enabled(False)
+        attributes = lift_attributes(gm, tracer)
         with tracer:
-            result = run_graph(gm, arguments, tracer)
+            result = run_graph(gm, arguments, attributes, tracer)
         program = finish(tracer, builder.specs, builder.constants, builder.reals, result)
     program.num_args = len(example_inputs)
     program.specialised = specialised
@@ -153,7 +154,17 @@ class _InputBuilder:
         return node
 
 
-def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], tracer: Tracer) -> Any:
+def lift_attributes(gm: fx.GraphModule, tracer: Tracer) -> dict[str, Any]:
+    """What each `get_attr` target stands for. Made before the tracer is active, which would record the making."""
+    found: dict[str, Any] = {}
+    for node in gm.graph.nodes:
+        if node.op == "get_attr" and node.target not in found:
+            value = _attribute(gm, node.target)
+            found[node.target] = tracer.tensor(value) if isinstance(value, torch.Tensor) else value
+    return found
+
+
+def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str, Any], tracer: Tracer) -> Any:
     """Run a torch-level graph node by node under an active tracer; returns what the graph returns."""
     env: dict[fx.Node, Any] = {}
     remaining = iter(arguments)
@@ -170,8 +181,7 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], tracer: Tracer) -> A
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             env[node] = _call(node, getattr(args[0], node.target), args[1:], kwargs)
         elif op == "get_attr":
-            value = _attribute(gm, node.target)
-            env[node] = tracer.tensor(value) if isinstance(value, torch.Tensor) else value
+            env[node] = attributes[node.target]
         elif op == "call_module":
             tracer.origin = NodeOrigin(node.name, user_line(node))
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)

@@ -5,10 +5,13 @@ FrameInfo -> interpret (restarting at the instruction where the graph breaks) ->
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 import types
 import warnings
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +103,11 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
     _report_recompile(info)
     compile_id = events.CompileId(known.frame_id, known.compiles)
     known.compiles += 1
-    with events.bus.compiling(compile_id), events.span("capture_frame", "capture", function=code.co_name):
+    with (
+        events.bus.compiling(compile_id),
+        events.span("capture_frame", "capture", function=code.co_name),
+        _without_gc(),
+    ):
         try:
             return _Capture(info, region, known).run()
         except (errors.ArgandError, KeyboardInterrupt, SystemExit) as error:
@@ -109,6 +116,19 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
             return _gave_up(found, info, region, known)
         except BaseException as error:
             return _internal_failure(error, info, region, known)
+
+
+@contextlib.contextmanager
+def _without_gc() -> Iterator[None]:
+    """No cyclic garbage collection meanwhile: compiling makes many objects that live, and each full collection walks
+    the whole process (0.2 to 1 s with a model loaded)."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Capture:
