@@ -66,8 +66,10 @@ def bench_hook() -> None:
     region(1)
     report("Region: enter, guard, redirect, leave (less plain call)", best_ns(calls(region, 1), 200_000) - plain)
     args = (1,)
-    report("run_with_callback of the same (less plain call)",
-           best_ns(calls(_C.run_with_callback, answer, KEY, target, args), 200_000) - plain)
+    report(
+        "run_with_callback of the same (less plain call)",
+        best_ns(calls(_C.run_with_callback, answer, KEY, target, args), 200_000) - plain,
+    )
     builtin = _C.Region(answer, KEY, abs)
     both = best_ns(calls(builtin, 1), 200_000)
     report("Region around a builtin: enter and leave", both - best_ns(calls(abs, 1), 200_000))
@@ -187,8 +189,10 @@ def bench_model() -> None:
     modules, parameters = len(list(model.modules())), len(list(model.parameters()))
     what = f"model of {modules} modules, {parameters} parameters, {tree.num_guards} guards"
     report(what, best_ns(calls(tree.matches, (model,)), 300))
-    report("the same with an attribute set on each module before",
-           best_ns(calls(lambda: (touch(model), tree.matches((model,)))), 30) - best_ns(calls(touch, model), 30))
+    report(
+        "the same with an attribute set on each module before",
+        best_ns(calls(lambda: (touch(model), tree.matches((model,)))), 30) - best_ns(calls(touch, model), 30),
+    )
     report("the same, walked (evaluate)", best_ns(calls(tree.evaluate, (model,)), 100))
 
 

@@ -33,7 +33,9 @@ def command(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_run_answers_torch_compile(tmp_path: Path) -> None:
-    (tmp_path / "s.py").write_text(SCRIPT + "\nprint('dynamo' in ' '.join(m for m in sys.modules if m == 'torch._dynamo'))\n")
+    (tmp_path / "s.py").write_text(
+        SCRIPT + "\nprint('dynamo' in ' '.join(m for m in sys.modules if m == 'torch._dynamo'))\n"
+    )
     done = command("run", "s.py", "one", "--two", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["woo ['one', '--two'] __main__", "False"]

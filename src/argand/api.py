@@ -239,7 +239,8 @@ class OptimizedModule(torch.nn.Module):
     """A compiled module: calls run compiled, everything else is the original module's.
 
     Attributes, parameters, buffers, `train()` and so on are those of the original (`_orig_mod`); names of parameters
-    and keys of `state_dict()` start with `_orig_mod.`, as under torch.compile. Copying or pickling copies the original and compiles the copy on its first call, in the process that loads it.
+    and keys of `state_dict()` start with `_orig_mod.`, as under torch.compile. Copying or pickling copies the original
+    and compiles the copy on its first call, in the process that loads it.
     """
 
     _orig_mod: torch.nn.Module

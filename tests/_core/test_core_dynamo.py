@@ -115,7 +115,10 @@ def test_alternating_for_a_long_time(dynamo: Any) -> None:
     for i in range(50):
         assert compiled(x).sum() == 4
         assert run(rec, leaf, i) == i + 5
-        assert torch.equal(run(lambda info: rec(info) if info.code is leaf.__code__ else None, both, i), torch.full((2,), 2.0 * (i + 5)))
+        assert torch.equal(
+            run(lambda info: rec(info) if info.code is leaf.__code__ else None, both, i),
+            torch.full((2,), 2.0 * (i + 5)),
+        )
     assert backend.graphs == 1 and not _C.is_hook_installed()
 
 

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from argand._core import _C
 
 atoms = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 3), st.integers(), st.floats(), st.sampled_from([0.0, -0.0, 1.0, math.nan]),
-    st.complex_numbers(), st.text(max_size=3), st.binary(max_size=3),
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(),
+    st.floats(),
+    st.sampled_from([0.0, -0.0, 1.0, math.nan]),
+    st.complex_numbers(),
+    st.text(max_size=3),
+    st.binary(max_size=3),
 )
 hashables = st.recursive(atoms, lambda s: st.one_of(st.tuples(s, s), st.frozensets(s, max_size=3)), max_leaves=5)
 values = st.recursive(
@@ -77,8 +84,18 @@ def test_symmetric(a: Any, b: Any) -> None:
 
 
 def test_pairs_that_python_calls_equal() -> None:
-    for a, b in [(1, True), (1, 1.0), (0.0, -0.0), ([1], [True]), ({1}, {True}), ({1: 2}, {True: 2}), ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
-                 (frozenset([1.0]), frozenset([1])), (slice(1), slice(1.0)), (complex(0.0, -0.0), complex(0.0, 0.0))]:
+    for a, b in [
+        (1, True),
+        (1, 1.0),
+        (0.0, -0.0),
+        ([1], [True]),
+        ({1}, {True}),
+        ({1: 2}, {True: 2}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (frozenset([1.0]), frozenset([1])),
+        (slice(1), slice(1.0)),
+        (complex(0.0, -0.0), complex(0.0, 0.0)),
+    ]:
         assert a == b and not _C.exact_equal(a, b)
 
 

@@ -69,7 +69,9 @@ def test_global_and_builtin() -> None:
 def test_closure() -> None:
     tree = one([("closure", 1)], "equals", "b")
     assert holds(tree, closure=(types.CellType("a"), types.CellType("b")))
-    assert detail(tree, closure=(types.CellType("a"), types.CellType())) == "free variable 1 of frame is missing or empty"
+    assert (
+        detail(tree, closure=(types.CellType("a"), types.CellType())) == "free variable 1 of frame is missing or empty"
+    )
     assert detail(tree, closure=(types.CellType("a"),)) == "free variable 1 of frame is missing or empty"
     assert detail(tree) == "free variable 1 of frame is missing or empty"
 
@@ -142,7 +144,9 @@ def test_instance_dict_and_dict_item() -> None:
     assert detail(tree, c) == "expected 1, found 2"
     assert detail(tree, Slotted()) == "Slotted object has no __dict__"
     assert detail(tree, 5) == "int object has no __dict__"
-    assert holds(one([("local", 0), ("module_dict",), ("dict_item", "gc")], "id", gc), __import__("sys").modules[__name__])
+    assert holds(
+        one([("local", 0), ("module_dict",), ("dict_item", "gc")], "id", gc), __import__("sys").modules[__name__]
+    )
 
 
 def test_dict_item_is_raw() -> None:
@@ -234,8 +238,14 @@ def test_function_parts() -> None:
     assert holds(one([("local", 0), ("func_closure", 0)], "equals", 11), f)
     assert holds(one([("local", 0), ("func_defaults",)], "is_none"), lambda: 0)
     assert holds(one([("local", 0), ("func_kwdefaults",)], "is_none"), lambda: 0)
-    assert detail(one([("local", 0), ("func_code",)], "not_none"), len) == "cannot take func_code of builtin_function_or_method"
-    assert detail(one([("local", 0), ("func_closure", 5)], "not_none"), f) == "free variable 5 of function is missing or empty"
+    assert (
+        detail(one([("local", 0), ("func_code",)], "not_none"), len)
+        == "cannot take func_code of builtin_function_or_method"
+    )
+    assert (
+        detail(one([("local", 0), ("func_closure", 5)], "not_none"), f)
+        == "free variable 5 of function is missing or empty"
+    )
 
 
 def test_cell_and_method() -> None:
@@ -365,8 +375,13 @@ def test_equals_copies_what_can_change() -> None:
 
 
 def test_none_truth_len() -> None:
-    assert holds(one(LOCAL, "is_none"), None) and detail(one(LOCAL, "is_none"), 0) == "expected None (NoneType), found 0 (int)"
-    assert holds(one(LOCAL, "not_none"), 0) and detail(one(LOCAL, "not_none"), None) == "expected something else than None"
+    assert (
+        holds(one(LOCAL, "is_none"), None)
+        and detail(one(LOCAL, "is_none"), 0) == "expected None (NoneType), found 0 (int)"
+    )
+    assert (
+        holds(one(LOCAL, "not_none"), 0) and detail(one(LOCAL, "not_none"), None) == "expected something else than None"
+    )
     assert holds(one(LOCAL, "truth", True), [1]) and holds(one(LOCAL, "truth", False), [])
     assert detail(one(LOCAL, "truth", True), "") == "expected a true value, found ''"
     for value in ([1, 2], (1, 2), {1: 1, 2: 2}, {1, 2}, "ab", range(2)):
@@ -596,10 +611,28 @@ def test_describe_counts_sources() -> None:
 def test_repeated_checks_are_told_apart() -> None:
     tree = _C.GuardTree()
     x = tree.child(0, "local", 0)
-    checks = [("equals", 1), ("equals", True), ("equals", 1.0), ("equals", "1"), ("len", 1), ("len", 2), ("has_attr", "a"),
-              ("not_has_attr", "a"), ("int_range", 0, 1), ("int_range", 0, None), ("int_range", None, 0), ("has_key", "a"),
-              ("id", None), ("not_id", None), ("truth", True), ("truth", False), ("equals", (1, 2)), ("equals", 0.0),
-              ("equals", -0.0), ("equals", float("nan"))]
+    checks = [
+        ("equals", 1),
+        ("equals", True),
+        ("equals", 1.0),
+        ("equals", "1"),
+        ("len", 1),
+        ("len", 2),
+        ("has_attr", "a"),
+        ("not_has_attr", "a"),
+        ("int_range", 0, 1),
+        ("int_range", 0, None),
+        ("int_range", None, 0),
+        ("has_key", "a"),
+        ("id", None),
+        ("not_id", None),
+        ("truth", True),
+        ("truth", False),
+        ("equals", (1, 2)),
+        ("equals", 0.0),
+        ("equals", -0.0),
+        ("equals", float("nan")),
+    ]
     indices = [tree.check(x, *check, label="c") for check in checks]
     assert indices == list(range(len(checks)))
     assert [tree.check(x, *check, label="c") for check in checks[:8]] == indices[:8]
@@ -751,5 +784,7 @@ def test_enum_and_other_objects() -> None:
 
     tree = one(LOCAL, "equals", Color.RED)
     assert holds(tree, Color.RED) and not holds(tree, Color.BLUE) and not holds(tree, 1)
-    assert holds(one(LOCAL, "equals", slice(1, 2)), slice(1, 2)) and not holds(one(LOCAL, "equals", slice(1, 2)), slice(True, 2))
+    assert holds(one(LOCAL, "equals", slice(1, 2)), slice(1, 2)) and not holds(
+        one(LOCAL, "equals", slice(1, 2)), slice(True, 2)
+    )
     assert holds(one(LOCAL, "equals", range(3)), range(0, 3, 1)) and not holds(one(LOCAL, "equals", range(3)), range(4))

@@ -776,7 +776,12 @@ def test_sys_settrace_and_setprofile_stay_sound() -> None:
         finally:
             setter(None)
         assert results == [1, 101, 201]
-        assert ("leaf", "call") in events and ("g", "call") in events and ("g", "return") in events and ("f", "call") not in events
+        assert (
+            ("leaf", "call") in events
+            and ("g", "call") in events
+            and ("g", "return") in events
+            and ("f", "call") not in events
+        )
     sys.settrace(old)
 
 

@@ -100,7 +100,9 @@ def test_release_gil_lets_other_threads_run() -> None:
     ran = threading.Event()
     waiting = threading.Event()
 
-    def fn(pointers: Any, integers: Any) -> None:  # runs with the GIL (ctypes takes it back) while the caller gave it up
+    def fn(
+        pointers: Any, integers: Any
+    ) -> None:  # runs with the GIL (ctypes takes it back) while the caller gave it up
         waiting.set()
         assert ran.wait(10)
 

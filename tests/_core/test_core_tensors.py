@@ -15,8 +15,6 @@ torch = pytest.importorskip("torch")
 _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
 
 
-
-
 @pytest.fixture(autouse=True, scope="module", params=["by layout", "by attributes"])
 def layout(request: Any) -> Any:
     """Guards compare fields where they were learnt to be, or else ask torch: both must agree with torch."""
@@ -115,7 +113,18 @@ def test_the_layout_is_learnt(layout: str) -> None:
     if layout == "by attributes":
         assert found is None
         return
-    assert set(found) == {"impl", "rank", "sizes", "strides", "keys", "dtype", "device", "autograd", "requires_grad", "grad_fn"}
+    assert set(found) == {
+        "impl",
+        "rank",
+        "sizes",
+        "strides",
+        "keys",
+        "dtype",
+        "device",
+        "autograd",
+        "requires_grad",
+        "grad_fn",
+    }
     assert found["strides"] == found["sizes"] + 40
 
 
@@ -377,8 +386,20 @@ def test_repeated_tensor_checks_are_one() -> None:
     assert tree.check(node, "tensor", *_C.tensor_guard_args(torch.ones(2, 4)), label="t") != first
 
 
-dtypes = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-          torch.uint8, torch.bool, torch.complex64, torch.complex128]
+dtypes = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+]
 
 
 @st.composite

@@ -28,7 +28,9 @@ def run(callback: Any, fn: Any, *args: Any, key: object = KEY, **kwargs: Any) ->
 def run_python(code: str) -> str:
     """Output of a fresh interpreter; fails on a crash."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([SRC, os.path.dirname(__file__), *sys.path])}
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code], env=env, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -53,7 +55,9 @@ def test_other_threads_are_not_captured() -> None:
         return leaf(1)
 
     seen: list[Any] = []
-    rec = Recorder({threading.Thread.start.__code__: _C.SKIP_RECURSIVE, threading.Thread.join.__code__: _C.SKIP_RECURSIVE})
+    rec = Recorder(
+        {threading.Thread.start.__code__: _C.SKIP_RECURSIVE, threading.Thread.join.__code__: _C.SKIP_RECURSIVE}
+    )
     assert run(rec, f) == 2
     assert seen == [(None, None)] and rec.names.count("leaf") == 1 and "work" not in rec.names
 
@@ -70,7 +74,9 @@ def test_many_threads_share_one_code_object() -> None:
 
     def work(seed: int) -> None:
         try:
-            rec = Recorder({f.__code__: lambda info: _C.Entry(positional(clone(g)), equals_guard(0, info.args[0]), KEY)})
+            rec = Recorder(
+                {f.__code__: lambda info: _C.Entry(positional(clone(g)), equals_guard(0, info.args[0]), KEY)}
+            )
             barrier.wait()
             for i in range(3000):
                 value = (i * 7 + seed) % 11
@@ -365,7 +371,9 @@ def test_misses_resets_and_failures_keep_memory_flat() -> None:
             raise LookupError(info.args[0])
         if info.args[0] % 7 == 5:
             return _C.Entry(positional(clone(g)), None, KEY)
-        return _C.Entry(positional(clone(g)), equals_guard(0, info.args[0], "x" * (info.args[0] % 50 + 1)), KEY, object())
+        return _C.Entry(
+            positional(clone(g)), equals_guard(0, info.args[0], "x" * (info.args[0] % 50 + 1)), KEY, object()
+        )
 
     def step(count: int) -> None:
         for i in range(count):
@@ -384,9 +392,22 @@ def test_building_and_failing_guards_keep_memory_flat() -> None:
         for i in range(count):
             tree = _C.GuardTree()
             x = tree.child(0, "local", 0)
-            for k, check in enumerate([("type", int), ("equals", [i, {"a": i}]), ("id", int), ("len", 3), ("dict_keys", ("a",)),
-                                       ("has_key", "q"), ("has_attr", "zz"), ("int_range", 1, None), ("isinstance", dict),
-                                       ("type_version", int), ("call", str, "x"), ("truth", False)]):
+            for k, check in enumerate(
+                [
+                    ("type", int),
+                    ("equals", [i, {"a": i}]),
+                    ("id", int),
+                    ("len", 3),
+                    ("dict_keys", ("a",)),
+                    ("has_key", "q"),
+                    ("has_attr", "zz"),
+                    ("int_range", 1, None),
+                    ("isinstance", dict),
+                    ("type_version", int),
+                    ("call", str, "x"),
+                    ("truth", False),
+                ]
+            ):
                 node = tree.child(x, "dict_item", k)
                 tree.check(node, *check, label=f"{k}")
                 tree.evaluate(({j: object() for j in range(k + 1)},))

@@ -159,11 +159,11 @@ def load_op_db() -> list[Any]:
     return invocations.op_db
 
 
-def run(names: list[str], dtype: torch.dtype, every: int, backend=aot_eager) -> Tally:
-    """All ops (or those named), every `every`-th sample counted over the whole database."""
+def run(names: list[str], dtype: torch.dtype, every: int, backend=aot_eager, ops: int = 1) -> Tally:
+    """Every `ops`-th op (or those named), every `every`-th of their samples."""
     tally = Tally()
     number = 0
-    for op in load_op_db():
+    for op in load_op_db()[::ops]:
         full = op.name if not op.variant_test_name else f"{op.name}.{op.variant_test_name}"
         if names and op.name not in names and full not in names:
             continue

@@ -109,7 +109,6 @@ class Comparing(TorchDispatchMode):
                     (tuple(t.shape), t.stride()) for t in _pytree.tree_leaves(args) if isinstance(t, torch.Tensor)
                 ]
                 self.problems[f"{func}: result {position} {kind}"] += 1
-                self.counts.setdefault("", 0)
                 self.examples.setdefault(f"{func} {position} {kind}", (want[0], want[2], have[2], inputs))
 
     examples: dict[str, Any] = {}
@@ -134,11 +133,11 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def compare(names: list[str], dtype: torch.dtype, every: int) -> tuple[Counter, Counter]:
+def compare(names: list[str], dtype: torch.dtype, every: int, ops: int = 1) -> tuple[Counter, Counter]:
     problems: Counter = Counter()
     counts: Counter = Counter()
     number = 0
-    for op in load_op_db():
+    for op in load_op_db()[::ops]:
         if (names and op.name not in names) or not op.supports_dtype(dtype, "cpu"):
             continue
         torch.manual_seed(1)

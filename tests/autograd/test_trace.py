@@ -45,7 +45,9 @@ def test_origin_names_the_user_line():
     made = graph.call_function(torch.relu, (x,))
     made.meta["user_line"] = "model.py:3 in forward: y = torch.relu(x)"
     stacked = graph.call_function(torch.exp, (made,))
-    stacked.meta["stack_trace"] = '  File "a.py", line 1, in outer\n    f()\n  File "b.py", line 2, in inner\n    g(x)\n'
+    stacked.meta["stack_trace"] = (
+        '  File "a.py", line 1, in outer\n    f()\n  File "b.py", line 2, in inner\n    g(x)\n'
+    )
     graph.output(stacked)
     program = trace_inference(fx.GraphModule(nn.Module(), graph), [torch.ones(2)])
     relu, exp = (node for node in program.graph.nodes if node.op == "call_function")
@@ -79,16 +81,13 @@ def test_parameters_are_inputs_read_at_each_call():
 
 
 def test_buffer_of_the_module_is_written_back():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("n", torch.zeros(()))
-
-        def forward(self, x):
-            self.n.add_(1)
-            return x + self.n
-
-    module = fx.symbolic_trace(Counter())
+    graph = fx.Graph()
+    x, n = graph.placeholder("x"), graph.get_attr("n")
+    graph.call_method("add_", (n, 1))
+    graph.output(graph.call_function(torch.add, (x, n)))
+    root = nn.Module()
+    root.register_buffer("n", torch.zeros(()))
+    module = fx.GraphModule(root, graph)
     call = aot_eager(module, [torch.ones(2)])
     assert torch.equal(call(torch.ones(2)), torch.full((2,), 2.0))
     assert torch.equal(call(torch.ones(2)), torch.full((2,), 3.0))

@@ -357,8 +357,10 @@ def closures():
 def closure_late():
     fs = []
     for i in range(3):
+
         def f(j=i):
             return i, j
+
         fs.append(f)
     return [f() for f in fs]
 
@@ -470,7 +472,14 @@ def reduce_and_cache():
         calls.append(n)
         return n * 2
 
-    return slow(1), slow(1), slow(2), calls, functools.reduce(lambda a, b: a * b, [1, 2, 3, 4]), functools.reduce(max, [3, 1], 9)
+    return (
+        slow(1),
+        slow(1),
+        slow(2),
+        calls,
+        functools.reduce(lambda a, b: a * b, [1, 2, 3, 4]),
+        functools.reduce(max, [3, 1], 9),
+    )
 
 
 @case()
@@ -779,7 +788,7 @@ def with_forms():
         log.append(a)
     with Manager(log, "s", True):
         raise ValueError("x")
-    with (Manager(log, "p") as p, Manager(log, "q") as q):
+    with Manager(log, "p") as p, Manager(log, "q") as q:
         log.append(p + q)
     return log
 
@@ -1129,9 +1138,19 @@ def generator_in_natives():
     def g():
         yield from [3, 1, 2]
 
-    return sorted(g()), list(enumerate(g(), 5)), list(map(str, g())), list(filter(lambda v: v > 1, g())), set(g()), "".join(
-        str(i) for i in g()
-    ), dict((i, i) for i in g()), 2 in g(), list(zip(g(), g())), min(g()), list(reversed(list(g())))
+    return (
+        sorted(g()),
+        list(enumerate(g(), 5)),
+        list(map(str, g())),
+        list(filter(lambda v: v > 1, g())),
+        set(g()),
+        "".join(str(i) for i in g()),
+        dict((i, i) for i in g()),
+        2 in g(),
+        list(zip(g(), g())),
+        min(g()),
+        list(reversed(list(g()))),
+    )
 
 
 @case()

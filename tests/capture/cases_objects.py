@@ -82,7 +82,18 @@ class Derived(Base):
 def class_basics():
     b, d = Base(3), Derived(1, 2)
     b.prop = 50
-    out = [b.method(), d.method(), b.prop, d.prop, Base.double(4), d.double(1), Base.make(9).x, d.dyn_abc, d.kind, Base.kind]
+    out = [
+        b.method(),
+        d.method(),
+        b.prop,
+        d.prop,
+        Base.double(4),
+        d.double(1),
+        Base.make(9).x,
+        d.dyn_abc,
+        d.kind,
+        Base.kind,
+    ]
     del b.prop
     out.append(b.x)
     out.append(isinstance(d, Base) and not isinstance(b, Derived) and issubclass(Derived, Base))
@@ -209,7 +220,15 @@ def local_class():
         class Inner:
             z = 3
 
-    return Local(1).get(), Local.table, Local.Inner.z, Local.__name__, Local.__qualname__, Local.method(Local(4)), Local.__bases__
+    return (
+        Local(1).get(),
+        Local.table,
+        Local.Inner.z,
+        Local.__name__,
+        Local.__qualname__,
+        Local.method(Local(4)),
+        Local.__bases__,
+    )
 
 
 @case()
@@ -680,14 +699,34 @@ def vec_text():
 @case()
 def vec_numbers():
     a = Vec(2, 1)
-    return int(a), float(a), complex(a), [10, 20, 30][a], hex(a), range(a), "abc"[a], [1, 2, 3, 4][a:], operator.index(a), bin(a)
+    return (
+        int(a),
+        float(a),
+        complex(a),
+        [10, 20, 30][a],
+        hex(a),
+        range(a),
+        "abc"[a],
+        [1, 2, 3, 4][a:],
+        operator.index(a),
+        bin(a),
+    )
 
 
 @case()
 def vec_hash():
     a, b = Vec(1), Vec(1)
     d = {a: "x"}
-    return d[b], b in d, {a, b} == {a}, len({a, b}), hash(a) == hash(b), d.get(Vec(2)), {Vec(3): 1}.pop(Vec(3)), d.setdefault(b, 5)
+    return (
+        d[b],
+        b in d,
+        {a, b} == {a},
+        len({a, b}),
+        hash(a) == hash(b),
+        d.get(Vec(2)),
+        {Vec(3): 1}.pop(Vec(3)),
+        d.setdefault(b, 5),
+    )
 
 
 @case()
@@ -754,7 +793,19 @@ def no_protocol():
         __contains__ = None
         __hash__ = None
 
-    for f in (iter, hash, len, lambda n: 3 in n, lambda n: n[0], lambda n: n + 1, lambda n: n(), lambda n: -n, lambda n: n < n, reversed, next):
+    for f in (
+        iter,
+        hash,
+        len,
+        lambda n: 3 in n,
+        lambda n: n[0],
+        lambda n: n + 1,
+        lambda n: n(),
+        lambda n: -n,
+        lambda n: n < n,
+        reversed,
+        next,
+    ):
         try:
             out.append(f(N()))
         except Exception as e:
@@ -814,7 +865,16 @@ def old_iteration():
         def __len__(self):
             return self.n
 
-    return list(Seq(4)), 9 in Seq(4), [x for x in Seq(3)], list(reversed(Seq(3))), tuple(Seq(2)), max(Seq(5)), *Seq(2), list(zip(Seq(2), "ab"))
+    return (
+        list(Seq(4)),
+        9 in Seq(4),
+        [x for x in Seq(3)],
+        list(reversed(Seq(3))),
+        tuple(Seq(2)),
+        max(Seq(5)),
+        *Seq(2),
+        list(zip(Seq(2), "ab")),
+    )
 
 
 @case()
@@ -1076,7 +1136,20 @@ def set_methods():
     s &= {2, 3, 4}
     s -= {3}
     s ^= {7}
-    return s, u, t & {2}, s <= u, t.isdisjoint(s), s.union([1], (5,)), set("aab"), len(u), sorted(u), {1} < {1, 2}, 2 in s, s.copy() == s
+    return (
+        s,
+        u,
+        t & {2},
+        s <= u,
+        t.isdisjoint(s),
+        s.union([1], (5,)),
+        set("aab"),
+        len(u),
+        sorted(u),
+        {1} < {1, 2},
+        2 in s,
+        s.copy() == s,
+    )
 
 
 @case()
@@ -1137,7 +1210,18 @@ def user_collections():
     u = UD(a=1)
     u["b"] = 2
     m = Mapping()
-    return dict(u), list(UL([1]) + [2]), m.get("a"), m.get("z", 5), "a" in m, dict(m), {**m}, list(m.items()), m == {"a": 1}, (lambda **k: k)(**m)
+    return (
+        dict(u),
+        list(UL([1]) + [2]),
+        m.get("a"),
+        m.get("z", 5),
+        "a" in m,
+        dict(m),
+        {**m},
+        list(m.items()),
+        m == {"a": 1},
+        (lambda **k: k)(**m),
+    )
 
 
 @case()
@@ -1211,7 +1295,17 @@ def copies():
     j, k = copy.copy(i), copy.deepcopy(i)
     shared = [[]] * 2
     d = copy.deepcopy(shared)
-    return b["k"] is a["k"], c == a, c["k"] is a["k"], j == i, j.tags is i.tags, k.tags is i.tags, d[0] is d[1], copy.copy([1]), copy.deepcopy(Color.RED) is Color.RED
+    return (
+        b["k"] is a["k"],
+        c == a,
+        c["k"] is a["k"],
+        j == i,
+        j.tags is i.tags,
+        k.tags is i.tags,
+        d[0] is d[1],
+        copy.copy([1]),
+        copy.deepcopy(Color.RED) is Color.RED,
+    )
 
 
 @case()
@@ -1250,7 +1344,14 @@ def total_ordering_and_wraps():
         def __lt__(self, o):
             return self.v < o.v
 
-    return T(1) <= T(2), T(3) > T(2), T(1) >= T(1), [t.v for t in sorted([T(2), T(1)])], max([T(1), T(5)]).v, sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a))
+    return (
+        T(1) <= T(2),
+        T(3) > T(2),
+        T(1) >= T(1),
+        [t.v for t in sorted([T(2), T(1)])],
+        max([T(1), T(5)]).v,
+        sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a)),
+    )
 
 
 @case()
@@ -1278,7 +1379,14 @@ def typing_generics():
             self.v = v
 
     x: typing.Optional[int] = 3
-    return Box[int](5).v, list[int]([1]), dict[str, int](a=1), typing.cast(int, "x"), x, typing.List[int] == typing.List[int]
+    return (
+        Box[int](5).v,
+        list[int]([1]),
+        dict[str, int](a=1),
+        typing.cast(int, "x"),
+        x,
+        typing.List[int] == typing.List[int],
+    )
 
 
 @case()

@@ -97,7 +97,9 @@ def raised_here(error: BaseException) -> bool:
 def torch_calls() -> Any:
     """The part of the capture state that knows torch; imported late, for the interpreter also runs without torch."""
     from argand.capture import torch_calls as module
+    from argand.capture import torch_tables
 
+    del torch_tables  # fills the tables that `wants` looks into: asked before that, it answers wrongly for good
     return module
 
 
@@ -124,9 +126,9 @@ class Access:
         self.global_values: dict[tuple[int, str], Any] = {}
         self.builtin_names: set[str] = set()
         self.module_values: dict[tuple[int, str], Any] = {}
-        self.attr_values: dict[tuple[int, str], Any] = {}
+        self.attr_values: dict[int, dict[str, Any]] = {}
+        self._module_hook: Any = None
         self.class_values: dict[tuple[int, str], Any] = {}
-        self.opened_dicts: set[int] = set()
         self.outer_cells: dict[int, tuple[Any, Source]] = {}
         self.local_cells: dict[int, Any] = {}
         self.cell_values: dict[int, Any] = {}
@@ -382,7 +384,11 @@ class Access:
     def is_torch_class(self, cls: type) -> bool:
         """A class of torch's that the capture state may construct."""
         module = cls.__module__
-        return module == "torch" or module.startswith(("torch.", "numpy")) or torch_calls()._hashable_handler(cls) is not None
+        return (
+            module == "torch"
+            or module.startswith(("torch.", "numpy"))
+            or torch_calls()._hashable_handler(cls) is not None
+        )
 
     def torch_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A call that may be torch's: its result, or NotImplemented."""
@@ -407,8 +413,32 @@ class Access:
         raise self.observe_torch(error)
 
     def module_attr(self, obj: Any, name: str, hook: Any) -> Any:
-        """What `nn.Module.__getattr__` would find, without interpreting it; NULL if this is not its affair."""
+        """What `nn.Module.__getattr__` would find, without interpreting it; NULL if this is not its affair.
+
+        The same three tables in the same order, by the same guarded reads that interpreting it makes.
+        """
+        if self.concrete:
+            return NULL
+        if self._module_hook is None:
+            import torch
+
+            self._module_hook = torch.nn.Module.__getattr__
+        if hook is not self._module_hook:
+            return NULL
+        for table in ("_parameters", "_buffers", "_modules"):
+            items = self.own_value(obj, table)
+            if type(items) is not dict:
+                return NULL
+            if id(items) in self.outer:
+                if self.outer_has_key(items, name):
+                    return self.outer_item(items, name)
+            elif name in items:
+                return items[name]
         return NULL
+
+    def own_value(self, obj: Any, name: str) -> Any:
+        """Item of an instance's own dict, NULL if absent."""
+        raise NotImplementedError
 
     def replay(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Have a call with constant arguments happen at each run (logging, warnings); dropped if they are not constant."""

@@ -304,11 +304,13 @@ def _instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
     if not interp.is_outer(obj):
         obj_dict = _own_dict(interp.shadow(obj))
         return NULL if obj_dict is None else obj_dict.get(name, NULL)
-    key = (id(obj), name)
     written = interp.read_overlay(obj, name)
     if written is not NULL:
         return NULL if written is interp.deleted else written
-    known = interp.attr_values.get(key, operators.STOP)
+    values = interp.attr_values.get(id(obj))
+    if values is None:
+        values = interp.attr_values[id(obj)] = {}
+    known = values.get(name, operators.STOP)
     if known is not operators.STOP:
         return known
     obj_dict = _own_dict(obj)
@@ -321,7 +323,7 @@ def _instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
             value = _own_dict(interp.shadow(obj)).get(name, NULL)  # type: ignore[union-attr]
         else:
             interp.state.guard(base, "not_has_key", name)
-    interp.attr_values[key] = value
+    values[name] = value
     return value
 
 
@@ -345,8 +347,7 @@ def instance_dict(interp: Interpreter, obj: Any) -> Any:
     interp.state.load_source(InstanceDictSource(interp.source(obj)), real)
     if interp.state.overlay_names(obj):
         interp.shadow(real)
-    interp.attr_values = {key: value for key, value in interp.attr_values.items() if key[0] != id(obj)}
-    interp.opened_dicts.add(id(obj))
+    interp.attr_values.pop(id(obj), None)
     return real
 
 

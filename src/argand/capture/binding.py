@@ -136,9 +136,7 @@ def _signature(func: types.FunctionType) -> str:
     return ", ".join(parts)
 
 
-def binding_error(
-    interp: Interpreter, func: types.FunctionType, args: Any, kwargs: dict[str, Any]
-) -> BaseException:
+def binding_error(interp: Interpreter, func: types.FunctionType, args: Any, kwargs: dict[str, Any]) -> BaseException:
     """CPython's own error for a call that does not fit, from an empty function of the same signature."""
     namespace: dict[str, Any] = {}
     text = _signature(func).replace(".", "_")

@@ -104,9 +104,7 @@ def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict
     return handler(interp, fn.__objclass__, fn.__name__, args[0], args[1:], kwargs)
 
 
-def _call_method(
-    interp: Interpreter, fn: Any, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any]
-) -> Any:
+def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A bound method of an object of a C class, or of a class that derives from one."""
     if is_a(owner, type):
         handler = natives.CLASS_METHODS.get((id(owner), name))

@@ -33,9 +33,7 @@ def make_function(
     return function
 
 
-def with_closure(
-    interp: Interpreter, function: types.FunctionType, closure: tuple[Any, ...]
-) -> types.FunctionType:
+def with_closure(interp: Interpreter, function: types.FunctionType, closure: tuple[Any, ...]) -> types.FunctionType:
     """SET_FUNCTION_ATTRIBUTE with a closure: a function object cannot get one later, so a new one is made."""
     code = function.__code__
     made = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, closure)
@@ -87,7 +85,9 @@ def _check_class_cell(interp: Interpreter, cell: types.CellType, made: type) -> 
     try:
         inside = cell.cell_contents
     except ValueError:
-        text = f"__class__ not set defining {made.__name__!r} as {made!r}. Was __classcell__ propagated to type.__new__?"
+        text = (
+            f"__class__ not set defining {made.__name__!r} as {made!r}. Was __classcell__ propagated to type.__new__?"
+        )
         raise interp.throw(RuntimeError(text)) from None
     if inside is not made:
         raise interp.throw(TypeError(f"__class__ set to {inside!r} defining {made.__name__!r} as {made!r}"))
@@ -140,7 +140,9 @@ def _winner(interp: Interpreter, meta: type, bases: tuple[Any, ...]) -> type:
     return meta
 
 
-_SAFE_HOOK_MODULES: Final = frozenset({"builtins", "typing", "abc", "enum", "collections.abc", "functools", "dataclasses"})
+_SAFE_HOOK_MODULES: Final = frozenset(
+    {"builtins", "typing", "abc", "enum", "collections.abc", "functools", "dataclasses"}
+)
 
 
 def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

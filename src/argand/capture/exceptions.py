@@ -91,4 +91,12 @@ def raise_native(exc: BaseException) -> None:
         exc.__context__ = context
 
 
-__all__ = ["CAPTURED_TRACEBACK", "ExcState", "GraphBreak", "InternalError", "InternalFailure", "ObservedException", "chain_context"]
+__all__ = [
+    "CAPTURED_TRACEBACK",
+    "ExcState",
+    "GraphBreak",
+    "InternalError",
+    "InternalFailure",
+    "ObservedException",
+    "chain_context",
+]

@@ -202,7 +202,9 @@ def _thrown(interp: Interpreter, args: tuple[Any, ...]) -> BaseException:
         exc = kind
     else:
         name = type(kind).__name__
-        raise interp.throw(TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}"))
+        raise interp.throw(
+            TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}")
+        )
     if not is_a(exc, BaseException):
         text = f"calling {kind!r} should have returned an instance of BaseException, not {type(exc)!r}"
         raise interp.throw(TypeError(text))

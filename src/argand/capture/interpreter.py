@@ -235,7 +235,9 @@ class Interpreter(Access):
 
     def root_break(self, frame: Frame, number: int) -> RootExit:
         inst = frame.instruction
-        kind = "branch" if any(part in inst.opname for part in _JUMPS_ON_TRUTH) and "NONE" not in inst.opname else "break"
+        kind = (
+            "branch" if any(part in inst.opname for part in _JUMPS_ON_TRUTH) and "NONE" not in inst.opname else "break"
+        )
         return RootExit(kind, frame, number, instruction=inst)
 
     def root_end(self, frame: Frame, number: int, signal: object) -> RootExit:
@@ -310,6 +312,10 @@ class Interpreter(Access):
     def setattr(self, obj: Any, name: str, value: Any) -> None:
         """Set an attribute, as the program would."""
         attributes.store_attr(self, obj, name, value)
+
+    def own_value(self, obj: Any, name: str) -> Any:
+        """Item of an instance's own dict, NULL if absent."""
+        return attributes._instance_value(self, obj, name, NULL)
 
     def truth(self, obj: Any) -> bool:
         """`bool(obj)`, as the program would see it."""

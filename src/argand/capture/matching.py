@@ -74,9 +74,7 @@ def match_class(
             names = ()
             match_self = bool(cls.__flags__ & _MATCH_SELF)
         if not is_a(names, tuple):
-            raise interp.throw(
-                TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(names).__name__})")
-            )
+            raise interp.throw(TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(names).__name__})"))
         allowed = 1 if match_self else len(names)
         if allowed < count:
             plural = "" if allowed == 1 else "s"

@@ -255,5 +255,7 @@ def import_from(interp: Interpreter, module: Any, name: str) -> Any:
     path = getattr(module, "__file__", None)
     where = f"({path})" if path else "(unknown location)"
     raise interp.throw(
-        ImportError(f"cannot import name {name!r} from {package or '<unknown module name>'!r} {where}", name=package, path=path)
+        ImportError(
+            f"cannot import name {name!r} from {package or '<unknown module name>'!r} {where}", name=package, path=path
+        )
     )

@@ -336,7 +336,10 @@ def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 @function(range, slice)
 def _range(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if fn is range:
-        args = [operators.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg for arg in args]
+        args = [
+            operators.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg
+            for arg in args
+        ]
     return interp.native(fn, *args, **kwargs)
 
 

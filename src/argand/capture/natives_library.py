@@ -339,6 +339,7 @@ add_methods(_lru_wrapper, read_only, "__get__")
 
 # ---- copies, collections, enum, abc ---------------------------------------------------------------------------------------------------------
 
+
 @function(collections._count_elements)  # type: ignore[attr-defined]
 def _count_elements(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     mapping = interp.shadow(args[0])
@@ -391,7 +392,9 @@ def _class_factory(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
     return made
 
 
-add_functions(pure, _abc._abc_init, _abc._abc_register, _abc._abc_instancecheck, _abc._abc_subclasscheck, _abc.get_cache_token)
+add_functions(
+    pure, _abc._abc_init, _abc._abc_register, _abc._abc_instancecheck, _abc._abc_subclasscheck, _abc.get_cache_token
+)
 
 
 @function(enum.EnumMeta.__call__)
@@ -439,7 +442,9 @@ add_functions(constructor, _thread.RLock, _thread.allocate_lock)
 
 _pattern_methods = "match fullmatch search findall split finditer __eq__ __hash__ __repr__ __copy__ __deepcopy__"
 add_methods(re.Pattern, read_only, _pattern_methods)
-add_methods(re.Match, read_only, "group groups groupdict start end span expand __getitem__ __repr__ __copy__ __deepcopy__")
+add_methods(
+    re.Match, read_only, "group groups groupdict start end span expand __getitem__ __repr__ __copy__ __deepcopy__"
+)
 known_iterator(type(re.finditer("a", "b")))
 
 
@@ -455,7 +460,9 @@ def _sub(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwar
 @function(re.sub, re.subn)
 def _re_sub(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     args = [interp.trampoline(arg) if i == 1 and callable(arg) else arg for i, arg in enumerate(args)]
-    kwargs = {key: interp.trampoline(value) if key == "repl" and callable(value) else value for key, value in kwargs.items()}
+    kwargs = {
+        key: interp.trampoline(value) if key == "repl" and callable(value) else value for key, value in kwargs.items()
+    }
     return interp.native(fn, *args, **kwargs)
 
 
@@ -496,6 +503,8 @@ add_functions(
     inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine, inspect.isgeneratorfunction, inspect.signature,
     inspect.getfullargspec, inspect.isabstract, inspect.unwrap, inspect.iscoroutinefunction,
 )  # fmt: skip
+
+
 @function(typing.cast)
 def _cast(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return args[1] if len(args) == 2 else interp.native(fn, *args, **kwargs)

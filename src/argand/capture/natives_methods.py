@@ -192,7 +192,9 @@ add_methods(
     keeping,
     "append appendleft pop popleft clear reverse rotate insert __setitem__ __delitem__ __imul__",
 )
-add_methods(collections.deque, read_only, "copy __copy__ __len__ __iter__ __reversed__ __getitem__ __add__ __mul__ __reduce__")
+add_methods(
+    collections.deque, read_only, "copy __copy__ __len__ __iter__ __reversed__ __getitem__ __add__ __mul__ __reduce__"
+)
 add_methods(collections.deque, iterating, "extend extendleft __init__ __iadd__")
 add_methods(collections.deque, comparing, "index count remove __contains__ " + _COMPARISONS)
 SAFE_NEW.add(collections.deque)

@@ -53,9 +53,7 @@ def _native_name(name: str) -> str:
 
 
 BINARY: Final[dict[str, BinaryOp]] = {
-    **{
-        symbol: BinaryOp(symbol, getattr(operator, _native_name(name)), name) for symbol, name in _BINARY.items()
-    },
+    **{symbol: BinaryOp(symbol, getattr(operator, _native_name(name)), name) for symbol, name in _BINARY.items()},
     **{
         symbol + "=": BinaryOp(symbol + "=", getattr(operator, f"i{name}"), name, True)
         for symbol, name in _BINARY.items()
@@ -671,9 +669,7 @@ def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
     while len(items) < count:
         item = iter_next(interp, iterator)
         if item is STOP:
-            raise interp.throw(
-                ValueError(f"not enough values to unpack (expected {count}, got {len(items)})")
-            )
+            raise interp.throw(ValueError(f"not enough values to unpack (expected {count}, got {len(items)})"))
         items.append(item)
     if iter_next(interp, iterator) is not STOP:
         raise interp.throw(ValueError(f"too many values to unpack (expected {count})"))
@@ -697,9 +693,7 @@ def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> lis
     rest = to_list(interp, iterator)
     if len(rest) < after:
         raise interp.throw(
-            ValueError(
-                f"not enough values to unpack (expected at least {before + after}, got {before + len(rest)})"
-            )
+            ValueError(f"not enough values to unpack (expected at least {before + after}, got {before + len(rest)})")
         )
     split = len(rest) - after
     return [*items, rest[:split], *rest[split:]]
@@ -736,9 +730,7 @@ def dict_merge(interp: Interpreter, target: dict[Any, Any], values: Any, fn: Any
     items = mapping_items(interp, values)
     if items is None:
         name = calls.callable_name(fn)
-        raise interp.throw(
-            TypeError(f"{name} argument after ** must be a mapping, not {type(values).__name__}")
-        )
+        raise interp.throw(TypeError(f"{name} argument after ** must be a mapping, not {type(values).__name__}"))
     for key, value in items:
         if key in target:
             name = calls.callable_name(fn)

@@ -194,5 +194,3 @@ def filter_items(fn: Any, items: Any) -> Iterator[Any]:
     for item in items:
         if fn(item) if fn is not None else item:
             yield item
-
-

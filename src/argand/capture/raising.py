@@ -22,9 +22,7 @@ def is_exception_class(obj: Any) -> bool:
 def _check_pattern(interp: Interpreter, pattern: Any) -> None:
     for item in pattern if is_a(pattern, tuple) else (pattern,):
         if not is_exception_class(item):
-            raise interp.throw(
-                TypeError("catching classes that do not inherit from BaseException is not allowed")
-            )
+            raise interp.throw(TypeError("catching classes that do not inherit from BaseException is not allowed"))
 
 
 def matches(interp: Interpreter, exc: BaseException, pattern: Any) -> bool:
@@ -45,9 +43,7 @@ def match_group(interp: Interpreter, exc: BaseException, pattern: Any) -> tuple[
     _check_pattern(interp, pattern)
     for item in pattern if is_a(pattern, tuple) else (pattern,):
         if issubclass(item, BaseExceptionGroup):
-            raise interp.throw(
-                TypeError("catching ExceptionGroup with except* is not allowed. Use except instead.")
-            )
+            raise interp.throw(TypeError("catching ExceptionGroup with except* is not allowed. Use except instead."))
     if exc is None:
         return None, None
     if matches(interp, exc, pattern):
@@ -108,9 +104,7 @@ def _instantiate(interp: Interpreter, cls: Any) -> BaseException:
     value = calls.call(interp, cls, (), None)
     if not is_a(value, BaseException):
         raise interp.throw(
-            TypeError(
-                f"calling {cls!r} should have returned an instance of BaseException, not {type(value)!r}"
-            )
+            TypeError(f"calling {cls!r} should have returned an instance of BaseException, not {type(value)!r}")
         )
     return value
 

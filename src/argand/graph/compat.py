@@ -15,6 +15,7 @@ from torch import fx
 
 aten = torch.ops.aten
 
+
 def make_wrapper(
     cls: type[torch.Tensor],
     size: tuple[int, ...],
