@@ -72,7 +72,7 @@ def attempt(fn, leaves: list[Any]) -> tuple[str, Any]:
         return "raised", error
 
 
-def differences(got: Any, want: Any, values: bool = True) -> str:
+def differences(got: Any, want: Any, values: bool = True, rtol: float = 1e-6, atol: float = 1e-7) -> str:
     """Empty when equal."""
     got_leaves, got_tree = _pytree.tree_flatten(got)
     want_leaves, want_tree = _pytree.tree_flatten(want)
@@ -94,7 +94,7 @@ def differences(got: Any, want: Any, values: bool = True) -> str:
             return f"output {position}: stride {a.stride()} != {b.stride()} of shape {tuple(a.shape)}"
         if values:
             try:
-                torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7, equal_nan=True)
+                torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
             except AssertionError as error:
                 return f"output {position}: {str(error).splitlines()[0]}"
     return ""

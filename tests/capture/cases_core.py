@@ -1,4 +1,5 @@
 """Small functions, one feature each: control flow, functions, closures, exceptions, with, generators, matching."""
+# ruff: noqa: E501, E742, F821, F841, I001, UP, PIE, RUF, C4 - the odd spellings are what is tested
 
 import contextlib
 import functools

@@ -1,4 +1,5 @@
 """Small functions, one feature each: classes, descriptors, operators of user classes, containers, the standard library."""
+# ruff: noqa: E501, E742, F821, F841, I001, UP, PIE, RUF, C4 - the odd spellings are what is tested
 
 import abc
 import collections

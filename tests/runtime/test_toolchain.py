@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import argand
 from argand import events
 from argand.config import config
 from argand.errors import CppCompileError, InternalError, ToolchainMissing
@@ -92,7 +93,10 @@ def test_no_compiler(monkeypatch, tmp_path):
     seen = []
     remove = events.bus.subscribe(lambda event: seen.append(event.name))
     try:
-        with pytest.raises(ToolchainMissing, match=r"no working C\+\+ compiler.*g\+\+: not found") as caught:
+        with (
+            argand.config.patch({"cpp.cxx": ""}),
+            pytest.raises(ToolchainMissing, match=r"no working C\+\+ compiler.*g\+\+: not found") as caught,
+        ):
             toolchain.compile_text(TEXT)
     finally:
         remove()

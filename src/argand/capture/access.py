@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from argand.capture import natives_numpy
 from argand.capture.exceptions import InternalFailure, ObservedException
-from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, LazyLocal
+from argand.capture.kinds import is_a
 from argand.capture.sources import ConstSource, LocalSource, Source
 from argand.capture.typefacts import ATOMS, CONTAINERS, HEAP_TYPE, TypeFacts, is_heap
 from argand.errors import GraphBreak, graph_break
@@ -27,13 +27,6 @@ _CAPTURE_FOLDER = os.path.dirname(__file__)
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
 
 
-class TaintedText(str):
-    """What formatting a tensor gives: a text that depends on the tensor's values. It may be dropped or put into an
-    exception, nothing else."""
-
-    __slots__ = ()
-
-
 def formatted_tensor() -> GraphBreak:
     """The graph break for a use of such a text."""
     return graph_break(
@@ -41,6 +34,24 @@ def formatted_tensor() -> GraphBreak:
         explanation="A text that contains the values of a tensor is needed while the graph is captured.",
         hints=("Format tensors outside of the compiled function.",),
     )
+
+
+def _refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+    raise formatted_tensor()
+
+
+class TaintedText:
+    """What formatting a tensor gives: a text that depends on the tensor's values, which are not known.
+
+    It may be dropped, stored, formatted into another text or put into an exception. No `str`, so that native code can
+    never take its content for the real one; whatever else is asked of it ends the graph.
+    """
+
+    __slots__ = ()
+
+
+for _name in ["add", "radd", "mul", "rmul", "mod", "rmod", "eq", "ne", "lt", "le", "gt", "ge", "hash", "bool", "len", "iter", "contains", "getitem", "str", "repr", "format", "reduce_ex", "reduce", "int", "float", "index", "bytes", "copy", "deepcopy"]:
+    setattr(TaintedText, f"__{_name}__", _refuse)
 
 
 class TextProxy:
@@ -134,6 +145,7 @@ class Access:
         self.cell_values: dict[int, Any] = {}
         self.local_functions: dict[int, Any] = {}
         self.local_classes: dict[int, type] = {}
+        self.tainted = False
         self.lru_caches: dict[int, tuple[Any, dict[Any, Any]]] = {}
         self._noted_classes: set[int] = set()
 
@@ -156,7 +168,7 @@ class Access:
             found.python[id(torch.nn.Parameter)] = frozenset()
             self.fast.add(torch.nn.Parameter)
 
-    # ---- tensors -----------------------------------------------------------------------------------------------------------------
+    # ---- tensors ---------------------------------------------------------------------------------------------------
 
     def is_tensor(self, obj: Any) -> bool:
         """Whether an object is a tensor (in a capture: a stand-in)."""
@@ -182,7 +194,7 @@ class Access:
     def native(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    # ---- outer objects -------------------------------------------------------------------------------------------------------------
+    # ---- outer objects ---------------------------------------------------------------------------------------------
 
     def is_outer(self, obj: Any) -> bool:
         """Whether an object existed before the frame."""
@@ -253,7 +265,7 @@ class Access:
 
     def outer_has_key(self, container: dict[Any, Any], key: Any) -> bool:
         """`key in container` for an outer dict."""
-        if id(container) in self.state.shadows or type(key) not in self.fast and not is_a(key, type):
+        if id(container) in self.state.shadows or (type(key) not in self.fast and not is_a(key, type)):
             return bool(self.native(dict.__contains__, self.shadow(container), key))
         present = bool(self.native(dict.__contains__, container, key))
         source = self.outer[id(container)]
@@ -273,10 +285,10 @@ class Access:
                 return self.state.item(container, key % size)
         return self.native(_getitem, self.state.shadow(container), key)
 
-    # ---- may native code have it? -----------------------------------------------------------------------------------------------------
+    # ---- may native code have it? ----------------------------------------------------------------------------------
 
     def benign(self, obj: Any, depth: int = 0) -> bool:
-        """Whether native code that compares, hashes, orders or formats the object runs no Python code of the program."""
+        """Whether native code that compares, hashes, orders or formats the object runs no Python of the program."""
         cls = type(obj)
         if cls in self.fast:
             return True
@@ -336,7 +348,7 @@ class Access:
             raise graph_break(
                 kind="iterator from outside" if hasattr(cls, "__next__") else "native object from outside",
                 context=cls.__name__,
-                explanation=f"A {cls.__name__} that existed before the compiled function would be changed or read unseen.",
+                explanation=f"A {cls.__name__} that existed before the compiled function would be used unseen.",
                 hints=("Pass a list or tuple instead.",),
             )
 
@@ -346,7 +358,7 @@ class Access:
         module = str(getattr(hook, "__module__", ""))
         return module.partition(".")[0] in ("abc", "enum", "typing", "torch", "_py_abc", "typing_extensions")
 
-    # ---- classes and functions ----------------------------------------------------------------------------------------------------------
+    # ---- classes and functions -------------------------------------------------------------------------------------
 
     def note_class(self, cls: type) -> None:
         """The program relies on attributes of a class: guard that it is not changed."""
@@ -375,7 +387,22 @@ class Access:
         if id(cls) not in self.outer:
             self.state.load_source(ConstSource(cls), cls)
 
-    # ---- torch -----------------------------------------------------------------------------------------------------------------------------
+    # ---- texts of tensors ----------------------------------------------------------------------------------------
+
+    def taint(self) -> TaintedText:
+        """The text of a tensor."""
+        self.tainted = True
+        return TaintedText()
+
+    def refuse_tainted(self, values: Any, depth: int = 0) -> None:
+        """End the graph if native code would get such a text, at any depth. Asked only once there is one."""
+        for value in values:
+            if type(value) is TaintedText:
+                raise formatted_tensor()
+            if depth < 20 and is_a(value, CONTAINERS):
+                self.refuse_tainted(_items(value), depth + 1)
+
+    # ---- torch -----------------------------------------------------------------------------------------------------
 
     def wants_torch_call(self, fn: Any, module: str) -> bool:
         """Whether the capture state must be asked before a Python function is inlined."""
@@ -441,6 +468,6 @@ class Access:
         raise NotImplementedError
 
     def replay(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Have a call with constant arguments happen at each run (logging, warnings); dropped if they are not constant."""
+        """Have a call with constant arguments happen at each run (logging, warnings); dropped if they are not."""
         if all(self.is_constant(value) for value in (*args[1:], *kwargs.values())):
             self.state.extra_effects.append((fn, [self.plain(arg) for arg in args], dict(kwargs)))

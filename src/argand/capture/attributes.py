@@ -1,7 +1,7 @@
 """The attribute protocol: reads, writes and deletions on every kind of object, in Python's own order of lookup.
 
-Classes are looked up raw (no descriptor runs unseen); what a descriptor does in Python code is interpreted. Objects that
-existed before the frame are read under guards and written through the state's overlay.
+Classes are looked up raw (no descriptor runs unseen); what a descriptor does in Python code is interpreted. Objects
+that existed before the frame are read under guards and written through the state's overlay.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import calls, generators, operators
+from argand.capture import attribute_writes, calls, generators, iteration
+from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.exceptions import ObservedException
-from argand.capture.kinds import is_a
 from argand.capture.frames import NULL
+from argand.capture.kinds import is_a
 from argand.capture.sources import (
     AttrSource,
     ConstSource,
@@ -24,7 +25,6 @@ from argand.capture.sources import (
     InstanceDictSource,
     MethodFuncSource,
     MethodSelfSource,
-    Source,
     TypeAttrSource,
 )
 from argand.capture.typefacts import TypeFacts, is_heap
@@ -36,12 +36,11 @@ if TYPE_CHECKING:
 _NATIVE_DESCRIPTORS: Final = frozenset(
     {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
 )
-_MEMBERS: Final = frozenset({types.MemberDescriptorType, types.GetSetDescriptorType})
+MEMBERS: Final = frozenset({types.MemberDescriptorType, types.GetSetDescriptorType})
 _PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
-_get_mro_dict: Any = type.__dict__["__dict__"].__get__
 
 
-# ---- entry points --------------------------------------------------------------------------------------------------------
+# ---- entry points --------------------------------------------------------------------------------------------------
 
 
 def load_attr(interp: Interpreter, obj: Any, name: str) -> Any:
@@ -90,6 +89,8 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
         return _read_class(interp, obj, name)
     if cls is types.MethodType:
         return _read_method(interp, obj, name)
+    if cls is TaintedText:
+        raise formatted_tensor()
     if issubclass(cls, super):
         return _read_super(interp, obj, name)
     if cls is types.TracebackType and not interp.concrete:
@@ -133,20 +134,20 @@ def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
     facts = interp.types
     if facts.lookup(cls, "__getattribute__") is object.__getattribute__:
         method = facts.lookup(cls, name)
-        if type(method) is types.FunctionType and _instance_value(interp, obj, name, method) is NULL:
+        if type(method) is types.FunctionType and instance_value(interp, obj, name, method) is NULL:
             interp.note_class(cls)
             return method, obj
     return load_attr(interp, obj, name), NULL
 
 
-# ---- descriptors -----------------------------------------------------------------------------------------------------------
+# ---- descriptors ---------------------------------------------------------------------------------------------------
 
 
 def is_data_descriptor(facts: TypeFacts, kind: type) -> bool:
     """Whether instances of `kind` in a class body take precedence over the instance's own dict."""
     if kind is types.FunctionType:
         return False
-    if kind is property or kind in _MEMBERS:
+    if kind is property or kind in MEMBERS:
         return True
     return facts.lookup(kind, "__set__") is not NULL or facts.lookup(kind, "__delete__") is not NULL
 
@@ -156,7 +157,7 @@ def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") ->
     kind = type(meta)
     if kind is types.FunctionType:
         return meta if obj is None else types.MethodType(meta, obj)
-    if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in _MEMBERS:
+    if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in MEMBERS:
         return meta
     if kind is property:
         return _read_property(interp, meta, obj, name)
@@ -168,8 +169,8 @@ def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") ->
         if obj is not None:
             obj = interp.shadow(obj) if kind is not types.WrapperDescriptorType else obj
         return interp.native(meta.__get__, obj, cls)
-    if kind in _MEMBERS:
-        return _read_member(interp, meta, obj, cls)
+    if kind in MEMBERS:
+        return read_member(interp, meta, obj, cls)
     getter = interp.types.lookup(kind, "__get__")
     if getter is NULL:
         return meta
@@ -198,11 +199,11 @@ def _read_property(interp: Interpreter, meta: property, obj: Any, name: str) -> 
     if obj is None:
         return meta
     if meta.fget is None:
-        raise interp.throw(_property_error(meta, obj, name, "getter"))
+        raise interp.throw(property_error(meta, obj, name, "getter"))
     return calls.call(interp, meta.fget, (obj,), None)
 
 
-def _property_error(meta: property, obj: Any, name: str, what: str) -> AttributeError:
+def property_error(meta: property, obj: Any, name: str, what: str) -> AttributeError:
     """CPython's message, by asking a property without the function."""
     probe = property(None, None, None)
     owner = type(type(obj).__name__, (), {"__qualname__": type(obj).__qualname__, name or "attribute": probe})
@@ -223,11 +224,11 @@ def _read_cached_property(interp: Interpreter, meta: Any, obj: Any) -> Any:
     name = meta.attrname
     value = calls.call(interp, meta.func, (obj,), None)
     if name is not None:
-        _write_instance(interp, obj, name, value)
+        attribute_writes.write_instance(interp, obj, name, value)
     return value
 
 
-def _read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
+def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
     """A slot or an attribute that C code computes."""
     if obj is None:
         return meta
@@ -253,7 +254,7 @@ def _read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
     return interp.native(meta.__get__, interp.shadow(obj), cls)
 
 
-# ---- instances -------------------------------------------------------------------------------------------------------------
+# ---- instances -----------------------------------------------------------------------------------------------------
 
 
 def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
@@ -291,7 +292,7 @@ def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
     meta = facts.lookup(cls, name)
     if meta is not NULL and is_data_descriptor(facts, type(meta)) and facts.lookup(type(meta), "__get__") is not NULL:
         return bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
-    value = _instance_value(interp, obj, name, meta)
+    value = instance_value(interp, obj, name, meta)
     if value is not NULL:
         return value
     if meta is NULL:
@@ -299,10 +300,10 @@ def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
     return bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
 
 
-def _instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
+def instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
     """Item of the instance's own dict, NULL if absent."""
     if not interp.is_outer(obj):
-        obj_dict = _own_dict(interp.shadow(obj))
+        obj_dict = own_dict(interp.shadow(obj))
         return NULL if obj_dict is None else obj_dict.get(name, NULL)
     written = interp.read_overlay(obj, name)
     if written is not NULL:
@@ -310,24 +311,24 @@ def _instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
     values = interp.attr_values.get(id(obj))
     if values is None:
         values = interp.attr_values[id(obj)] = {}
-    known = values.get(name, operators.STOP)
-    if known is not operators.STOP:
+    known = values.get(name, iteration.STOP)
+    if known is not iteration.STOP:
         return known
-    obj_dict = _own_dict(obj)
+    obj_dict = own_dict(obj)
     value: Any = NULL
     if obj_dict is not None:
         base = InstanceDictSource(interp.source(obj))
         if name in obj_dict:
             value = interp.state.load_source(DictItemSource(base, name), obj_dict[name])
         elif is_a(obj, interp.containers) and id(obj) in interp.state.shadows:
-            value = _own_dict(interp.shadow(obj)).get(name, NULL)  # type: ignore[union-attr]
+            value = own_dict(interp.shadow(obj)).get(name, NULL)  # type: ignore[union-attr]
         else:
             interp.state.guard(base, "not_has_key", name)
     values[name] = value
     return value
 
 
-def _own_dict(obj: Any) -> dict[str, Any] | None:
+def own_dict(obj: Any) -> dict[str, Any] | None:
     try:
         found = object.__getattribute__(obj, "__dict__")
     except AttributeError:
@@ -339,11 +340,11 @@ def instance_dict(interp: Interpreter, obj: Any) -> Any:
     """`obj.__dict__`: that of an outer object is an outer dict, and its shadow takes pending writes over."""
     if not interp.is_outer(obj):
         return interp.native(object.__getattribute__, interp.shadow(obj), "__dict__")
-    real = _own_dict(obj)
+    real = own_dict(obj)
     if real is None:
         raise missing(interp, obj, "__dict__")
     if is_a(obj, interp.containers):
-        return _own_dict(interp.shadow(obj))
+        return own_dict(interp.shadow(obj))
     interp.state.load_source(InstanceDictSource(interp.source(obj)), real)
     if interp.state.overlay_names(obj):
         interp.shadow(real)
@@ -359,15 +360,15 @@ def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
     if not is_heap(cls) or is_a(value, property | staticmethod | classmethod | type):
         return value
     key = (id(cls), name)
-    known = interp.class_values.get(key, operators.STOP)
-    if known is operators.STOP or known[0] is not value:
+    known = interp.class_values.get(key, iteration.STOP)
+    if known is iteration.STOP or known[0] is not value:
         loaded = interp.state.load_source(TypeAttrSource(ConstSource(cls), name), value)
         interp.class_values[key] = (value, loaded)
         return loaded
     return known[1]
 
 
-# ---- classes ---------------------------------------------------------------------------------------------------------------
+# ---- classes -------------------------------------------------------------------------------------------------------
 
 
 def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
@@ -382,7 +383,7 @@ def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
             if not is_a(observed.value, AttributeError) or facts.lookup(meta, "__getattr__") is NULL:
                 raise
     else:
-        value = _generic_class_read(interp, obj, meta, name)
+        value = generic_class_read(interp, obj, meta, name)
     if value is not NULL:
         return value
     hook = facts.lookup(meta, "__getattr__")
@@ -391,14 +392,14 @@ def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
     return calls.call(interp, bind(interp, hook, obj, meta), (name,), None)
 
 
-def _generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) -> Any:
+def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) -> Any:
     facts = interp.types
     interp.note_class(obj)
     if is_a(obj, enum.EnumMeta) and name in getattr(obj, "_member_map_", ()):
         return obj._member_map_[name]
     meta_attr = facts.lookup(meta, name)
     if meta_attr is not NULL and is_data_descriptor(facts, type(meta_attr)):
-        if type(meta_attr) in _MEMBERS:
+        if type(meta_attr) in MEMBERS:
             return interp.native(getattr, obj, name)
         return bind(interp, meta_attr, obj, meta, name)
     value = facts.lookup(obj, name)
@@ -423,15 +424,15 @@ def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
     return bind(interp, value, None if obj is self_class else obj, self_class, name)
 
 
-# ---- modules, functions, bound methods ---------------------------------------------------------------------------------------
+# ---- modules, functions, bound methods -----------------------------------------------------------------------------
 
 
 def _read_module(interp: Interpreter, module: Any, name: str) -> Any:
     if interp.concrete:
         return _read_native(interp, module, name)
     key = (id(module), name)
-    value = interp.module_values.get(key, operators.STOP)
-    if value is operators.STOP:
+    value = interp.module_values.get(key, iteration.STOP)
+    if value is iteration.STOP:
         value = interp.module_values[key] = _load_module_attr(interp, module, name)
     return value
 
@@ -440,8 +441,8 @@ def _load_module_attr(interp: Interpreter, module: Any, name: str) -> Any:
     namespace = module.__dict__
     state = interp.state
     if id(namespace) == id(state.globals) or (id(namespace), name) in interp.global_values:
-        written = interp.global_values.get((id(namespace), name), operators.STOP)
-        if written is not operators.STOP and written is not NULL:
+        written = interp.global_values.get((id(namespace), name), iteration.STOP)
+        if written is not iteration.STOP and written is not NULL:
             return written
     base = InstanceDictSource(state.source_of(module) or ConstSource(module))
     if name in namespace:
@@ -469,7 +470,7 @@ def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
     if name == "__dict__":
         return instance_dict(interp, func) if interp.is_outer(func) else func.__dict__
     if interp.is_outer(func):
-        value = _instance_value(interp, func, name, NULL) if name not in _FUNCTION_FIELDS else NULL
+        value = instance_value(interp, func, name, NULL) if name not in _FUNCTION_FIELDS else NULL
         if value is not NULL:
             return value
         source = interp.source(func)
@@ -483,8 +484,20 @@ def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
 
 
 _FUNCTION_FIELDS: Final = frozenset(
-    "__name__ __qualname__ __module__ __doc__ __code__ __defaults__ __kwdefaults__ __annotations__ __closure__ "
-    "__globals__ __type_params__ __builtins__".split()
+    [
+        "__name__",
+        "__qualname__",
+        "__module__",
+        "__doc__",
+        "__code__",
+        "__defaults__",
+        "__kwdefaults__",
+        "__annotations__",
+        "__closure__",
+        "__globals__",
+        "__type_params__",
+        "__builtins__",
+    ]
 )
 
 
@@ -506,212 +519,3 @@ def _read_method(interp: Interpreter, method: Any, name: str) -> Any:
     if name in ("__call__", "__class__", "__eq__", "__hash__", "__repr__", "__get__", "__reduce__"):
         return getattr(method, name)
     return read(interp, func, name)
-
-
-# ---- writes -----------------------------------------------------------------------------------------------------------------
-
-
-def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
-    """`obj.name = value`."""
-    if interp.is_tensor(obj):
-        interp.tensor_setattr(obj, name, value)
-        return
-    cls = type(obj)
-    setter = interp.types.lookup(cls, "__setattr__")
-    if is_a(setter, types.FunctionType):
-        calls.call(interp, setter, (obj, name, value), None)
-        return
-    if is_a(setter, types.WrapperDescriptorType) and setter.__name__ != "__setattr__":
-        calls.call(interp, setter, (obj, name, value), None)
-        return
-    generic_write(interp, obj, name, value)
-
-
-def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
-    """`object.__setattr__` (or `type.__setattr__`)."""
-    if is_a(obj, type):
-        _write_class(interp, obj, name, value)
-        return
-    if is_a(obj, types.ModuleType):
-        _write_module(interp, obj, name, value)
-        return
-    cls = type(obj)
-    facts = interp.types
-    meta = facts.lookup(cls, name)
-    if meta is not NULL:
-        kind = type(meta)
-        if kind is property:
-            if meta.fset is None:
-                raise interp.throw(_property_error(meta, obj, name, "setter"))
-            calls.call(interp, meta.fset, (obj, value), None)
-            return
-        setter = facts.lookup(kind, "__set__")
-        if is_a(setter, types.FunctionType):
-            calls.call(interp, setter, (meta, obj, value), None)
-            return
-        if setter is not NULL:
-            if interp.is_outer(obj):
-                _write_outer(interp, obj, name, value)
-            else:
-                interp.native(meta.__set__, obj, value)
-            return
-    _write_instance(interp, obj, name, value)
-
-
-def _write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
-    if interp.is_outer(obj):
-        if _own_dict(obj) is None:
-            raise missing(interp, obj, name)
-        _write_outer(interp, obj, name, value)
-        return
-    target = interp.shadow(obj)
-    if is_a(target, types.FunctionType):
-        interp.native(setattr, target, name, value)
-    else:
-        interp.native(_setter_of(interp, target), target, name, value)
-
-
-def _setter_of(interp: Interpreter, obj: Any) -> Any:
-    return object.__setattr__ if is_heap(type(obj)) and not is_a(obj, type) else type(obj).__setattr__
-
-
-def _write_outer(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
-    if is_a(obj, interp.containers) and _own_dict(obj) is not None:
-        # A container subclass: its attributes live in the shadow's dict, written back with it.
-        _own_dict(interp.shadow(obj))[name] = value  # type: ignore[index]
-        return
-    if name == "__class__":
-        raise graph_break(
-            kind="class of an object changed",
-            context=type(obj).__name__,
-            explanation="Assigning __class__ of an object that existed before the compiled function is not captured.",
-            hints=("Assign __class__ outside of the compiled function.",),
-        )
-    interp.state.write_overlay(obj, name, value)
-
-
-def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
-    meta_attr = interp.types.lookup(type(cls), name)
-    if meta_attr is not NULL:
-        setter = interp.types.lookup(type(meta_attr), "__set__")
-        if is_a(meta_attr, property):
-            calls.call(interp, meta_attr.fset, (cls, value), None)
-            return
-        if is_a(setter, types.FunctionType):
-            calls.call(interp, setter, (meta_attr, cls, value), None)
-            return
-    interp.types.forget()
-    interp.renew_facts()
-    if interp.concrete or id(cls) in interp.local_classes:
-        interp.native(type.__setattr__, cls, name, value)
-        return
-    if not is_heap(cls):
-        interp.native(type.__setattr__, cls, name, value)
-        return
-    interp.load_class(cls)
-    interp.types.overlay[id(cls), name] = value
-    interp.types.keep[id(cls)] = cls
-    interp.state.write_overlay(cls, name, value)
-
-
-def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> None:
-    if interp.concrete:
-        interp.native(setattr, module, name, value)
-        return
-    if type(module) is not types.ModuleType and interp.types.python_level(type(module), "__setattr__"):
-        raise graph_break(
-            kind="module attribute written",
-            context=f"{module.__name__}.{name}",
-            explanation="The module intercepts attribute writes.",
-            hints=("Set it outside of the compiled function.",),
-        )
-    interp.module_values[id(module), name] = value
-    interp.global_values[id(module.__dict__), name] = value
-    interp.state.write_global(module.__dict__, name, value)
-
-
-# ---- deletions -----------------------------------------------------------------------------------------------------------------
-
-
-def delete_attr(interp: Interpreter, obj: Any, name: str) -> None:
-    """`del obj.name`."""
-    cls = type(obj)
-    deleter = interp.types.lookup(cls, "__delattr__")
-    if is_a(deleter, types.FunctionType):
-        calls.call(interp, deleter, (obj, name), None)
-        return
-    generic_delete(interp, obj, name)
-
-
-def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
-    """`object.__delattr__` (or `type.__delattr__`)."""
-    if interp.is_tensor(obj) or is_a(obj, types.ModuleType):
-        if not interp.concrete:
-            raise graph_break(
-                kind="attribute deleted",
-                context=f"{type(obj).__name__}.{name}",
-                explanation="Deleting an attribute of a tensor or module object is not captured.",
-                hints=("Delete it outside of the compiled function.",),
-            )
-        interp.native(delattr, obj, name)
-        return
-    if is_a(obj, type):
-        _delete_class_attr(interp, obj, name)
-        return
-    cls = type(obj)
-    facts = interp.types
-    meta = facts.lookup(cls, name)
-    if meta is not NULL:
-        kind = type(meta)
-        if kind is property:
-            if meta.fdel is None:
-                raise interp.throw(_property_error(meta, obj, name, "deleter"))
-            calls.call(interp, meta.fdel, (obj,), None)
-            return
-        deleter = facts.lookup(kind, "__delete__")
-        if is_a(deleter, types.FunctionType):
-            calls.call(interp, deleter, (meta, obj), None)
-            return
-    if interp.is_outer(obj):
-        if generic_is_absent(interp, obj, name):
-            raise missing(interp, obj, name)
-        if is_a(obj, interp.containers):
-            interp.native(delattr, interp.shadow(obj), name)
-        else:
-            interp.state.delete_overlay(obj, name)
-        return
-    target = interp.shadow(obj)
-    interp.native(delattr if is_a(target, types.FunctionType) else object.__delattr__, target, name)
-
-
-def generic_is_absent(interp: Interpreter, obj: Any, name: str) -> bool:
-    """Whether an outer object has no attribute of its own by this name."""
-    meta = interp.types.lookup(type(obj), name)
-    if meta is not NULL and type(meta) in _MEMBERS:
-        try:
-            _read_member(interp, meta, obj, type(obj))
-        except ObservedException:
-            return True
-        return False
-    return _instance_value(interp, obj, name, meta) is NULL
-
-
-def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
-    if interp.concrete or id(cls) in interp.local_classes:
-        interp.types.forget()
-        interp.renew_facts()
-        interp.native(type.__delattr__, cls, name)
-        return
-    if name not in _get_mro_dict(cls):
-        raise missing(interp, cls, name)
-    raise graph_break(
-        kind="class attribute deleted",
-        context=f"{cls.__name__}.{name}",
-        explanation="Deleting an attribute of a class that existed before the compiled function is not captured.",
-        hints=("Delete it outside of the compiled function.",),
-    )
-
-
-def source_or_const(interp: Interpreter, obj: Any) -> Source:
-    """Source of an outer object, or the object itself held by the compiled code."""
-    return interp.state.source_of(obj) or ConstSource(obj)

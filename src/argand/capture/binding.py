@@ -6,8 +6,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.opcodes import CO_VARARGS, CO_VARKEYWORDS
-from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, Program
+from argand.capture.kinds import is_a
 from argand.capture.sources import ConstSource, FuncDefaultsSource, FuncKwdefaultsSource
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def binding_error(interp: Interpreter, func: types.FunctionType, args: Any, kwar
     probe.__qualname__ = func.__qualname__
     probe.__name__ = func.__name__
     try:
-        probe(*[None] * len(args), **{name: None for name in kwargs})
+        probe(*[None] * len(args), **dict.fromkeys(kwargs))
     except TypeError as e:
         return interp.throw(TypeError(*e.args))
     return interp.throw(TypeError(f"{func.__qualname__}() got arguments that do not fit"))

@@ -1,4 +1,4 @@
-"""The call protocol: Python functions are inlined, classes and callables taken apart, native code allowed by name only."""
+"""The call protocol: Python functions are inlined, classes and callables taken apart, native code allowed by name."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attributes, binding, classes, generators, natives, natives_numpy, operators
-from argand.capture.kinds import is_a
+from argand.capture import attributes, binding, classes, generators, iteration, natives, natives_numpy
 from argand.capture.frames import GENERATOR, NULL, Frame
+from argand.capture.kinds import is_a
 from argand.capture.sources import AttrSource
 from argand.capture.typefacts import BUILTIN_METHODS
 from argand.errors import graph_break
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _DESCRIPTORS: Final = frozenset(
     {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
 )
+_STORING: Final = frozenset({"append", "insert", "__setitem__", "setdefault"})
 _LRU: Final = type(functools.lru_cache(maxsize=None)(len))
 
 
@@ -34,6 +35,8 @@ def call(interp: Interpreter, fn: Any, args: Any = (), kwargs: dict[str, Any] | 
     if cls is types.MethodType:
         func, owner = attributes.method_parts(interp, fn)
         return call(interp, func, [owner, *args], kwargs)
+    if interp.tainted and fn is not isinstance and fn is not type:
+        _refuse_tainted(interp, fn, args, kwargs)
     handler = natives.FUNCTIONS.get(id(fn))
     if handler is not None:
         return handler(interp, fn, list(args), kwargs or {})
@@ -48,10 +51,20 @@ def call(interp: Interpreter, fn: Any, args: Any = (), kwargs: dict[str, Any] | 
     return _call_instance(interp, fn, list(args), kwargs or {})
 
 
-# ---- Python functions ------------------------------------------------------------------------------------------------------
+def _refuse_tainted(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> None:
+    """The text of a tensor may be stored by native code, not used by it."""
+    if is_a(fn, type) and issubclass(fn, BaseException):
+        return
+    if getattr(fn, "__name__", "") in _STORING and type(getattr(fn, "__self__", None)) in (list, dict, set):
+        return
+    interp.refuse_tainted((*args, *(kwargs or {}).values()))
+    interp.refuse_tainted((getattr(fn, "__self__", None),))
 
 
-def call_function(interp: Interpreter, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None) -> Any:
+# ---- Python functions ----------------------------------------------------------------------------------------------
+
+
+def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """Inline a Python function, unless a handler, torch or the skip list says otherwise."""
     code = fn.__code__
     policy = interp.policies.get(id(code))
@@ -79,10 +92,11 @@ def call_function(interp: Interpreter, fn: types.FunctionType, args: Any, kwargs
 
 def fn_builtins(interp: Interpreter, fn: types.FunctionType) -> dict[str, Any]:
     """The builtins that a function sees."""
-    return fn.__builtins__
+    builtins: dict[str, Any] = fn.__builtins__  # type: ignore[attr-defined]
+    return builtins
 
 
-# ---- native callables --------------------------------------------------------------------------------------------------------
+# ---- native callables ----------------------------------------------------------------------------------------------
 
 
 def _call_builtin(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -118,16 +132,16 @@ def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list
         if handler is not None:
             return handler(interp, fn, args, kwargs)
         if name.startswith("__"):
-            owner_type = type(owner)
-            for klass in owner_type.__mro__:
-                handler = natives.METHODS.get((id(klass), name))
-                if handler is not None:
-                    return handler(interp, klass, name, owner, args, kwargs)
+            metaclass: type = type(owner)
+            for klass in metaclass.__mro__:
+                of_metaclass = natives.METHODS.get((id(klass), name))
+                if of_metaclass is not None:
+                    return of_metaclass(interp, klass, name, owner, args, kwargs)
         return native_fallback(interp, fn, args, kwargs)
     klass = _defining_class(fn, type(owner), name)
-    handler = natives.METHODS.get((id(klass), name))
-    if handler is not None:
-        return handler(interp, klass, name, owner, args, kwargs)
+    of_class = natives.METHODS.get((id(klass), name))
+    if of_class is not None:
+        return of_class(interp, klass, name, owner, args, kwargs)
     return native_fallback(interp, fn, args, kwargs)
 
 
@@ -169,7 +183,7 @@ def unknown_native(fn: Any) -> BaseException:
     )
 
 
-# ---- callable objects ----------------------------------------------------------------------------------------------------------
+# ---- callable objects ----------------------------------------------------------------------------------------------
 
 
 def _call_instance(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -212,7 +226,7 @@ def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[st
     return call(interp, func, [*first, *args], {**named, **kwargs})
 
 
-# ---- f(*args, **kwargs) -----------------------------------------------------------------------------------------------------------
+# ---- f(*args, **kwargs) --------------------------------------------------------------------------------------------
 
 
 def callable_name(fn: Any) -> str:
@@ -228,10 +242,10 @@ def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:
     """The positional arguments of `f(*args)`."""
     if type(args) is tuple or type(args) is list:
         return interp.plain_shallow(args)
-    if not operators.is_iterable(interp, args):
+    if not iteration.is_iterable(interp, args):
         name = callable_name(fn)
         raise interp.throw(TypeError(f"{name} argument after * must be an iterable, not {type(args).__name__}"))
-    return operators.to_list(interp, args)
+    return iteration.to_list(interp, args)
 
 
 def star_keywords(interp: Interpreter, fn: Any, kwargs: Any) -> dict[str, Any]:
@@ -242,7 +256,7 @@ def star_keywords(interp: Interpreter, fn: Any, kwargs: Any) -> dict[str, Any]:
         items = interp.plain_shallow(kwargs)
     else:
         items = {}
-        operators.dict_merge(interp, items, kwargs, fn)
+        iteration.dict_merge(interp, items, kwargs, fn)
     for key in items:
         if not is_a(key, str):
             raise interp.throw(TypeError("keywords must be strings"))

@@ -6,11 +6,12 @@ import builtins
 import enum
 import types
 import typing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from argand.capture import attributes, calls, generators, natives, operators
-from argand.capture.kinds import is_a
+from argand.capture import attributes, calls, generators, iteration, natives, operators
+from argand.capture.access import TaintedText
 from argand.capture.frames import NULL, Frame
+from argand.capture.kinds import is_a
 from argand.capture.raising import prepare_reraise_star
 from argand.errors import graph_break
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
 
 
-# ---- functions ---------------------------------------------------------------------------------------------------------------
+# ---- functions -----------------------------------------------------------------------------------------------------
 
 
 def make_function(
@@ -54,7 +55,7 @@ def set_function_attribute(function: types.FunctionType, flag: int, value: Any) 
         function.__annotations__ = value if is_a(value, dict) else dict(zip(value[::2], value[1::2]))
 
 
-# ---- class statements ----------------------------------------------------------------------------------------------------------
+# ---- class statements ----------------------------------------------------------------------------------------------
 
 
 def build_class(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -247,7 +248,7 @@ def _new_quietly(interp: Interpreter, meta: Any, name: str, bases: tuple[type, .
     )
 
 
-# ---- instances --------------------------------------------------------------------------------------------------------------------
+# ---- instances -----------------------------------------------------------------------------------------------------
 
 
 def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -275,6 +276,8 @@ def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str
 
 def type_of(value: Any) -> type:
     """`type(value)`."""
+    if type(value) is TaintedText:
+        return str
     return types.GeneratorType if type(value) is generators.TracedGenerator else type(value)
 
 
@@ -291,7 +294,7 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
     elif new is object.__new__ and init is not object.__init__:
         made = interp.native(object.__new__, cls)
     elif is_a(new, types.BuiltinFunctionType):
-        made = native_new(interp, new.__self__, [cls, *args], kwargs)
+        made = native_new(interp, cast(type, new.__self__), [cls, *args], kwargs)
     else:
         made = calls.call(interp, attributes.bind(interp, new, None, cls), [cls, *args], kwargs)
     if not is_a(made, cls):
@@ -319,7 +322,7 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
         if owner is object:
             return interp.native(object.__new__, *args, **kwargs)
         if owner in natives.ITERABLE_NEW and len(args) > 1:
-            args = [args[0], operators.native_iterable(interp, args[1]), *args[2:]]
+            args = [args[0], iteration.native_iterable(interp, args[1]), *args[2:]]
         elif not issubclass(owner, BaseException):
             args = [args[0], *[interp.plain(arg) for arg in args[1:]]]
         return interp.native(owner.__new__, *args, **kwargs)
@@ -330,7 +333,7 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
     return calls.native_fallback(interp, owner.__new__, args, kwargs)
 
 
-# ---- intrinsics -----------------------------------------------------------------------------------------------------------------
+# ---- intrinsics ----------------------------------------------------------------------------------------------------
 
 
 def intrinsic_1(interp: Interpreter, name: str, value: Any) -> Any:
@@ -342,13 +345,13 @@ def intrinsic_1(interp: Interpreter, name: str, value: Any) -> Any:
     if name == "INTRINSIC_UNARY_POSITIVE":
         return operators.unary(interp, operators.POSITIVE, value)
     if name == "INTRINSIC_TYPEVAR":
-        return typing.TypeVar(value, infer_variance=True)
+        return typing.TypeVar(value, infer_variance=True)  # type: ignore[call-arg]
     if name == "INTRINSIC_PARAMSPEC":
-        return typing.ParamSpec(value, infer_variance=True)
+        return typing.ParamSpec(value, infer_variance=True)  # type: ignore[call-arg]
     if name == "INTRINSIC_TYPEVARTUPLE":
         return typing.TypeVarTuple(value)
     if name == "INTRINSIC_SUBSCRIPT_GENERIC":
-        return interp.native(lambda: typing.Generic[value])
+        return interp.native(lambda: typing.Generic[value])  # type: ignore[index]
     raise _unsupported_intrinsic(name)
 
 

@@ -41,8 +41,8 @@ def _some_traceback() -> TracebackType | None:
 
 
 CAPTURED_TRACEBACK: TracebackType | None = _some_traceback()
-"""What `__traceback__` of an exception is while captured code handles it: frames of captured code do not exist, and those
-of argand would keep every value of the capture alive."""
+"""What `__traceback__` of an exception is while captured code handles it: frames of captured code do not exist, and
+those of argand would keep every value of the capture alive."""
 
 
 class ExcState:

@@ -1,4 +1,4 @@
-"""Generators of the traced program: real iterators, so that native code can consume them, that re-enter the interpreter."""
+"""Generators of the traced program: real iterators that re-enter the interpreter, so that native code can use them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, PY312, PY313
-from argand.capture import attributes, calls, operators
+from argand.capture import attributes, calls, iteration
 from argand.capture.exceptions import ExcState, InternalFailure, ObservedException, chain_context, raise_native
-from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, YIELD, Frame
+from argand.capture.kinds import is_a
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class TracedGenerator:
         self.__name__ = func.__name__ if func is not None else frame.code.co_name
         self.__qualname__ = func.__qualname__ if func is not None else frame.code.co_qualname
 
-    # ---- for native code ---------------------------------------------------------------------------------------------
+    # ---- for native code -------------------------------------------------------------------------------------------
 
     def __iter__(self) -> TracedGenerator:
         return self
@@ -321,7 +321,7 @@ def send_to(interp: Interpreter, receiver: Any, value: Any) -> tuple[bool, Any]:
         return resume(receiver, value)
     try:
         if value is None:
-            found, result = operators.next_value(interp, receiver)
+            found, result = iteration.next_value(interp, receiver)
             return (not found), result
         method = attributes.load_attr(interp, receiver, "send")
         return False, calls.call(interp, method, (value,), None)

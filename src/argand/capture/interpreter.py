@@ -14,7 +14,17 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.instruction import Instruction
-from argand.capture import attributes, calls, natives_builtins, natives_library, natives_methods, operators
+from argand.capture import (
+    attribute_writes,
+    attributes,
+    calls,
+    natives_builtins,
+    natives_iteration,
+    natives_library,
+    natives_methods,
+    natives_objects,
+    operators,
+)
 from argand.capture.access import Access
 from argand.capture.exceptions import (
     CAPTURED_TRACEBACK,
@@ -24,8 +34,8 @@ from argand.capture.exceptions import (
     chain_context,
     raise_native,
 )
-from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, RETURN, Frame, LazyLocal, Program
+from argand.capture.kinds import is_a
 from argand.capture.opcodes import OPCODES, ROOT_OPCODES
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 
@@ -115,7 +125,7 @@ class Interpreter(Access):
         self.root: Frame | None = None
         self.break_sequence = -1
 
-    # ---- running frames ------------------------------------------------------------------------------------------
+    # ---- running frames --------------------------------------------------------------------------------------------
 
     def run(self, frame: Frame, thrown: BaseException | None = None) -> object:
         """Run a frame until it returns (RETURN), yields (YIELD) or makes its generator (GENERATOR); see frame.result.
@@ -177,7 +187,7 @@ class Interpreter(Access):
         """Where the interpreted program stands, outermost first; argand's helper frames left out."""
         return tuple(user_line(frame) for frame in self.frames if not frame.quiet)
 
-    # ---- the root frame ------------------------------------------------------------------------------------------
+    # ---- the root frame --------------------------------------------------------------------------------------------
 
     def root_frame(self) -> Frame:
         """The frame of the function to capture, its arguments not read yet."""
@@ -311,11 +321,11 @@ class Interpreter(Access):
 
     def setattr(self, obj: Any, name: str, value: Any) -> None:
         """Set an attribute, as the program would."""
-        attributes.store_attr(self, obj, name, value)
+        attribute_writes.store_attr(self, obj, name, value)
 
     def own_value(self, obj: Any, name: str) -> Any:
         """Item of an instance's own dict, NULL if absent."""
-        return attributes._instance_value(self, obj, name, NULL)
+        return attributes.instance_value(self, obj, name, NULL)
 
     def truth(self, obj: Any) -> bool:
         """`bool(obj)`, as the program would see it."""
@@ -342,4 +352,14 @@ def user_line(frame: Frame) -> UserLine:
     return UserLine(code.co_filename, lineno, code.co_name, linecache.getline(code.co_filename, lineno).strip())
 
 
-__all__ = ["Interpreter", "RootExit", "Session", "Trampoline", "natives_builtins", "natives_library", "natives_methods"]
+__all__ = [
+    "Interpreter",
+    "RootExit",
+    "Session",
+    "Trampoline",
+    "natives_builtins",
+    "natives_iteration",
+    "natives_library",
+    "natives_methods",
+    "natives_objects",
+]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from argand.capture import attributes, calls, operators
 from argand.capture.exceptions import ObservedException
-from argand.capture.kinds import is_a
 from argand.capture.frames import NULL
+from argand.capture.kinds import is_a
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter

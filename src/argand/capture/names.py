@@ -1,4 +1,4 @@
-"""How names are found: globals, builtins, cells, class namespaces, imports. Everything found outside gets its guard here."""
+"""How names are found: globals, builtins, cells, class namespaces, imports. What is found outside is guarded here."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from types import CellType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import attributes, operators
+from argand.capture import attributes, iteration, operators
 from argand.capture.exceptions import ObservedException
-from argand.capture.kinds import is_a
 from argand.capture.frames import NULL, Frame
+from argand.capture.kinds import is_a
 from argand.capture.sources import (
     BuiltinSource,
     CellContentsSource,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
 
 
-# ---- globals and builtins -----------------------------------------------------------------------------------------------
+# ---- globals and builtins ------------------------------------------------------------------------------------------
 
 
 def load_global(interp: Interpreter, frame: Frame, name: str) -> Any:
@@ -35,8 +35,8 @@ def load_global(interp: Interpreter, frame: Frame, name: str) -> Any:
     if interp.concrete:
         return _plain_global(interp, frame, name)
     key = (id(frame.globals), name)
-    value = interp.global_values.get(key, operators.STOP)
-    if value is operators.STOP:
+    value = interp.global_values.get(key, iteration.STOP)
+    if value is iteration.STOP:
         value = interp.global_values[key] = _outer_global(interp, frame, name)
     if value is NULL:
         return load_builtin(interp, frame, name)
@@ -101,7 +101,7 @@ def delete_global(interp: Interpreter, frame: Frame, name: str) -> None:
     store_global(interp, frame.globals, name, NULL)
 
 
-# ---- class namespaces -----------------------------------------------------------------------------------------------------
+# ---- class namespaces ----------------------------------------------------------------------------------------------
 
 
 def lookup_in(interp: Interpreter, mapping: Any, name: str) -> Any:
@@ -128,7 +128,7 @@ def delete_name(interp: Interpreter, frame: Frame, name: str) -> None:
     raise interp.throw(NameError(f"name '{name}' is not defined", name=name))
 
 
-# ---- cells ----------------------------------------------------------------------------------------------------------------
+# ---- cells ---------------------------------------------------------------------------------------------------------
 
 
 def bind_free_variables(interp: Interpreter, frame: Frame, count: int) -> None:
@@ -164,8 +164,8 @@ def new_cell(interp: Interpreter, value: Any) -> CellType:
 def read_cell(interp: Interpreter, cell: Any) -> Any:
     """Contents of a cell, NULL if empty."""
     if interp.outer_cells and id(cell) in interp.outer_cells:
-        value = interp.cell_values.get(id(cell), operators.STOP)
-        if value is operators.STOP:
+        value = interp.cell_values.get(id(cell), iteration.STOP)
+        if value is iteration.STOP:
             value = interp.cell_values[id(cell)] = _load_outer_cell(interp, cell)
         return value
     try:
@@ -207,7 +207,7 @@ def unbound_cell(interp: Interpreter, frame: Frame, slot: int) -> BaseException:
     )
 
 
-# ---- imports --------------------------------------------------------------------------------------------------------------
+# ---- imports -------------------------------------------------------------------------------------------------------
 
 
 def import_module(interp: Interpreter, frame: Frame, name: str, fromlist: Any, level: int) -> Any:

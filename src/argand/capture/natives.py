@@ -1,6 +1,6 @@
-"""What native code argand knows: registries of handlers, filled by the `natives_*` modules, and the policy for functions.
+"""What native code argand knows: registries of handlers that the `natives_*` modules fill, and policies of functions.
 
-A handler decides how a native callable is run so that nothing it does escapes capture: it may run it as it is on resolved
+A handler decides how a native callable is run so that nothing it does escapes capture: it may run it on resolved
 arguments, emulate it, or end the graph. What has no handler is not called at all.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import calls, operators
-from argand.capture.kinds import is_a
 from argand.capture.frames import NULL
+from argand.capture.kinds import is_a
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ def add_functions(handler: Handler, *fns: Any) -> None:
         KEEP.append(fn)
 
 
-# ---- ready-made handlers ------------------------------------------------------------------------------------------------------
+# ---- ready-made handlers -------------------------------------------------------------------------------------------
 
 
 def pure(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Call natively: nothing but the arguments is read. Ends the graph if an argument has Python-level special methods."""
+    """Call natively: nothing but the arguments is read. Ends the graph if one has Python-level special methods."""
     args = [interp.plain(arg) for arg in args]
     kwargs = {name: interp.plain(value) for name, value in kwargs.items()}
     for arg in (*args, *kwargs.values()):
@@ -112,7 +112,7 @@ def python_object_in_native(fn: Any, arg: Any) -> BaseException:
     return graph_break(
         kind="Python object in native code",
         context=f"{calls.callable_name(fn)} on {type(arg).__name__}",
-        explanation=f"{calls.callable_name(fn)} would call Python methods of {type(arg).__name__} that argand cannot see.",
+        explanation=f"{calls.callable_name(fn)} would call Python methods of {type(arg).__name__} unseen.",
         hints=("Convert the object to builtin types first.",),
     )
 
@@ -126,7 +126,7 @@ def breaking(kind: str, explanation: str, hint: str) -> Handler:
     return handler
 
 
-# ---- policy of Python functions --------------------------------------------------------------------------------------------------
+# ---- policy of Python functions ------------------------------------------------------------------------------------
 
 
 def policy_of(interp: Interpreter, fn: types.FunctionType) -> Handler:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import math
 import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attributes, calls, classes, generators, operators, polyfills
-from argand.capture.kinds import is_a
+from argand.capture import (
+    attribute_writes,
+    attributes,
+    calls,
+    classes,
+    generators,
+    iteration,
+    operators,
+    polyfills,
+    text,
+)
 from argand.capture.frames import NULL, LazyLocal
+from argand.capture.kinds import is_a
 from argand.capture.natives import (
     CLASS_METHODS,
     HELPER_FILES,
@@ -19,7 +30,6 @@ from argand.capture.natives import (
     SAFE_NEW,
     add_functions,
     breaking,
-    constructor,
     function,
     pure,
 )
@@ -34,7 +44,7 @@ Kwargs = dict[str, Any]
 HELPER_FILES.add(polyfills.__file__)
 
 
-# ---- attributes -----------------------------------------------------------------------------------------------------------------
+# ---- attributes ----------------------------------------------------------------------------------------------------
 
 
 @function(getattr)
@@ -58,7 +68,7 @@ def _hasattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _setattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs or len(args) != 3 or not is_a(args[1], str):
         return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
-    attributes.store_attr(interp, *args)
+    attribute_writes.store_attr(interp, *args)
     return None
 
 
@@ -66,7 +76,7 @@ def _setattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _delattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs or len(args) != 2 or not is_a(args[1], str):
         return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
-    attributes.delete_attr(interp, *args)
+    attribute_writes.delete_attr(interp, *args)
     return None
 
 
@@ -128,7 +138,7 @@ def _dir(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return interp.native(fn, *[interp.shadow(arg) for arg in args], **kwargs)
 
 
-# ---- operators as functions -------------------------------------------------------------------------------------------------------
+# ---- operators as functions ----------------------------------------------------------------------------------------
 
 
 @function(len)
@@ -182,7 +192,7 @@ def _base(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 add_functions(pure, chr, ord, memoryview, bytearray)
 
 
-# ---- conversions ------------------------------------------------------------------------------------------------------------------
+# ---- conversions ---------------------------------------------------------------------------------------------------
 
 
 @function(bool)
@@ -193,27 +203,27 @@ def _bool(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 @function(str)
 def _str(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 1 and not kwargs:
-        return operators.to_str(interp, args[0])
+        return text.to_str(interp, args[0])
     return pure(interp, fn, args, kwargs)
 
 
 @function(repr)
 def _repr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return operators.to_repr(interp, args[0]) if len(args) == 1 else interp.native(fn, *args, **kwargs)
+    return text.to_repr(interp, args[0]) if len(args) == 1 else interp.native(fn, *args, **kwargs)
 
 
 @function(ascii)
 def _ascii(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1:
         return interp.native(fn, *args, **kwargs)
-    return operators.to_repr(interp, args[0]).encode("ascii", "backslashreplace").decode("ascii")
+    return text.to_repr(interp, args[0]).encode("ascii", "backslashreplace").decode("ascii")
 
 
 @function(format)
 def _format(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not 1 <= len(args) <= 2:
         return interp.native(fn, *args, **kwargs)
-    return operators.to_format(interp, args[0], args[1] if len(args) == 2 else "")
+    return text.to_format(interp, args[0], args[1] if len(args) == 2 else "")
 
 
 _RESULTS: Final[dict[str, tuple[Any, str]]] = {
@@ -254,253 +264,11 @@ def _bytes(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 1 and interp.types.python_level(type(args[0]), "__bytes__"):
         return calls.call(interp, attributes.lookup_special(interp, args[0], "__bytes__"), (), None)
     if len(args) == 1 and not kwargs and interp.types.python_level(type(args[0]), "__iter__"):
-        return interp.native(fn, operators.to_list(interp, args[0]))
+        return interp.native(fn, iteration.to_list(interp, args[0]))
     return pure(interp, fn, args, kwargs)
 
 
-# ---- iteration -----------------------------------------------------------------------------------------------------------------------
-
-
-@function(iter)
-def _iter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) == 1:
-        return operators.get_iter(interp, args[0])
-    if len(args) == 2 and callable(args[0]):
-        return calls.call_function(interp, polyfills.iterate_sentinel, args, None)  # type: ignore[arg-type]
-    return interp.native(fn, *args, **kwargs)
-
-
-@function(next)
-def _next(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not 1 <= len(args) <= 2 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    if interp.types.lookup(type(args[0]), "__next__") is NULL:
-        raise interp.throw(TypeError(f"'{type(args[0]).__name__}' object is not an iterator"))
-    found, value = operators.next_value(interp, args[0])
-    if found:
-        return value
-    if len(args) == 2:
-        return args[1]
-    raise interp.throw(StopIteration(value) if value is not None else StopIteration())
-
-
-def _lazily(fn: Any, callables: int = 0) -> None:
-    """Iterator types that take (callables..., iterables...)."""
-
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        first = [None if arg is None else interp.trampoline(arg) for arg in args[:callables]]
-        rest = [operators.native_iterable(interp, arg) for arg in args[callables:]]
-        return interp.native(fn, *first, *rest, **kwargs)
-
-    add_functions(handler, fn)
-
-
-_lazily(map, 1)
-_lazily(zip)
-
-
-@function(filter)
-def _filter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 2:
-        return interp.native(fn, *args, **kwargs)
-    test = interp.trampoline(bool if args[0] is None else args[0])
-    return interp.native(fn, test, operators.native_iterable(interp, args[1]))
-
-
-@function(enumerate)
-def _enumerate(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if args:
-        args = [operators.native_iterable(interp, args[0]), *[interp.plain(arg) for arg in args[1:]]]
-    elif "iterable" in kwargs:
-        kwargs = {**kwargs, "iterable": operators.native_iterable(interp, kwargs["iterable"])}
-    return interp.native(fn, *args, **kwargs)
-
-
-@function(reversed)
-def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1:
-        return interp.native(fn, *args, **kwargs)
-    value = args[0]
-    cls = type(value)
-    if interp.types.python_level(cls, "__reversed__"):
-        return calls.call(interp, attributes.lookup_special(interp, value, "__reversed__"), (), None)
-    if interp.types.python_level(cls, "__getitem__", "__len__") and not interp.is_tensor(value):
-        if interp.types.lookup(cls, "__reversed__") is None:
-            raise interp.throw(TypeError(f"'{cls.__name__}' object is not reversible"))
-        size = operators.length(interp, value)
-        return calls.call_function(interp, polyfills.iterate_reversed, (value, size), None)  # type: ignore[arg-type]
-    interp.check_known(value)
-    return interp.native(fn, interp.shadow(value))
-
-
-@function(range, slice)
-def _range(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if fn is range:
-        args = [
-            operators.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg
-            for arg in args
-        ]
-    return interp.native(fn, *args, **kwargs)
-
-
-class SortKey:
-    """Lets native sorting compare with interpreted methods."""
-
-    __slots__ = ("interp", "value")
-
-    def __init__(self, interp: Interpreter, value: Any) -> None:
-        self.interp = interp
-        self.value = value
-
-    def __lt__(self, other: SortKey) -> bool:
-        return bool(self.interp.enter(_less, (self.value, other.value), {}))
-
-
-def _less(a: Any, b: Any) -> Any:
-    return bool(a < b)
-
-
-HELPER_FILES.add(__file__)
-
-
-def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> list[Any]:
-    """Stably sorted copy of a list."""
-    keys = items if key is None else [calls.call(interp, key, (item,), None) for item in items]
-    resolved = [interp.plain(k) for k in keys]
-    if not all(interp.benign(k) for k in resolved):
-        resolved = [SortKey(interp, k) for k in keys]
-    reverse = operators.truth(interp, reverse)
-    order = interp.native(sorted, range(len(items)), key=resolved.__getitem__, reverse=reverse)
-    return [items[i] for i in order]
-
-
-@function(sorted)
-def _sorted(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or not set(kwargs) <= {"key", "reverse"}:
-        return interp.native(fn, *args, **kwargs)
-    items = operators.to_list(interp, args[0])
-    return sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
-
-
-@function(min, max)
-def _best(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    fast = interp.fast
-    if not kwargs and len(args) > 1 and all(type(arg) in fast for arg in args):
-        return interp.native(fn, *args)
-    if not args or not set(kwargs) <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
-        return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
-    items = args if len(args) > 1 else operators.to_list(interp, args[0])
-    key = kwargs.get("key")
-    if key is None and all(type(item) in fast for item in items):
-        return interp.native(fn, items, **kwargs)
-    has_default = "default" in kwargs
-    return interp.polyfill(polyfills.pick_best, items, key, kwargs.get("default"), has_default, fn is max)
-
-
-@function(sum)
-def _sum(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not args or len(args) > 2 or not set(kwargs) <= {"start"}:
-        return interp.native(fn, *args, **kwargs)
-    start = args[1] if len(args) == 2 else kwargs.get("start", 0)
-    items = operators.to_list(interp, args[0])
-    if type(start) in interp.fast and all(type(item) in interp.fast for item in items):
-        return interp.native(fn, items, start)
-    if is_a(start, str | bytes | bytearray):
-        return interp.native(fn, items, start)
-    return interp.polyfill(polyfills.sum_items, items, start)
-
-
-@function(any, all)
-def _any_all(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    # Interpreted, so that it stops where it should and a tensor's truth breaks the graph at the right place.
-    return interp.polyfill(polyfills.any_items if fn is any else polyfills.all_items, args[0])
-
-
-# ---- containers ----------------------------------------------------------------------------------------------------------------------
-
-
-@function(list)
-def _list(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    return operators.to_list(interp, args[0])
-
-
-@function(tuple)
-def _tuple(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    return args[0] if type(args[0]) is tuple else tuple(operators.to_list(interp, args[0]))
-
-
-@function(set, frozenset)
-def _set(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    if type(args[0]) is frozenset and fn is frozenset:
-        return args[0]
-    source = operators.native_iterable(interp, args[0])
-    if is_a(source, set | frozenset | dict):
-        return interp.native(fn, source)
-    items = operators.to_list(interp, source)
-    for item in items:
-        operators.check_hash(interp, item)
-    return interp.native(fn, items)
-
-
-@function(dict)
-def _dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) > 1:
-        return interp.native(fn, *args, **kwargs)
-    result: dict[Any, Any] = {}
-    if args:
-        update_dict(interp, result, args[0])
-    result.update(kwargs)
-    return result
-
-
-def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
-    """`dict.update(target, values)`."""
-    items = operators.mapping_items(interp, values)
-    if items is None:
-        pairs = []
-        for pair in operators.to_list(interp, values):
-            if operators.is_iterable(interp, pair) and not is_a(pair, list | tuple | str):
-                pair = operators.to_list(interp, pair)
-            pairs.append(interp.plain_shallow(pair))
-        for pair in pairs:
-            if is_a(pair, list | tuple) and len(pair) == 2:
-                operators.check_hash(interp, pair[0])
-        put = interp.native(dict, pairs)
-        items = list(put.items())
-    for key, value in items:
-        operators.check_hash(interp, key)
-        interp.native(dict.__setitem__, target, key, value)
-
-
-@function(object)
-def _object(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *args, **kwargs)
-
-
-add_functions(constructor, property, staticmethod, classmethod, types.CellType, types.MethodType, types.SimpleNamespace)
-
-
-@function(types.MappingProxyType)
-def _mapping_proxy(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *[interp.shadow(arg) for arg in args], **kwargs)
-
-
-@function(types.FunctionType)
-def _function_type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    made = interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
-    interp.note_local_function(made)
-    return made
-
-
-# ---- classes ---------------------------------------------------------------------------------------------------------------------------
+# ---- classes -------------------------------------------------------------------------------------------------------
 
 
 @function(type)
@@ -545,11 +313,12 @@ def _super(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return interp.native(fn, cls, first)
 
 
-# ---- what ends the graph ----------------------------------------------------------------------------------------------------------------
+# ---- what ends the graph -------------------------------------------------------------------------------------------
 
 _MOVE: Final = "Move the call out of the compiled function."
 add_functions(
-    breaking("print", "print() writes to the terminal, which must happen at each call.", "Move print out of the compiled function, or call it on the result."),
+    breaking("print", "print() writes to the terminal, which must happen at each call.",
+    "Move print out of the compiled function, or call it on the result."),
     print,
 )  # fmt: skip
 add_functions(
@@ -569,7 +338,7 @@ def _import(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return names.load_module(interp, module)
 
 
-# ---- sys ----------------------------------------------------------------------------------------------------------------------------------
+# ---- sys -----------------------------------------------------------------------------------------------------------
 
 
 @function(sys.exc_info)
@@ -586,7 +355,7 @@ def _exception(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 add_functions(pure, sys.intern, sys.getrecursionlimit, sys.getdefaultencoding)
 
 
-# ---- generators ---------------------------------------------------------------------------------------------------------------------------
+# ---- generators ----------------------------------------------------------------------------------------------------
 
 _TRACED = generators.TracedGenerator
 
@@ -624,12 +393,14 @@ def _generator_result(interp: Interpreter, done: bool, value: Any) -> Any:
     return value
 
 
-# ---- class methods and constructors --------------------------------------------------------------------------------------------------------
+# ---- class methods and constructors --------------------------------------------------------------------------------
 
-for _cls in (int, float, str, bytes, bytearray, complex, tuple, list, dict, set, frozenset, slice, property, staticmethod,
-             classmethod, super, types.SimpleNamespace, types.ModuleType, enumerate, zip, map, filter, reversed, range):  # fmt: skip
+for _cls in (int, float, str, bytes, bytearray, complex, tuple, list, dict, set, frozenset, slice, property,
+        staticmethod,
+             classmethod, super, types.SimpleNamespace, types.ModuleType, enumerate, zip, map, filter, reversed,
+             range):  # fmt: skip
     SAFE_NEW.add(_cls)
-ITERABLE_NEW.update({tuple, list, set, frozenset, enumerate})
+ITERABLE_NEW.update({tuple, list, set, frozenset, enumerate, collections.deque})
 
 
 def _class_method(cls: type, *names: str) -> None:
@@ -651,7 +422,7 @@ def _fromkeys(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     cls = fn.__self__
     value = args[1] if len(args) == 2 else None
     result = {} if cls is dict else calls.call(interp, cls, (), None)
-    for key in operators.to_list(interp, args[0]):
+    for key in iteration.to_list(interp, args[0]):
         operators.setitem(interp, result, key, value)
     return result
 

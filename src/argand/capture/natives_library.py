@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _abc
+import _abc  # type: ignore[import-not-found]
 import _thread
 import cmath
 import collections
@@ -24,7 +24,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import attributes, calls, operators, polyfills
+from argand.capture import attribute_writes, attributes, calls, iteration, operators, polyfills
 from argand.capture.exceptions import ObservedException
 from argand.capture.kinds import is_a
 from argand.capture.natives import (
@@ -53,9 +53,11 @@ Args = list[Any]
 Kwargs = dict[str, Any]
 
 PURE_MODULES.update(
-    {"re", "sre_parse", "sre_compile", "json", "json.encoder", "json.decoder", "textwrap", "string", "posixpath", "ntpath",
+    {"re", "sre_parse", "sre_compile", "json", "json.encoder", "json.decoder", "textwrap", "string", "posixpath",
+    "ntpath",
      "genericpath", "fnmatch", "keyword", "typing", "difflib", "colorsys", "inspect", "types", "ast", "dis", "base64",
-     "html", "shlex", "importlib.metadata", "importlib.util", "packaging.version", "unicodedata", "re._compiler", "re._parser", "statistics", "fractions", "decimal", "numbers"}
+     "html", "shlex", "importlib.metadata", "importlib.util", "packaging.version", "unicodedata", "re._compiler",
+     "re._parser", "statistics", "fractions", "decimal", "numbers"}
 )  # fmt: skip
 BREAK_MODULES.update(
     {
@@ -77,7 +79,7 @@ BREAK_MODULES.update(
 )
 
 
-# ---- operator, math --------------------------------------------------------------------------------------------------------------
+# ---- operator, math ------------------------------------------------------------------------------------------------
 
 
 def _binary_functions() -> None:
@@ -174,7 +176,7 @@ def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
     """`list[int](...)`."""
     made = calls.call(interp, fn.__origin__, args, kwargs)
     try:
-        attributes.store_attr(interp, made, "__orig_class__", fn)
+        attribute_writes.store_attr(interp, made, "__orig_class__", fn)
     except ObservedException as observed:
         if not is_a(observed.value, AttributeError | TypeError):
             raise
@@ -195,7 +197,7 @@ for _module in (math, cmath, struct):
 def _prod(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or not set(kwargs) <= {"start"}:
         return interp.native(fn, *args, **kwargs)
-    items = operators.to_list(interp, args[0])
+    items = iteration.to_list(interp, args[0])
     if all(type(item) in interp.fast and not interp.is_tensor(item) for item in items):
         return interp.native(fn, items, **kwargs)
     return interp.polyfill(polyfills.reduce_items, operator.mul, items, kwargs.get("start", 1), True)
@@ -204,11 +206,11 @@ def _prod(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 @function(math.fsum, math.dist, math.hypot, math.gcd, math.lcm)
 def _of_iterables(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if fn in (math.fsum, math.dist):
-        args = [operators.to_list(interp, arg) for arg in args]
+        args = [iteration.to_list(interp, arg) for arg in args]
     return pure(interp, fn, args, kwargs)
 
 
-# ---- itertools -------------------------------------------------------------------------------------------------------------------------
+# ---- itertools -----------------------------------------------------------------------------------------------------
 
 
 def _itertool(cls: Any, callables: int = 0, plain_after: int | None = None) -> None:
@@ -221,8 +223,8 @@ def _itertool(cls: Any, callables: int = 0, plain_after: int | None = None) -> N
                 ready.append(interp.trampoline(bool if arg is None else arg))
             elif plain_after is not None and i >= plain_after:
                 ready.append(interp.plain(arg))
-            elif operators.is_iterable(interp, arg):
-                ready.append(operators.native_iterable(interp, arg))
+            elif iteration.is_iterable(interp, arg):
+                ready.append(iteration.native_iterable(interp, arg))
             else:
                 ready.append(arg)
         return interp.native(fn, *ready, **kwargs)
@@ -230,6 +232,7 @@ def _itertool(cls: Any, callables: int = 0, plain_after: int | None = None) -> N
     add_functions(handler, cls)
 
 
+_cls: Any
 for _cls in (itertools.chain, itertools.compress, itertools.zip_longest, itertools.pairwise, itertools.product):
     _itertool(_cls)
 for _cls in (itertools.cycle, itertools.islice, itertools.permutations, itertools.combinations,
@@ -249,7 +252,7 @@ def _accumulate(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
     func = args[1] if len(args) > 1 else kwargs.pop("func", None)
     step = interp.trampoline(operator.add if func is None else func)
     iterable = args[0] if args else kwargs.pop("iterable")
-    return interp.native(fn, operators.native_iterable(interp, iterable), step, **kwargs)
+    return interp.native(fn, iteration.native_iterable(interp, iterable), step, **kwargs)
 
 
 @function(itertools.groupby)
@@ -257,28 +260,32 @@ def _groupby(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     key = args[1] if len(args) > 1 else kwargs.get("key")
     iterable = args[0] if args else kwargs["iterable"]
     return interp.native(
-        fn, operators.native_iterable(interp, iterable), None if key is None else interp.trampoline(key)
+        fn, iteration.native_iterable(interp, iterable), None if key is None else interp.trampoline(key)
     )
 
 
 def _chain_from_iterable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    parts = (operators.native_iterable(interp, part) for part in operators.to_list(interp, args[0]))
+    parts = (iteration.native_iterable(interp, part) for part in iteration.to_list(interp, args[0]))
     return itertools.chain(*parts)
 
 
 KEEP.append(itertools.chain)
 CLASS_METHODS[id(itertools.chain), "from_iterable"] = _chain_from_iterable
-for _iterator in (itertools.chain(), itertools.count(), itertools.cycle(()), itertools.repeat(0, 0), itertools.compress((), ()),
-                  itertools.zip_longest(), itertools.pairwise(()), itertools.product(), itertools.islice((), 0),
+_iterator: Any
+for _iterator in (itertools.chain(), itertools.count(), itertools.cycle(()), itertools.repeat(0, 0),
+        itertools.compress((), ()),
+                  itertools.zip_longest(()), itertools.pairwise(()), itertools.product(), itertools.islice((), 0),
                   itertools.permutations(()), itertools.combinations((), 0), itertools.filterfalse(None, ()),
-                  itertools.combinations_with_replacement((), 0), itertools.dropwhile(len, ()), itertools.takewhile(len, ()),
-                  itertools.starmap(len, ()), itertools.accumulate(()), itertools.groupby(()), itertools.tee(())[0]):  # fmt: skip
+                  itertools.combinations_with_replacement((), 0), itertools.dropwhile(len, ()),
+                  itertools.takewhile(len, ()),
+                  itertools.starmap(len, ()), itertools.accumulate(()), itertools.groupby(()),
+                  itertools.tee(())[0]):  # fmt: skip
     known_iterator(type(_iterator))
 _groups = [group for _, group in itertools.groupby([1])]
 known_iterator(type(_groups[0]))
 
 
-# ---- functools ------------------------------------------------------------------------------------------------------------------------------
+# ---- functools -----------------------------------------------------------------------------------------------------
 
 
 @function(functools.reduce)
@@ -337,13 +344,13 @@ add_methods(_lru_wrapper, _cache_clear, "cache_clear cache_info")
 add_methods(_lru_wrapper, read_only, "__get__")
 
 
-# ---- copies, collections, enum, abc ---------------------------------------------------------------------------------------------------------
+# ---- copies, collections, enum, abc --------------------------------------------------------------------------------
 
 
 @function(collections._count_elements)  # type: ignore[attr-defined]
 def _count_elements(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     mapping = interp.shadow(args[0])
-    items = operators.to_list(interp, args[1])
+    items = iteration.to_list(interp, args[1])
     for item in items:
         operators.check_hash(interp, item)
     return interp.native(fn, mapping, items)
@@ -351,7 +358,7 @@ def _count_elements(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) ->
 
 def _known_constructor(cls: Any) -> None:
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        ready = [operators.native_iterable(interp, arg) if i == 0 else arg for i, arg in enumerate(args)]
+        ready = [iteration.native_iterable(interp, arg) if i == 0 else arg for i, arg in enumerate(args)]
         return interp.native(fn, *ready, **kwargs)
 
     add_functions(handler, cls)
@@ -418,7 +425,7 @@ def _enum_new(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 add_functions(pure, enum.auto, _thread.get_ident, os.fspath, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)
 
 
-# ---- locks (of local objects: cached_property and the like) ---------------------------------------------------------------------------
+# ---- locks (of local objects: cached_property and the like) --------------------------------------------------------
 
 
 def _lock(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -438,7 +445,7 @@ for _kind in (_thread.RLock, _thread.LockType):
 add_functions(constructor, _thread.RLock, _thread.allocate_lock)
 
 
-# ---- regular expressions ----------------------------------------------------------------------------------------------------------------------
+# ---- regular expressions -------------------------------------------------------------------------------------------
 
 _pattern_methods = "match fullmatch search findall split finditer __eq__ __hash__ __repr__ __copy__ __deepcopy__"
 add_methods(re.Pattern, read_only, _pattern_methods)
@@ -466,7 +473,7 @@ def _re_sub(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return interp.native(fn, *args, **kwargs)
 
 
-# ---- weak references -----------------------------------------------------------------------------------------------------------------------------
+# ---- weak references -----------------------------------------------------------------------------------------------
 
 
 def dereference(ref: Any) -> Any:
@@ -496,11 +503,12 @@ add_methods(weakref.ref, comparing, "__eq__ __ne__ __hash__")
 METHODS[id(weakref.ref), "__init__"] = lambda interp, cls, name, owner, args, kwargs: None
 
 
-# ---- what is harmless, what is ignored, what must be shown at each call ---------------------------------------------------------------------------
+# ---- what is harmless, what is ignored, what must be shown at each call --------------------------------------------
 
 add_functions(
     pure, typing.cast, typing.get_origin, typing.get_args, typing.get_type_hints, inspect.isclass, inspect.isfunction,
-    inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine, inspect.isgeneratorfunction, inspect.signature,
+    inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine, inspect.isgeneratorfunction,
+    inspect.signature,
     inspect.getfullargspec, inspect.isabstract, inspect.unwrap, inspect.iscoroutinefunction,
 )  # fmt: skip
 

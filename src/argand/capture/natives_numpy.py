@@ -61,7 +61,7 @@ def not_constant(fn: Any, value: Any) -> GraphBreak:
     return graph_break(
         kind="numpy on values from outside",
         context=f"{getattr(fn, '__name__', fn)} on {type(value).__name__}",
-        explanation="numpy arrays that existed before the compiled function, and tensors, are not traced through numpy.",
+        explanation="numpy arrays that existed before the compiled function and tensors are not traced through numpy.",
         hints=("Use the torch function of the same meaning, on tensors.",),
     )
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
-from argand.capture import attributes, calls, classes, names, operators
+from argand.capture import attribute_writes, attributes, calls, classes, names, operators
 from argand.capture.frames import NULL, RETURN, Frame, LazyLocal
 from argand.capture.optable import opcode, root_opcode
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
 
-# ---- no effect --------------------------------------------------------------------------------------------------------
+# ---- no effect -----------------------------------------------------------------------------------------------------
 
 
 @opcode("NOP", "RESUME")
@@ -22,7 +22,7 @@ def nothing(interp: Interpreter, frame: Frame, arg: Any) -> None:
     """Nothing to do here."""
 
 
-# ---- stack ------------------------------------------------------------------------------------------------------------
+# ---- stack ---------------------------------------------------------------------------------------------------------
 
 
 @opcode("POP_TOP")
@@ -69,7 +69,7 @@ def return_const(interp: Interpreter, frame: Frame, arg: Any) -> object:
     return RETURN
 
 
-# ---- fast locals ------------------------------------------------------------------------------------------------------
+# ---- fast locals ---------------------------------------------------------------------------------------------------
 
 
 def unbound_local(interp: Interpreter, frame: Frame, slot: int) -> BaseException:
@@ -171,7 +171,7 @@ def root_make_cell(interp: Interpreter, frame: Frame, arg: int) -> None:
     frame.fast[arg] = names.new_cell(interp, value)
 
 
-# ---- cells ------------------------------------------------------------------------------------------------------------
+# ---- cells ---------------------------------------------------------------------------------------------------------
 
 
 @opcode("MAKE_CELL")
@@ -226,28 +226,25 @@ def load_from_dict_or_deref(interp: Interpreter, frame: Frame, arg: int) -> None
         frame.stack.append(value)
 
 
-# ---- globals and names --------------------------------------------------------------------------------------------------
+# ---- globals and names ---------------------------------------------------------------------------------------------
 
 
 def _prepare_load_global(inst: Instruction, index: dict[Instruction, int]) -> tuple[str, bool]:
     return inst.argval, inst.push_null
 
 
-if PY313:
+@opcode("LOAD_GLOBAL", since=(3, 13), prepare=_prepare_load_global)
+def load_global_313(interp: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
+    frame.stack.append(names.load_global(interp, frame, arg[0]))
+    if arg[1]:
+        frame.stack.append(NULL)
 
-    @opcode("LOAD_GLOBAL", since=(3, 13), prepare=_prepare_load_global)
-    def load_global(interp: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
-        frame.stack.append(names.load_global(interp, frame, arg[0]))
-        if arg[1]:
-            frame.stack.append(NULL)
 
-else:
-
-    @opcode("LOAD_GLOBAL", until=(3, 12), prepare=_prepare_load_global)
-    def load_global(interp: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
-        if arg[1]:
-            frame.stack.append(NULL)
-        frame.stack.append(names.load_global(interp, frame, arg[0]))
+@opcode("LOAD_GLOBAL", until=(3, 12), prepare=_prepare_load_global)
+def load_global(interp: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
+    if arg[1]:
+        frame.stack.append(NULL)
+    frame.stack.append(names.load_global(interp, frame, arg[0]))
 
 
 @opcode("STORE_GLOBAL")
@@ -303,7 +300,7 @@ def setup_annotations(interp: Interpreter, frame: Frame, arg: Any) -> None:
         operators.setitem(interp, frame.locals, "__annotations__", {})
 
 
-# ---- imports ------------------------------------------------------------------------------------------------------------
+# ---- imports -------------------------------------------------------------------------------------------------------
 
 
 @opcode("IMPORT_NAME")
@@ -318,7 +315,7 @@ def import_from(interp: Interpreter, frame: Frame, arg: str) -> None:
     frame.stack.append(names.import_from(interp, frame.stack[-1], arg))
 
 
-# ---- attributes ---------------------------------------------------------------------------------------------------------
+# ---- attributes ----------------------------------------------------------------------------------------------------
 
 
 def _push_method(frame: Frame, method: Any, owner: Any) -> None:
@@ -377,15 +374,15 @@ def load_super_attr(interp: Interpreter, frame: Frame, arg: tuple[str, bool, boo
 def store_attr(interp: Interpreter, frame: Frame, arg: str) -> None:
     obj = frame.stack.pop()
     value = frame.stack.pop()
-    attributes.store_attr(interp, obj, arg, value)
+    attribute_writes.store_attr(interp, obj, arg, value)
 
 
 @opcode("DELETE_ATTR")
 def delete_attr(interp: Interpreter, frame: Frame, arg: str) -> None:
-    attributes.delete_attr(interp, frame.stack.pop(), arg)
+    attribute_writes.delete_attr(interp, frame.stack.pop(), arg)
 
 
-# ---- operators ----------------------------------------------------------------------------------------------------------
+# ---- operators -----------------------------------------------------------------------------------------------------
 
 
 def _prepare_binary(inst: Instruction, index: dict[Instruction, int]) -> operators.BinaryOp:
@@ -483,7 +480,7 @@ def contains_op(interp: Interpreter, frame: Frame, arg: str) -> None:
     frame.stack.append(found if arg == "in" else not found)
 
 
-# ---- calls --------------------------------------------------------------------------------------------------------------
+# ---- calls ---------------------------------------------------------------------------------------------------------
 
 
 @opcode("KW_NAMES", until=(3, 12))

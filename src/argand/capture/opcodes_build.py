@@ -6,7 +6,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.opcodes import PY313
-from argand.capture import classes, matching, operators
+from argand.capture import classes, iteration, matching, operators, text
 from argand.capture.access import TaintedText
 from argand.capture.frames import Frame
 from argand.capture.optable import opcode
@@ -23,7 +23,7 @@ def _pop_n(frame: Frame, count: int) -> list[Any]:
     return items
 
 
-# ---- containers -------------------------------------------------------------------------------------------------------
+# ---- containers ----------------------------------------------------------------------------------------------------
 
 
 @opcode("BUILD_TUPLE")
@@ -91,16 +91,16 @@ def map_add(interp: Interpreter, frame: Frame, arg: int) -> None:
 def list_extend(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     target = frame.stack[-arg]
-    if not operators.is_iterable(interp, values):
+    if not iteration.is_iterable(interp, values):
         raise interp.throw(TypeError(f"Value after * must be an iterable, not {type(values).__name__}"))
-    target.extend(operators.to_list(interp, values))
+    target.extend(iteration.to_list(interp, values))
 
 
 @opcode("SET_UPDATE")
 def set_update(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     target = frame.stack[-arg]
-    for value in operators.to_list(interp, values):
+    for value in iteration.to_list(interp, values):
         operators.check_hash(interp, value)
         interp.native(target.add, value)
 
@@ -108,14 +108,14 @@ def set_update(interp: Interpreter, frame: Frame, arg: int) -> None:
 @opcode("DICT_UPDATE")
 def dict_update(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
-    operators.dict_update(interp, frame.stack[-arg], values)
+    iteration.dict_update(interp, frame.stack[-arg], values)
 
 
 @opcode("DICT_MERGE")
 def dict_merge(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     # Below: the callable, under the positional arguments.
-    operators.dict_merge(interp, frame.stack[-arg], values, frame.stack[-(arg + (3 if PY313 else 2))])
+    iteration.dict_merge(interp, frame.stack[-arg], values, frame.stack[-(arg + (3 if PY313 else 2))])
 
 
 @opcode("LIST_TO_TUPLE", until=(3, 11))
@@ -123,38 +123,38 @@ def list_to_tuple(interp: Interpreter, frame: Frame, arg: Any) -> None:
     frame.stack[-1] = tuple(frame.stack[-1])
 
 
-# ---- unpacking --------------------------------------------------------------------------------------------------------
+# ---- unpacking -----------------------------------------------------------------------------------------------------
 
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(interp: Interpreter, frame: Frame, arg: int) -> None:
-    values = operators.unpack(interp, frame.stack.pop(), arg)
+    values = iteration.unpack(interp, frame.stack.pop(), arg)
     frame.stack.extend(reversed(values))
 
 
 @opcode("UNPACK_EX")
 def unpack_ex(interp: Interpreter, frame: Frame, arg: int) -> None:
-    values = operators.unpack_star(interp, frame.stack.pop(), arg & 0xFF, arg >> 8)
+    values = iteration.unpack_star(interp, frame.stack.pop(), arg & 0xFF, arg >> 8)
     frame.stack.extend(reversed(values))
 
 
-# ---- strings ----------------------------------------------------------------------------------------------------------
+# ---- strings -------------------------------------------------------------------------------------------------------
 
 
 @opcode("BUILD_STRING")
 def build_string(interp: Interpreter, frame: Frame, arg: int) -> None:
     parts = _pop_n(frame, arg)
-    text = "".join(parts)
-    frame.stack.append(TaintedText(text) if any(type(part) is TaintedText for part in parts) else text)
+    tainted = interp.tainted and any(type(part) is TaintedText for part in parts)
+    frame.stack.append(interp.taint() if tainted else "".join(parts))
 
 
 def _convert(interp: Interpreter, kind: int, value: Any) -> Any:
     if kind == 1:
-        return operators.to_str(interp, value)
+        return text.to_str(interp, value)
     if kind == 2:
-        return operators.to_repr(interp, value)
+        return text.to_repr(interp, value)
     if kind == 3:
-        return operators.to_repr(interp, value).encode("ascii", "backslashreplace").decode("ascii")
+        return text.to_repr(interp, value).encode("ascii", "backslashreplace").decode("ascii")
     return value
 
 
@@ -162,7 +162,7 @@ def _convert(interp: Interpreter, kind: int, value: Any) -> Any:
 def format_value(interp: Interpreter, frame: Frame, arg: int) -> None:
     spec = frame.stack.pop() if arg & 4 else ""
     value = _convert(interp, arg & 3, frame.stack.pop())
-    frame.stack.append(operators.to_format(interp, value, spec))
+    frame.stack.append(text.to_format(interp, value, spec))
 
 
 @opcode("CONVERT_VALUE", since=(3, 13))
@@ -172,16 +172,16 @@ def convert_value(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 @opcode("FORMAT_SIMPLE", since=(3, 13))
 def format_simple(interp: Interpreter, frame: Frame, arg: Any) -> None:
-    frame.stack[-1] = operators.to_format(interp, frame.stack[-1], "")
+    frame.stack[-1] = text.to_format(interp, frame.stack[-1], "")
 
 
 @opcode("FORMAT_WITH_SPEC", since=(3, 13))
 def format_with_spec(interp: Interpreter, frame: Frame, arg: Any) -> None:
     spec = frame.stack.pop()
-    frame.stack[-1] = operators.to_format(interp, frame.stack[-1], spec)
+    frame.stack[-1] = text.to_format(interp, frame.stack[-1], spec)
 
 
-# ---- functions --------------------------------------------------------------------------------------------------------
+# ---- functions -----------------------------------------------------------------------------------------------------
 
 
 @opcode("MAKE_FUNCTION", until=(3, 12))
@@ -210,7 +210,7 @@ def set_function_attribute(interp: Interpreter, frame: Frame, arg: int) -> None:
     frame.stack.append(function)
 
 
-# ---- pattern matching -------------------------------------------------------------------------------------------------
+# ---- pattern matching ----------------------------------------------------------------------------------------------
 
 
 @opcode("GET_LEN")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
-from argand.capture import attributes, calls, generators, operators, raising
+from argand.capture import attributes, calls, generators, iteration, operators, raising
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import GENERATOR, YIELD, Frame
 from argand.capture.optable import opcode
@@ -19,7 +19,7 @@ _V312 = (3, 12)
 _V313 = (3, 13)
 
 
-# ---- jumps ------------------------------------------------------------------------------------------------------------
+# ---- jumps ---------------------------------------------------------------------------------------------------------
 
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
@@ -87,12 +87,12 @@ def to_bool(interp: Interpreter, frame: Frame, arg: Any) -> None:
     frame.stack[-1] = operators.truth(interp, value)
 
 
-# ---- loops ------------------------------------------------------------------------------------------------------------
+# ---- loops ---------------------------------------------------------------------------------------------------------
 
 
 @opcode("GET_ITER")
 def get_iter(interp: Interpreter, frame: Frame, arg: Any) -> None:
-    frame.stack[-1] = operators.get_iter(interp, frame.stack[-1])
+    frame.stack[-1] = iteration.get_iter(interp, frame.stack[-1])
 
 
 def _prepare_for(inst: Instruction, index: dict[Instruction, int]) -> int:
@@ -103,15 +103,15 @@ def _prepare_for(inst: Instruction, index: dict[Instruction, int]) -> int:
 
 @opcode("FOR_ITER", prepare=_prepare_for)
 def for_iter(interp: Interpreter, frame: Frame, arg: int) -> None:
-    value = operators.iter_next(interp, frame.stack[-1])
-    if value is operators.STOP:
+    value = iteration.iter_next(interp, frame.stack[-1])
+    if value is iteration.STOP:
         frame.stack.pop()
         frame.pc = arg
     else:
         frame.stack.append(value)
 
 
-# ---- exceptions -------------------------------------------------------------------------------------------------------
+# ---- exceptions ----------------------------------------------------------------------------------------------------
 
 
 @opcode("PUSH_EXC_INFO")
@@ -163,7 +163,7 @@ def raise_varargs(interp: Interpreter, frame: Frame, arg: int) -> None:
     raise raising.do_raise(interp, frame.stack.pop(), cause)
 
 
-# ---- with -------------------------------------------------------------------------------------------------------------
+# ---- with ----------------------------------------------------------------------------------------------------------
 
 
 @opcode("BEFORE_WITH")
@@ -181,7 +181,7 @@ def with_except_start(interp: Interpreter, frame: Frame, arg: Any) -> None:
     frame.stack.append(calls.call(interp, leave, (type(exc), exc, exc.__traceback__), None))
 
 
-# ---- generators -------------------------------------------------------------------------------------------------------
+# ---- generators ----------------------------------------------------------------------------------------------------
 
 
 @opcode("RETURN_GENERATOR")
@@ -200,7 +200,7 @@ def yield_value(interp: Interpreter, frame: Frame, arg: Any) -> object:
 def get_yield_from_iter(interp: Interpreter, frame: Frame, arg: Any) -> None:
     value = frame.stack[-1]
     if type(value) is not generators.TracedGenerator:
-        frame.stack[-1] = operators.get_iter(interp, value)
+        frame.stack[-1] = iteration.get_iter(interp, value)
 
 
 @opcode("SEND")

@@ -1,4 +1,4 @@
-"""Operators as the interpreted program sees them: native where only native code takes part, else Python's own protocol."""
+"""Operators as the interpreted program sees them: native where that is all there is, else by Python's protocol."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attributes, calls, generators, polyfills
+from argand.capture import attributes, calls, generators, iteration, polyfills
 from argand.capture.access import TaintedText
-from argand.capture.exceptions import InternalFailure, ObservedException, raise_native
-from argand.capture.kinds import is_a
 from argand.capture.frames import NULL
+from argand.capture.kinds import is_a
 from argand.capture.typefacts import CONTAINERS, SEQUENCES
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ POSITIVE: Final = UnaryOp("+", operator.pos, "__pos__")
 INVERT: Final = UnaryOp("~", operator.invert, "__invert__")
 
 
-# ---- binary -------------------------------------------------------------------------------------------------------------
+# ---- binary --------------------------------------------------------------------------------------------------------
 
 
 def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
@@ -124,8 +123,8 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
         return interp.native(op.native, left, right)
     if op.inplace and interp.is_outer(left) and not is_a(left, tuple | frozenset):
         return _inplace_outer(interp, op, left, right)
-    if op.symbol == "+=" and ta in (list, collections.deque) and is_iterable(interp, right):
-        operand = native_iterable(interp, right)
+    if op.symbol == "+=" and ta in (list, collections.deque) and iteration.is_iterable(interp, right):
+        operand = iteration.native_iterable(interp, right)
     else:
         operand = interp.plain(right)
     if not op.inplace:
@@ -136,8 +135,8 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
 def _inplace_outer(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
     """`outer += x`: the shadow changes, the name keeps the original."""
     target = interp.shadow(left)
-    iterates = is_a(left, list | collections.deque) and op.symbol == "+=" and is_iterable(interp, right)
-    operand = native_iterable(interp, right) if iterates else interp.plain(right)
+    iterates = is_a(left, list | collections.deque) and op.symbol == "+=" and iteration.is_iterable(interp, right)
+    operand = iteration.native_iterable(interp, right) if iterates else interp.plain(right)
     result = interp.native(op.native, target, operand)
     return left if result is target else result
 
@@ -206,7 +205,7 @@ def unary(interp: Interpreter, op: UnaryOp, value: Any) -> Any:
     return calls.call(interp, attributes.lookup_special(interp, value, op.name), (), None)
 
 
-# ---- comparison ---------------------------------------------------------------------------------------------------------
+# ---- comparison ----------------------------------------------------------------------------------------------------
 
 
 def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
@@ -312,12 +311,12 @@ def contains(interp: Interpreter, container: Any, item: Any) -> bool:
         return bool(interp.native(operator.contains, interp.plain(container), item))
     if native is None:
         raise interp.throw(TypeError(f"'{cls.__name__}' object is not a container"))
-    if not is_iterable(interp, container):
+    if not iteration.is_iterable(interp, container):
         raise interp.throw(TypeError(f"argument of type '{cls.__name__}' is not iterable"))
     return bool(interp.polyfill(polyfills.iterable_contains, container, item))
 
 
-# ---- truth, length, hash -------------------------------------------------------------------------------------------------
+# ---- truth, length, hash -------------------------------------------------------------------------------------------
 
 
 def truth(interp: Interpreter, value: Any) -> bool:
@@ -404,7 +403,7 @@ def to_hash(interp: Interpreter, value: Any) -> int:
     return int(interp.native(hash, value))
 
 
-# ---- items --------------------------------------------------------------------------------------------------------------
+# ---- items ---------------------------------------------------------------------------------------------------------
 
 
 def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
@@ -510,7 +509,7 @@ def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
     if is_a(container, dict):
         check_hash(interp, key)
     elif type(key) is slice:
-        value = native_iterable(interp, value) if is_iterable(interp, value) else value
+        value = iteration.native_iterable(interp, value) if iteration.is_iterable(interp, value) else value
     key = _native_key(interp, key)
     interp.native(operator.setitem, interp.shadow(container), key, value)
 
@@ -529,276 +528,15 @@ def delitem(interp: Interpreter, container: Any, key: Any) -> None:
     interp.native(operator.delitem, interp.shadow(container), _native_key(interp, key))
 
 
-# ---- iteration ----------------------------------------------------------------------------------------------------------
-
-
-class NativeIterator:
-    """Lets native code iterate over something whose iteration is Python code."""
-
-    __slots__ = ("interp", "iterator")
-
-    def __init__(self, interp: Interpreter, iterator: Any) -> None:
-        self.interp = interp
-        self.iterator = iterator
-
-    def __iter__(self) -> NativeIterator:
-        return self
-
-    def __next__(self) -> Any:
-        interp = self.interp
-        try:
-            found, value = next_value(interp, self.iterator)
-        except ObservedException as observed:
-            exc = observed.value
-        except Exception as bug:
-            raise InternalFailure(bug) from bug
-        else:
-            if found:
-                return value
-            raise StopIteration
-        interp.propagating = exc
-        raise_native(exc)
-
-
-def is_iterable(interp: Interpreter, value: Any) -> bool:
-    """Whether `iter(value)` finds an iterator protocol (the call itself may still fail)."""
-    lookup = interp.types.lookup
-    found = lookup(type(value), "__iter__")
-    return found is not None and (found is not NULL or lookup(type(value), "__getitem__") is not NULL)
-
-
-def get_iter(interp: Interpreter, value: Any) -> Any:
-    """`iter(value)`."""
-    cls = type(value)
-    if cls is list or cls is tuple or cls is dict or cls is range:
-        return iter(interp.shadow(value)) if interp.is_outer(value) else iter(value)
-    if cls is generators.TracedGenerator:
-        return value
-    if interp.is_tensor(value):
-        return interp.native(iter, value)
-    facts = interp.types
-    if facts.python_level(cls, "__iter__"):
-        result = calls.call(interp, attributes.lookup_special(interp, value, "__iter__"), (), None)
-        if facts.lookup(type(result), "__next__") is NULL:
-            raise interp.throw(TypeError(f"iter() returned non-iterator of type '{type(result).__name__}'"))
-        return result
-    found = facts.lookup(cls, "__iter__")
-    if found is NULL or found is None:
-        if found is NULL and facts.python_level(cls, "__getitem__"):
-            return calls.call_function(interp, polyfills.iterate_by_index, (value,), None)
-        if found is None or facts.lookup(cls, "__getitem__") is NULL:
-            raise interp.throw(TypeError(f"'{cls.__name__}' object is not iterable"))
-    if is_a(value, CONTAINERS):
-        return interp.native(iter, interp.shadow(value))
-    interp.check_known(value)
-    return interp.native(iter, value)
-
-
-def next_value(interp: Interpreter, iterator: Any) -> tuple[bool, Any]:
-    """One step: (True, value), or (False, value of the StopIteration)."""
-    cls = type(iterator)
-    if cls is generators.TracedGenerator:
-        done, value = generators.resume(iterator, None)
-        return not done, value
-    if not interp.types.python_level(cls, "__next__"):
-        interp.check_known(iterator)
-        try:
-            return True, next(iterator)
-        except StopIteration as stop:
-            return False, stop.value
-        except Exception as e:
-            error = e
-        raise interp.observe(error)
-    try:
-        return True, calls.call(interp, attributes.lookup_special(interp, iterator, "__next__"), (), None)
-    except ObservedException as observed:
-        if is_a(observed.value, StopIteration):
-            return False, observed.value.value
-        raise
-
-
-_KNOWN_ITERATORS: Final = frozenset(
-    type(iterator)
-    for iterator in (iter([]), iter(()), iter({}), iter({}.items()), iter({}.values()), iter(range(0)), iter(""),
-                     iter(set()), enumerate([]), zip(), reversed([]))
-)  # fmt: skip
-
-
-def iter_next(interp: Interpreter, iterator: Any) -> Any:
-    """One step of a for loop: the value or STOP."""
-    if type(iterator) in _KNOWN_ITERATORS and not interp.is_outer(iterator):
-        try:
-            return next(iterator, STOP)
-        except Exception as e:
-            error = e
-        raise interp.observe(error)
-    found, value = next_value(interp, iterator)
-    return value if found else STOP
-
-
-def native_iterable(interp: Interpreter, value: Any) -> Any:
-    """Something that native code may iterate over in place of `value`."""
-    cls = type(value)
-    if cls is generators.TracedGenerator or cls in _KNOWN_ITERATORS or cls is NativeIterator:
-        return value
-    if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__iter__"):
-        return interp.shadow(value)
-    iterator = get_iter(interp, value)
-    if type(iterator) is generators.TracedGenerator or not interp.types.python_level(type(iterator), "__next__"):
-        return iterator
-    return NativeIterator(interp, iterator)
-
-
-def to_list(interp: Interpreter, value: Any) -> list[Any]:
-    """`list(value)`."""
-    result: list[Any] = interp.native(list, native_iterable(interp, value))
-    return result
-
-
-def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
-    """`a, b = value`."""
-    cls = type(value)
-    if cls is tuple or cls is list:
-        values = interp.plain_shallow(value)
-        if len(values) == count:
-            return list(values)
-    elif not is_iterable(interp, value):
-        raise interp.throw(TypeError(f"cannot unpack non-iterable {cls.__name__} object"))
-    iterator = get_iter(interp, value)
-    items: list[Any] = []
-    while len(items) < count:
-        item = iter_next(interp, iterator)
-        if item is STOP:
-            raise interp.throw(ValueError(f"not enough values to unpack (expected {count}, got {len(items)})"))
-        items.append(item)
-    if iter_next(interp, iterator) is not STOP:
-        raise interp.throw(ValueError(f"too many values to unpack (expected {count})"))
-    return items
-
-
-def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> list[Any]:
-    """`a, *b, c = value`."""
-    if not is_iterable(interp, value):
-        raise interp.throw(TypeError(f"cannot unpack non-iterable {type(value).__name__} object"))
-    items = []
-    iterator = get_iter(interp, value)
-    while len(items) < before:
-        item = iter_next(interp, iterator)
-        if item is STOP:
-            wanted = before + after
-            raise interp.throw(
-                ValueError(f"not enough values to unpack (expected at least {wanted}, got {len(items)})")
-            )
-        items.append(item)
-    rest = to_list(interp, iterator)
-    if len(rest) < after:
-        raise interp.throw(
-            ValueError(f"not enough values to unpack (expected at least {before + after}, got {before + len(rest)})")
-        )
-    split = len(rest) - after
-    return [*items, rest[:split], *rest[split:]]
-
-
-# ---- dicts for ** --------------------------------------------------------------------------------------------------------
-
-
-def mapping_items(interp: Interpreter, values: Any) -> list[tuple[Any, Any]] | None:
-    """Items of any mapping in its order, None if it is not one."""
-    if is_a(values, dict) and not interp.types.python_level(type(values), "__iter__", "__getitem__"):
-        keys_method = interp.types.lookup(type(values), "keys")
-        if not is_a(keys_method, types.FunctionType):
-            return list(dict.items(interp.shadow(values)))
-    keys = attributes.try_attr(interp, values, "keys")
-    if keys is NULL:
-        return None
-    names = to_list(interp, calls.call(interp, keys, (), None))
-    return [(key, getitem(interp, values, key)) for key in names]
-
-
-def dict_update(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
-    """`{**values}`."""
-    items = mapping_items(interp, values)
-    if items is None:
-        raise interp.throw(TypeError(f"'{type(values).__name__}' object is not a mapping"))
-    for key, value in items:
-        check_hash(interp, key)
-        target[key] = value
-
-
-def dict_merge(interp: Interpreter, target: dict[Any, Any], values: Any, fn: Any) -> None:
-    """`fn(**values)`."""
-    items = mapping_items(interp, values)
-    if items is None:
-        name = calls.callable_name(fn)
-        raise interp.throw(TypeError(f"{name} argument after ** must be a mapping, not {type(values).__name__}"))
-    for key, value in items:
-        if key in target:
-            name = calls.callable_name(fn)
-            raise interp.throw(TypeError(f"{name} got multiple values for keyword argument '{key}'"))
-        target[key] = value
-
-
-# ---- text ---------------------------------------------------------------------------------------------------------------
-
-
-def to_str(interp: Interpreter, value: Any) -> str:
-    """`str(value)`."""
-    cls = type(value)
-    if cls is str or cls is TaintedText:
-        return value
-    if cls in interp.fast:
-        return TaintedText("<tensor>") if interp.is_tensor(value) else str(interp.native(str, value))
-    if interp.types.python_level(cls, "__str__"):
-        return _text(interp, "__str__", calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ()))
-    if interp.types.lookup(cls, "__str__") is object.__str__:
-        return to_repr(interp, value)
-    if is_a(value, BaseException):
-        return calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ())  # type: ignore[no-any-return]
-    return str(interp.native(str, interp.plain(value)))
-
-
-def to_repr(interp: Interpreter, value: Any) -> str:
-    """`repr(value)`."""
-    cls = type(value)
-    if interp.is_tensor(value):
-        return TaintedText("<tensor>")
-    if interp.types.python_level(cls, "__repr__"):
-        return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
-    if is_a(value, BaseException):
-        return calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ())  # type: ignore[no-any-return]
-    return str(interp.native(repr, interp.textual_items(value) if is_a(value, CONTAINERS) else interp.plain(value)))
-
-
-def _text(interp: Interpreter, method: str, result: Any) -> str:
-    if not is_a(result, str):
-        raise interp.throw(TypeError(f"{method} returned non-string (type {type(result).__name__})"))
-    return result
-
-
-def to_format(interp: Interpreter, value: Any, spec: Any) -> str:
-    """`format(value, spec)`."""
-    cls = type(value)
-    if cls in interp.fast:
-        return TaintedText("<tensor>") if interp.is_tensor(value) else str(interp.native(format, value, spec))
-    if cls is TaintedText:
-        return value
-    if interp.types.python_level(cls, "__format__"):
-        result = calls.call(interp, attributes.lookup_special(interp, value, "__format__"), (spec,), None)
-        if not is_a(result, str):
-            raise interp.throw(TypeError(f"__format__ must return a str, not {type(result).__name__}"))
-        return result
-    if type(spec) is str and spec == "":
-        return to_str(interp, value)
-    return str(interp.native(format, interp.plain(value), spec))
-
-
-# ---- classes ------------------------------------------------------------------------------------------------------------
+# ---- classes -------------------------------------------------------------------------------------------------------
 
 
 def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
     """`is_a(value, cls)`."""
     if type(value) is generators.TracedGenerator:
         value = _A_GENERATOR
+    elif interp.tainted and type(value) is TaintedText:
+        value = ""
     if type(cls) is tuple:
         return any(is_instance(interp, value, item) for item in interp.plain_shallow(cls))
     meta = type(cls)

@@ -1,8 +1,8 @@
-"""Native algorithms written in Python, for operands whose own methods are Python code: the interpreter interprets these.
+"""Native algorithms written in Python, for operands whose own methods are Python code: the interpreter runs these.
 
 They must not be called natively. Nothing here is shown in user stacks.
 """
-# ruff: noqa: SIM110, SIM118
+# ruff: noqa: SIM110
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sequence_equal(a: Any, b: Any) -> Any:
     for x, y in zip(a, b):
         if x is y:
             continue
-        if not (x == y):
+        if not (x == y):  # noqa: SIM201 - asks __eq__, not __ne__
             return False
     return True
 
@@ -33,7 +33,7 @@ def dict_equal(a: Any, b: Any) -> Any:
         other = b[key]
         if value is other:
             continue
-        if not (value == other):
+        if not (value == other):  # noqa: SIM201 - asks __eq__, not __ne__
             return False
     return True
 

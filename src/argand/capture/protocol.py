@@ -1,4 +1,4 @@
-"""What the interpreter needs of the capture state; `CaptureState` is the real one, `NullState` a plain interpreter's."""
+"""What the interpreter needs of the capture state; `CaptureState` is the real one, `NullState` a plain one."""
 
 from __future__ import annotations
 

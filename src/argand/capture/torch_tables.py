@@ -35,6 +35,7 @@ overrides.is_tensor_like overrides.is_tensor_method_or_property _utils_internal.
 nn.modules.utils._single nn.modules.utils._pair nn.modules.utils._triple nn.modules.utils._quadruple
 _VF utils._python_dispatch.is_traceable_wrapper_subclass _C._get_tracing_state _C._is_tracing
 _C._log_api_usage_once _C._functorch.is_batchedtensor _C._functorch.maybe_get_level
+_functorch.utils.unwrap_dead_wrappers
 """
 _GUARDED = """
 amp.is_autocast_available cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.errors import ArgandError, VerificationError
+from argand.errors import VerificationError
 from argand.graph.builder import Builder
 from argand.graph.metas import Many
 from argand.graph.printing import describe
@@ -33,12 +33,12 @@ def verify(program: AtenProgram, *, after: str = "") -> None:
         _rule(node.name not in names, "shares its name with another node", node, after)
         seen.add(node)
         names.add(node.name)
+        if node.op != "output":
+            _rule("val" in node.meta and "device" in node.meta, "has no metadata", node, after)
         if node.op == "call_function":
             _check_call(node, builder, after)
         elif node.op == "get_attr":
             _rule(node.target in program.constants, "names a constant that the program does not have", node, after)
-        if node.op != "output":
-            _rule("val" in node.meta and "device" in node.meta, "has no metadata", node, after)
     _check_frame(program, nodes, after)
 
 
@@ -70,13 +70,10 @@ def _check_call(node: fx.Node, builder: Builder, after: str) -> None:
         return
     try:
         made = builder.infer(node.target, node.args, dict(node.kwargs))
-    except ArgandError:
-        raise
     except Exception as error:
         _rule(False, f"refuses its arguments: {error}", node, after)
     else:
-        val = made.meta if made.__class__ is Spec else made.metas if made.__class__ is Many else made
-        _same(node, val, after)
+        _same(node, made.meta if made.__class__ is Spec else made.metas if made.__class__ is Many else made, after)
 
 
 def _same(node: fx.Node, val: Any, after: str) -> None:
@@ -97,7 +94,6 @@ def _agree(a: Any, b: Any) -> bool:
 def _rule(holds: bool, what: str, node: fx.Node, after: str) -> None:
     if holds:
         return
-    around = [other.format_node() or other.op for other in (node.prev, node, node.next) if other.op != "root"]
-    after_text = f" after {after}" if after else ""
-    near = "\n  ".join(str(line) for line in around)
-    raise VerificationError(f"ATen graph{after_text}: node {node.name} {what}\n  {near}")
+    around = [str(other.format_node() or other.op) for other in (node.prev, node, node.next) if other.op != "root"]
+    where = f" after {after}" if after else ""
+    raise VerificationError("\n  ".join([f"ATen graph{where}: node {node.name} {what}", *around]))

@@ -332,7 +332,11 @@ def _build(tools: Toolchain, flags: tuple[str, ...], texts: list[str], folder: P
     else:
         undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-nostdlib"]
         command = [*shlex.split(tools.cxx), "-shared", *undefined, "-o", library.name, *inputs]
-    _run(command, folder, sources[0])
+    try:
+        _run(command, folder, sources[0])
+    except CppCompileError as error:
+        # The objects were compiled, so what is wrong is the machine's linker, not the kernels.
+        raise ToolchainMissing(f"the linker failed: {error.cause}", remedy="install binutils (ld)") from error
     return library
 
 

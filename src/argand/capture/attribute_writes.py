@@ -1,0 +1,220 @@
+"""Attributes set and deleted: really on local objects, as pending writes on those that existed before the frame."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand.capture import attributes, calls
+from argand.capture.exceptions import ObservedException
+from argand.capture.frames import NULL
+from argand.capture.kinds import is_a
+from argand.capture.typefacts import is_heap
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+
+# ---- writes --------------------------------------------------------------------------------------------------------
+
+
+def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`."""
+    if interp.is_tensor(obj):
+        interp.tensor_setattr(obj, name, value)
+        return
+    cls = type(obj)
+    setter = interp.types.lookup(cls, "__setattr__")
+    if is_a(setter, types.FunctionType):
+        calls.call(interp, setter, (obj, name, value), None)
+        return
+    if is_a(setter, types.WrapperDescriptorType) and setter.__name__ != "__setattr__":
+        calls.call(interp, setter, (obj, name, value), None)
+        return
+    generic_write(interp, obj, name, value)
+
+
+def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """`object.__setattr__` (or `type.__setattr__`)."""
+    if is_a(obj, type):
+        _write_class(interp, obj, name, value)
+        return
+    if is_a(obj, types.ModuleType):
+        _write_module(interp, obj, name, value)
+        return
+    cls = type(obj)
+    facts = interp.types
+    meta = facts.lookup(cls, name)
+    if meta is not NULL:
+        kind = type(meta)
+        if kind is property:
+            if meta.fset is None:
+                raise interp.throw(attributes.property_error(meta, obj, name, "setter"))
+            calls.call(interp, meta.fset, (obj, value), None)
+            return
+        setter = facts.lookup(kind, "__set__")
+        if is_a(setter, types.FunctionType):
+            calls.call(interp, setter, (meta, obj, value), None)
+            return
+        if setter is not NULL:
+            if interp.is_outer(obj):
+                _write_outer(interp, obj, name, value)
+            else:
+                interp.native(meta.__set__, obj, value)
+            return
+    write_instance(interp, obj, name, value)
+
+
+def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    if interp.is_outer(obj):
+        if attributes.own_dict(obj) is None:
+            raise attributes.missing(interp, obj, name)
+        _write_outer(interp, obj, name, value)
+        return
+    target = interp.shadow(obj)
+    if is_a(target, types.FunctionType):
+        interp.native(setattr, target, name, value)
+    else:
+        interp.native(_setter_of(interp, target), target, name, value)
+
+
+def _setter_of(interp: Interpreter, obj: Any) -> Any:
+    return object.__setattr__ if is_heap(type(obj)) and not is_a(obj, type) else type(obj).__setattr__
+
+
+def _write_outer(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    if is_a(obj, interp.containers) and attributes.own_dict(obj) is not None:
+        # A container subclass: its attributes live in the shadow's dict, written back with it.
+        attributes.own_dict(interp.shadow(obj))[name] = value  # type: ignore[index]
+        return
+    if name == "__class__":
+        raise graph_break(
+            kind="class of an object changed",
+            context=type(obj).__name__,
+            explanation="Assigning __class__ of an object that existed before the compiled function is not captured.",
+            hints=("Assign __class__ outside of the compiled function.",),
+        )
+    interp.state.write_overlay(obj, name, value)
+
+
+def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
+    meta_attr = interp.types.lookup(type(cls), name)
+    if meta_attr is not NULL:
+        setter = interp.types.lookup(type(meta_attr), "__set__")
+        if is_a(meta_attr, property):
+            calls.call(interp, meta_attr.fset, (cls, value), None)
+            return
+        if is_a(setter, types.FunctionType):
+            calls.call(interp, setter, (meta_attr, cls, value), None)
+            return
+    interp.types.forget()
+    interp.renew_facts()
+    if interp.concrete or id(cls) in interp.local_classes:
+        interp.native(type.__setattr__, cls, name, value)
+        return
+    if not is_heap(cls):
+        interp.native(type.__setattr__, cls, name, value)
+        return
+    interp.load_class(cls)
+    interp.types.overlay[id(cls), name] = value
+    interp.types.keep[id(cls)] = cls
+    interp.state.write_overlay(cls, name, value)
+
+
+def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> None:
+    if interp.concrete:
+        interp.native(setattr, module, name, value)
+        return
+    if type(module) is not types.ModuleType and interp.types.python_level(type(module), "__setattr__"):
+        raise graph_break(
+            kind="module attribute written",
+            context=f"{module.__name__}.{name}",
+            explanation="The module intercepts attribute writes.",
+            hints=("Set it outside of the compiled function.",),
+        )
+    interp.module_values[id(module), name] = value
+    interp.global_values[id(module.__dict__), name] = value
+    interp.state.write_global(module.__dict__, name, value)
+
+
+# ---- deletions -----------------------------------------------------------------------------------------------------
+
+
+def delete_attr(interp: Interpreter, obj: Any, name: str) -> None:
+    """`del obj.name`."""
+    cls = type(obj)
+    deleter = interp.types.lookup(cls, "__delattr__")
+    if is_a(deleter, types.FunctionType):
+        calls.call(interp, deleter, (obj, name), None)
+        return
+    generic_delete(interp, obj, name)
+
+
+def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
+    """`object.__delattr__` (or `type.__delattr__`)."""
+    if interp.is_tensor(obj) or is_a(obj, types.ModuleType):
+        if not interp.concrete:
+            raise graph_break(
+                kind="attribute deleted",
+                context=f"{type(obj).__name__}.{name}",
+                explanation="Deleting an attribute of a tensor or module object is not captured.",
+                hints=("Delete it outside of the compiled function.",),
+            )
+        interp.native(delattr, obj, name)
+        return
+    if is_a(obj, type):
+        _delete_class_attr(interp, obj, name)
+        return
+    cls = type(obj)
+    facts = interp.types
+    meta = facts.lookup(cls, name)
+    if meta is not NULL:
+        kind = type(meta)
+        if kind is property:
+            if meta.fdel is None:
+                raise interp.throw(attributes.property_error(meta, obj, name, "deleter"))
+            calls.call(interp, meta.fdel, (obj,), None)
+            return
+        deleter = facts.lookup(kind, "__delete__")
+        if is_a(deleter, types.FunctionType):
+            calls.call(interp, deleter, (meta, obj), None)
+            return
+    if interp.is_outer(obj):
+        if generic_is_absent(interp, obj, name):
+            raise attributes.missing(interp, obj, name)
+        if is_a(obj, interp.containers):
+            interp.native(delattr, interp.shadow(obj), name)
+        else:
+            interp.state.delete_overlay(obj, name)
+        return
+    target = interp.shadow(obj)
+    interp.native(delattr if is_a(target, types.FunctionType) else object.__delattr__, target, name)
+
+
+def generic_is_absent(interp: Interpreter, obj: Any, name: str) -> bool:
+    """Whether an outer object has no attribute of its own by this name."""
+    meta = interp.types.lookup(type(obj), name)
+    if meta is not NULL and type(meta) in attributes.MEMBERS:
+        try:
+            attributes.read_member(interp, meta, obj, type(obj))
+        except ObservedException:
+            return True
+        return False
+    return attributes.instance_value(interp, obj, name, meta) is NULL
+
+
+def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
+    if interp.concrete or id(cls) in interp.local_classes:
+        interp.types.forget()
+        interp.renew_facts()
+        interp.native(type.__delattr__, cls, name)
+        return
+    if name not in type.__dict__["__dict__"].__get__(cls):
+        raise attributes.missing(interp, cls, name)
+    raise graph_break(
+        kind="class attribute deleted",
+        context=f"{cls.__name__}.{name}",
+        explanation="Deleting an attribute of a class that existed before the compiled function is not captured.",
+        hints=("Delete it outside of the compiled function.",),
+    )

@@ -1,0 +1,233 @@
+"""Iteration, unpacking and the mappings of `**`: natively where that is all there is, else by Python's own protocol."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from argand.capture import attributes, calls, generators, operators, polyfills
+from argand.capture.exceptions import InternalFailure, ObservedException, raise_native
+from argand.capture.frames import NULL
+from argand.capture.kinds import is_a
+from argand.capture.typefacts import CONTAINERS
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+
+class _Stop:
+    """What `iter_next` answers at the end of an iterator."""
+
+    def __repr__(self) -> str:
+        return "STOP"
+
+
+STOP: Final = _Stop()
+
+# ---- iteration -----------------------------------------------------------------------------------------------------
+
+
+class NativeIterator:
+    """Lets native code iterate over something whose iteration is Python code."""
+
+    __slots__ = ("interp", "iterator")
+
+    def __init__(self, interp: Interpreter, iterator: Any) -> None:
+        self.interp = interp
+        self.iterator = iterator
+
+    def __iter__(self) -> NativeIterator:
+        return self
+
+    def __next__(self) -> Any:
+        interp = self.interp
+        try:
+            found, value = next_value(interp, self.iterator)
+        except ObservedException as observed:
+            exc = observed.value
+        except Exception as bug:
+            raise InternalFailure(bug) from bug
+        else:
+            if found:
+                return value
+            raise StopIteration
+        interp.propagating = exc
+        raise_native(exc)
+
+
+def is_iterable(interp: Interpreter, value: Any) -> bool:
+    """Whether `iter(value)` finds an iterator protocol (the call itself may still fail)."""
+    lookup = interp.types.lookup
+    found = lookup(type(value), "__iter__")
+    return found is not None and (found is not NULL or lookup(type(value), "__getitem__") is not NULL)
+
+
+def get_iter(interp: Interpreter, value: Any) -> Any:
+    """`iter(value)`."""
+    cls = type(value)
+    if cls is list or cls is tuple or cls is dict or cls is range:
+        return iter(interp.shadow(value)) if interp.is_outer(value) else iter(value)
+    if cls is generators.TracedGenerator:
+        return value
+    if interp.is_tensor(value):
+        return interp.native(iter, value)
+    facts = interp.types
+    if facts.python_level(cls, "__iter__"):
+        result = calls.call(interp, attributes.lookup_special(interp, value, "__iter__"), (), None)
+        if facts.lookup(type(result), "__next__") is NULL:
+            raise interp.throw(TypeError(f"iter() returned non-iterator of type '{type(result).__name__}'"))
+        return result
+    found = facts.lookup(cls, "__iter__")
+    if found is NULL or found is None:
+        if found is NULL and facts.python_level(cls, "__getitem__"):
+            return calls.call_function(interp, polyfills.iterate_by_index, (value,), None)
+        if found is None or facts.lookup(cls, "__getitem__") is NULL:
+            raise interp.throw(TypeError(f"'{cls.__name__}' object is not iterable"))
+    if is_a(value, CONTAINERS):
+        return interp.native(iter, interp.shadow(value))
+    interp.check_known(value)
+    return interp.native(iter, value)
+
+
+def next_value(interp: Interpreter, iterator: Any) -> tuple[bool, Any]:
+    """One step: (True, value), or (False, value of the StopIteration)."""
+    cls = type(iterator)
+    if cls is generators.TracedGenerator:
+        done, value = generators.resume(iterator, None)
+        return not done, value
+    if not interp.types.python_level(cls, "__next__"):
+        interp.check_known(iterator)
+        try:
+            return True, next(iterator)
+        except StopIteration as stop:
+            return False, stop.value
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    try:
+        return True, calls.call(interp, attributes.lookup_special(interp, iterator, "__next__"), (), None)
+    except ObservedException as observed:
+        if is_a(observed.value, StopIteration):
+            return False, observed.value.value
+        raise
+
+
+_EXAMPLES: Final[tuple[Any, ...]] = (
+    iter([]), iter(()), iter({}), iter({}.items()), iter({}.values()), iter(range(0)), iter(""), iter(set()),
+    enumerate([]), zip(), reversed([]),
+)  # fmt: skip
+_KNOWN_ITERATORS: Final = frozenset(type(example) for example in _EXAMPLES)
+
+
+def iter_next(interp: Interpreter, iterator: Any) -> Any:
+    """One step of a for loop: the value or STOP."""
+    if type(iterator) in _KNOWN_ITERATORS and not interp.is_outer(iterator):
+        try:
+            return next(iterator, STOP)
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    found, value = next_value(interp, iterator)
+    return value if found else STOP
+
+
+def native_iterable(interp: Interpreter, value: Any) -> Any:
+    """Something that native code may iterate over in place of `value`."""
+    cls = type(value)
+    if cls is generators.TracedGenerator or cls in _KNOWN_ITERATORS or cls is NativeIterator:
+        return value
+    if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__iter__"):
+        return interp.shadow(value)
+    iterator = get_iter(interp, value)
+    if type(iterator) is generators.TracedGenerator or not interp.types.python_level(type(iterator), "__next__"):
+        return iterator
+    return NativeIterator(interp, iterator)
+
+
+def to_list(interp: Interpreter, value: Any) -> list[Any]:
+    """`list(value)`."""
+    result: list[Any] = interp.native(list, native_iterable(interp, value))
+    return result
+
+
+def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
+    """`a, b = value`."""
+    cls = type(value)
+    if cls is tuple or cls is list:
+        values = interp.plain_shallow(value)
+        if len(values) == count:
+            return list(values)
+    elif not is_iterable(interp, value):
+        raise interp.throw(TypeError(f"cannot unpack non-iterable {cls.__name__} object"))
+    iterator = get_iter(interp, value)
+    items: list[Any] = []
+    while len(items) < count:
+        item = iter_next(interp, iterator)
+        if item is STOP:
+            raise interp.throw(ValueError(f"not enough values to unpack (expected {count}, got {len(items)})"))
+        items.append(item)
+    if iter_next(interp, iterator) is not STOP:
+        raise interp.throw(ValueError(f"too many values to unpack (expected {count})"))
+    return items
+
+
+def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> list[Any]:
+    """`a, *b, c = value`."""
+    if not is_iterable(interp, value):
+        raise interp.throw(TypeError(f"cannot unpack non-iterable {type(value).__name__} object"))
+    items: list[Any] = []
+    iterator = get_iter(interp, value)
+    while len(items) < before:
+        item = iter_next(interp, iterator)
+        if item is STOP:
+            wanted = before + after
+            raise interp.throw(
+                ValueError(f"not enough values to unpack (expected at least {wanted}, got {len(items)})")
+            )
+        items.append(item)
+    rest = to_list(interp, iterator)
+    if len(rest) < after:
+        raise interp.throw(
+            ValueError(f"not enough values to unpack (expected at least {before + after}, got {before + len(rest)})")
+        )
+    split = len(rest) - after
+    return [*items, rest[:split], *rest[split:]]
+
+
+# ---- dicts for ** --------------------------------------------------------------------------------------------------
+
+
+def mapping_items(interp: Interpreter, values: Any) -> list[tuple[Any, Any]] | None:
+    """Items of any mapping in its order, None if it is not one."""
+    if is_a(values, dict) and not interp.types.python_level(type(values), "__iter__", "__getitem__"):
+        keys_method = interp.types.lookup(type(values), "keys")
+        if not is_a(keys_method, types.FunctionType):
+            return list(dict.items(interp.shadow(values)))
+    keys = attributes.try_attr(interp, values, "keys")
+    if keys is NULL:
+        return None
+    names = to_list(interp, calls.call(interp, keys, (), None))
+    return [(key, operators.getitem(interp, values, key)) for key in names]
+
+
+def dict_update(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
+    """`{**values}`."""
+    items = mapping_items(interp, values)
+    if items is None:
+        raise interp.throw(TypeError(f"'{type(values).__name__}' object is not a mapping"))
+    for key, value in items:
+        operators.check_hash(interp, key)
+        target[key] = value
+
+
+def dict_merge(interp: Interpreter, target: dict[Any, Any], values: Any, fn: Any) -> None:
+    """`fn(**values)`."""
+    items = mapping_items(interp, values)
+    if items is None:
+        name = calls.callable_name(fn)
+        raise interp.throw(TypeError(f"{name} argument after ** must be a mapping, not {type(values).__name__}"))
+    for key, value in items:
+        if key in target:
+            name = calls.callable_name(fn)
+            raise interp.throw(TypeError(f"{name} got multiple values for keyword argument '{key}'"))
+        target[key] = value

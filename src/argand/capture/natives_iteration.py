@@ -1,0 +1,258 @@
+"""Handlers of the builtin functions and types that iterate: iter, map, sorted, sum, list, dict..."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand.capture import attributes, calls, iteration, operators, polyfills
+from argand.capture.frames import NULL
+from argand.capture.kinds import is_a
+from argand.capture.natives import HELPER_FILES, add_functions, constructor, function
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+Args = list[Any]
+Kwargs = dict[str, Any]
+
+# ---- iteration -----------------------------------------------------------------------------------------------------
+
+
+@function(iter)
+def _iter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 1:
+        return iteration.get_iter(interp, args[0])
+    if len(args) == 2 and callable(args[0]):
+        return calls.call_function(interp, polyfills.iterate_sentinel, args, None)
+    return interp.native(fn, *args, **kwargs)
+
+
+@function(next)
+def _next(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not 1 <= len(args) <= 2 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    if interp.types.lookup(type(args[0]), "__next__") is NULL:
+        raise interp.throw(TypeError(f"'{type(args[0]).__name__}' object is not an iterator"))
+    found, value = iteration.next_value(interp, args[0])
+    if found:
+        return value
+    if len(args) == 2:
+        return args[1]
+    raise interp.throw(StopIteration(value) if value is not None else StopIteration())
+
+
+def _lazily(fn: Any, callables: int = 0) -> None:
+    """Iterator types that take (callables..., iterables...)."""
+
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        first = [None if arg is None else interp.trampoline(arg) for arg in args[:callables]]
+        rest = [iteration.native_iterable(interp, arg) for arg in args[callables:]]
+        return interp.native(fn, *first, *rest, **kwargs)
+
+    add_functions(handler, fn)
+
+
+_lazily(map, 1)
+_lazily(zip)
+
+
+@function(filter)
+def _filter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 2:
+        return interp.native(fn, *args, **kwargs)
+    test = interp.trampoline(bool if args[0] is None else args[0])
+    return interp.native(fn, test, iteration.native_iterable(interp, args[1]))
+
+
+@function(enumerate)
+def _enumerate(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args:
+        args = [iteration.native_iterable(interp, args[0]), *[interp.plain(arg) for arg in args[1:]]]
+    elif "iterable" in kwargs:
+        kwargs = {**kwargs, "iterable": iteration.native_iterable(interp, kwargs["iterable"])}
+    return interp.native(fn, *args, **kwargs)
+
+
+@function(reversed)
+def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1:
+        return interp.native(fn, *args, **kwargs)
+    value = args[0]
+    cls = type(value)
+    if interp.types.python_level(cls, "__reversed__"):
+        return calls.call(interp, attributes.lookup_special(interp, value, "__reversed__"), (), None)
+    if interp.types.python_level(cls, "__getitem__", "__len__") and not interp.is_tensor(value):
+        if interp.types.lookup(cls, "__reversed__") is None:
+            raise interp.throw(TypeError(f"'{cls.__name__}' object is not reversible"))
+        size = operators.length(interp, value)
+        return calls.call_function(interp, polyfills.iterate_reversed, (value, size), None)
+    interp.check_known(value)
+    return interp.native(fn, interp.shadow(value))
+
+
+@function(range, slice)
+def _range(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if fn is range:
+        args = [
+            operators.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg
+            for arg in args
+        ]
+    return interp.native(fn, *args, **kwargs)
+
+
+class SortKey:
+    """Lets native sorting compare with interpreted methods."""
+
+    __slots__ = ("interp", "value")
+
+    def __init__(self, interp: Interpreter, value: Any) -> None:
+        self.interp = interp
+        self.value = value
+
+    def __lt__(self, other: SortKey) -> bool:
+        return bool(self.interp.enter(_less, (self.value, other.value), {}))
+
+
+def _less(a: Any, b: Any) -> Any:
+    return bool(a < b)
+
+
+HELPER_FILES.add(__file__)
+
+
+def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> list[Any]:
+    """Stably sorted copy of a list."""
+    keys = items if key is None else [calls.call(interp, key, (item,), None) for item in items]
+    resolved = [interp.plain(k) for k in keys]
+    if not all(interp.benign(k) for k in resolved):
+        resolved = [SortKey(interp, k) for k in keys]
+    reverse = operators.truth(interp, reverse)
+    order = interp.native(sorted, range(len(items)), key=resolved.__getitem__, reverse=reverse)
+    return [items[i] for i in order]
+
+
+@function(sorted)
+def _sorted(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or not set(kwargs) <= {"key", "reverse"}:
+        return interp.native(fn, *args, **kwargs)
+    items = iteration.to_list(interp, args[0])
+    return sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
+
+
+@function(min, max)
+def _best(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    fast = interp.fast
+    if not kwargs and len(args) > 1 and all(type(arg) in fast for arg in args):
+        return interp.native(fn, *args)
+    if not args or not set(kwargs) <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
+        return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    items = args if len(args) > 1 else iteration.to_list(interp, args[0])
+    key = kwargs.get("key")
+    if key is None and all(type(item) in fast for item in items):
+        return interp.native(fn, items, **kwargs)
+    has_default = "default" in kwargs
+    return interp.polyfill(polyfills.pick_best, items, key, kwargs.get("default"), has_default, fn is max)
+
+
+@function(sum)
+def _sum(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args or len(args) > 2 or not set(kwargs) <= {"start"}:
+        return interp.native(fn, *args, **kwargs)
+    start = args[1] if len(args) == 2 else kwargs.get("start", 0)
+    items = iteration.to_list(interp, args[0])
+    if type(start) in interp.fast and all(type(item) in interp.fast for item in items):
+        return interp.native(fn, items, start)
+    if is_a(start, str | bytes | bytearray):
+        return interp.native(fn, items, start)
+    return interp.polyfill(polyfills.sum_items, items, start)
+
+
+@function(any, all)
+def _any_all(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    # Interpreted, so that it stops where it should and a tensor's truth breaks the graph at the right place.
+    return interp.polyfill(polyfills.any_items if fn is any else polyfills.all_items, args[0])
+
+
+# ---- containers ----------------------------------------------------------------------------------------------------
+
+
+@function(list)
+def _list(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return iteration.to_list(interp, args[0])
+
+
+@function(tuple)
+def _tuple(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return args[0] if type(args[0]) is tuple else tuple(iteration.to_list(interp, args[0]))
+
+
+@function(set, frozenset)
+def _set(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    if type(args[0]) is frozenset and fn is frozenset:
+        return args[0]
+    source = iteration.native_iterable(interp, args[0])
+    if is_a(source, set | frozenset | dict):
+        return interp.native(fn, source)
+    items = iteration.to_list(interp, source)
+    for item in items:
+        operators.check_hash(interp, item)
+    return interp.native(fn, items)
+
+
+@function(dict)
+def _dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) > 1:
+        return interp.native(fn, *args, **kwargs)
+    result: dict[Any, Any] = {}
+    if args:
+        update_dict(interp, result, args[0])
+    result.update(kwargs)
+    return result
+
+
+def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
+    """`dict.update(target, values)`."""
+    items = iteration.mapping_items(interp, values)
+    if items is None:
+        pairs = []
+        for pair in iteration.to_list(interp, values):
+            if iteration.is_iterable(interp, pair) and not is_a(pair, list | tuple | str):
+                pair = iteration.to_list(interp, pair)
+            pairs.append(interp.plain_shallow(pair))
+        for pair in pairs:
+            if is_a(pair, list | tuple) and len(pair) == 2:
+                operators.check_hash(interp, pair[0])
+        put = interp.native(dict, pairs)
+        items = list(put.items())
+    for key, value in items:
+        operators.check_hash(interp, key)
+        interp.native(dict.__setitem__, target, key, value)
+
+
+@function(object)
+def _object(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *args, **kwargs)
+
+
+add_functions(constructor, property, staticmethod, classmethod, types.CellType, types.MethodType, types.SimpleNamespace)
+
+
+@function(types.MappingProxyType)
+def _mapping_proxy(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *[interp.shadow(arg) for arg in args], **kwargs)
+
+
+@function(types.FunctionType)
+def _function_type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    made = interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    interp.note_local_function(made)
+    return made

@@ -1,0 +1,298 @@
+"""Handlers of methods of object, type, functions, descriptors and exceptions."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand.capture import attribute_writes, attributes, calls, classes, generators, iteration, operators, text
+from argand.capture.frames import NULL
+from argand.capture.kinds import is_a
+from argand.capture.natives import CLASS_METHODS, KEEP, METHODS, add_methods, method, python_object_in_native
+from argand.capture.natives_methods import COMPARISONS, Args, Kwargs, comparing, keeping, read_only, textual
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+
+# ---- object, type, functions ---------------------------------------------------------------------------------------
+
+
+@method(object, "__init__")
+def _object_init(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args and not kwargs:
+        return None
+    return interp.native(object.__init__, owner, *args, **kwargs)
+
+
+@method(object, "__setattr__")
+def _object_setattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    attribute_writes.generic_write(interp, owner, *args)
+    return None
+
+
+@method(object, "__delattr__")
+def _object_delattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    attribute_writes.generic_delete(interp, owner, *args)
+    return None
+
+
+@method(object, "__getattribute__")
+def _object_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if is_a(owner, type | types.ModuleType | types.FunctionType) or type(owner) in interp.fast:
+        return attributes.load_attr(interp, owner, args[0])
+    value = attributes.generic_read(interp, owner, args[0])
+    if value is NULL:
+        raise attributes.missing(interp, owner, args[0])
+    return value
+
+
+@method(object, "__eq__", "__ne__")
+def _object_eq(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1:
+        return interp.native(getattr(object, name), owner, *args, **kwargs)
+    if name == "__ne__":
+        return operators.rich(interp, "__ne__", owner, args[0])
+    return True if operators.identical(interp, owner, args[0]) else NotImplemented
+
+
+@method(object, "__repr__", "__str__")
+def _object_text(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if name == "__str__":
+        return text.to_repr(interp, owner)
+    return interp.native(object.__repr__, owner)
+
+
+@method(object, "__format__")
+def _object_format(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args == [""]:
+        return text.to_str(interp, owner)
+    return interp.native(object.__format__, owner, *args)
+
+
+@method(object, "__hash__", "__dir__", "__sizeof__", "__subclasshook__", "__lt__", "__le__", "__gt__", "__ge__")
+def _object_plain(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(getattr(object, name), owner, *args, **kwargs)
+
+
+@method(object, "__reduce_ex__", "__reduce__")
+def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    facts = interp.types
+    if name == "__reduce_ex__":
+        custom = facts.lookup(type(owner), "__reduce__")
+        if is_a(custom, types.FunctionType):
+            return calls.call_function(interp, custom, [owner], None)
+    for hook in ("__getstate__", "__getnewargs_ex__", "__getnewargs__"):
+        if is_a(facts.lookup(type(owner), hook), types.FunctionType):
+            return _reduce_with_hooks(interp, owner)
+    if interp.is_outer(owner) and not is_a(owner, interp.containers):
+        return _reduce_with_hooks(interp, owner)
+    return interp.native(getattr(object, name), interp.shadow(owner), *args, **kwargs)
+
+
+def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
+    """`object.__reduce_ex__(2)` for a plain instance, its hooks interpreted."""
+    import copyreg
+
+    cls = type(owner)
+    if is_a(owner, interp.containers) or interp.types.lookup(cls, "__getnewargs_ex__") is not NULL:
+        raise graph_break(
+            kind="copying an object",
+            context=cls.__name__,
+            explanation=f"How {cls.__name__} is copied or pickled is not captured.",
+            hints=("Copy the object outside of the compiled function.",),
+        )
+    args: tuple[Any, ...] = (cls,)
+    hook = interp.types.lookup(cls, "__getnewargs__")
+    if is_a(hook, types.FunctionType):
+        args += tuple(iteration.to_list(interp, calls.call_function(interp, hook, [owner], None)))
+    hook = interp.types.lookup(cls, "__getstate__")
+    if is_a(hook, types.FunctionType):
+        state = calls.call_function(interp, hook, [owner], None)
+    else:
+        namespace = attributes.try_attr(interp, owner, "__dict__")
+        state = None if namespace is NULL else dict(interp.shadow(namespace)) or None
+        slots = _slot_state(interp, owner)
+        if slots:
+            state = (state, slots)
+    return (copyreg.__newobj__, args, state, None, None)  # type: ignore[attr-defined]
+
+
+def _slot_state(interp: Interpreter, owner: Any) -> dict[str, Any]:
+    found = {}
+    for klass in type(owner).__mro__:
+        for name, value in klass.__dict__.items():
+            if type(value) is types.MemberDescriptorType and klass.__module__ != "builtins":
+                held = attributes.try_attr(interp, owner, name)
+                if held is not NULL:
+                    found[name] = held
+    return found
+
+
+@method(object, "__getstate__")
+def _object_getstate(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return _reduce_with_hooks(interp, owner)[2] if not is_a(owner, interp.containers) else None
+
+
+@method(object, "__init_subclass__")
+def _init_subclass(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(object.__init_subclass__, *args, **kwargs)
+
+
+def _object_init_subclass(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return None
+
+
+CLASS_METHODS[id(object), "__init_subclass__"] = _object_init_subclass
+CLASS_METHODS[id(object), "__subclasshook__"] = lambda interp, fn, args, kwargs: NotImplemented
+
+
+@method(type, "__call__")
+def _type_call(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return classes.type_call(interp, owner, args, kwargs)
+
+
+@method(type, "__new__")
+def _type_new(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return classes.new_type(interp, args[0], args[1:], kwargs)
+
+
+@method(type, "__init__")
+def _type_init(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return None
+
+
+@method(type, "__setattr__", "__delattr__")
+def _type_setattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    (attribute_writes.generic_write if name == "__setattr__" else attribute_writes.generic_delete)(interp, owner, *args)
+    return None
+
+
+@method(type, "__getattribute__")
+def _type_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    value = attributes.generic_class_read(interp, owner, type(owner), args[0])
+    if value is NULL:
+        raise attributes.missing(interp, owner, args[0])
+    return value
+
+
+@method(type, "__instancecheck__", "__subclasscheck__")
+def _type_check(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    value = args[0]
+    if type(value) is generators.TracedGenerator:
+        return owner in (types.GeneratorType, object)
+    return interp.native(getattr(type, name), owner, *args)
+
+
+add_methods(type, read_only, "mro __or__ __ror__ __repr__ __prepare__ __dir__ __sizeof__")
+METHODS[id(type), "__eq__"] = METHODS[id(object), "__eq__"]
+METHODS[id(type), "__hash__"] = METHODS[id(object), "__hash__"]
+CLASS_METHODS[id(type), "__prepare__"] = lambda interp, fn, args, kwargs: {}
+
+
+@method(types.FunctionType, "__get__")
+def _function_get(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(types.FunctionType.__get__, owner, *args)
+
+
+@method(types.FunctionType, "__call__")
+@method(types.MethodType, "__call__")
+@method(types.BuiltinFunctionType, "__call__")
+def _function_call(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return calls.call(interp, owner, args, kwargs)
+
+
+@method(types.MethodType, "__get__", "__eq__", "__hash__")
+@method(types.BuiltinFunctionType, "__eq__", "__hash__")
+@method(types.MethodDescriptorType, "__get__", "__call__")
+@method(types.WrapperDescriptorType, "__get__", "__call__")
+@method(types.MemberDescriptorType, "__get__", "__set__", "__delete__")
+@method(types.GetSetDescriptorType, "__get__", "__set__", "__delete__")
+def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if name == "__call__":
+        return calls.call(interp, owner, args, kwargs)
+    if name == "__get__" and args:
+        return attributes.bind(interp, owner, args[0], args[1] if len(args) > 1 else type(args[0]))
+    if args and interp.is_outer(args[0]):
+        interp.state.write_overlay(args[0], owner.__name__, args[1] if name == "__set__" else interp.deleted)
+        return None
+    return interp.native(getattr(cls, name), owner, *args, **kwargs)
+
+
+@method(property, "__get__", "__set__", "__delete__", "getter", "setter", "deleter", "__init__")
+@method(classmethod, "__get__", "__init__")
+@method(staticmethod, "__get__", "__init__", "__call__")
+def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if name == "__get__":
+        obj = args[0]
+        return attributes.bind(interp, owner, obj, args[1] if len(args) > 1 else type(obj), "")
+    if name == "__set__" and owner.fset is not None:
+        return calls.call(interp, owner.fset, args, None)
+    if name == "__delete__" and owner.fdel is not None:
+        return calls.call(interp, owner.fdel, args, None)
+    if name == "__call__":
+        return calls.call(interp, owner.__func__, args, kwargs)
+    return interp.native(getattr(cls, name), owner, *args, **kwargs)
+
+
+@method(super, "__init__", "__getattribute__")
+def _super_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if name == "__getattribute__":
+        return attributes.load_attr(interp, owner, args[0])
+    return interp.native(super.__init__, owner, *args)
+
+
+add_methods(types.CellType, comparing, COMPARISONS)
+add_methods(types.SimpleNamespace, keeping, "__init__")
+add_methods(types.SimpleNamespace, textual, "__repr__")
+add_methods(types.SimpleNamespace, comparing, COMPARISONS)
+add_methods(types.ModuleType, keeping, "__init__")
+
+
+# ---- exceptions ----------------------------------------------------------------------------------------------------
+
+
+def _exception_text(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not all(interp.benign(arg) for arg in owner.args):
+        args = owner.args
+        if name == "__str__" and getattr(cls, name) is BaseException.__str__:
+            return text.to_str(interp, args[0] if len(args) == 1 else args)
+        if name == "__repr__" and getattr(cls, name) is BaseException.__repr__:
+            shown = text.to_repr(interp, args)
+            return type(owner).__name__ + (f"({text.to_repr(interp, args[0])})" if len(args) == 1 else shown)
+        raise python_object_in_native(getattr(cls, name), owner)
+    return interp.native(getattr(cls, name), interp.shadow(owner))
+
+
+def _all_exceptions(cls: type) -> list[type]:
+    found = [cls]
+    below: list[type] = type.__subclasses__(cls)
+    for sub in below:
+        if sub.__module__ == "builtins":
+            found += _all_exceptions(sub)
+    return found
+
+
+_cls: Any
+for _cls in _all_exceptions(BaseException):
+    KEEP.append(_cls)
+    for _name in ("__init__", "with_traceback", "add_note", "__setstate__", "__reduce__"):
+        if _name in _cls.__dict__:
+            METHODS[id(_cls), _name] = keeping
+    for _name in ("__str__", "__repr__"):
+        if _name in _cls.__dict__:
+            METHODS[id(_cls), _name] = _exception_text
+
+
+@method(BaseExceptionGroup, "split", "subgroup", "derive")
+def _group(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    ready = []
+    for arg in args:
+        if callable(arg) and not is_a(arg, type):
+            ready.append(interp.trampoline(arg))
+        else:
+            ready.append(interp.plain(arg))
+    return interp.native(getattr(owner, name), *ready)

@@ -1,0 +1,67 @@
+"""str, repr and format as the interpreted program sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from argand.capture import attributes, calls
+from argand.capture.access import TaintedText
+from argand.capture.kinds import is_a
+from argand.capture.typefacts import CONTAINERS
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+
+def to_str(interp: Interpreter, value: Any) -> str:
+    """`str(value)`."""
+    cls = type(value)
+    if cls is str or cls is TaintedText:
+        return value
+    if cls in interp.fast:
+        return interp.taint() if interp.is_tensor(value) else str(interp.native(str, value))
+    if interp.types.python_level(cls, "__str__"):
+        return _text(interp, "__str__", calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ()))
+    if interp.types.lookup(cls, "__str__") is object.__str__:
+        return to_repr(interp, value)
+    if is_a(value, BaseException):
+        return calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ())
+    return str(interp.native(str, interp.plain(value)))
+
+
+def to_repr(interp: Interpreter, value: Any) -> str:
+    """`repr(value)`."""
+    cls = type(value)
+    if interp.is_tensor(value):
+        return interp.taint()
+    if interp.types.python_level(cls, "__repr__"):
+        return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
+    if is_a(value, BaseException):
+        return calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ())
+    return str(interp.native(repr, interp.textual_items(value) if is_a(value, CONTAINERS) else interp.plain(value)))
+
+
+def _text(interp: Interpreter, method: str, result: Any) -> str:
+    if not is_a(result, str):
+        raise interp.throw(TypeError(f"{method} returned non-string (type {type(result).__name__})"))
+    return result
+
+
+def to_format(interp: Interpreter, value: Any, spec: Any) -> str:
+    """`format(value, spec)`."""
+    cls = type(value)
+    if cls in interp.fast:
+        return interp.taint() if interp.is_tensor(value) else str(interp.native(format, value, spec))
+    if cls is TaintedText:
+        return value
+    if interp.types.python_level(cls, "__format__"):
+        result = calls.call(interp, attributes.lookup_special(interp, value, "__format__"), (spec,), None)
+        if not is_a(result, str):
+            raise interp.throw(TypeError(f"__format__ must return a str, not {type(result).__name__}"))
+        return result
+    if type(spec) is str and spec == "":
+        return to_str(interp, value)
+    return str(interp.native(format, interp.plain(value), spec))
