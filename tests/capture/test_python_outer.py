@@ -104,7 +104,15 @@ def sorting(x, items):
 
 
 def read_only(x, items, d):
-    return x + items[1] + d["k"], len(items), "z" in d, d.get("q", 5), items[-1], list(reversed(items)), items == [1, 2, 3]
+    return (
+        x + items[1] + d["k"],
+        len(items),
+        "z" in d,
+        d.get("q", 5),
+        items[-1],
+        list(reversed(items)),
+        items == [1, 2, 3],
+    )
 
 
 def broken(x, node):

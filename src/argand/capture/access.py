@@ -27,17 +27,20 @@ _CAPTURE_FOLDER = os.path.dirname(__file__)
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
 
 
-def formatted_tensor() -> GraphBreak:
-    """The graph break for a use of such a text."""
-    return graph_break(
+def formatted_tensor(text: TaintedText) -> GraphBreak:
+    """The graph break for a use of such a text: it goes where the text was made, so that the real one is made there."""
+    found = graph_break(
         kind="text of a tensor",
         explanation="A text that contains the values of a tensor is needed while the graph is captured.",
         hints=("Format tensors outside of the compiled function.",),
     )
+    if text.sequence >= 0:
+        found.extra["sequence"] = text.sequence
+    return found
 
 
-def _refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
-    raise formatted_tensor()
+def _refuse(self: TaintedText, *args: Any, **kwargs: Any) -> Any:
+    raise formatted_tensor(self)
 
 
 class TaintedText:
@@ -47,10 +50,43 @@ class TaintedText:
     never take its content for the real one; whatever else is asked of it ends the graph.
     """
 
-    __slots__ = ()
+    __slots__ = ("sequence",)
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence  # of the root instruction that made it: where the graph must end instead
 
 
-for _name in ["add", "radd", "mul", "rmul", "mod", "rmod", "eq", "ne", "lt", "le", "gt", "ge", "hash", "bool", "len", "iter", "contains", "getitem", "str", "repr", "format", "reduce_ex", "reduce", "int", "float", "index", "bytes", "copy", "deepcopy"]:
+for _name in [
+    "add",
+    "radd",
+    "mul",
+    "rmul",
+    "mod",
+    "rmod",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "hash",
+    "bool",
+    "len",
+    "iter",
+    "contains",
+    "getitem",
+    "str",
+    "repr",
+    "format",
+    "reduce_ex",
+    "reduce",
+    "int",
+    "float",
+    "index",
+    "bytes",
+    "copy",
+    "deepcopy",
+]:
     setattr(TaintedText, f"__{_name}__", _refuse)
 
 
@@ -146,6 +182,7 @@ class Access:
         self.local_functions: dict[int, Any] = {}
         self.local_classes: dict[int, type] = {}
         self.tainted = False
+        self.number = -1
         self.lru_caches: dict[int, tuple[Any, dict[Any, Any]]] = {}
         self._noted_classes: set[int] = set()
 
@@ -214,7 +251,7 @@ class Access:
         if self.concrete or cls in self.fast:
             return obj
         if cls is TaintedText:
-            raise formatted_tensor()
+            raise formatted_tensor(obj)
         if id(obj) in self.outer and cls.__module__ == "numpy" and cls.__name__ == "ndarray":
             raise natives_numpy.outer_array(obj)
         return self.state.deep_resolve(obj)
@@ -392,13 +429,13 @@ class Access:
     def taint(self) -> TaintedText:
         """The text of a tensor."""
         self.tainted = True
-        return TaintedText()
+        return TaintedText(self.number)
 
     def refuse_tainted(self, values: Any, depth: int = 0) -> None:
         """End the graph if native code would get such a text, at any depth. Asked only once there is one."""
         for value in values:
             if type(value) is TaintedText:
-                raise formatted_tensor()
+                raise formatted_tensor(value)
             if depth < 20 and is_a(value, CONTAINERS):
                 self.refuse_tainted(_items(value), depth + 1)
 

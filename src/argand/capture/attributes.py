@@ -90,7 +90,7 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
     if cls is types.MethodType:
         return _read_method(interp, obj, name)
     if cls is TaintedText:
-        raise formatted_tensor()
+        raise formatted_tensor(obj)
     if issubclass(cls, super):
         return _read_super(interp, obj, name)
     if cls is types.TracebackType and not interp.concrete:

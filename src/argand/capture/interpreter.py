@@ -218,7 +218,10 @@ class Interpreter(Access):
                 try:
                     while True:
                         number += 1
+                        self.number = number
                         if number in break_at:
+                            if self.tainted:
+                                self.refuse_tainted((frame.stack, frame.fast))
                             frame.pc += 1
                             return self.root_break(frame, number)
                         pc = frame.pc
@@ -232,7 +235,8 @@ class Interpreter(Access):
                 except ObservedException as observed:
                     exc = observed.value
                 except GraphBreak as found:
-                    found.extra.update(sequence=number, instruction=frame.instruction)
+                    found.extra.setdefault("sequence", number)
+                    found.extra.setdefault("instruction", frame.instruction)
                     raise self.annotate(found)  # noqa: B904
                 except RecursionError:
                     deep = too_deep()
@@ -252,6 +256,8 @@ class Interpreter(Access):
 
     def root_end(self, frame: Frame, number: int, signal: object) -> RootExit:
         if signal is RETURN:
+            if self.tainted:
+                self.refuse_tainted((frame.result,))
             return RootExit("return", frame, number, value=frame.result, instruction=frame.instruction)
         raise graph_break(
             kind="generator as root",

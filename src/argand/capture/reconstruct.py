@@ -24,6 +24,7 @@ import torch
 
 from argand import errors
 from argand.capture import classify, rebuild, shadows
+from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.deferred import DeferredText, Piece
 from argand.capture.emit import Emitter
 from argand.capture.frames import LazyLocal
@@ -162,6 +163,8 @@ class Reconstructor:
     # ---------------------------------------------------------------- local objects
 
     def _local(self, obj: Any) -> None:
+        if type(obj) is TaintedText:
+            raise formatted_tensor(obj)
         maker = _MAKERS.get(type(obj))
         if maker is not None:
             maker(self, obj)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # ---- text ----------------------------------------------------------------------------------------------------------
 
 
-def to_str(interp: Interpreter, value: Any) -> str:
+def to_str(interp: Interpreter, value: Any) -> Any:
     """`str(value)`."""
     cls = type(value)
     if cls is str or cls is TaintedText:
@@ -32,7 +32,7 @@ def to_str(interp: Interpreter, value: Any) -> str:
     return str(interp.native(str, interp.plain(value)))
 
 
-def to_repr(interp: Interpreter, value: Any) -> str:
+def to_repr(interp: Interpreter, value: Any) -> Any:
     """`repr(value)`."""
     cls = type(value)
     if interp.is_tensor(value):
@@ -50,7 +50,7 @@ def _text(interp: Interpreter, method: str, result: Any) -> str:
     return result
 
 
-def to_format(interp: Interpreter, value: Any, spec: Any) -> str:
+def to_format(interp: Interpreter, value: Any, spec: Any) -> Any:
     """`format(value, spec)`."""
     cls = type(value)
     if cls in interp.fast:

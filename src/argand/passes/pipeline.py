@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from argand import events
 from argand.config import config
+from argand.graph.compat import paused_collection
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
 from argand.passes import cse, dead, decompose, fold, simplify
@@ -44,7 +45,7 @@ def run_passes(program: AtenProgram, passes: Sequence[Pass] = INFERENCE) -> Aten
     if check:
         verify(program, after="tracing")
     for one in passes:
-        with events.span(one.name, "passes"):
+        with events.span(one.name, "passes"), paused_collection():
             changes = one.run(program)
         if check:
             verify(program, after=one.name)
