@@ -74,6 +74,11 @@ def measure_all(
                     shutil.rmtree(cache, ignore_errors=True)
                 results[name][system] = result
                 progress.advance(task)
+                if not console.is_terminal:  # no live bar in a log: a line for each measurement instead
+                    first = _cell(result, "first_call_s", 1, 2)
+                    console.print(
+                        f"{name} with {system}: first call {first} s, {_cell(result, 'speedup', 1, 2)} x eager"
+                    )
     return results
 
 
