@@ -98,3 +98,14 @@ def test_weights_moved() -> None:
     assert_same(model(X), compiled(X))
     model.double()
     assert_same(model(X.double()), compiled(X.double()))
+
+
+def test_module_made_inside_after_dynamo_was_imported() -> None:
+    """torch._dynamo patches nn.Module.__init__ when it is first used; slices of a ModuleList go through it."""
+    import torch._dynamo.mutation_guard as mutation_guard
+
+    mutation_guard.install_generation_tagging_init()
+    torch.manual_seed(0)
+    model = Containers()
+    compiled = argand.compile(model, backend="eager", fullgraph=True)
+    assert_same(copy.deepcopy(model)(X), compiled(X))

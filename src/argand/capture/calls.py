@@ -90,9 +90,9 @@ def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any
     return frame.result
 
 
-def fn_builtins(interp: Interpreter, fn: types.FunctionType) -> dict[str, Any]:
-    """The builtins that a function sees."""
-    builtins: dict[str, Any] = fn.__builtins__  # type: ignore[attr-defined]
+def fn_builtins(interp: Interpreter, fn: Any) -> dict[str, Any]:
+    """The builtins that a Python function sees."""
+    builtins: dict[str, Any] = fn.__builtins__
     return builtins
 
 

@@ -11,6 +11,7 @@ from argand.capture import marks, modules, torch_polyfills
 from argand.capture.torch_calls import (
     NAMED,
     Args,
+    Handler,
     Kwargs,
     all_of,
     constant,
@@ -455,3 +456,20 @@ def _cond(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 NAMED["torch._higher_order_ops.associative_scan.associative_scan"] = _scan
 NAMED["torch._higher_order_ops.cond.cond"] = _cond
+
+
+def _untagged(cell: str) -> Handler:
+    """torch._dynamo, once imported, wraps methods of nn.Module to number modules for itself: what it wraps counts."""
+
+    def handle(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        names = fn.__code__.co_freevars
+        if cell not in names:
+            return NotImplemented
+        wrapped = fn.__closure__[names.index(cell)].cell_contents
+        return state.interpreter.call(wrapped, args, kwargs)
+
+    return handle
+
+
+NAMED["torch._dynamo.mutation_guard.patched_init"] = _untagged("init")
+NAMED["torch._dynamo.mutation_guard.patched_setstate"] = _untagged("setstate")
