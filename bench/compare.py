@@ -155,7 +155,7 @@ def main() -> int:
     ap.add_argument("--short", action="store_true", help="small variants of the models")
     ap.add_argument("--no-torch", action="store_true", help="leave torch.compile out")
     ap.add_argument("--warm", action="store_true", help="measure a second process on a warm cache too")
-    ap.add_argument("--seconds", type=float, default=6.0, help="timing budget a model and system")
+    ap.add_argument("--seconds", type=float, default=4.0, help="timing budget a model and system")
     ap.add_argument("--json", help="write the raw results here")
     args = ap.parse_args()
     names = args.models or NAMES
