@@ -79,9 +79,14 @@ def _frozen(value: Any) -> Any:
     return value
 
 
+def _backend_name(backend: str | Callable[..., Any]) -> str:
+    """How messages call a backend."""
+    return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+
+
 def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict[str, Any] | None) -> CompilerFn:
     """The backend as capture calls it: resolved on first use, its failures told apart from capture's."""
-    name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+    name = _backend_name(backend)
     kwargs: dict[str, Any] = {}
     if mode not in (None, "default"):
         kwargs["mode"] = mode
@@ -118,9 +123,8 @@ def _region(
             _process.exchange_api_set = True
         region = _process.regions.get(key)
         if region is None:
-            name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
             # The closure of call_backend keeps a callable backend alive, so its id stays its own.
-            region = Region(_compiler(backend, mode, options), name, fullgraph, dynamic)
+            region = Region(_compiler(backend, mode, options), _backend_name(backend), fullgraph, dynamic)
             _process.regions[key] = region
             _process.callbacks[region] = functools.partial(capture_frame, region=region)
         return region, _process.callbacks[region]
@@ -185,7 +189,7 @@ def compile(
         dynamic: None, True or False; see `mark_dynamic`. Sizes are specialised in this version.
         backend: a name of `list_backends()` or `(gm: fx.GraphModule, example_inputs: list[Tensor]) -> Callable`.
         mode: "default", "reduce-overhead" or "max-autotune"; handed to backends other than argand's own.
-        options: settings handed to the backend; for "native", names of `argand.config` for the time of compiling.
+        options: handed to the backend as `options=`; argand's own backends accept and ignore them in this version.
         disable: return `model` unchanged.
 
     Raises:
