@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 from argand._core import _C
+
+SRC = os.path.join(os.path.dirname(__file__), "..", "..", "src")
 
 
 def positional(fn: Callable[..., Any]) -> types.CodeType:
@@ -58,3 +63,13 @@ def clone(fn: Callable[..., Any]) -> Callable[..., Any]:
     made = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     made.__kwdefaults__ = fn.__kwdefaults__
     return made
+
+
+def run_python(code: str) -> str:
+    """Output of a fresh interpreter; fails on a crash."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([SRC, os.path.dirname(__file__), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import sys
 import threading
 import tracemalloc
@@ -13,26 +11,15 @@ import weakref
 from typing import Any
 
 import pytest
-from core_helpers import Recorder, always, clone, equals_guard, positional, type_guard
+from core_helpers import Recorder, always, clone, equals_guard, positional, run_python, type_guard
 
 from argand._core import _C
 
 KEY = object()
-SRC = os.path.join(os.path.dirname(__file__), "..", "..", "src")
 
 
 def run(callback: Any, fn: Any, *args: Any, key: object = KEY, **kwargs: Any) -> Any:
     return _C.run_with_callback(callback, key, fn, args, kwargs)
-
-
-def run_python(code: str) -> str:
-    """Output of a fresh interpreter; fails on a crash."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([SRC, os.path.dirname(__file__), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", code], env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 # ---- threads ------------------------------------------------------------------------------------------------------

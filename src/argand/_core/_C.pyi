@@ -131,8 +131,30 @@ def run_with_callback(
 def set_callback(callback: Callback | None, key: object = None, /) -> tuple[Callback | None, Any]:
     """Sets this thread's callback and key until set again; returns the pair before. Prefer `run_with_callback`."""
 
+def take_inputs() -> tuple[Any, ...]:
+    """The values of the nodes that the guards of the running entry collect (`GuardTree.collect`), once per run.
+
+    For transformed code: called before anything else in it, it gives what the guards have just looked at, so that a
+    thousand parameters need not be loaded again. RuntimeError when there is nothing to take.
+    """
+
 def get_callback() -> tuple[Callback | None, Any]:
     """This thread's current callback and key. While a callback runs: (None, None)."""
+
+def call_with_list(fn: Callable[..., Any], arguments: list[Any], /) -> Any:
+    """`fn(*arguments)`. The list is emptied. Where `fn` is a Python function or a bound method of one, or a region
+    without callback that calls one, its items live as long as that function keeps them; otherwise until the call
+    returns. Raises TypeError for anything but a callable and a list."""
+
+def call_with_inputs(fn: Callable[..., Any], /) -> Any:
+    """`fn(*take_inputs())`, whose arguments live as long as `fn` keeps them (see `call_with_list`)."""
+
+def set_exception_filter(filter: Callable[[BaseException], object] | None, /) -> None:
+    """`filter(exception)` is called for each exception that leaves a region that has a callback, before its caller's
+    frame joins the traceback; it may set `__traceback__`. What it raises is dropped. None: nobody is called."""
+
+def set_regions_enabled(enabled: bool, /) -> bool:
+    """False: every region, in every thread, runs as if its callback were None. Returns the setting before."""
 
 def is_hook_installed() -> bool:
     """Whether the interpreter's eval-frame function is argand's at this moment."""
@@ -195,7 +217,10 @@ class GuardTree:
     ====================  ====================================================================================
     "type"(cls)           type(value) is cls (held weakly)
     "type_version"(cls)   type(value) is cls, and neither cls nor a base was modified since the check was made. The
-                          value itself may be cls (when value is a class that is cls: the class itself is checked)
+                          value itself may be cls (when value is a class that is cls: the class itself is checked).
+                          A second argument, a set of names, says which attributes matter: when the class was modified,
+                          it holds as long as its MRO is the same and those names, and all that begin with an
+                          underscore, have the values they had in each class of it (atoms by value, others by identity)
     "isinstance"(cls)     isinstance(value, cls)
     "id"(obj)             value is obj (obj held weakly where it can be: dies with it)
     "not_id"(obj)         value is not obj
@@ -215,6 +240,7 @@ class GuardTree:
     "same_object"(other)  value is the value of node `other`
     "distinct"([nodes])   the values of the nodes are pairwise different objects (give it on node 0)
     "python"(fn, [nodes]) fn(*values of the nodes) is truthy (give it on node 0)
+    "expr"(program)       the same as `check_expr(program)` (give it on node 0)
     ====================  ====================================================================================
     """
 
@@ -231,6 +257,41 @@ class GuardTree:
 
         Raises:
             ValueError, TypeError: unknown kind or node, wrong arguments, a constant that cannot be copied.
+        """
+    def collect(self, nodes: Sequence[int], /) -> None:
+        """Hand the values of these nodes (each with a check of its own) to the transformed code: see `take_inputs`."""
+    def slot_size(self, node: int, dim: int, /, *, name: str | None = None, hint: int | None = None) -> int:
+        """The slot of a tensor's size at `dim`, for programs of `check_expr` (the same slot when asked again).
+
+        `name` and `hint` (what it is now) are for failure texts only: `L['x'].size()[0] was 8, is 10`. A value that has
+        no such number (no tensor, too few dims) fails the first expression that uses the slot. Open the dim in the
+        node's "tensor" check (None in its sizes), or it is compared there as well.
+        """
+    def slot_stride(self, node: int, dim: int, /, *, name: str | None = None, hint: int | None = None) -> int:
+        """As `slot_size`, of a tensor's stride."""
+    def slot_offset(self, node: int, /, *, name: str | None = None, hint: int | None = None) -> int:
+        """As `slot_size`, of a tensor's storage offset (in elements)."""
+    def slot_int(self, node: int, /, *, name: str | None = None, hint: int | None = None) -> int:
+        """The slot of an int: exactly int (not bool) and within 64 bits, or the expressions that use it fail."""
+    def slot_float(self, node: int, /, *, name: str | None = None, hint: float | None = None) -> int:
+        """The slot of a float (exactly float)."""
+    def check_expr(self, program: tuple[Any, ...], /, *, label: str = ...) -> int:
+        """Adds the check that an expression over slots and constants is true; it is evaluated after every other guard.
+
+        A program is a flat tuple in postfix order: ints, floats and bools are constants, `("slot", n)` is a slot, a
+        string is an operator. `(("slot", 0), 8, "mod", 0, "eq")` is `s0 % 8 == 0`. Operators, left operand first:
+
+        * "add" "sub" "mul" "floordiv" "mod" "truediv" of two numbers; "min" "max" of two ints or two floats;
+        * "eq" "ne" "lt" "le" "gt" "ge" of two numbers (exact between int and float);
+        * "and" "or" "not" of truth values (every operand is computed: one that fails makes the guard fail);
+        * "neg" "abs" "float" "sqrt" of a number; "floor" "ceil" "trunc" "round" (half to even) give an int.
+
+        Semantics are Python's. What Python would raise for (division by zero, square root of a negative, rounding NaN
+        or infinity) and every int beyond 64 bits on the way ("truediv" of ints: beyond 2**53) makes the guard fail.
+
+        Raises:
+            TypeError, ValueError: no tuple, unknown operator or slot, operands missing or of the wrong kind, or a
+                program that does not leave exactly one truth value.
         """
     def evaluate(
         self,

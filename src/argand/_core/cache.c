@@ -189,7 +189,7 @@ move_to_front(CodeCache *cache, Entry *entry)
 #define MAX_RESTARTS 4
 
 int
-cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **found)
+cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **found, PyObject **inputs)
 {
     for (int attempt = 0; attempt < MAX_RESTARTS; attempt++) {
         unsigned version = cache->version;
@@ -200,7 +200,7 @@ cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **fou
                 continue;
             }
             Py_INCREF(entry); /* guards may run code that resets or reorders the list */
-            int status = guard_tree_match(entry->guards, view);
+            int status = guard_tree_match(entry->guards, view, inputs);
             if (LIKELY(status > 0)) {
                 entry->hits++;
                 if (entry != cache->head && entry->owner == cache) {

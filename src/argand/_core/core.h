@@ -77,8 +77,8 @@ CodeCache *cache_get_or_create(PyCodeObject *code); /* NULL with an exception */
 CodeMode cache_mode_slow(const CodeCache *cache, PyObject *key);
 int cache_set_mode(CodeCache *cache, PyObject *key, CodeMode mode);
 int cache_insert(CodeCache *cache, Entry *entry);
-/* 1: *found is a new reference; 0: nothing matches; -1: exception. */
-int cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **found);
+/* 1: *found, and *inputs where its guards collect any, are new references; 0: nothing matches; -1: exception. */
+int cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **found, PyObject **inputs);
 /* New tuple of (index, label, detail); drops dead entries; *live counts the others. */
 PyObject *cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t *live);
 int sentinel_mode(PyObject *obj); /* MODE_NONE when obj is no sentinel */
@@ -98,20 +98,30 @@ cache_mode(const CodeCache *cache, PyObject *key)
 
 /* ---- hook (hook.c, region.c) --------------------------------------------------------------------------------------------- */
 
-extern PyTypeObject FrameInfo_Type;
+extern PyTypeObject FrameInfo_Type; /* frame_info.c */
+/* The failures of every entry are found out: guards are evaluated. */
+PyObject *frame_info_new(PyObject *code, PyObject *func, const FrameView *view, CodeCache *cache, PyObject *key);
 extern PyTypeObject Region_Type;
+/* What a region without a callback calls (borrowed); NULL for every other object. */
+PyObject *region_uncaptured_fn(PyObject *obj);
 extern PyMethodDef hook_methods[];
 int hook_init(void);
 /* Exchanges this thread's callback and key with the given references (NULL: capture off). */
 void hook_swap_state(PyObject **callback, PyObject **key);
+PyObject *hook_call_with_list(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *hook_take_inputs(PyObject *module, PyObject *ignored);
+PyObject *hook_call_with_inputs(PyObject *module, PyObject *fn);
 PyObject *hook_get_callback(PyObject *module, PyObject *ignored);
 PyObject *hook_is_installed(PyObject *module, PyObject *ignored);
 
 /* ---- guards (guards.c, guard_*.c) ---------------------------------------------------------- */
 
 extern PyTypeObject GuardTree_Type;
-/* 1: holds; 0: a guard failed; -1: an exception outside Exception. */
-int guard_tree_match(PyObject *tree, const FrameView *view);
+/* inputs: where to put a tuple of the values that the tree collects (left alone when it collects none), or NULL.
+ * 1: holds; 0: a guard failed; -1: an exception outside Exception. */
+int guard_tree_match(PyObject *tree, const FrameView *view, PyObject **inputs);
+/* The values to collect without evaluating guards: 1 with *inputs (NULL when there is nothing to collect), or -1. */
+int guard_tree_collect(PyObject *tree, const FrameView *view, PyObject **inputs);
 /* New reference: True or (index, label, detail); NULL with an exception outside Exception. */
 PyObject *guard_tree_explain(PyObject *tree, const FrameView *view);
 bool guard_tree_dead(PyObject *tree);
@@ -148,6 +158,7 @@ int tensor_spec_match(const TensorSpec *spec, PyObject *obj);         /* obj is 
 PyObject *tensor_spec_detail(const TensorSpec *spec, PyObject *obj);  /* new str or NULL with exception */
 bool tensor_spec_pure(const TensorSpec *spec); /* the learnt layout serves this check */
 bool tensor_spec_match_pure(const TensorSpec *spec, PyObject *obj); /* runs no Python code; false when in doubt */
+void tensor_prefetch_fields(PyObject *obj); /* obj is a tensor that is going to be matched soon */
 bool tensor_spec_same(const TensorSpec *a, const TensorSpec *b);
 enum { TENSOR_INFERENCE = 1, TENSOR_ANY_INFERENCE = 2 }; /* flags of a "tensor" check */
 int tensor_init(void);

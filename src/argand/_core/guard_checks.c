@@ -91,8 +91,24 @@ static int
 match_type_version(const Check *check, PyObject *obj)
 {
     PyTypeObject *cls = (PyTypeObject *)identity_target(check->a, check->weak);
-    return cls != NULL && (Py_TYPE(obj) == cls || obj == (PyObject *)cls) &&
-           class_version_tag(cls) == check->version_tag;
+    if (cls == NULL || (Py_TYPE(obj) != cls && obj != (PyObject *)cls)) {
+        return false;
+    }
+    if (LIKELY(class_version_tag(cls) == check->version_tag && check->version_tag != 0)) {
+        return true;
+    }
+    PyObject *changed;
+    if (check->names == NULL || !class_names_hold(check->names, cls, &changed)) {
+        return false;
+    }
+    unsigned int version = class_version_tag(cls);
+    if (version == 0) { /* CPython gives a new one when it caches a lookup; none any more after a thousand changes */
+        version = class_assign_version_tag(cls);
+    }
+    if (version != 0) {
+        ((Check *)check)->version_tag = version; /* what holds for this version needs no second look */
+    }
+    return true;
 }
 
 static int
@@ -278,6 +294,8 @@ check_match(const Check *check, PyObject *obj, Walk *walk)
         return slot_value(walk, check->nodes[0]) == slot_value(walk, check->nodes[1]);
     case CHECK_DISTINCT:
         return check_distinct(check, walk, &first, &second);
+    case CHECK_EXPR:
+        return program_holds(check->program, walk->numbers);
     default: /* CHECK_PYTHON */
         return match_python(check, walk);
     }

@@ -27,7 +27,11 @@ detail_type(const Check *check, PyObject *obj)
     }
     PyTypeObject *type = Py_TYPE(obj);
     if (check->kind == CHECK_TYPE_VERSION && (type == cls || obj == (PyObject *)cls)) {
-        return PyUnicode_FromFormat("class %.100s or a base of it was modified", cls->tp_name);
+        PyObject *changed = NULL;
+        if (check->names == NULL || class_names_hold(check->names, cls, &changed) || changed == NULL) {
+            return PyUnicode_FromFormat("class %.100s or a base of it was modified", cls->tp_name);
+        }
+        return PyUnicode_FromFormat("attribute %R of class %.100s or a base of it was changed", changed, cls->tp_name);
     }
     const char *word = check->kind == CHECK_ISINSTANCE ? "an instance of" : "type";
     if (strcmp(cls->tp_name, type->tp_name) == 0) {
@@ -208,6 +212,8 @@ check_detail(const Check *check, PyObject *obj, Walk *walk)
         return detail_distinct(check, walk);
     case CHECK_PYTHON:
         return PyUnicode_FromFormat("%R is not true of the values", check->a);
+    case CHECK_EXPR:
+        return program_detail(check->program, walk);
     default:
         return detail_key(check, obj);
     }

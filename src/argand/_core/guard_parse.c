@@ -15,7 +15,7 @@ const KindInfo kind_table[NUM_KINDS] = {
     [CHECK_NOT_HAS_KEY] = {"not_has_key", 1, 1, 10},
     [CHECK_HAS_ATTR] = {"has_attr", 1, 1, 40},
     [CHECK_NOT_HAS_ATTR] = {"not_has_attr", 1, 1, 60},
-    [CHECK_TYPE_VERSION] = {"type_version", 1, 1, 2},
+    [CHECK_TYPE_VERSION] = {"type_version", 1, 2, 2},
     [CHECK_ISINSTANCE] = {"isinstance", 1, 1, 5},
     [CHECK_INT_RANGE] = {"int_range", 2, 2, 3},
     [CHECK_CALL] = {"call", 2, 2, 100},
@@ -24,6 +24,7 @@ const KindInfo kind_table[NUM_KINDS] = {
     [CHECK_SAME_OBJECT] = {"same_object", 1, 1, 1},
     [CHECK_DISTINCT] = {"distinct", 1, 1, 10},
     [CHECK_PYTHON] = {"python", 2, 2, 150},
+    [CHECK_EXPR] = {"expr", 1, 1, 8},
 };
 
 /* ---- parsing --------------------------------------------------------------------------------------------------- */
@@ -70,8 +71,8 @@ class_version_tag(PyTypeObject *type)
     return type->tp_version_tag; /* 0: none, since the last modification */
 }
 
-static unsigned int
-assign_version_tag(PyTypeObject *type)
+unsigned int
+class_assign_version_tag(PyTypeObject *type)
 {
 #if PY_VERSION_HEX >= 0x030C0000
     PyUnstable_Type_AssignVersionTag(type);
@@ -86,17 +87,21 @@ assign_version_tag(PyTypeObject *type)
 }
 
 static int
-parse_type_version(Check *check, PyObject *obj)
+parse_type_version(Check *check, PyObject *obj, PyObject *names)
 {
     if (parse_class(check, obj) < 0) {
         return -1;
     }
-    check->version_tag = assign_version_tag((PyTypeObject *)obj);
-    if (check->version_tag == 0) {
+    check->version_tag = class_assign_version_tag((PyTypeObject *)obj);
+    if (check->version_tag == 0 && names == Py_None) { /* with names, they are compared each time */
         PyErr_Format(PyExc_ValueError, "CPython gives class %.100s no version tag", ((PyTypeObject *)obj)->tp_name);
         return -1;
     }
-    return 0;
+    if (names == Py_None) {
+        return 0;
+    }
+    check->names = class_names_new((PyTypeObject *)obj, names);
+    return check->names == NULL ? -1 : 0;
 }
 
 static int
@@ -191,7 +196,7 @@ check_parse(GuardTree *tree, Check *check, PyObject *const *args, Py_ssize_t nar
     case CHECK_ISINSTANCE:
         return parse_class(check, args[0]);
     case CHECK_TYPE_VERSION:
-        return parse_type_version(check, args[0]);
+        return parse_type_version(check, args[0], nargs > 1 ? args[1] : Py_None);
     case CHECK_ID:
     case CHECK_NOT_ID:
         return parse_identity(check, args[0]);
@@ -246,6 +251,9 @@ check_parse(GuardTree *tree, Check *check, PyObject *const *args, Py_ssize_t nar
         return parse_nodes(tree, check, args[0]);
     case CHECK_PYTHON:
         return parse_callable(check, args[0]) < 0 ? -1 : parse_nodes(tree, check, args[1]);
+    case CHECK_EXPR:
+        check->program = program_parse(tree, args[0]);
+        return check->program == NULL ? -1 : 0;
     default: /* is_none, not_none */
         return 0;
     }
@@ -261,6 +269,10 @@ check_release(Check *check)
     check->nodes = NULL;
     tensor_spec_free(check->tensor);
     check->tensor = NULL;
+    program_free(check->program);
+    check->program = NULL;
+    class_names_free(check->names);
+    check->names = NULL;
 }
 
 /* Conservative: only what is certainly the same question is taken for the same. */
@@ -276,6 +288,12 @@ check_same(const Check *a, const Check *b)
         return false;
     }
     if (a->tensor != NULL && !tensor_spec_same(a->tensor, b->tensor)) {
+        return false;
+    }
+    if (a->names != NULL || b->names != NULL) {
+        return false;
+    }
+    if (a->program != NULL && !program_same(a->program, b->program)) {
         return false;
     }
     if (a->weak) {

@@ -9,6 +9,9 @@ plan_free(Plan *plan)
         PyMem_Free(plan->checks);
         PyMem_Free(plan->late);
         PyMem_Free(plan->slot_of);
+        PyMem_Free(plan->numbers);
+        PyMem_Free(plan->user_of);
+        PyMem_Free(plan->spec_of);
         PyMem_Free(plan);
     }
 }
@@ -26,6 +29,33 @@ static bool
 check_is_late(const Check *check)
 {
     return is_relational(check->kind) || check->kind == CHECK_GLOBAL_STATE;
+}
+
+/* What the expressions use: their slots' nodes are fetched, and a slot that cannot be filled fails the first expression. */
+static void
+plan_measure_numbers(Planner *p)
+{
+    GuardTree *tree = p->tree;
+    for (int i = 0; i < tree->num_numbers; i++) {
+        p->plan->user_of[i] = INT_MAX;
+    }
+    for (int c = tree->num_checks - 1; c >= 0; c--) {
+        const Check *check = &tree->checks[c];
+        const int *slots;
+        int count = check->program == NULL ? 0 : program_slots(check->program, &slots);
+        for (int k = 0; k < count; k++) {
+            int node = tree->numbers[slots[k]].node;
+            p->plan->user_of[slots[k]] = c;
+            p->first_check[node] = c < p->first_check[node] ? c : p->first_check[node];
+        }
+    }
+    for (int c = 0; c < tree->num_checks; c++) {
+        for (int i = 0; tree->checks[c].tensor != NULL && i < tree->num_numbers; i++) {
+            if (tree->numbers[i].node == tree->checks[c].node) {
+                p->plan->spec_of[i] = tree->checks[c].tensor;
+            }
+        }
+    }
 }
 
 static void
@@ -51,6 +81,13 @@ plan_measure(Planner *p)
             if (c < p->first_check[node]) {
                 p->first_check[node] = c;
             }
+        }
+    }
+    plan_measure_numbers(p);
+    for (int k = 0; k < tree->num_collect; k++) {
+        int node = tree->collect[k];
+        if (p->plan->slot_of[node] < 0) {
+            p->plan->slot_of[node] = p->plan->num_slots++;
         }
     }
     for (int i = tree->num_nodes - 1; i > 0; i--) { /* children come after their parents */
@@ -126,6 +163,13 @@ plan_emit(Planner *p, int node, const int *by_node_begin, const int *by_node)
                      .check_begin = plan->num_checks};
     plan_checks_of(p, node, by_node_begin, by_node);
     to->check_end = plan->num_checks;
+    to->number_begin = plan->num_numbers;
+    for (int i = 0; i < p->tree->num_numbers; i++) {
+        if (p->tree->numbers[i].node == node && plan->user_of[i] != INT_MAX) {
+            plan->numbers[plan->num_numbers++] = i;
+        }
+    }
+    to->number_end = plan->num_numbers;
     for (int k = p->child_begin[node]; k < p->child_begin[node + 1]; k++) {
         if (p->first_check[p->children[k]] != INT_MAX) { /* nothing is asked below the others */
             plan_emit(p, p->children[k], by_node_begin, by_node);
@@ -181,7 +225,10 @@ make_plan(GuardTree *tree)
         plan->checks = PyMem_Calloc(checks + 1, sizeof(int));
         plan->late = PyMem_Calloc(checks + 1, sizeof(int));
         plan->slot_of = PyMem_Calloc(nodes, sizeof(int));
-        ok = plan->nodes && plan->checks && plan->late && plan->slot_of;
+        plan->numbers = PyMem_Calloc(tree->num_numbers + 1, sizeof(int));
+        plan->user_of = PyMem_Calloc(tree->num_numbers + 1, sizeof(int));
+        plan->spec_of = PyMem_Calloc(tree->num_numbers + 1, sizeof(TensorSpec *));
+        ok = plan->nodes && plan->checks && plan->late && plan->slot_of && plan->numbers && plan->user_of && plan->spec_of;
     }
     if (ok) {
         plan_measure(&p);

@@ -121,7 +121,7 @@ typedef struct {
     Replay *replay;
     Walk *walk;
     PyObject *keep;   /* list: holds every object met until the recording is done */
-    char *slot_known; /* per slot: its object is one that a replay confirms */
+    PyObject **slot_known; /* per slot: the object, borrowed, when it is one that a replay confirms */
     bool out_of_memory;
 } Recorder;
 
@@ -151,19 +151,20 @@ push_dict_op(Recorder *r, OpKind kind, PyObject *obj, PyObject *dict)
         return NULL;
     }
     op->index = r->replay->lookups.count - 1;
-    op->version = dict_version(dict);
+    tracked_begin(&op->tracked, dict);
+    r->replay->all_watched = r->replay->all_watched && op->tracked.watch != NULL;
     return op;
 }
 
 static int
-push_impure(Recorder *r, bool is_check, int index, PyObject *obj)
+push_impure(Recorder *r, ImpureKind kind, int index, PyObject *obj)
 {
     Impure *impure = array_push(&r->replay->impure, sizeof(Impure));
     if (impure == NULL) {
         r->out_of_memory = true;
         return 0;
     }
-    *impure = (Impure){is_check, index, obj};
+    *impure = (Impure){kind, index, obj};
     return 1;
 }
 
@@ -171,6 +172,47 @@ static bool
 keep(Recorder *r, PyObject *obj)
 {
     return PyList_Append(r->keep, obj) == 0;
+}
+
+static bool
+has_instance_dict(const Plan *plan, int at)
+{
+    for (int child = at + 1; child < plan->nodes[at].end; child = plan->nodes[child].end) {
+        if (plan->nodes[child].accessor == ACC_INSTANCE_DICT) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool
+know_type(Recorder *r, const Check *check, PyObject *obj)
+{
+    const KnownType *types = r->replay->types.items;
+    for (int i = 0; i < r->replay->types.count; i++) {
+        if (types[i].type == Py_TYPE(obj)) {
+            return true;
+        }
+    }
+    KnownType *type = array_push(&r->replay->types, sizeof(KnownType));
+    if (type != NULL) {
+        *type = (KnownType){check, Py_TYPE(obj)};
+    }
+    return type != NULL;
+}
+
+/* The last entry becomes a leaf. */
+static bool
+make_leaf(Recorder *r)
+{
+    Op *op = (Op *)r->replay->ops.items + r->replay->ops.count - 1;
+    LeafDict *leaf = array_push(&r->replay->leaves, sizeof(LeafDict));
+    if (leaf == NULL) {
+        return false;
+    }
+    *leaf = (LeafDict){op->obj, op->tracked, op->index};
+    r->replay->ops.count--;
+    return true;
 }
 
 /* versioned: the object is the same one for certain, not only one at the same address. */
@@ -183,7 +225,7 @@ record_checks(Recorder *r, int at, PyObject *obj, bool versioned)
         const Check *check = &r->walk->tree->checks[index];
         bool of_dict = replay_check_of_dict(check, obj);
         if (!of_dict && !check_pure(check, obj)) {
-            if (!push_impure(r, true, index, obj)) {
+            if (!push_impure(r, IMPURE_CHECK, index, obj)) {
                 return 0;
             }
             continue;
@@ -194,6 +236,20 @@ record_checks(Recorder *r, int at, PyObject *obj, bool versioned)
         }
         if (of_dict || (versioned && replay_check_settled(check, obj))) {
             continue; /* the entry for the dict looks after it; nothing can change */
+        }
+        if (check->kind == CHECK_TYPE && has_instance_dict(plan, at)) {
+            if (!know_type(r, check, obj)) {
+                return 0;
+            }
+            continue; /* the entry for its __dict__ compares the type */
+        }
+        if (check->kind == CHECK_TENSOR) {
+            TensorOp *tensor = array_push(&r->replay->tensors, sizeof(TensorOp));
+            if (tensor == NULL) {
+                return 0;
+            }
+            *tensor = (TensorOp){obj, check};
+            continue;
         }
         Op *op = push_op(r, OP_CHECK, obj);
         if (op == NULL) {
@@ -251,7 +307,8 @@ record_instance_dict(Recorder *r, int child, PyObject *obj)
     bool kept = keep(r, dict);
     Py_DECREF(dict);
     PyObject **where = _PyObject_GetDictPtr(obj);
-    if (!kept || where == NULL || *where != dict || !PyDict_Check(dict) || Py_TYPE(obj)->tp_itemsize != 0) {
+    if (!kept || where == NULL || *where != dict || !PyDict_Check(dict) || Py_TYPE(obj)->tp_itemsize != 0 ||
+        (int16_t)((char *)where - (char *)obj) != (char *)where - (char *)obj) {
         return 0;
     }
     Op *op = push_dict_op(r, OP_INSTANCE, obj, dict);
@@ -259,7 +316,7 @@ record_instance_dict(Recorder *r, int child, PyObject *obj)
         return 0;
     }
     op->type = Py_TYPE(obj);
-    op->where = where;
+    op->where = (int16_t)((char *)where - (char *)obj);
     int index = op->index;
     int status = record_checks(r, child, dict, true);
     return status <= 0 ? status : record_items(r, child, dict, index);
@@ -270,7 +327,7 @@ record_fetch(Recorder *r, int child, PyObject *obj)
 {
     const PlanNode *node = &r->walk->tree->plan->nodes[child];
     if (!accessor_pure(node->accessor, obj)) {
-        return push_impure(r, false, child, obj);
+        return push_impure(r, IMPURE_FETCH, child, obj);
     }
     PyObject *value = node_fetch(node, obj);
     if (value == NULL) {
@@ -288,6 +345,28 @@ record_fetch(Recorder *r, int child, PyObject *obj)
     return record_node(r, child, value, false);
 }
 
+/* Numbers are read anew in each replay: every evaluation has its own. */
+static int
+record_numbers(Recorder *r, const PlanNode *node, PyObject *obj)
+{
+    const Plan *plan = r->walk->tree->plan;
+    for (int k = node->number_begin; k < node->number_end; k++) {
+        int slot = plan->numbers[k];
+        if (!number_pure(&r->walk->tree->numbers[slot], plan->spec_of[slot])) {
+            if (!push_impure(r, IMPURE_NUMBER, slot, obj)) {
+                return 0;
+            }
+            continue;
+        }
+        Op *op = push_op(r, OP_NUMBER, obj);
+        if (op == NULL) {
+            return 0;
+        }
+        op->index = slot;
+    }
+    return 1;
+}
+
 static int
 record_node(Recorder *r, int at, PyObject *obj, bool versioned)
 {
@@ -302,7 +381,7 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
             dict_entry = plan->nodes[child].accessor == ACC_DICT_ITEM;
         }
     }
-    int lookups = -1;
+    int lookups = -1, own_op = r->replay->ops.count, leaves = r->replay->leaves.count;
     if (dict_entry) {
         Op *op = push_dict_op(r, OP_DICT, obj, obj);
         if (op == NULL) {
@@ -311,13 +390,16 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
         lookups = op->index;
     }
     int status = record_checks(r, at, obj, versioned);
+    if (status > 0) {
+        status = record_numbers(r, node, obj);
+    }
     if (status > 0 && node->slot >= 0) {
         Op *op = push_op(r, OP_SLOT, obj);
         if (op == NULL) {
             return 0;
         }
         op->index = node->slot;
-        r->slot_known[node->slot] = 1;
+        r->slot_known[node->slot] = obj;
     }
     if (status > 0 && lookups >= 0) {
         status = record_items(r, at, obj, lookups);
@@ -328,6 +410,9 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
             continue;
         }
         status = accessor == ACC_INSTANCE_DICT ? record_instance_dict(r, child, obj) : record_fetch(r, child, obj);
+    }
+    if (status > 0 && lookups >= 0 && own_op == r->replay->ops.count - 1 && leaves == r->replay->leaves.count) {
+        return make_leaf(r);
     }
     return status;
 }
@@ -370,7 +455,7 @@ record_late(Recorder *r)
         const Check *check = &tree->checks[tree->plan->late[k]];
         bool settled = check->kind == CHECK_DISTINCT || check->kind == CHECK_SAME_OBJECT;
         for (int i = 0; i < check->num_nodes; i++) {
-            settled = settled && r->slot_known[tree->plan->slot_of[check->nodes[i]]];
+            settled = settled && r->slot_known[tree->plan->slot_of[check->nodes[i]]] != NULL;
         }
         if (settled) {
             continue;
@@ -396,6 +481,34 @@ record_late(Recorder *r)
     return status;
 }
 
+static int
+record_collected(Recorder *r)
+{
+    const GuardTree *tree = r->walk->tree;
+    for (int k = 0; k < tree->num_collect; k++) {
+        Collected *to = array_push(&r->replay->collected, sizeof(Collected));
+        if (to == NULL) {
+            return 0;
+        }
+        to->slot = tree->plan->slot_of[tree->collect[k]];
+        to->value = r->slot_known[to->slot];
+    }
+    return 1;
+}
+
+/* Room to look ahead of the last entry. */
+static bool
+pad_ops(Replay *replay)
+{
+    int count = replay->ops.count;
+    bool ok = true;
+    for (int i = 0; ok && i < REPLAY_AHEAD; i++) {
+        ok = array_push(&replay->ops, sizeof(Op)) != NULL;
+    }
+    replay->ops.count = count;
+    return ok;
+}
+
 #define WORTH_RECORDING 12 /* nodes */
 
 Replay *
@@ -407,14 +520,18 @@ replay_record(Walk *walk)
     }
     Recorder r = {.walk = walk};
     r.replay = PyMem_Calloc(1, sizeof(Replay));
+    uint64_t epoch = watch_epoch;
+    if (r.replay != NULL) {
+        r.replay->all_watched = true;
+    }
     r.keep = PyList_New(0);
-    r.slot_known = PyMem_Calloc(plan->num_slots + 1, 1);
+    r.slot_known = PyMem_Calloc(plan->num_slots + 1, sizeof(PyObject *));
     int status = r.replay != NULL && r.keep != NULL && r.slot_known != NULL;
     for (int child = 1; status > 0 && child < plan->num_nodes; child = plan->nodes[child].end) {
         status = record_root(&r, child);
     }
     if (status > 0) {
-        status = record_late(&r);
+        status = record_late(&r) > 0 && record_collected(&r) && pad_ops(r.replay) ? 1 : 0;
     }
     Py_XDECREF(r.keep);
     PyMem_Free(r.slot_known);
@@ -426,5 +543,6 @@ replay_record(Walk *walk)
         replay_free(r.replay);
         return NULL;
     }
+    r.replay->epoch = r.replay->all_watched ? epoch : 0;
     return r.replay;
 }

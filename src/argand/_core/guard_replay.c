@@ -5,6 +5,20 @@ void
 replay_free(Replay *replay)
 {
     if (replay != NULL) {
+        Op *ops = replay->ops.items;
+        for (int i = 0; i < replay->ops.count; i++) {
+            if (ops[i].kind == OP_INSTANCE || ops[i].kind == OP_DICT) {
+                tracked_end(&ops[i].tracked);
+            }
+        }
+        LeafDict *leaves = replay->leaves.items;
+        for (int i = 0; i < replay->leaves.count; i++) {
+            tracked_end(&leaves[i].tracked);
+        }
+        PyMem_Free(replay->leaves.items);
+        PyMem_Free(replay->types.items);
+        PyMem_Free(replay->collected.items);
+        PyMem_Free(replay->tensors.items);
         PyMem_Free(replay->roots.items);
         PyMem_Free(replay->ops.items);
         PyMem_Free(replay->lookups.items);
@@ -18,9 +32,8 @@ replay_free(Replay *replay)
 static inline bool
 match_pure(const Check *check, PyObject *obj, Walk *walk)
 {
-    if (LIKELY(check->kind == CHECK_TENSOR || check->kind == CHECK_TYPE)) {
-        return (PyObject *)Py_TYPE(obj) == identity_target(check->a, check->weak) &&
-               (check->tensor == NULL || tensor_spec_match_pure(check->tensor, obj));
+    if (LIKELY(check->kind == CHECK_TYPE)) {
+        return (PyObject *)Py_TYPE(obj) == identity_target(check->a, check->weak);
     }
     return check_match(check, obj, walk) > 0;
 }
@@ -28,11 +41,11 @@ match_pure(const Check *check, PyObject *obj, Walk *walk)
 /* A dict has changed: are the values that were looked up, and what was asked of the dict itself, still the same? Settles it
  * without Python code, so only for dicts whose keys are exact strings, and by the identity of keys. */
 static bool
-dict_unchanged_where_it_counts(const Replay *replay, const Op *op, PyObject *dict, Walk *walk)
+dict_unchanged_where_it_counts(const Replay *replay, int index, PyObject *dict, Walk *walk)
 {
     const Item *items = replay->items.items;
     const GuardTree *tree = walk->tree;
-    const Lookups *lookups = &((const Lookups *)replay->lookups.items)[op->index];
+    const Lookups *lookups = &((const Lookups *)replay->lookups.items)[index];
     int wanted = lookups->item_end - lookups->item_begin, found = 0, next = lookups->item_begin;
     PyObject *key, *value;
     Py_ssize_t pos = 0;
@@ -73,41 +86,98 @@ dict_unchanged_where_it_counts(const Replay *replay, const Op *op, PyObject *dic
 }
 
 static inline bool
-dict_confirmed(const Replay *replay, Op *op, PyObject *dict, Walk *walk)
+dict_confirmed(Replay *replay, Tracked *tracked, int index, PyObject *dict, Walk *walk)
 {
-    if (LIKELY(dict_version(dict) == op->version && dict_version_counts(dict))) {
+    if (LIKELY(tracked_unchanged(tracked, dict))) {
         return true;
     }
-    uint64_t version = dict_version(dict);
-    if (!dict_unchanged_where_it_counts(replay, op, dict, walk)) {
-        return false;
+    Tracked now;
+    tracked_begin(&now, dict);
+    bool same = dict_unchanged_where_it_counts(replay, index, dict, walk);
+    if (same) {
+        tracked_end(tracked);
+        *tracked = now;
+        replay->all_watched = replay->all_watched && now.watch != NULL;
     }
-    op->version = version;
-    return true;
+    else {
+        tracked_end(&now);
+    }
+    return same;
 }
 
 static inline PyObject *
-dict_at(PyObject **where)
+dict_at(const Op *op)
 {
-    PyObject *dict = *where;
+    PyObject *dict = *(PyObject **)((char *)op->obj + op->where);
     return ((uintptr_t)dict & 7) != 0 ? NULL : dict; /* 3.12 marks inline values in the same place */
 }
 
 static bool
-run_ops(Replay *replay, Walk *walk)
+run_tensors(const Replay *replay)
+{
+    const TensorOp *tensors = replay->tensors.items;
+    int count = replay->tensors.count;
+    for (int i = 0; i < count; i++) {
+        if (LIKELY(i + 2 * REPLAY_AHEAD < count)) {
+            __builtin_prefetch(tensors[i + 2 * REPLAY_AHEAD].obj);
+            __builtin_prefetch(tensors[i + 2 * REPLAY_AHEAD].check->tensor);
+            tensor_prefetch_fields(tensors[i + REPLAY_AHEAD].obj);
+        }
+        const Check *check = tensors[i].check;
+        PyObject *obj = tensors[i].obj;
+        if ((PyObject *)Py_TYPE(obj) != identity_target(check->a, check->weak) || !tensor_spec_match_pure(check->tensor, obj)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool
+types_known(const Replay *replay)
+{
+    const KnownType *types = replay->types.items;
+    for (int i = 0; i < replay->types.count; i++) {
+        if (identity_target(types[i].check->a, types[i].check->weak) != (PyObject *)types[i].type) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool
+run_leaves(Replay *replay, Walk *walk)
+{
+    LeafDict *leaves = replay->leaves.items;
+    int count = replay->leaves.count;
+    for (int i = 0; i < count; i++) {
+        if (LIKELY(i + REPLAY_AHEAD < count)) {
+            __builtin_prefetch(leaves[i + REPLAY_AHEAD].dict);
+        }
+        if (UNLIKELY(!dict_confirmed(replay, &leaves[i].tracked, leaves[i].index, leaves[i].dict, walk))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* quiet: no watched dict was changed since every dict was as recorded. */
+static bool
+run_ops(Replay *replay, Walk *walk, bool quiet)
 {
     Op *ops = replay->ops.items;
     for (int i = 0; i < replay->ops.count; i++) {
         Op *op = &ops[i];
+        __builtin_prefetch(op[REPLAY_AHEAD].obj); /* reads nothing: the address may be stale */
         bool same;
         switch (op->kind) {
         case OP_INSTANCE: {
-            PyObject *dict = Py_TYPE(op->obj) == op->type ? dict_at(op->where) : NULL;
-            same = dict != NULL && dict_confirmed(replay, op, dict, walk);
+            PyObject *dict = Py_TYPE(op->obj) == op->type ? dict_at(op) : NULL;
+            same = dict != NULL && ((quiet && dict == op->tracked.watch->dict) ||
+                                    dict_confirmed(replay, &op->tracked, op->index, dict, walk));
             break;
         }
         case OP_DICT:
-            same = dict_confirmed(replay, op, op->obj, walk);
+            same = quiet || dict_confirmed(replay, &op->tracked, op->index, op->obj, walk);
             break;
         case OP_SAME: {
             PyObject *value = node_fetch(&walk->tree->plan->nodes[op->index], op->obj);
@@ -118,6 +188,12 @@ run_ops(Replay *replay, Walk *walk)
         case OP_CHECK:
             same = match_pure(&walk->tree->checks[op->index], op->obj, walk);
             break;
+        case OP_NUMBER: {
+            const NumberSlot *number = &walk->tree->numbers[op->index];
+            const TensorSpec *spec = walk->tree->plan->spec_of[op->index];
+            same = number_pure(number, spec) && number_read(number, spec, op->obj, &walk->numbers[op->index]) > 0;
+            break;
+        }
         default: /* OP_SLOT */
             Py_XSETREF(walk->slots[op->index], Py_NewRef(op->obj));
             same = true;
@@ -147,8 +223,16 @@ run_impure(Replay *replay, Walk *walk)
     }
     int status = 1;
     for (int i = 0; status > 0 && i < count; i++) {
-        status = held[i].is_check ? check_match(&walk->tree->checks[held[i].index], held[i].obj, walk)
-                                  : walk_child(walk, held[i].index, held[i].obj);
+        switch (held[i].kind) {
+        case IMPURE_CHECK:
+            status = check_match(&walk->tree->checks[held[i].index], held[i].obj, walk);
+            break;
+        case IMPURE_FETCH:
+            status = walk_child(walk, held[i].index, held[i].obj);
+            break;
+        default:
+            status = walk_number(walk, held[i].index, held[i].obj);
+        }
     }
     if (status < 0 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
         PyErr_Clear();
@@ -159,6 +243,29 @@ run_impure(Replay *replay, Walk *walk)
     }
     PyMem_Free(held);
     return status;
+}
+
+/* What the recording borrows must be held before anything runs Python code. */
+static void
+collect_confirmed(const Replay *replay, Walk *walk)
+{
+    const Collected *collected = replay->collected.items;
+    for (int k = 0; walk->inputs != NULL && k < replay->collected.count; k++) {
+        if (collected[k].value != NULL) {
+            PyTuple_SET_ITEM(walk->inputs, k, Py_NewRef(collected[k].value));
+        }
+    }
+}
+
+static void
+collect_walked(const Replay *replay, Walk *walk)
+{
+    const Collected *collected = replay->collected.items;
+    for (int k = 0; walk->inputs != NULL && k < replay->collected.count; k++) {
+        if (collected[k].value == NULL) {
+            PyTuple_SET_ITEM(walk->inputs, k, Py_NewRef(walk->slots[collected[k].slot]));
+        }
+    }
 }
 
 #define STACK_ROOTS 16
@@ -202,11 +309,21 @@ replay_run(Replay *replay, Walk *walk)
     }
     int status = run_roots(replay, walk, held);
     if (status == 1) {
-        status = run_ops(replay, walk) ? run_impure(replay, walk) : 2;
+        status = 2;
+        uint64_t epoch = watch_epoch;
+        bool quiet = replay->epoch == epoch;
+        if (types_known(replay) && run_ops(replay, walk, quiet) && (quiet || run_leaves(replay, walk)) && run_tensors(replay)) {
+            replay->epoch = replay->all_watched ? epoch : 0;
+            collect_confirmed(replay, walk);
+            status = run_impure(replay, walk);
+        }
         status = status == 0 ? 2 : status; /* the walk finds out which guard failed, in its own order */
     }
     if (status == 1) {
         status = walk_late(walk, replay->late.items, replay->late.count);
+    }
+    if (status == 1) {
+        collect_walked(replay, walk);
     }
     for (int i = 0; i < count; i++) {
         Py_XDECREF(held[i]);

@@ -62,6 +62,28 @@ fail_fetch(Walk *walk, const PlanNode *node, PyObject *parent)
 }
 
 int
+walk_number(Walk *walk, int slot, PyObject *obj)
+{
+    const Plan *plan = walk->tree->plan;
+    const NumberSlot *number = &walk->tree->numbers[slot];
+    int status = number_read(number, plan->spec_of[slot], obj, &walk->numbers[slot]);
+    if (LIKELY(status > 0)) {
+        return 1;
+    }
+    walk->failed = plan->user_of[slot];
+    if (status < 0) {
+        return absorb_exception(walk);
+    }
+    if (walk->explain) {
+        walk->detail = number_missing_detail(number, obj);
+        if (walk->detail == NULL) {
+            return absorb_exception(walk);
+        }
+    }
+    return 0;
+}
+
+int
 walk_node(Walk *walk, int at, PyObject *obj)
 {
     const Plan *plan = walk->tree->plan;
@@ -71,6 +93,12 @@ walk_node(Walk *walk, int at, PyObject *obj)
         int status = check_match(&walk->tree->checks[index], obj, walk);
         if (UNLIKELY(status <= 0)) {
             return fail_check(walk, index, obj, status);
+        }
+    }
+    for (int k = node->number_begin; k < node->number_end; k++) {
+        int status = walk_number(walk, plan->numbers[k], obj);
+        if (UNLIKELY(status <= 0)) {
+            return status;
         }
     }
     if (UNLIKELY(node->slot >= 0)) {
@@ -110,6 +138,16 @@ walk_late(Walk *walk, const int *late, int count)
     return 1;
 }
 
+/* Puts what was collected into the tuple. Runs no Python code. */
+static void
+fill_inputs(Walk *walk)
+{
+    const GuardTree *tree = walk->tree;
+    for (int k = 0; walk->inputs != NULL && k < tree->num_collect; k++) {
+        PyTuple_SET_ITEM(walk->inputs, k, Py_NewRef(walk->slots[tree->plan->slot_of[tree->collect[k]]]));
+    }
+}
+
 static int
 walk_all(Walk *walk)
 {
@@ -120,7 +158,11 @@ walk_all(Walk *walk)
             return status;
         }
     }
-    return walk_late(walk, plan->late, plan->num_late);
+    int status = walk_late(walk, plan->late, plan->num_late);
+    if (status > 0) {
+        fill_inputs(walk);
+    }
+    return status;
 }
 
 #define MAX_FAILED_REPLAYS 16
@@ -170,12 +212,43 @@ walk_or_replay(Walk *walk)
         for (int i = 0; i < tree->plan->num_slots; i++) {
             Py_CLEAR(walk->slots[i]);
         }
+        for (int k = 0; walk->inputs != NULL && k < tree->num_collect; k++) {
+            PyObject *item = PyTuple_GET_ITEM(walk->inputs, k);
+            PyTuple_SET_ITEM(walk->inputs, k, NULL);
+            Py_XDECREF(item);
+        }
     }
     int status = walk_all(walk);
     return status > 0 ? record_success(walk, replay_failed) : status;
 }
 
 #define STACK_SLOTS 32
+#define STACK_NUMBERS 32
+
+/* walk_or_replay with room for the numbers of this evaluation. */
+static int
+walk_with_numbers(Walk *walk)
+{
+    int count = walk->tree->num_numbers;
+    if (LIKELY(count == 0)) {
+        walk->numbers = NULL;
+        return walk_or_replay(walk);
+    }
+    Number on_stack[STACK_NUMBERS];
+    walk->numbers = on_stack;
+    if (UNLIKELY(count > STACK_NUMBERS)) {
+        walk->numbers = PyMem_Malloc(count * sizeof(Number));
+        if (walk->numbers == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    int status = walk_or_replay(walk);
+    if (UNLIKELY(walk->numbers != on_stack)) {
+        PyMem_Free(walk->numbers);
+    }
+    return status;
+}
 
 static int
 walk_tree(GuardTree *tree, const FrameView *view, Walk *walk)
@@ -205,7 +278,7 @@ walk_tree(GuardTree *tree, const FrameView *view, Walk *walk)
     walk->view = view;
     walk->slots = slots;
     tree->in_use++;
-    int status = walk_or_replay(walk);
+    int status = walk_with_numbers(walk);
     tree->in_use--;
     for (int i = 0; i < num_slots; i++) {
         Py_XDECREF(slots[i]);
@@ -217,10 +290,71 @@ walk_tree(GuardTree *tree, const FrameView *view, Walk *walk)
 }
 
 int
-guard_tree_match(PyObject *tree, const FrameView *view)
+guard_tree_match(PyObject *obj, const FrameView *view, PyObject **inputs)
 {
+    GuardTree *tree = (GuardTree *)obj;
     Walk walk = {.explain = false};
-    return walk_tree((GuardTree *)tree, view, &walk);
+    if (inputs != NULL && tree->num_collect > 0) { /* first: allocating may start the garbage collector */
+        walk.inputs = PyTuple_New(tree->num_collect);
+        if (walk.inputs == NULL) {
+            return -1;
+        }
+    }
+    int status = walk_tree(tree, view, &walk);
+    if (walk.inputs != NULL && status > 0) {
+        *inputs = walk.inputs;
+    }
+    else {
+        Py_XDECREF(walk.inputs);
+    }
+    return status;
+}
+
+int
+guard_tree_collect(PyObject *obj, const FrameView *view, PyObject **inputs)
+{
+    GuardTree *tree = (GuardTree *)obj;
+    *inputs = NULL;
+    if (!Py_IS_TYPE(obj, &GuardTree_Type) || tree->num_collect == 0) {
+        return 1;
+    }
+    PyObject *tuple = PyTuple_New(tree->num_collect);
+    PyObject **values = PyMem_Calloc(tree->num_nodes, sizeof(PyObject *));
+    char *wanted = PyMem_Calloc(tree->num_nodes, 1);
+    bool ok = tuple != NULL && values != NULL && wanted != NULL;
+    for (int k = 0; ok && k < tree->num_collect; k++) {
+        for (int node = tree->collect[k]; node > 0; node = tree->nodes[node].parent) {
+            wanted[node] = 1;
+        }
+    }
+    Walk walk = {.tree = tree, .view = view};
+    tree->in_use++;
+    for (int i = 1; ok && i < tree->num_nodes; i++) { /* parents come first */
+        const Node *from = &tree->nodes[i];
+        if (wanted[i]) {
+            PlanNode node = {.accessor = from->accessor, .index = from->index, .hash = from->hash, .arg = from->arg};
+            values[i] = from->parent == 0 ? node_fetch_root(&node, &walk) : node_fetch(&node, values[from->parent]);
+            ok = values[i] != NULL;
+        }
+    }
+    for (int k = 0; ok && k < tree->num_collect; k++) {
+        PyTuple_SET_ITEM(tuple, k, Py_NewRef(values[tree->collect[k]]));
+    }
+    for (int i = 0; values != NULL && i < tree->num_nodes; i++) {
+        Py_XDECREF(values[i]);
+    }
+    tree->in_use--;
+    PyMem_Free(values);
+    PyMem_Free(wanted);
+    if (!ok) {
+        Py_XDECREF(tuple);
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_RuntimeError, "an input of the compiled graph is gone since its guards were made");
+        }
+        return -1;
+    }
+    *inputs = tuple;
+    return 1;
 }
 
 PyObject *

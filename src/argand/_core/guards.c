@@ -183,7 +183,7 @@ tree_check(GuardTree *self, PyObject *const *args, Py_ssize_t nargs, PyObject *k
         return PyErr_Format(PyExc_TypeError, "check \"%s\" takes %d to %d arguments (%zd given)", info->name,
                             info->min_args, info->max_args, nargs - 2);
     }
-    bool rootless = kind == CHECK_GLOBAL_STATE || kind == CHECK_DISTINCT || kind == CHECK_PYTHON;
+    bool rootless = kind == CHECK_GLOBAL_STATE || kind == CHECK_DISTINCT || kind == CHECK_PYTHON || kind == CHECK_EXPR;
     if (node == 0 && !rootless) {
         return PyErr_Format(PyExc_ValueError, "check \"%s\" needs a value: it cannot be put on the root node", info->name);
     }
@@ -209,6 +209,118 @@ tree_check(GuardTree *self, PyObject *const *args, Py_ssize_t nargs, PyObject *k
     self->nodes[node].last_check = self->num_checks;
     self->checks[self->num_checks] = check;
     return PyLong_FromLong(self->num_checks++);
+}
+
+/* Expressions read best with their own method: check_expr(program, label=...) is check(0, "expr", program, label=...). */
+static PyObject *
+tree_check_expr(GuardTree *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Py_ssize_t named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (nargs != 1 || named > 1) {
+        return PyErr_Format(PyExc_TypeError, "check_expr takes one argument and label");
+    }
+    PyObject *zero = PyLong_FromLong(0), *kind = PyUnicode_InternFromString(kind_table[CHECK_EXPR].name), *result = NULL;
+    if (zero != NULL && kind != NULL) {
+        PyObject *const full[] = {zero, kind, args[0], named > 0 ? args[1] : NULL};
+        result = tree_check(self, full, 3, kwnames);
+    }
+    Py_XDECREF(zero);
+    Py_XDECREF(kind);
+    return result;
+}
+
+static PyObject *
+add_number(GuardTree *self, NumberSlot *slot)
+{
+    for (int i = 0; i < self->num_numbers; i++) {
+        if (number_slot_same(&self->numbers[i], slot)) {
+            Py_XDECREF(slot->name);
+            return PyLong_FromLong(i);
+        }
+    }
+    NumberSlot *numbers = may_build(self) ? grow(self->numbers, self->num_numbers, &self->cap_numbers, sizeof(NumberSlot)) : NULL;
+    if (numbers == NULL) {
+        Py_XDECREF(slot->name);
+        return NULL;
+    }
+    self->numbers = numbers;
+    numbers[self->num_numbers] = *slot;
+    return PyLong_FromLong(self->num_numbers++);
+}
+
+static PyObject *
+make_slot(GuardTree *self, SlotKind kind, PyObject *args, PyObject *kwargs)
+{
+    static char *with_dim[] = {"", "", "name", "hint", NULL}, *without[] = {"", "name", "hint", NULL};
+    PyObject *node, *dim = NULL, *name = NULL, *hint = NULL;
+    int ok = kind == SLOT_SIZE || kind == SLOT_STRIDE
+                 ? PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$OO", with_dim, &node, &dim, &name, &hint)
+                 : PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OO", without, &node, &name, &hint);
+    NumberSlot slot = {.kind = kind};
+    slot.node = ok ? node_from_object(self, node) : -1;
+    if (slot.node == 0) {
+        return PyErr_Format(PyExc_ValueError, "a slot needs a value: it cannot be put on the root node");
+    }
+    return slot.node < 0 || number_slot_parse(&slot, dim, name, hint) < 0 ? NULL : add_number(self, &slot);
+}
+
+static PyObject *
+tree_slot_size(GuardTree *self, PyObject *args, PyObject *kwargs)
+{
+    return make_slot(self, SLOT_SIZE, args, kwargs);
+}
+
+static PyObject *
+tree_slot_stride(GuardTree *self, PyObject *args, PyObject *kwargs)
+{
+    return make_slot(self, SLOT_STRIDE, args, kwargs);
+}
+
+static PyObject *
+tree_slot_offset(GuardTree *self, PyObject *args, PyObject *kwargs)
+{
+    return make_slot(self, SLOT_OFFSET, args, kwargs);
+}
+
+static PyObject *
+tree_slot_int(GuardTree *self, PyObject *args, PyObject *kwargs)
+{
+    return make_slot(self, SLOT_INT, args, kwargs);
+}
+
+static PyObject *
+tree_slot_float(GuardTree *self, PyObject *args, PyObject *kwargs)
+{
+    return make_slot(self, SLOT_FLOAT, args, kwargs);
+}
+
+static PyObject *
+tree_collect(GuardTree *self, PyObject *nodes)
+{
+    PyObject *list = PySequence_Fast(nodes, "nodes must be a sequence of ints");
+    if (list == NULL || !may_build(self)) {
+        Py_XDECREF(list);
+        return NULL;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(list);
+    int *collect = PyMem_Calloc(count + 1, sizeof(int));
+    bool ok = collect != NULL;
+    for (Py_ssize_t i = 0; ok && i < count; i++) {
+        collect[i] = node_from_object(self, PySequence_Fast_GET_ITEM(list, i));
+        ok = collect[i] > 0 && self->nodes[collect[i]].last_check >= 0;
+        if (!ok && !PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "only values with a check of their own can be collected");
+        }
+    }
+    Py_DECREF(list);
+    if (!ok) {
+        PyMem_Free(collect);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    PyMem_Free(self->collect);
+    self->collect = collect;
+    self->num_collect = (int)count;
+    Py_RETURN_NONE;
 }
 
 /* ---- asking ---------------------------------------------------------------------------------------------------- */
@@ -254,7 +366,7 @@ tree_matches(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!parse_view(args, kwargs, &view)) {
         return NULL;
     }
-    int status = guard_tree_match(self, &view);
+    int status = guard_tree_match(self, &view, NULL);
     return status < 0 ? NULL : PyBool_FromLong(status);
 }
 
@@ -327,6 +439,12 @@ tree_traverse(GuardTree *self, visitproc visit, void *arg)
     for (int i = 0; i < self->num_checks; i++) {
         Py_VISIT(self->checks[i].a);
         Py_VISIT(self->checks[i].b);
+        if (self->checks[i].names != NULL) {
+            int status = class_names_visit(self->checks[i].names, visit, arg);
+            if (status != 0) {
+                return status;
+            }
+        }
         if (self->checks[i].tensor != NULL) {
             int status = tensor_spec_visit(self->checks[i].tensor, visit, arg);
             if (status != 0) {
@@ -345,7 +463,10 @@ tree_release(GuardTree *self)
     int num_nodes = self->num_nodes, num_checks = self->num_checks;
     self->nodes = NULL;
     self->checks = NULL;
-    self->num_nodes = self->num_checks = self->cap_nodes = self->cap_checks = 0;
+    NumberSlot *numbers = self->numbers;
+    int num_numbers = self->num_numbers;
+    self->numbers = NULL;
+    self->num_nodes = self->num_checks = self->cap_nodes = self->cap_checks = self->num_numbers = self->cap_numbers = 0;
     plan_free(self->plan);
     replay_free(self->replay);
     self->plan = NULL;
@@ -356,8 +477,15 @@ tree_release(GuardTree *self)
     for (int i = 0; i < num_checks; i++) {
         check_release(&checks[i]);
     }
+    for (int i = 0; i < num_numbers; i++) {
+        Py_XDECREF(numbers[i].name);
+    }
     PyMem_Free(nodes);
     PyMem_Free(checks);
+    PyMem_Free(numbers);
+    PyMem_Free(self->collect);
+    self->collect = NULL;
+    self->num_collect = 0;
 }
 
 static int
@@ -409,6 +537,20 @@ static PyMethodDef tree_methods[] = {
      "child(parent, accessor, arg=None, /)\n--\n\nThe node reached from parent by accessor."},
     {"check", (PyCFunction)(void (*)(void))tree_check, METH_FASTCALL | METH_KEYWORDS,
      "check(node, kind, /, *args, label)\n--\n\nAdds a check and returns its index."},
+    {"check_expr", (PyCFunction)(void (*)(void))tree_check_expr, METH_FASTCALL | METH_KEYWORDS,
+     "check_expr(program, /, *, label)\n--\n\nAdds a check of an expression over slots and returns its index."},
+    {"collect", (PyCFunction)tree_collect, METH_O,
+     "collect(nodes, /)\n--\n\nHands the values of these nodes to the transformed code (take_inputs)."},
+    {"slot_size", (PyCFunction)(void (*)(void))tree_slot_size, METH_VARARGS | METH_KEYWORDS,
+     "slot_size(node, dim, /, *, name=None, hint=None)\n--\n\nThe slot of a tensor's size at a dim."},
+    {"slot_stride", (PyCFunction)(void (*)(void))tree_slot_stride, METH_VARARGS | METH_KEYWORDS,
+     "slot_stride(node, dim, /, *, name=None, hint=None)\n--\n\nThe slot of a tensor's stride at a dim."},
+    {"slot_offset", (PyCFunction)(void (*)(void))tree_slot_offset, METH_VARARGS | METH_KEYWORDS,
+     "slot_offset(node, /, *, name=None, hint=None)\n--\n\nThe slot of a tensor's storage offset."},
+    {"slot_int", (PyCFunction)(void (*)(void))tree_slot_int, METH_VARARGS | METH_KEYWORDS,
+     "slot_int(node, /, *, name=None, hint=None)\n--\n\nThe slot of an int."},
+    {"slot_float", (PyCFunction)(void (*)(void))tree_slot_float, METH_VARARGS | METH_KEYWORDS,
+     "slot_float(node, /, *, name=None, hint=None)\n--\n\nThe slot of a float."},
     {"evaluate", (PyCFunction)(void (*)(void))tree_evaluate, METH_VARARGS | METH_KEYWORDS,
      "evaluate(args, globals=None, builtins=None, closure=None)\n--\n\nTrue, or (guard index, label, detail)."},
     {"matches", (PyCFunction)(void (*)(void))tree_matches, METH_VARARGS | METH_KEYWORDS,

@@ -78,6 +78,7 @@ typedef enum {
     CHECK_SAME_OBJECT, /* from here on: relational, evaluated when every node has been reached */
     CHECK_DISTINCT,
     CHECK_PYTHON,
+    CHECK_EXPR,
     NUM_KINDS
 } CheckKind;
 
@@ -95,6 +96,26 @@ typedef struct {
 
 extern const KindInfo kind_table[NUM_KINDS];
 
+typedef enum { SLOT_SIZE, SLOT_STRIDE, SLOT_OFFSET, SLOT_INT, SLOT_FLOAT } SlotKind;
+
+typedef union {
+    int64_t i;
+    double d;
+} Number;
+
+/* A number that expressions compute with (guard_numbers.c). */
+typedef struct {
+    SlotKind kind;
+    int node;
+    int dim;
+    bool hinted;
+    Number hint;    /* what it was when the guards were made */
+    PyObject *name; /* what people call it: strong or NULL */
+} NumberSlot;
+
+typedef struct Program Program;       /* guard_expr.c */
+typedef struct ClassNames ClassNames; /* guard_class.c */
+
 typedef struct {
     CheckKind kind;
     bool weak; /* a is a weak reference to the object meant */
@@ -109,6 +130,8 @@ typedef struct {
     PyObject *a, *b; /* strong or NULL */
     PyObject *label;
     TensorSpec *tensor;
+    Program *program;
+    ClassNames *names; /* type_version: what may not change when the version has; NULL: nothing may */
 } Check;
 
 /* One node as evaluated: nodes in depth-first order, their checks next to each other. */
@@ -119,6 +142,7 @@ typedef struct {
     int check_end;
     int slot;        /* where a relational check finds the value; -1 */
     int first_check; /* the guard to name when this node cannot be fetched */
+    int number_begin, number_end; /* into plan.numbers */
     Py_ssize_t index;
     Py_hash_t hash;
     PyObject *arg; /* borrowed from the node */
@@ -133,6 +157,10 @@ typedef struct {
     int num_late;
     int *slot_of; /* per tree node, -1 when it has none */
     int num_slots;
+    int *numbers; /* the number slots that expressions use, grouped by plan node */
+    int num_numbers;
+    int *user_of;              /* per number slot: the first check that uses it, INT_MAX */
+    const TensorSpec **spec_of; /* per number slot: the tensor check of its node, or NULL */
 } Plan;
 
 typedef struct Replay Replay; /* replay.h */
@@ -143,6 +171,10 @@ typedef struct {
     int num_nodes, cap_nodes;
     Check *checks;
     int num_checks, cap_checks;
+    NumberSlot *numbers;
+    int num_numbers, cap_numbers;
+    int *collect; /* nodes whose values an evaluation that holds hands over, in order */
+    int num_collect;
     PyObject *node_index; /* dict: (parent, accessor, arg key) -> node */
     Plan *plan;           /* NULL: must be made again */
     Replay *replay;       /* what was found when the guards held last, or NULL */
@@ -158,6 +190,8 @@ typedef struct {
     GuardTree *tree;
     const FrameView *view;
     PyObject **slots; /* owned references */
+    Number *numbers;
+    PyObject *inputs; /* a tuple for the values to collect, NULL when nobody wants them */
     bool explain;
     int failed;       /* index of the guard that failed */
     PyObject *detail; /* when explaining: owned str */
@@ -171,6 +205,7 @@ void plan_free(Plan *plan);
 int walk_node(Walk *walk, int at, PyObject *obj);              /* 1, 0 (recorded in walk), -1 with an exception */
 int walk_child(Walk *walk, int child, PyObject *parent);       /* fetches and walks; parent NULL for the root */
 int walk_late(Walk *walk, const int *late, int count);
+int walk_number(Walk *walk, int slot, PyObject *obj);          /* likewise */
 
 /* guard_replay.c: 1 the guards hold; 0 a guard of a root walked anew failed (recorded in walk); 2 cannot tell; -1 exception */
 int replay_run(Replay *replay, Walk *walk);
@@ -196,30 +231,33 @@ int check_match(const Check *check, PyObject *obj, Walk *walk); /* 1, 0, -1 with
 int check_distinct(const Check *check, const Walk *walk, int *first, int *second);
 Py_ssize_t check_first_changed_state(const Check *check);
 unsigned int class_version_tag(PyTypeObject *type);
+unsigned int class_assign_version_tag(PyTypeObject *type);
+
+/* guard_numbers.c */
+bool number_is_float(const NumberSlot *slot);
+int number_slot_parse(NumberSlot *slot, PyObject *dim, PyObject *name, PyObject *hint); /* 0 or -1 */
+bool number_slot_same(const NumberSlot *a, const NumberSlot *b);
+bool number_pure(const NumberSlot *slot, const TensorSpec *spec); /* reading runs no Python code */
+int number_read(const NumberSlot *slot, const TensorSpec *spec, PyObject *obj, Number *out); /* 1, 0, -1 */
+PyObject *number_missing_detail(const NumberSlot *slot, PyObject *obj);
+PyObject *number_detail(const GuardTree *tree, const NumberSlot *slot, Number value);
+
+/* guard_expr.c */
+Program *program_parse(const GuardTree *tree, PyObject *items); /* NULL with an exception */
+void program_free(Program *program);
+bool program_same(const Program *a, const Program *b);
+int program_slots(const Program *program, const int **slots);
+bool program_holds(const Program *program, const Number *numbers);
+PyObject *program_detail(const Program *program, const Walk *walk);
+
+/* guard_class.c */
+ClassNames *class_names_new(PyTypeObject *type, PyObject *wanted); /* NULL with an exception */
+void class_names_free(ClassNames *names);
+int class_names_visit(ClassNames *names, visitproc visit, void *arg);
+bool class_names_hold(const ClassNames *names, PyTypeObject *type, PyObject **name);
 
 /* guard_details.c */
 PyObject *check_detail(const Check *check, PyObject *obj, Walk *walk);
-
-static inline uint64_t
-dict_version(PyObject *dict)
-{
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-    return ((PyDictObject *)dict)->ma_version_tag;
-#pragma GCC diagnostic pop
-}
-
-/* In 3.13 a dict that shares its values with an object does not get a new version when the object's attributes change. */
-static inline bool
-dict_version_counts(PyObject *dict)
-{
-#if PY_VERSION_HEX >= 0x030D0000
-    return ((PyDictObject *)dict)->ma_values == NULL;
-#else
-    (void)dict;
-    return true;
-#endif
-}
 
 static inline bool
 check_dead(const Check *check)

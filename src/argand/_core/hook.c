@@ -7,11 +7,22 @@
 
 /* ---- thread state ---------------------------------------------------------------------------------------------- */
 
+/* Arguments of a call under way that their owner gives up as soon as the callee's frame holds its own references, so that
+ * they die when the callee lets them die and not when it returns. */
+typedef struct {
+    PyObject *func;   /* borrowed; NULL: nothing to give up */
+    PyObject **args;  /* strong references, replaced by NULL */
+    Py_ssize_t nargs;
+    bool uncaptured;  /* capture is off while the frame runs */
+} Handover;
+
 typedef struct {
     PyObject *callback; /* strong; NULL: nothing is captured in this thread */
     PyObject *key;      /* strong; NULL with callback */
     void *forwarding;   /* the frame that was handed to the eval function below ours */
     int busy;           /* guards are being evaluated: frames that they start run untouched */
+    Handover handover;  /* of the call that is about to start its frame */
+    PyObject *inputs;   /* strong or NULL: what the guards of the entry that is starting have collected */
     int depth;          /* hooked frames under way: each is a nested call of the interpreter on the C stack */
 } ThreadState;
 
@@ -81,6 +92,86 @@ static void
 after_fork_in_child(void)
 {
     active_threads = tls.callback != NULL; /* the other threads are gone */
+}
+
+/* ---- handing arguments over ------------------------------------------------------------------------------------ */
+
+static void
+hand_over(void)
+{
+    Handover given = tls.handover;
+    tls.handover.func = NULL;
+    for (Py_ssize_t i = 0; i < given.nargs; i++) {
+        Py_CLEAR(given.args[i]);
+    }
+}
+
+/* The Python function that a call of this object starts at once, or NULL. */
+static PyObject *
+function_started_by(PyObject *callable)
+{
+    if (PyMethod_Check(callable)) {
+        callable = PyMethod_GET_FUNCTION(callable);
+    }
+    return PyFunction_Check(callable) ? callable : NULL;
+}
+
+/* Calls anything; the references in args go to the frame of a Python function, also one in a region without a callback.
+ * Those that are left afterwards are still the caller's. */
+static PyObject *
+call_handing_over(PyObject *callable, PyObject **args, Py_ssize_t nargs)
+{
+    PyObject *inner = tls.callback == NULL ? NULL : region_uncaptured_fn(callable);
+    if (inner != NULL && function_started_by(inner) != NULL &&
+        _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == eval_hook) {
+        callable = inner; /* the hook is needed for its frame: capture goes off there and not here */
+    }
+    else {
+        inner = NULL;
+    }
+    Py_INCREF(callable); /* a region may go before what it calls returns */
+    Handover outer = tls.handover;
+    tls.handover = (Handover){function_started_by(callable), args, nargs, inner != NULL};
+    PyObject *result = PyObject_Vectorcall(callable, args, nargs, NULL);
+    tls.handover = outer;
+    Py_DECREF(callable);
+    return result;
+}
+
+/* call_with_list(fn, arguments): empties the list. */
+PyObject *
+hook_call_with_list(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyCallable_Check(args[0]) || !PyList_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "call_with_list takes a callable and a list");
+        return NULL;
+    }
+    PyListObject *list = (PyListObject *)args[1];
+    PyObject **items = list->ob_item;
+    Py_ssize_t count = Py_SIZE(list);
+    list->ob_item = NULL;
+    list->allocated = 0;
+    Py_SET_SIZE(list, 0);
+    PyObject *result = call_handing_over(args[0], items, count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_XDECREF(items[i]);
+    }
+    PyMem_Free(items);
+    return result;
+}
+
+/* call_with_inputs(fn): fn of the inputs that the guards have collected. */
+PyObject *
+hook_call_with_inputs(PyObject *module, PyObject *fn)
+{
+    PyObject *inputs = hook_take_inputs(module, NULL);
+    if (inputs == NULL) {
+        return NULL;
+    }
+    PyObject_GC_UnTrack(inputs); /* nobody else is to see it while its items go */
+    PyObject *result = call_handing_over(fn, ((PyTupleObject *)inputs)->ob_item, PyTuple_GET_SIZE(inputs));
+    Py_DECREF(inputs);
+    return result;
 }
 
 /* ---- running frames -------------------------------------------------------------------------------------------- */
@@ -245,115 +336,27 @@ code_fits_frame(PyCodeObject *code, PyCodeObject *original)
     return code->co_argcount == code_total_args(original) && code->co_nfreevars == original->co_nfreevars;
 }
 
-/* Runs an entry in place of the frame and gives the frame up. Consumes the reference to entry. */
+/* Runs an entry in place of the frame and gives the frame up. Consumes the references to entry and inputs (or NULL). */
 static PyObject *
-run_entry(PyThreadState *tstate, InterpreterFrame *frame, Entry *entry, Py_ssize_t nargs)
+run_entry(PyThreadState *tstate, InterpreterFrame *frame, Entry *entry, Py_ssize_t nargs, PyObject *inputs)
 {
     PyObject *result = NULL;
     PyFunctionObject *func = entry_function(entry, FRAME_FUNC(frame));
     Py_DECREF(entry);
     if (func != NULL) {
-        result = PyObject_Vectorcall((PyObject *)func, frame->localsplus, nargs, NULL);
+        PyObject *outer = tls.inputs;
+        tls.inputs = inputs;
+        result = call_handing_over((PyObject *)func, frame->localsplus, nargs);
+        inputs = tls.inputs;
+        tls.inputs = outer;
         Py_DECREF(func);
     }
+    Py_XDECREF(inputs);
     discard_frame(tstate, frame);
     return result;
 }
 
 /* ---- a miss ---------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *code, *func, *globals, *builtins, *closure, *args, *failures;
-    Py_ssize_t entries;
-} FrameInfo;
-
-static PyMemberDef frame_info_members[] = {
-    {"code", T_OBJECT, offsetof(FrameInfo, code), READONLY, NULL},
-    {"func", T_OBJECT, offsetof(FrameInfo, func), READONLY, NULL},
-    {"globals", T_OBJECT, offsetof(FrameInfo, globals), READONLY, NULL},
-    {"builtins", T_OBJECT, offsetof(FrameInfo, builtins), READONLY, NULL},
-    {"closure", T_OBJECT, offsetof(FrameInfo, closure), READONLY, NULL},
-    {"args", T_OBJECT, offsetof(FrameInfo, args), READONLY, NULL},
-    {"failures", T_OBJECT, offsetof(FrameInfo, failures), READONLY, NULL},
-    {"entries", T_PYSSIZET, offsetof(FrameInfo, entries), READONLY, NULL},
-    {NULL},
-};
-
-static int
-frame_info_traverse(FrameInfo *self, visitproc visit, void *arg)
-{
-    Py_VISIT(self->code);
-    Py_VISIT(self->func);
-    Py_VISIT(self->globals);
-    Py_VISIT(self->builtins);
-    Py_VISIT(self->closure);
-    Py_VISIT(self->args);
-    Py_VISIT(self->failures);
-    return 0;
-}
-
-static int
-frame_info_clear(FrameInfo *self)
-{
-    Py_CLEAR(self->code);
-    Py_CLEAR(self->func);
-    Py_CLEAR(self->globals);
-    Py_CLEAR(self->builtins);
-    Py_CLEAR(self->closure);
-    Py_CLEAR(self->args);
-    Py_CLEAR(self->failures);
-    return 0;
-}
-
-static void
-frame_info_dealloc(FrameInfo *self)
-{
-    PyObject_GC_UnTrack(self);
-    frame_info_clear(self);
-    PyObject_GC_Del(self);
-}
-
-PyTypeObject FrameInfo_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "argand._core._C.FrameInfo",
-    .tp_doc = "What the callback is told about a frame that matched no entry.",
-    .tp_basicsize = sizeof(FrameInfo),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_traverse = (traverseproc)frame_info_traverse,
-    .tp_clear = (inquiry)frame_info_clear,
-    .tp_dealloc = (destructor)frame_info_dealloc,
-    .tp_members = frame_info_members,
-};
-
-static PyObject *
-make_frame_info(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, PyObject *key)
-{
-    PyObject *args = PyTuple_New(view->nargs), *failures = NULL;
-    Py_ssize_t live = 0;
-    if (args == NULL) {
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < view->nargs; i++) {
-        PyTuple_SET_ITEM(args, i, Py_XNewRef(view->args[i]));
-    }
-    failures = cache == NULL ? PyTuple_New(0) : cache_explain(cache, key, view, &live);
-    FrameInfo *info = failures == NULL ? NULL : PyObject_GC_New(FrameInfo, &FrameInfo_Type);
-    if (info == NULL) {
-        Py_DECREF(args);
-        Py_XDECREF(failures);
-        return NULL;
-    }
-    info->code = Py_NewRef((PyObject *)FRAME_CODE(frame));
-    info->func = Py_NewRef((PyObject *)FRAME_FUNC(frame));
-    info->globals = Py_XNewRef(view->globals);
-    info->builtins = Py_XNewRef(view->builtins);
-    info->closure = Py_XNewRef(view->closure);
-    info->args = args;
-    info->failures = failures;
-    info->entries = live;
-    PyObject_GC_Track(info);
-    return (PyObject *)info;
-}
 
 /* Takes in what the callback answered. 1: *entry (new reference) is to run; 0: run the frame; -1: exception. */
 static int
@@ -400,7 +403,7 @@ ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, E
     PyObject *off_callback = NULL, *off_key = NULL;
     hook_swap_state(&off_callback, &off_key);
     int status = -1;
-    PyObject *info = make_frame_info(frame, view, cache, off_key);
+    PyObject *info = frame_info_new((PyObject *)FRAME_CODE(frame), (PyObject *)FRAME_FUNC(frame), view, cache, off_key);
     if (info != NULL) {
         PyObject *answer = PyObject_CallOneArg(off_callback, info);
         Py_DECREF(info);
@@ -433,15 +436,16 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
         .closure = func->func_closure,
     };
     Entry *entry = NULL;
+    PyObject *inputs = NULL;
     int status = 0;
     if (cache != NULL && cache->head != NULL) {
         PyObject *key = Py_NewRef(tls.key); /* a guard may run code that changes the thread's state */
         tls.busy++;
-        status = cache_lookup(cache, key, &view, &entry);
+        status = cache_lookup(cache, key, &view, &entry, &inputs);
         tls.busy--;
         Py_DECREF(key);
         if (LIKELY(status > 0)) {
-            return run_entry(tstate, frame, entry, view.nargs);
+            return run_entry(tstate, frame, entry, view.nargs, inputs);
         }
     }
     if (status == 0 && (mode == MODE_RUN_ONLY || tls.callback == NULL)) {
@@ -451,12 +455,16 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
     if (status == 0) {
         status = ask_callback(frame, &view, cache, &entry, &answered);
     }
+    if (status > 0 && guard_tree_collect(entry->guards, &view, &inputs) < 0) {
+        Py_DECREF(entry);
+        status = -1;
+    }
     if (status < 0) {
         discard_frame(tstate, frame);
         return NULL;
     }
     if (status > 0) {
-        return run_entry(tstate, frame, entry, view.nargs);
+        return run_entry(tstate, frame, entry, view.nargs, inputs);
     }
     return answered == MODE_SKIP_RECURSIVE ? run_frame_disabled(tstate, frame) : run_frame_hooked(tstate, frame);
 }
@@ -465,7 +473,15 @@ static PyObject *
 eval_hook(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
 {
     ThreadState *t = &tls;
-    if (t->callback == NULL || throwflag || t->busy || frame == t->forwarding) {
+    if (t->handover.func != NULL && t->handover.func == (PyObject *)FRAME_FUNC(frame)) {
+        bool uncaptured = t->handover.uncaptured;
+        hand_over();
+        if (uncaptured) {
+            return run_frame_disabled(tstate, frame);
+        }
+    }
+    /* Tracing: the frame is a trace, profile or audit function, not the program's. */
+    if (t->callback == NULL || throwflag || t->busy || tstate->tracing || frame == t->forwarding) {
         if (UNLIKELY(active_threads == 0)) {
             uninstall_hook(tstate->interp); /* a hook that was on top of ours has put us back after we had left */
         }
@@ -490,6 +506,17 @@ eval_hook(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
 }
 
 /* ---- asking about it -------------------------------------------------------------------------------------------------- */
+
+PyObject *
+hook_take_inputs(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    PyObject *inputs = tls.inputs;
+    tls.inputs = NULL;
+    if (inputs == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "take_inputs: no entry whose guards collect inputs is starting");
+    }
+    return inputs;
+}
 
 PyObject *
 hook_get_callback(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))

@@ -1,12 +1,6 @@
 /* The module object: collects what the other files define. */
 #include "core.h"
-
-static struct PyModuleDef core_module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "argand._core._C",
-    .m_doc = "Frame hook, per-code entry cache, guard trees, tensor metadata and kernel launcher. See _C.pyi.",
-    .m_size = -1, /* one interpreter: the hook and the code extra slot are process-wide */
-};
+#include "watch.h"
 
 static int
 add_types(PyObject *module)
@@ -50,18 +44,54 @@ static PyMethodDef equality_methods[] = {
     {NULL},
 };
 
+/* What is process-wide: once, also when the module is imported anew. */
+static int
+init_process(void)
+{
+    static bool done;
+    if (done) {
+        return 0;
+    }
+    watch_init();
+    if (cache_init() < 0 || hook_init() < 0 || tensor_init() < 0) {
+        return -1;
+    }
+    done = true;
+    return 0;
+}
+
+static int
+exec_core(PyObject *module)
+{
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "argand does not support subinterpreters: its frame hook is process-wide");
+        return -1;
+    }
+    if (init_process() < 0 || add_types(module) < 0 || add_constants(module) < 0 ||
+        PyModule_AddFunctions(module, hook_methods) < 0 || PyModule_AddFunctions(module, cache_methods) < 0 ||
+        PyModule_AddFunctions(module, tensor_methods) < 0 || PyModule_AddFunctions(module, equality_methods) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot core_slots[] = {
+    {Py_mod_exec, exec_core},
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef core_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "argand._core._C",
+    .m_doc = "Frame hook, per-code entry cache, guard trees, tensor metadata and kernel launcher. See _C.pyi.",
+    .m_slots = core_slots,
+};
+
 PyMODINIT_FUNC
 PyInit__C(void)
 {
-    PyObject *module = PyModule_Create(&core_module);
-    if (module == NULL) {
-        return NULL;
-    }
-    if (cache_init() < 0 || hook_init() < 0 || tensor_init() < 0 || add_types(module) < 0 || add_constants(module) < 0 ||
-        PyModule_AddFunctions(module, hook_methods) < 0 || PyModule_AddFunctions(module, cache_methods) < 0 ||
-        PyModule_AddFunctions(module, tensor_methods) < 0 || PyModule_AddFunctions(module, equality_methods) < 0) {
-        Py_DECREF(module);
-        return NULL;
-    }
-    return module;
+    return PyModuleDef_Init(&core_module);
 }

@@ -1,6 +1,53 @@
 /* Regions: calls during which this thread's frames are looked up. */
 #include "core.h"
 
+static PyObject *exception_filter; /* or NULL: called with each exception that leaves a region with a callback */
+static bool regions_off;           /* regions run as if their callback were None */
+
+/* Hands the exception that is set to the filter, which may shorten its traceback. A filter that fails changes nothing. */
+static void
+filter_exception(void)
+{
+    if (exception_filter == NULL) {
+        return;
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL && PyException_SetTraceback(value, traceback) < 0) {
+        PyErr_Clear();
+    }
+    PyObject *filter = Py_NewRef(exception_filter);
+    PyObject *done = PyObject_CallOneArg(filter, value);
+    Py_DECREF(filter);
+    if (done == NULL) {
+        PyErr_Clear();
+    } else {
+        Py_XSETREF(traceback, PyException_GetTraceback(value));
+        Py_DECREF(done);
+    }
+    PyErr_Restore(type, value, traceback);
+}
+
+static PyObject *
+set_exception_filter(PyObject *Py_UNUSED(module), PyObject *filter)
+{
+    Py_XSETREF(exception_filter, filter == Py_None ? NULL : Py_NewRef(filter));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+set_regions_enabled(PyObject *Py_UNUSED(module), PyObject *enabled)
+{
+    int on = PyObject_IsTrue(enabled);
+    if (on < 0) {
+        return NULL;
+    }
+    bool before = !regions_off;
+    regions_off = !on;
+    return PyBool_FromLong(before);
+}
+
 static PyObject *
 run_with_callback(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -15,12 +62,16 @@ run_with_callback(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t
     if (fn_kwargs != NULL && !PyDict_Check(fn_kwargs)) {
         return PyErr_Format(PyExc_TypeError, "kwargs must be a dict or None, not %.100s", Py_TYPE(fn_kwargs)->tp_name);
     }
-    PyObject *callback = args[0] == Py_None ? NULL : Py_NewRef(args[0]);
+    PyObject *callback = args[0] == Py_None || regions_off ? NULL : Py_NewRef(args[0]);
     PyObject *key = callback == NULL ? NULL : Py_NewRef(args[1]);
+    bool hooked = callback != NULL;
     hook_swap_state(&callback, &key);
     PyObject *result =
         fn_args == NULL ? PyObject_CallNoArgs(args[2]) : PyObject_Call(args[2], fn_args, fn_kwargs);
     hook_swap_state(&callback, &key);
+    if (UNLIKELY(result == NULL) && hooked) {
+        filter_exception();
+    }
     Py_XDECREF(callback);
     Py_XDECREF(key);
     return result;
@@ -50,7 +101,17 @@ PyMethodDef hook_methods[] = {
      "Calls fn with this thread's frames answered by callback under key."},
     {"set_callback", (PyCFunction)(void (*)(void))set_callback, METH_FASTCALL,
      "set_callback(callback, key=None, /)\n--\n\nSets this thread's callback and key; returns the pair before."},
+    {"take_inputs", hook_take_inputs, METH_NOARGS,
+     "take_inputs()\n--\n\nThe values that the guards of the entry that is starting have collected."},
+    {"call_with_inputs", hook_call_with_inputs, METH_O,
+     "call_with_inputs(fn, /)\n--\n\nfn(*take_inputs()), whose arguments only the callee holds."},
     {"get_callback", hook_get_callback, METH_NOARGS, "get_callback()\n--\n\nThis thread's (callback, key)."},
+    {"call_with_list", (PyCFunction)(void (*)(void))hook_call_with_list, METH_FASTCALL,
+     "call_with_list(fn, arguments, /)\n--\n\nCalls fn; the list is emptied, only the callee holds its items."},
+    {"set_exception_filter", set_exception_filter, METH_O,
+     "set_exception_filter(filter, /)\n--\n\nfilter(exception) is called for exceptions that leave a region; None: nobody."},
+    {"set_regions_enabled", set_regions_enabled, METH_O,
+     "set_regions_enabled(enabled, /)\n--\n\nFalse: regions run as if their callback were None. Returns the setting before."},
     {"is_hook_installed", hook_is_installed, METH_NOARGS,
      "is_hook_installed()\n--\n\nWhether the interpreter's eval-frame function is argand's at this moment."},
     {NULL},
@@ -67,16 +128,26 @@ static PyObject *
 region_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Region *self = (Region *)callable;
-    PyObject *callback = Py_XNewRef(self->callback);
+    PyObject *callback = UNLIKELY(regions_off) ? NULL : Py_XNewRef(self->callback);
     PyObject *key = callback == NULL ? NULL : Py_NewRef(self->key);
     PyObject *fn = Py_NewRef(self->fn);
+    bool hooked = callback != NULL;
     hook_swap_state(&callback, &key);
     PyObject *result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
     hook_swap_state(&callback, &key);
+    if (UNLIKELY(result == NULL) && hooked) {
+        filter_exception();
+    }
     Py_XDECREF(callback);
     Py_XDECREF(key);
     Py_DECREF(fn);
     return result;
+}
+
+PyObject *
+region_uncaptured_fn(PyObject *obj)
+{
+    return Py_IS_TYPE(obj, &Region_Type) && ((Region *)obj)->callback == NULL ? ((Region *)obj)->fn : NULL;
 }
 
 static PyObject *

@@ -15,6 +15,7 @@
 #define ARGAND_REPLAY_H
 
 #include "guards.h"
+#include "watch.h"
 
 typedef enum {
     OP_INSTANCE, /* object of this type (or one laid out like it) whose __dict__ has this version */
@@ -22,25 +23,45 @@ typedef enum {
     OP_SAME,  /* fetching the node from the object gives the same object */
     OP_CHECK, /* a check that runs no Python code */
     OP_SLOT,  /* a value that a late check compares */
+    OP_NUMBER, /* a number that an expression computes with; reading it runs no Python code */
 } OpKind;
 
 typedef struct {
-    OpKind kind;
+    uint8_t kind;
+    int16_t where; /* instance: from the object to where it keeps its __dict__, in bytes */
     int index;     /* plan node (same), check, slot; of a dict: its Lookups */
     PyObject *obj; /* borrowed, see above */
     union {
         PyObject *value;    /* same */
         PyTypeObject *type; /* instance */
     };
-    PyObject **where; /* instance: where the object keeps its __dict__ */
-    uint64_t version; /* instance, dict */
+    Tracked tracked; /* instance, dict */
 } Op;
+
+/* A dict below which there is nothing but tensors to look at: they come after the other entries, close together. */
+typedef struct {
+    PyObject *dict; /* borrowed */
+    Tracked tracked;
+    int index; /* its Lookups */
+} LeafDict;
+
+/* A class that instances are compared with by address: the check whose weak reference says that it still is that class. */
+typedef struct {
+    const Check *check;
+    PyTypeObject *type;
+} KnownType;
 
 typedef struct {
     PyObject *key;   /* borrowed from the guard tree's node */
     PyObject *value; /* borrowed */
     int node;        /* of the plan */
 } Item;
+
+/* A tensor whose check runs no Python code. They come after the other entries, when each is known to be alive. */
+typedef struct {
+    PyObject *obj; /* borrowed */
+    const Check *check;
+} TensorOp;
 
 /* What is done again when a dict has another version: kept apart, it is seldom read. */
 typedef struct {
@@ -54,19 +75,32 @@ typedef struct {
     PyObject *value; /* borrowed, compared only */
 } Root;
 
-/* What may run Python code: a check of an object, or fetching and walking a node below it. */
+/* What may run Python code: a check of an object, fetching and walking a node below it, or reading a number. */
+typedef enum { IMPURE_CHECK, IMPURE_FETCH, IMPURE_NUMBER } ImpureKind;
+
 typedef struct {
-    bool is_check;
+    ImpureKind kind;
     int index;
     PyObject *obj;
 } Impure;
+
+#define REPLAY_AHEAD 10 /* entries between asking for memory and reading it */
 
 typedef struct {
     void *items;
     int count, cap;
 } Array;
 
+/* A value to collect: what the replay confirms, or (NULL) what a walk put into the slot. */
+typedef struct {
+    PyObject *value; /* borrowed */
+    int slot;
+} Collected;
+
 struct Replay {
+    Array collected, tensors, leaves, types;
+    uint64_t epoch;   /* of the watchers, when the dicts were last all found to be as recorded; 0: not all are watched */
+    bool all_watched;
     Array roots, ops, lookups, items, impure, late;
 };
 

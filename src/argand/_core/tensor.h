@@ -8,6 +8,7 @@
 typedef struct {
     bool tried, known;
     int impl, rank, sizes, strides, keys, dtype, device, autograd, requires_grad, grad_fn;
+    int offset; /* of the storage offset; 0: not found, torch is asked */
     uint64_t autograd_type;
 } TensorLayout;
 
@@ -30,9 +31,31 @@ int tensor_requires_grad(PyObject *obj); /* torch's own answer: 1, 0, -1 with an
 PyObject *tensor_module_call(const char *function, PyObject *args); /* of argand._core.tensor_samples; steals args */
 
 /* The attribute names that are read from tensors, interned. */
-enum { N_DTYPE, N_DEVICE, N_REQUIRES_GRAD, N_SHAPE, N_STRIDE, N_TYPE, N_INDEX, NUM_NAMES };
+enum { N_DTYPE, N_DEVICE, N_REQUIRES_GRAD, N_SHAPE, N_STRIDE, N_TYPE, N_INDEX, N_STORAGE_OFFSET, NUM_NAMES };
 extern PyObject *tensor_names[NUM_NAMES];
 extern PyTypeObject *tensor_base; /* the class that the exchange API was published on */
+
+/* Asks for the memory of a tensor that is going to be looked at soon; the object itself is alive. */
+static inline void
+tensor_prefetch(PyObject *obj)
+{
+    const char *impl;
+    memcpy(&impl, (const char *)obj + tensor_layout.impl, sizeof(impl));
+    __builtin_prefetch(impl);
+    __builtin_prefetch(impl + 64);
+    __builtin_prefetch(impl + 128);
+}
+
+/* The storage offset, in elements, of a tensor that has an implementation object. */
+static inline int64_t
+tensor_layout_offset(PyObject *obj)
+{
+    const char *impl;
+    int64_t offset;
+    memcpy(&impl, (const char *)obj + tensor_layout.impl, sizeof(impl));
+    memcpy(&offset, impl + tensor_layout.offset, sizeof(offset));
+    return offset;
+}
 
 /* Reads the fields of a tensor; false when it has no implementation object. The pointers are good until torch runs again. */
 static inline bool
@@ -61,9 +84,13 @@ tensor_layout_read(PyObject *obj, TensorFields *out)
     out->requires_grad = 0;
     if (autograd != NULL) { /* switched on, or the result of an operation that was recorded */
         uint64_t grad_fn, type;
+        if (LIKELY(autograd[tensor_layout.requires_grad] == 1)) { /* as parameters: the rest would be memory read for nothing */
+            out->requires_grad = 1;
+            return true;
+        }
         memcpy(&grad_fn, autograd + tensor_layout.grad_fn, sizeof(grad_fn));
         memcpy(&type, autograd, sizeof(type));
-        if (autograd[tensor_layout.requires_grad] == 1 || grad_fn != 0) {
+        if (grad_fn != 0) {
             out->requires_grad = 1;
         }
         else if (type != tensor_layout.autograd_type) {

@@ -16,15 +16,18 @@ typedef struct {
 } Reference;
 
 struct TensorSpec {
+    /* first what a comparison with the learnt layout reads */
     bool fast;          /* compared with the learnt layout; otherwise by attributes */
     bool requires_grad;
     bool any_inference; /* other.keys are good too */
-    int flags;
-    DimSpec sizes, strides;
-    Reference expected, other;
-    unsigned generation; /* of the layout that the references were read with */
-    PyObject *dtype, *device;
     bool plain;
+    unsigned generation; /* of the layout that the references were read with */
+    Reference expected;
+    DimSpec sizes, strides;
+    Reference other;
+    PyObject *dtype, *device;
+    int flags;
+    int64_t values[]; /* of sizes and strides */
 };
 
 static PyObject *dispatch_keys_fn = NULL; /* torch._C._dispatch_keys, looked up at first need */
@@ -128,7 +131,7 @@ device_index_seen(PyObject *device, const Reference *reference)
 /* ---- what a tensor guard expects ------------------------------------------------------------------------------- */
 
 static int
-parse_dims(PyObject *obj, DimSpec *dims, const char *what)
+parse_dims(PyObject *obj, DimSpec *dims, int64_t *values, const char *what)
 {
     dims->ndim = -1;
     if (obj == Py_None) {
@@ -139,11 +142,7 @@ parse_dims(PyObject *obj, DimSpec *dims, const char *what)
         return -1;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(obj);
-    dims->values = PyMem_Malloc((count + 1) * sizeof(int64_t));
-    if (dims->values == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    dims->values = values;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *item = PyTuple_GET_ITEM(obj, i);
         dims->values[i] = item == Py_None ? OPEN_DIM : PyLong_AsLongLong(item);
@@ -196,7 +195,9 @@ tensor_spec_new(PyObject *const *args, Py_ssize_t Py_UNUSED(nargs))
         PyErr_Format(PyExc_TypeError, "%.100s is not a tensor class", ((PyTypeObject *)args[0])->tp_name);
         return NULL;
     }
-    TensorSpec *spec = PyMem_Calloc(1, sizeof(TensorSpec));
+    Py_ssize_t num_sizes = PyTuple_Check(args[5]) ? PyTuple_GET_SIZE(args[5]) : 0;
+    Py_ssize_t num_strides = PyTuple_Check(args[6]) ? PyTuple_GET_SIZE(args[6]) : 0;
+    TensorSpec *spec = PyMem_Calloc(1, sizeof(TensorSpec) + (num_sizes + num_strides) * sizeof(int64_t));
     if (spec == NULL) {
         PyErr_NoMemory();
         return NULL;
@@ -207,8 +208,8 @@ tensor_spec_new(PyObject *const *args, Py_ssize_t Py_UNUSED(nargs))
     spec->requires_grad = requires_grad > 0;
     long flags = PyLong_AsLong(args[7]);
     spec->flags = (int)flags;
-    if (requires_grad < 0 || (flags == -1 && PyErr_Occurred()) || parse_dims(args[5], &spec->sizes, "sizes") < 0 ||
-        parse_dims(args[6], &spec->strides, "strides") < 0 || tensor_layout_learn() < 0 || parse_keys(spec, args[4]) < 0) {
+    if (requires_grad < 0 || (flags == -1 && PyErr_Occurred()) || parse_dims(args[5], &spec->sizes, spec->values, "sizes") < 0 ||
+        parse_dims(args[6], &spec->strides, spec->values + num_sizes, "strides") < 0 || tensor_layout_learn() < 0 || parse_keys(spec, args[4]) < 0) {
         tensor_spec_free(spec);
         return NULL;
     }
@@ -219,8 +220,6 @@ void
 tensor_spec_free(TensorSpec *spec)
 {
     if (spec != NULL) {
-        PyMem_Free(spec->sizes.values);
-        PyMem_Free(spec->strides.values);
         Py_XDECREF(spec->dtype);
         Py_XDECREF(spec->device);
         PyMem_Free(spec);
@@ -310,6 +309,12 @@ tensor_spec_match_pure(const TensorSpec *spec, PyObject *obj)
 {
     TensorFields fields;
     return tensor_spec_pure(spec) && match_fields_but_grad(spec, obj, &fields) && fields.requires_grad == spec->requires_grad;
+}
+
+void
+tensor_prefetch_fields(PyObject *obj)
+{
+    tensor_prefetch(obj);
 }
 
 /* Compares a tuple of ints with what is expected; a NULL tuple means an exception. Steals the tuple. */
