@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import itertools
 import random
 import sys
 import types
@@ -49,12 +50,13 @@ def test_sample_round_trip(codes):
 
 @pytest.mark.slow
 def test_standard_library_round_trip():
+    """Every eighth file; `full_roundtrip.py` takes all of them."""
     count = 0
-    for path in source_files("stdlib"):
+    for path in itertools.islice(source_files("stdlib"), 0, None, 8):
         for code in code_objects(path):
             count += 1
             assert not differences(code), (path, code.co_qualname)
-    assert count > 10_000
+    assert count > 1200
 
 
 def without_hints(code: types.CodeType) -> list[Instruction]:

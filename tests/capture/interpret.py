@@ -59,12 +59,16 @@ def same(fn: Any, *args: Any, **kwargs: Any) -> Any:
     return expected
 
 
-def normal(value: Any) -> Any:
-    """A form in which results of two runs compare (NaN equals itself, sets by content)."""
+def normal(value: Any, inside: tuple[int, ...] = ()) -> Any:
+    """A form in which results of two runs compare (NaN equals itself, a container inside itself is its depth)."""
     if isinstance(value, float) and value != value:
         return "nan"
+    if id(value) in inside:
+        return "cycle", inside.index(id(value))
     if isinstance(value, list | tuple):
-        return type(value).__name__, [normal(item) for item in value]
+        within = (*inside, id(value))
+        return type(value).__name__, [normal(item, within) for item in value]
     if isinstance(value, dict):
-        return "dict", [(normal(k), normal(v)) for k, v in value.items()]
+        within = (*inside, id(value))
+        return "dict", [(normal(k, within), normal(v, within)) for k, v in value.items()]
     return value

@@ -108,20 +108,28 @@ def test_meaning(fn) -> None:
     check(fn, -X)
 
 
-def test_break_in_a_loop_compiles_what_is_called() -> None:
-    def body(x):
-        return x.sin() + 1
-
+def test_break_in_a_loop_compiles_each_part_once() -> None:
     def f(x):
-        for _ in range(3):
-            x = body(x)
+        for _ in range(50):
+            x = x.sin() + 1
             if x.sum() > 1e9:
                 break
-        return x
+        return x * 2
 
     backend = CountingBackend()
     assert_same(f(X), argand.compile(f, backend=backend)(X))
-    assert len(backend.graphs) == 1
+    assert len(backend.graphs) <= 4  # up to the first break, from the next item to the break, behind the loop
+
+
+def test_long_loop_does_not_nest_calls() -> None:
+    def f(x):
+        while x.sum() < 5000:
+            x = x + 1
+        return x
+
+    backend = CountingBackend()
+    assert_same(f(X[:1]), argand.compile(f, backend=backend)(X[:1]))
+    assert len(backend.graphs) <= 3  # the bytecode of a while loop tests once more before its body from 3.12 on
 
 
 def test_reason_names_the_line() -> None:

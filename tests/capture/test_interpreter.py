@@ -119,7 +119,7 @@ def test_unknown_native_code_ends_the_graph():
 
     with pytest.raises(GraphBreak) as caught:
         interpret(lambda: gc.collect())
-    assert caught.value.reason.kind == "unknown native function"
+    assert caught.value.reason.kind == "call of native code that is not known"
 
 
 def test_a_bug_inside_a_callback_is_not_the_programs_exception():

@@ -287,3 +287,18 @@ def test_warnings_are_shown_at_each_call():
             warnings.simplefilter("always")
             compiled(torch.ones(1))
         assert [str(w.message) for w in seen] == ["careful"]
+
+
+def test_a_sort_that_raises_leaves_the_list_partly_sorted() -> None:
+    def program(x: torch.Tensor, items: list) -> torch.Tensor:
+        try:
+            items.sort()
+        except TypeError:
+            items.append("caught")
+        return x + 1
+
+    for items in ([0, 1, 0, "s"], [3, "s", 1, 2]):
+        mine, theirs = list(items), list(items)
+        program(torch.ones(2), theirs)
+        argand.compile(program, backend="eager", fullgraph=True)(torch.ones(2), mine)
+        assert mine == theirs

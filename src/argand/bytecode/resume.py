@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import CodeType
 from typing import Any
@@ -30,6 +30,7 @@ class StackSlot(Enum):
 
     VALUE = "value"  # becomes a parameter of the resume function
     NULL = "null"  # pushed by the resume function itself
+    HANDLED = "handled"  # where PUSH_EXC_INFO saved what was handled before; the parameter is what has been since
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,30 @@ class ResumeCode:
 def resume_name(target: Instruction, count: int) -> str:
     """`__resume_at_<offset>_<n>` for the instruction to go on at; the offset is the one in the user's function."""
     return f"__resume_at_{target.offset if target.offset is not None else 0}_{count}"
+
+
+def under_users_name(resume: ResumeCode, code: CodeType) -> ResumeCode:
+    """The same code under the name of the user's function, as tracebacks and messages should show it.
+
+    Its own name (`resume_label`) stays in it as the last constant, which also keeps codes of different resume
+    functions unequal.
+
+    Arguments:
+        code: the code object that was broken (the user's, or itself named after the user's).
+    """
+    name = resume.code.co_name
+    named = resume.code.replace(
+        co_name=code.co_name, co_qualname=code.co_qualname, co_consts=(*resume.code.co_consts, name)
+    )
+    return replace(resume, code=named)
+
+
+def resume_label(code: CodeType) -> str | None:
+    """`__resume_at_<offset>_<n>` of a resume function, or of what was made from one; None for other code."""
+    for const in reversed(code.co_consts):
+        if isinstance(const, str) and const.startswith("__resume_at_"):
+            return const
+    return None
 
 
 def build_resume_code(
@@ -147,10 +172,11 @@ def _check(
     if depth != len(stack_layout):
         raise InternalError(f"{code.co_qualname}: the stack at {target} has {depth} slots, not {len(stack_layout)}")
     i = next(i for i, inst in enumerate(instructions) if inst is target)
-    while i > 0 and instructions[i].opname in ("PRECALL", "CALL"):
-        i -= 1
-        if instructions[i].opname == "KW_NAMES":
-            raise InternalError(f"{code.co_qualname}: keyword names of the call at {target} would be lost")
+    before = [inst.opname for inst in instructions[max(i - 2, 0) : i]]
+    if target.opname == "CALL" and before[-1:] == ["PRECALL"]:
+        before.pop()
+    if target.opname in ("PRECALL", "CALL") and before[-1:] == ["KW_NAMES"]:
+        raise InternalError(f"{code.co_qualname}: keyword names of the call at {target} would be lost")
 
 
 def _stack_names(stack_layout: Sequence[StackSlot], slots: CellSlots, code: CodeType) -> list[str]:
@@ -159,7 +185,7 @@ def _stack_names(stack_layout: Sequence[StackSlot], slots: CellSlots, code: Code
     prefix = "___stack"
     while any(name.startswith(prefix) for name in taken):
         prefix = "_" + prefix
-    saved = [cell for slot, cell in zip(stack_layout, slots.stack) if slot is StackSlot.VALUE]
+    saved = [cell for slot, cell in zip(stack_layout, slots.stack) if slot is not StackSlot.NULL]
     return [f"{prefix}{i}" + (f"{SAVED_CELL_MARK}{cell}" if cell else "") for i, cell in enumerate(saved)]
 
 
@@ -194,6 +220,9 @@ def _entry(
             name = next(names)
             entry.append(Instruction("LOAD_FAST", None, name, positions=where))
             entry.append(Instruction("DELETE_FAST", None, name, positions=where))
+        if slot is StackSlot.HANDLED:
+            entry.append(Instruction("PUSH_EXC_INFO", positions=where))
+            entry.append(Instruction("POP_TOP", positions=where))
     return entry
 
 

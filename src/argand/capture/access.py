@@ -16,7 +16,8 @@ from argand.capture.exceptions import InternalFailure, ObservedException
 from argand.capture.frames import NULL, LazyLocal
 from argand.capture.kinds import is_a
 from argand.capture.sources import ConstSource, LocalSource, Source
-from argand.capture.typefacts import ATOMS, CONTAINERS, HEAP_TYPE, TypeFacts, is_heap
+from argand.capture.symbolic import SYMBOLIC, SymbolicSize
+from argand.capture.typefacts import ATOMS, BUFFERS, CONTAINERS, TypeFacts, is_heap, is_native
 from argand.errors import GraphBreak, graph_break
 
 if TYPE_CHECKING:
@@ -27,12 +28,15 @@ _CAPTURE_FOLDER = os.path.dirname(__file__)
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
 
 
+_MAX_ROUNDS = 200_000
+
+
 def formatted_tensor(text: TaintedText) -> GraphBreak:
     """The graph break for a use of such a text: it goes where the text was made, so that the real one is made there."""
     found = graph_break(
-        kind="text of a tensor",
+        kind="data-dependent text",
         explanation="A text that contains the values of a tensor is needed while the graph is captured.",
-        hints=("Format tensors outside of the compiled function.",),
+        hints=("Print or format tensors outside of the compiled function.",),
     )
     if text.sequence >= 0:
         found.extra["sequence"] = text.sequence
@@ -41,6 +45,17 @@ def formatted_tensor(text: TaintedText) -> GraphBreak:
 
 def _refuse(self: TaintedText, *args: Any, **kwargs: Any) -> Any:
     raise formatted_tensor(self)
+
+
+def unseen_object(obj: Any) -> GraphBreak:
+    """The graph break for native code that would look into an outer object that no guard can follow."""
+    cls = type(obj)
+    return graph_break(
+        kind="iterator from outside" if hasattr(cls, "__next__") else "native object from outside",
+        context=cls.__name__,
+        explanation=f"A {cls.__name__} that existed before the compiled function would be used unseen.",
+        hints=("Pass a list or tuple instead.",),
+    )
 
 
 class TaintedText:
@@ -182,7 +197,15 @@ class Access:
         self.local_functions: dict[int, Any] = {}
         self.local_classes: dict[int, type] = {}
         self.tainted = False
+        self.dynamic = False
+        self.rounds = 0
         self.number = -1
+        self.handled_outside: BaseException | None = None  # by whoever called the captured code
+        self.unseen: list[Any] = []
+        """Iterators of comprehensions whose containers were added to without being looked at."""
+        self.born: dict[int, tuple[Any, int]] = {}
+        """id -> (object, number of the root instruction that made it), for objects that may be impossible to rebuild:
+        generators, classes, and exceptions (where they were raised)."""
         self.lru_caches: dict[int, tuple[Any, dict[Any, Any]]] = {}
         self._noted_classes: set[int] = set()
 
@@ -196,6 +219,10 @@ class Access:
             import torch
 
             self.fast.update((torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size))
+        if not self.concrete:
+            for symbolic in (*SYMBOLIC, SymbolicSize):
+                found.python[id(symbolic)] = frozenset()
+            self.fast.add(SymbolicSize)
         for cls in self.tensor_types:
             found.python[id(cls)] = frozenset()
             self.fast.add(cls)
@@ -204,6 +231,17 @@ class Access:
 
             found.python[id(torch.nn.Parameter)] = frozenset()
             self.fast.add(torch.nn.Parameter)
+
+    def count_round(self) -> None:
+        """A loop begins its body again: loops that would take minutes to unroll are left to CPython."""
+        self.rounds += 1
+        if self.rounds > _MAX_ROUNDS:
+            raise graph_break(
+                kind="loop too long",
+                explanation=f"Loops of this function run more than {_MAX_ROUNDS:,} rounds, too many to unroll.",
+                hints=("Compile the body of the loop as a function of its own.",),
+                skip_frame=True,
+            )
 
     # ---- tensors ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +266,7 @@ class Access:
     def observe(self, exc: BaseException) -> ObservedException:
         raise NotImplementedError
 
-    def native(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    def native(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
     # ---- outer objects ---------------------------------------------------------------------------------------------
@@ -243,17 +281,24 @@ class Access:
 
     def shadow(self, obj: Any) -> Any:
         """What stands for a container (itself if it is local)."""
-        return self.state.shadow(obj) if id(obj) in self.outer else obj
+        if id(obj) not in self.outer:
+            return obj
+        if is_a(obj, BUFFERS):
+            raise unseen_object(obj)
+        return self.state.shadow(obj)
 
     def plain(self, obj: Any) -> Any:
         """The object as native code may have it: outer containers in it, at any depth, replaced by their shadows."""
         cls = type(obj)
-        if self.concrete or cls in self.fast:
+        if self.concrete or cls in self.fast or cls in SYMBOLIC:
             return obj
         if cls is TaintedText:
             raise formatted_tensor(obj)
-        if id(obj) in self.outer and cls.__module__ == "numpy" and cls.__name__ == "ndarray":
-            raise natives_numpy.outer_array(obj)
+        if id(obj) in self.outer:
+            if cls.__module__ == "numpy" and cls.__name__ == "ndarray":
+                raise natives_numpy.outer_array(obj)
+            if is_a(obj, BUFFERS) or self.is_native_iterator(obj):
+                raise unseen_object(obj)
         return self.state.deep_resolve(obj)
 
     def plain_shallow(self, obj: Any) -> Any:
@@ -302,19 +347,23 @@ class Access:
 
     def outer_has_key(self, container: dict[Any, Any], key: Any) -> bool:
         """`key in container` for an outer dict."""
-        if id(container) in self.state.shadows or (type(key) not in self.fast and not is_a(key, type)):
+        if id(container) in self.state.shadows or not self._plain_key(key):
             return bool(self.native(dict.__contains__, self.shadow(container), key))
         present = bool(self.native(dict.__contains__, container, key))
         source = self.outer[id(container)]
         self.state.guard(source, "has_key" if present else "not_has_key", key)
         return present
 
+    def _plain_key(self, key: Any) -> bool:
+        """Whether a key means the same outside: a stand-in is only a key of shadows."""
+        return (type(key) in self.fast and not self.is_tensor(key)) or is_a(key, type)
+
     def outer_item(self, container: Any, key: Any) -> Any:
         """An item of an outer container: by its own source while the container is untouched."""
         if id(container) in self.state.shadows:
             return self.native(_getitem, self.state.shadow(container), key)
         if is_a(container, dict):
-            if type(key) in self.fast or is_a(key, type):
+            if self._plain_key(key):
                 return self.state.item(container, key)
         elif is_a(container, list | tuple) and type(key) is int:
             size = self.container_length(container)
@@ -381,13 +430,15 @@ class Access:
         cls = type(obj)
         if self.concrete or cls in self.fast or id(obj) not in self.outer or is_a(obj, CONTAINERS):
             return
-        if not cls.__flags__ & HEAP_TYPE or cls.__module__ in _ITERATOR_MODULES:
-            raise graph_break(
-                kind="iterator from outside" if hasattr(cls, "__next__") else "native object from outside",
-                context=cls.__name__,
-                explanation=f"A {cls.__name__} that existed before the compiled function would be used unseen.",
-                hints=("Pass a list or tuple instead.",),
-            )
+        if is_native(cls) or cls.__module__ in _ITERATOR_MODULES or is_a(obj, BUFFERS):
+            raise unseen_object(obj)
+        if self.is_native_iterator(obj):
+            raise unseen_object(obj)
+
+    def is_native_iterator(self, obj: Any) -> bool:
+        """Whether `next(obj)` is native code, which changes the object unseen."""
+        cls = type(obj)
+        return self.types.lookup(cls, "__next__") is not NULL and not self.types.python_level(cls, "__next__")
 
     def known_meta(self, meta: type) -> bool:
         """Metaclasses whose isinstance checks are pure: abc, enum, typing, torch's own."""
@@ -401,15 +452,23 @@ class Access:
         """The program relies on attributes of a class: guard that it is not changed."""
         if id(cls) in self._noted_classes:
             return
+        if cls.__mro__ is None:
+            raise graph_break(
+                kind="class under construction",
+                explanation="A class is looked at while the mro() of its metaclass runs.",
+                hints=("Define the class outside of the compiled function.",),
+                skip_frame=True,
+            )
         self._noted_classes.add(id(cls))
         self.types.keep[id(cls)] = cls
         if not self.concrete and is_heap(cls) and id(cls) not in self.local_classes:
             guards = self.state.guards
-            guards.add(ConstSource(cls), "type_version", cls, shown=False)
+            guards.add(ConstSource(cls), "type_version", cls, self.types, shown=False)
 
     def note_local_class(self, cls: Any) -> None:
         """A class made by the program."""
         self.local_classes[id(cls)] = cls
+        self.born[id(cls)] = (cls, self.number)
         if not self.concrete:
             self.state.note_local(cls)
 

@@ -32,6 +32,8 @@ def guard(state: CaptureState) -> None:
     """Add what must stay distinct; called once, when the interpretation is over."""
     _objects(state)
     _tensors(state)
+    if state.arrays is not None:
+        state.arrays.guard_aliases()
 
 
 def _movable(source: Source) -> bool:
@@ -66,7 +68,11 @@ def _tensors(state: CaptureState) -> None:
     if not mutated:
         return
     ids = {id(info) for info in mutated}
-    others = [i for i in state.graph.inputs if i.source is not None and id(i) not in ids and _argument(i.source)]
+    others = [
+        i
+        for i in state.graph.inputs
+        if i.source is not None and id(i) not in ids and isinstance(i.real, torch.Tensor) and _argument(i.source)
+    ]
     sources: list[Any] = [info.source for info in (*mutated, *others)]
     if len(sources) < 2:
         return

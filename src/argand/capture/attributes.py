@@ -11,7 +11,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attribute_writes, calls, generators, iteration
+from argand.capture import attribute_writes, calls, generators, iteration, symbolic_ops
 from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
@@ -27,6 +27,7 @@ from argand.capture.sources import (
     MethodSelfSource,
     TypeAttrSource,
 )
+from argand.capture.symbolic import SYMBOLIC
 from argand.capture.typefacts import TypeFacts, is_heap
 from argand.errors import graph_break
 
@@ -83,8 +84,12 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
         return _read_native(interp, obj, name)
     if cls is types.FunctionType:
         return _read_function(interp, obj, name)
+    if cls in SYMBOLIC:
+        return symbolic_ops.read(interp, obj, name)
     if is_a(obj, types.ModuleType):
-        return _read_module(interp, obj, name)
+        if type(interp.types.lookup(cls, "__getattribute__")) is types.FunctionType:
+            return _read_instance(interp, obj, name)
+        return read_module(interp, obj, name)
     if is_a(obj, type):
         return _read_class(interp, obj, name)
     if cls is types.MethodType:
@@ -129,7 +134,7 @@ def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
 def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
     """(function, obj) where the attribute is a plain method, else (value, NULL)."""
     cls = type(obj)
-    if cls in interp.fast or is_a(obj, type | types.ModuleType) or cls is super or cls in _PLAIN:
+    if cls in interp.fast or is_a(obj, type | types.ModuleType) or cls is super or cls in _PLAIN or cls in SYMBOLIC:
         return load_attr(interp, obj, name), NULL
     facts = interp.types
     if facts.lookup(cls, "__getattribute__") is object.__getattribute__:
@@ -247,6 +252,13 @@ def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
             found = meta.__get__(obj, cls)
         except AttributeError as e:
             error = e
+        except Exception as e:
+            raise graph_break(
+                kind="attribute that raises",
+                context=f"{cls.__name__}.{name}",
+                explanation=f"Reading {name} of a {cls.__name__} raises {type(e).__name__}, which no guard can follow.",
+                hints=("Read it outside of the compiled function.",),
+            ) from None
         else:
             return interp.state.load_source(AttrSource(interp.source(obj), name), found)
         interp.state.guard(interp.source(obj), "not_has_attr", name)
@@ -427,7 +439,7 @@ def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
 # ---- modules, functions, bound methods -----------------------------------------------------------------------------
 
 
-def _read_module(interp: Interpreter, module: Any, name: str) -> Any:
+def read_module(interp: Interpreter, module: Any, name: str) -> Any:
     if interp.concrete:
         return _read_native(interp, module, name)
     key = (id(module), name)
@@ -438,7 +450,7 @@ def _read_module(interp: Interpreter, module: Any, name: str) -> Any:
 
 
 def _load_module_attr(interp: Interpreter, module: Any, name: str) -> Any:
-    namespace = module.__dict__
+    namespace = object.__getattribute__(module, "__dict__")
     state = interp.state
     if id(namespace) == id(state.globals) or (id(namespace), name) in interp.global_values:
         written = interp.global_values.get((id(namespace), name), iteration.STOP)

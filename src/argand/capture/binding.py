@@ -9,6 +9,7 @@ from argand.bytecode.opcodes import CO_VARARGS, CO_VARKEYWORDS
 from argand.capture.frames import NULL, Program
 from argand.capture.kinds import is_a
 from argand.capture.sources import ConstSource, FuncDefaultsSource, FuncKwdefaultsSource
+from argand.capture.state import guarded_by_code
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -99,18 +100,22 @@ def _is_constant(value: Any) -> bool:
 
 def default_value(interp: Interpreter, func: types.FunctionType, index: int, value: Any) -> Any:
     """A positional default; mutable ones are outer objects of the function."""
-    if _is_constant(value) or interp.concrete or id(func) in interp.local_functions:
+    if interp.concrete or id(func) in interp.local_functions:
         return value
-    base = interp.state.source_of(func) or ConstSource(func)
-    return interp.state.load_source(FuncDefaultsSource(base, index), value)
+    base = interp.state.source_of(func)
+    if _is_constant(value) and not guarded_by_code(base, func):
+        return value
+    return interp.state.load_source(FuncDefaultsSource(base or ConstSource(func), index), value)
 
 
 def keyword_default_value(interp: Interpreter, func: types.FunctionType, name: str, value: Any) -> Any:
     """A keyword-only default."""
-    if _is_constant(value) or interp.concrete or id(func) in interp.local_functions:
+    if interp.concrete or id(func) in interp.local_functions:
         return value
-    base = interp.state.source_of(func) or ConstSource(func)
-    return interp.state.load_source(FuncKwdefaultsSource(base, name), value)
+    base = interp.state.source_of(func)
+    if _is_constant(value) and not guarded_by_code(base, func):
+        return value
+    return interp.state.load_source(FuncKwdefaultsSource(base or ConstSource(func), name), value)
 
 
 def _signature(func: types.FunctionType) -> str:

@@ -6,7 +6,16 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attributes, binding, classes, generators, iteration, natives, natives_numpy
+from argand.capture import (
+    attributes,
+    binding,
+    classes,
+    generators,
+    iteration,
+    natives,
+    natives_numpy,
+    symbolic_ops,
+)
 from argand.capture.frames import GENERATOR, NULL, Frame
 from argand.capture.kinds import is_a
 from argand.capture.sources import AttrSource
@@ -38,6 +47,11 @@ def call(interp: Interpreter, fn: Any, args: Any = (), kwargs: dict[str, Any] | 
     if interp.tainted and fn is not isinstance and fn is not type:
         _refuse_tainted(interp, fn, args, kwargs)
     handler = natives.FUNCTIONS.get(id(fn))
+    if interp.dynamic:
+        args, kwargs = list(args), dict(kwargs or {})
+        result = symbolic_ops.call(interp, fn, args, kwargs, handler is not None)
+        if result is not NotImplemented:
+            return result
     if handler is not None:
         return handler(interp, fn, list(args), kwargs or {})
     if cls in BUILTIN_METHODS:
@@ -125,7 +139,7 @@ def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list
         if handler is None and fn.__name__ == "__new__" and type(fn) is types.BuiltinFunctionType:
             return classes.native_new(interp, owner, args, kwargs)
         if handler is None:
-            for klass in owner.__mro__[1:]:
+            for klass in (owner.__mro__ or ())[1:]:  # none while its metaclass's mro() runs
                 handler = natives.CLASS_METHODS.get((id(klass), name))
                 if handler is not None:
                     break
@@ -133,7 +147,7 @@ def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list
             return handler(interp, fn, args, kwargs)
         if name.startswith("__"):
             metaclass: type = type(owner)
-            for klass in metaclass.__mro__:
+            for klass in metaclass.__mro__ or ():
                 of_metaclass = natives.METHODS.get((id(klass), name))
                 if of_metaclass is not None:
                     return of_metaclass(interp, klass, name, owner, args, kwargs)
@@ -161,6 +175,8 @@ def _defining_class(fn: Any, cls: type, name: str) -> type:
 def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A native callable without a handler: torch's own, or the end of the graph."""
     if not interp.concrete:
+        if interp.dynamic and str(getattr(fn, "__module__", "")).startswith("numpy"):
+            symbolic_ops.plain_arguments(args, kwargs)
         result = natives_numpy.call(interp, fn, args, kwargs)
         if result is NotImplemented:
             result = interp.torch_call(fn, args, kwargs)
@@ -173,12 +189,12 @@ def unknown_native(fn: Any) -> BaseException:
     """The graph break for a native callable that nothing is known about."""
     name = callable_name(fn)
     return graph_break(
-        kind="unknown native function",
+        kind="call of native code that is not known",
         context=name,
-        explanation=f"{name} is native code that argand does not know: it may read or change anything.",
+        explanation=f"{name} is native code (C or C++) that may read or change anything.",
         hints=(
             "Move the call out of the compiled function.",
-            "If it only computes on tensors, mark it with argand.allow_in_graph.",
+            "If it only computes on tensors, wrap it in a Python function marked with argand.allow_in_graph.",
         ),
     )
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from argand.capture import attributes, calls, generators, iteration, natives, operators
 from argand.capture.access import TaintedText
+from argand.capture.array_value import Traced
 from argand.capture.frames import NULL, Frame
 from argand.capture.kinds import is_a
 from argand.capture.raising import prepare_reraise_star
+from argand.capture.symbolic import STANDS_FOR
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -278,6 +280,8 @@ def type_of(value: Any) -> type:
     """`type(value)`."""
     if type(value) is TaintedText:
         return str
+    if type(value) in STANDS_FOR or type(value) is Traced:
+        return value.__class__
     return types.GeneratorType if type(value) is generators.TracedGenerator else type(value)
 
 
@@ -285,6 +289,8 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
     """What `type.__call__` does: `__new__`, then `__init__`."""
     interp.note_class(cls)
     facts = interp.types
+    if not interp.concrete and facts.lookup(cls, "__del__") is not NULL:
+        raise has_finalizer(cls)
     new = facts.lookup(cls, "__new__")
     if is_a(new, staticmethod):
         new = new.__func__
@@ -314,10 +320,22 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
     return made
 
 
+def has_finalizer(cls: type) -> BaseException:
+    """The graph break for making an object that runs code when it dies, which must happen once and at its time."""
+    return graph_break(
+        kind="object with a finalizer",
+        context=cls.__name__,
+        explanation=f"{cls.__name__} has a __del__ method, which would run while the function is captured.",
+        hints=("Make the object outside of the compiled function.",),
+    )
+
+
 def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """`owner.__new__(cls, ...)` of a C class."""
     if owner is type:
         return new_type(interp, args[0], args[1:], kwargs)
+    if args and is_a(args[0], type) and not interp.concrete and interp.types.lookup(args[0], "__del__") is not NULL:
+        raise has_finalizer(args[0])
     if owner in natives.SAFE_NEW or issubclass(owner, BaseException):
         if owner is object:
             return interp.native(object.__new__, *args, **kwargs)
@@ -367,7 +385,7 @@ def intrinsic_2(interp: Interpreter, name: str, first: Any, second: Any) -> Any:
 
 def _unsupported_intrinsic(name: str) -> BaseException:
     return graph_break(
-        kind="unsupported bytecode",
+        kind="unsupported Python construct",
         context=name,
         explanation="This construct (a lazily evaluated type parameter or an interactive one) is not captured.",
         hints=("Move it out of the compiled function.",),

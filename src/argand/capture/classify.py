@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import datetime
+import decimal
 import enum
 import functools
 import re
@@ -11,6 +13,8 @@ import typing
 from typing import Any
 
 import torch
+
+from argand.capture.kinds import is_a
 
 _EQUALS: frozenset[type] = frozenset(
     {int, float, complex, str, bytes, range, slice, torch.Size, torch.device, types.GenericAlias, types.UnionType}
@@ -43,10 +47,16 @@ _IDENTITY: frozenset[type] = frozenset(
         torch.iinfo,
         typing.TypeVar,
         object,
+        decimal.Decimal,  # C code reads what these are: their values cannot be guarded part by part
+        datetime.date,
+        datetime.datetime,
+        datetime.time,
+        datetime.timedelta,
+        datetime.timezone,
     }
 )
 _TYPING_ALIASES: tuple[type, ...] = tuple(
-    cls for cls in vars(typing).values() if isinstance(cls, type) and cls.__name__ == "_BaseGenericAlias"
+    cls for cls in vars(typing).values() if is_a(cls, type) and cls.__name__ == "_BaseGenericAlias"
 )
 _IDENTITY_INSTANCES: tuple[type, ...] = (
     type,
@@ -115,7 +125,7 @@ def is_bound_builtin(value: Any) -> bool:
     if type(value) not in (types.BuiltinFunctionType, types.MethodWrapperType):
         return False
     owner = value.__self__
-    return owner is not None and not isinstance(owner, types.ModuleType | type)
+    return owner is not None and not is_a(owner, types.ModuleType | type)
 
 
 def is_constant(value: Any) -> bool:
@@ -143,12 +153,12 @@ def _is_buffer_like(tensor: torch.Tensor) -> bool:
 
 def is_container(obj: Any) -> bool:
     """A list, tuple, dict, set, frozenset or deque, or a subclass."""
-    return isinstance(obj, _CONTAINERS) and type(obj) is not torch.Size
+    return is_a(obj, _CONTAINERS) and type(obj) is not torch.Size
 
 
 def is_plain_atom(obj: Any) -> bool:
     """Cannot hold an outer container."""
-    return type(obj) in _ATOMS or isinstance(obj, torch.Tensor | torch.nn.Module)
+    return type(obj) in _ATOMS or is_a(obj, torch.Tensor | torch.nn.Module)
 
 
 def is_cell(obj: Any) -> bool:

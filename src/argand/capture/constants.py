@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from argand.capture.kinds import is_a
+
 if TYPE_CHECKING:
     from argand.capture.tensors import GraphBuilder, TensorInfo
 
@@ -38,28 +40,23 @@ def propagate(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: d
 
 
 def _attach(builder: GraphBuilder, result: Any, real: Any) -> None:
-    if isinstance(result, torch.Tensor):
+    if is_a(result, torch.Tensor):
         info = builder.tensors.get(id(result))
-        if (
-            info is not None
-            and isinstance(real, torch.Tensor)
-            and real.shape == result.shape
-            and real.dtype is result.dtype
-        ):
+        if info is not None and is_a(real, torch.Tensor) and real.shape == result.shape and real.dtype is result.dtype:
             info.constant = real
-    elif isinstance(result, tuple | list) and isinstance(real, tuple | list) and len(real) == len(result):
+    elif is_a(result, tuple | list) and is_a(real, tuple | list) and len(real) == len(result):
         for part, value in zip(result, real):
             _attach(builder, part, value)
 
 
 def _small(result: Any) -> bool:
-    if isinstance(result, torch.Tensor):
+    if is_a(result, torch.Tensor):
         return result.numel() <= _LIMIT
-    return isinstance(result, tuple | list) and all(_small(item) for item in result)
+    return is_a(result, tuple | list) and all(_small(item) for item in result)
 
 
 def _real(builder: GraphBuilder, value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         return builder.tensors[id(value)].constant
     if type(value) in (list, tuple):
         return type(value)(_real(builder, item) for item in value)
@@ -93,7 +90,7 @@ def numbers(
         return None
 
     def number(value: Any) -> Any:
-        known = value_of(builder, value) if isinstance(value, torch.Tensor) and value.dim() == 0 else None
+        known = value_of(builder, value) if is_a(value, torch.Tensor) and value.dim() == 0 else None
         if known is None:
             return value
         with torch._C.DisableTorchFunction():

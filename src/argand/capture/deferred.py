@@ -49,10 +49,10 @@ class DeferredText:
 
     def _break(self, *args: Any, **kwargs: Any) -> Any:
         raise graph_break(
-            kind="data-dependent value",
+            kind="data-dependent text",
             context="text made from a tensor",
             explanation="A string that shows the value of a tensor is needed while the graph is captured.",
-            hints=("move the formatting out of the compiled function",),
+            hints=("Print or format tensors outside of the compiled function.",),
         )
 
     __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = __getitem__ = __add__ = __radd__ = _break

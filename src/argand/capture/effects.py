@@ -65,6 +65,7 @@ class Replay:
         """Emit the writes."""
         for emit in self._writes:
             emit()
+        self.values.place_iterators()
 
     def _temp(self) -> str:
         return self.emitter.store_temp("e")

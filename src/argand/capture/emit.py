@@ -34,15 +34,15 @@ class Emitter:
         self.uses: Counter[Source] = uses if uses is not None else Counter()
         self.seen: Counter[Source] = Counter()
         self._cached: dict[Source, str] = {}
-        self._temps = 0
+        self.temps: list[str] = []
         self._cells = frozenset(code.co_cellvars)
 
     # ---------------------------------------------------------------- temporaries
 
     def new_temp(self, hint: str = "t") -> str:
         """Name of a new local variable that the user's code cannot have."""
-        name = f"___{hint}_{self._temps}"
-        self._temps += 1
+        name = f"___{hint}_{len(self.temps)}"
+        self.temps.append(name)
         return name
 
     def store_temp(self, hint: str = "t") -> str:

@@ -7,6 +7,7 @@ ordinary exception, is never mistaken for something that the user's program did.
 from __future__ import annotations
 
 from types import TracebackType
+from typing import NoReturn
 
 from argand.errors import GraphBreak, InternalError
 
@@ -81,7 +82,7 @@ def chain_context(exc: BaseException, handled: BaseException | None) -> None:
     exc.__context__ = handled
 
 
-def raise_native(exc: BaseException) -> None:
+def raise_native(exc: BaseException) -> NoReturn:
     """Raise a user-level exception into native code, leaving its context and cause as they are."""
     context = exc.__context__
     traceback: TracebackType | None = exc.__traceback__
@@ -89,6 +90,7 @@ def raise_native(exc: BaseException) -> None:
         raise exc.with_traceback(traceback)
     finally:
         exc.__context__ = context
+        del exc, context, traceback  # the exception's traceback refers to this frame
 
 
 __all__ = [

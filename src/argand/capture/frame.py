@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import threading
 import types
-import warnings
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,27 +21,22 @@ from argand import errors, events
 from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.format import dis_text
-from argand.bytecode.resume import transformed_code
-from argand.capture import aliasing, modes, skip
-from argand.capture.interpreter import Interpreter, RootExit, Session
+from argand.bytecode.resume import resume_label, transformed_code
+from argand.capture import aliasing, failures, generators, modes, release, room, skip, stance, strict
+from argand.capture.interpreter import Interpreter, RootExit, Session, too_deep
 from argand.capture.region import Region
+from argand.capture.resumes import Resumes
 from argand.capture.state import CaptureState
+from argand.capture.symbolic_policy import Policy
+from argand.capture.symbolic_state import Memory, Restart
 from argand.capture.tensors import GraphBuilder, TraceMode
+from argand.capture.torch_tables import TABLES as TABLES
 from argand.capture.transform import Transformed, Transformer
+from argand.capture.words import code_words
 from argand.config import config
 from argand.graph.compat import keep_torch_compiler_out
 
-_RESTARTS = 64  # attempts on one frame: each restart breaks at one more place
-
-
-@dataclass(slots=True)
-class _Known:
-    """What is remembered of a code object."""
-
-    frame_id: int
-    compiles: int = 0
-    raised: int = 0
-    warned: set[str] = field(default_factory=set)
+_RESTARTS = 96  # attempts on one frame: each restart breaks at one more place, or has learned about sizes
 
 
 class _Process:
@@ -53,14 +47,15 @@ class _Process:
         self.reset()
 
     def reset(self) -> None:
-        self.known: weakref.WeakKeyDictionary[types.CodeType, _Known] = weakref.WeakKeyDictionary()
+        self.known: weakref.WeakKeyDictionary[types.CodeType, failures.Known] = weakref.WeakKeyDictionary()
         self.local = threading.local()
+        self.resumes = Resumes()
 
-    def of(self, code: types.CodeType) -> _Known:
+    def of(self, code: types.CodeType) -> failures.Known:
         with self.lock:
             known = self.known.get(code)
             if known is None:
-                known = self.known[code] = _Known(len(self.known))
+                known = self.known[code] = failures.Known(len(self.known))
             return known
 
     def session(self) -> Session:
@@ -86,21 +81,27 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         An Entry; SKIP for code that is never captured; RUN_ONLY past the cache limit; None to run this call eagerly.
 
     Raises:
-        Unsupported: `region.fullgraph`, and the frame cannot be captured whole.
+        Unsupported: `region.fullgraph` (or `error_on_graph_break`), and the frame cannot be captured whole.
+        RecompileForbidden: the stance is "fail_on_recompile".
         BackendCompilerFailed: the backend raised (unless `config.suppress_errors`).
     """
     code = info.code
-    if config.disable or (config.debug_function and code.co_name != config.debug_function):
-        return None if config.disable else _C.SKIP
+    if not room.can_capture() or config.disable or (config.debug_function and not _asked_for(code)):
+        return None
     if skip.why_never(code) is not None:
-        return _C.SKIP
+        return _C.SKIP_RECURSIVE if skip.with_callees(code) else _C.SKIP
     if modes.cannot_capture():
         return None
     known = _process.of(code)
-    if info.entries >= config.cache_size_limit:
-        _warn_cache_limit(info, known)
+    if info.entries >= (1 if region.observe else config.cache_size_limit):
+        if region.observe:
+            failures.report_recompile(info)
+            return None
+        failures.warn_cache_limit(info, known)
         return _C.RUN_ONLY
-    _report_recompile(info)
+    if stance.CURRENT.name != "default":
+        return failures.without_compiling(info)
+    failures.report_recompile(info)
     compile_id = events.CompileId(known.frame_id, known.compiles)
     known.compiles += 1
     with (
@@ -110,12 +111,23 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
     ):
         try:
             return _Capture(info, region, known).run()
-        except (errors.ArgandError, KeyboardInterrupt, SystemExit) as error:
-            return _failed(error, info, region, known)
         except errors.GraphBreak as found:
-            return _gave_up(found, info, region, known)
+            return failures.gave_up(found, info, region)
         except BaseException as error:
-            return _internal_failure(error, info, region, known)
+            if room.ran_out(error):
+                events.emit("frame_raised", "capture", repr(error), function=code.co_name)
+                return None
+            if isinstance(error, (errors.ArgandError, KeyboardInterrupt, SystemExit)):
+                return failures.failed(error, info, region, known)
+            if isinstance(error, RecursionError):  # values nested too deeply, say
+                return failures.gave_up(too_deep(), info, region)
+            return failures.internal_failure(error, info, region, known)
+
+
+def _asked_for(code: types.CodeType) -> bool:
+    """Whether `config.debug_function` names this function: by name or qualified name, several separated by commas."""
+    names = {name.strip() for name in config.debug_function.split(",")}
+    return code.co_name in names or code.co_qualname in names or code_words(code) in names
 
 
 @contextlib.contextmanager
@@ -134,50 +146,110 @@ def _without_gc() -> Iterator[None]:
 class _Capture:
     """One answer of the hook: as many attempts as the frame needs."""
 
-    def __init__(self, info: _C.FrameInfo, region: Region, known: _Known) -> None:
+    def __init__(self, info: _C.FrameInfo, region: Region, known: failures.Known) -> None:
         self.info = info
         self.region = region
         self.known = known
         self.reason: errors.BreakReason | None = None
+        self.handled = sys.exception()
+        self.states: list[CaptureState] = []
+        self.memory = Memory()
 
     def run(self) -> _C.Answer:
+        """Capture the frame."""
+        try:
+            return self._attempts()
+        finally:
+            for state in self.states:
+                release.forget(state)
+
+    def _attempts(self) -> _C.Answer:
         break_at: frozenset[int] = frozenset()
         for _ in range(_RESTARTS):
             with modes.restored() as before:
                 state = self._new_state()
                 try:
                     exit = self._interpret(state, break_at)
+                except Restart:
+                    continue
                 except errors.GraphBreak as found:
+                    if strict.wanted(state.read_overlay):
+                        found.extra["strict"] = True
                     break_at = self._restart(found, break_at)
                     continue
                 after = modes.snapshot()
             if exit.kind == "raise":
                 return self._raised(exit)
-            return self._compile(state, exit, before, after)
+            if (first := _first_time(state, exit)) is not None:
+                break_at = frozenset({first})
+                continue
+            try:
+                return self._compile(state, exit, before, after)
+            except Restart:
+                continue
+            except errors.GraphBreak as found:
+                break_at = self._earlier(failures.because_of(found, self.reason), state, exit)
         raise errors.graph_break(
-            kind="too many restarts", explanation="Capture kept breaking at new places.", skip_frame=True
+            kind="too many restarts",
+            explanation="The function breaks the graph in too many places.",
+            hints=("Compile the parts between the breaks as functions of their own.",),
+            skip_frame=True,
         )
 
     def _new_state(self) -> CaptureState:
         info = self.info
-        return CaptureState(info.code, info.globals, info.builtins, info.closure, info.args, config, GraphBuilder())
+        state = CaptureState(info.code, info.globals, info.builtins, info.closure, info.args, config, GraphBuilder())
+        self.states.append(state)
+        if self.region.fullgraph:
+            state.data_numbers = state.data_sizes = True
+        if self.region.dynamic is not False:
+            state.policy = Policy(self.known.history(self.region), self.region.dynamic)
+            state.memory = self.memory
+        return state
 
     def _interpret(self, state: CaptureState, break_at: frozenset[int]) -> RootExit:
         state.guards.add(None, "global_state", modes.guard_functions())
-        interpreter = Interpreter(state, _process.session())
+        session = _process.session()
+        resume = _process.resumes.of(self.info.code)
+        if resume is not None:  # maybe made in another thread
+            session.original_offsets[resume.made.code] = resume.made.original_offsets
+        interpreter = Interpreter(state, session)
         state.interpreter = interpreter
+        interpreter.handled_outside = self.handled
         keep_torch_compiler_out()
         with TraceMode(state.graph):
-            return interpreter.run_root(break_at)
+            try:
+                exit = interpreter.run_root(break_at)
+            finally:
+                for _, guard, _ in reversed(state.open_modes):
+                    if guard is not None:
+                        guard.__exit__(None, None, None)
+        if state.graph.entered and exit.kind != "raise":
+            from argand.capture import torch_contexts
+
+            raise torch_contexts.still_open(state.graph.entered)
+        return exit
 
     def _restart(self, found: errors.GraphBreak, break_at: frozenset[int]) -> frozenset[int]:
-        if self.region.fullgraph and not isinstance(found.extra.get("exception"), Exception):
-            raise _unsupported(found) from None
+        if failures.must_raise(found, self.region):
+            raise failures.unsupported(found, self.info.code) from None
         sequence = found.extra.get("sequence")
         if found.skip_frame or not isinstance(sequence, int) or sequence in break_at:
             raise found
         self.reason = found.reason
         return frozenset({sequence})
+
+    def _earlier(self, found: errors.GraphBreak, state: CaptureState, exit: RootExit) -> frozenset[int]:
+        """Where to break the graph because of an object that transformed code cannot rebuild: where it is made."""
+        obj = found.extra.get("object")
+        made = None if obj is None or state.interpreter is None else state.interpreter.born.get(id(obj))
+        if made is None or made[1] >= exit.sequence or self.region.fullgraph:
+            raise found
+        if generators.ends_visibly(obj) and any(value is obj for value in (*exit.frame.stack, *exit.frame.fast)):
+            raise found  # calls hold on to their arguments: it would be closed later than in eager
+        if self.reason is None:
+            self.reason = found.reason
+        return frozenset({made[1]})
 
     def _raised(self, exit: RootExit) -> _C.Answer:
         """The program raises in this call: run it for real, so that everything about the exception is right."""
@@ -186,18 +258,23 @@ class _Capture:
         return None
 
     def _compile(self, state: CaptureState, exit: RootExit, before: modes.Snapshot, after: modes.Snapshot) -> _C.Answer:
-        if exit.kind == "return" and not any(n.op.startswith("call") for n in state.graph.graph.nodes):
+        empty = _is_empty(state)
+        if exit.kind == "return" and empty:
             return self._without_graph(state)
         aliasing.guard(state)
-        made = Transformer(state, exit, before, after, self.reason).build(self._backend)
-        guards = state.guards.build()
+        transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
+        made = (transformer.build_prefix() if empty else None) or transformer.build(self._backend)
+        guards = state.guards.build(made.collected)
+        made.needed_at = state.guards.positions
         info = self.info
         outcome = guards.evaluate(info.args, info.globals, info.builtins, info.closure)
         if outcome is not True:
             raise errors.graph_break(
-                kind="guard does not hold",
+                kind="condition that changes by itself",
                 context=str(outcome),
-                explanation="A condition that the captured code relies on changes by itself; the frame runs eagerly.",
+                explanation="Something that the captured code relies on is different each time it is looked at "
+                f"({outcome[1] if isinstance(outcome, tuple) else outcome}).",
+                hints=("Read the value once, outside the compiled function, and pass it in.",),
                 skip_frame=True,
             )
         info.globals.update(made.globals)
@@ -215,7 +292,10 @@ class _Capture:
 
     def _backend(self, graph: fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
         with events.span("backend", "capture", backend=self.region.backend_name):
+            changes = modes.changed_by(graph.graph)
             compiled = self.region.backend(graph, inputs)
+        if changes:
+            compiled = modes.put_back_on_error(compiled, changes)
         return _C.Region(None, None, compiled)  # Python code of the backend's own is not captured
 
     def _emit_events(self, state: CaptureState, made: Transformed) -> None:
@@ -229,7 +309,8 @@ class _Capture:
             events.emit(
                 "graph_code", "capture", lambda: graph.print_readable(print_output=False), graph_name=made.graph_name
             )
-        where = f"{code.co_name} {code.co_filename} line {code.co_firstlineno}"
+        name = resume_label(code) or code.co_name
+        where = f"{name} {code.co_filename} line {code.co_firstlineno}"
         events.emit(
             "bytecode",
             "capture",
@@ -244,75 +325,16 @@ class _Capture:
         )
 
 
-# ---------------------------------------------------------------------- what can go wrong
+def _first_time(state: CaptureState, exit: RootExit) -> int | None:
+    """For a break before anything was recorded: when its instruction was executed for the first time, if it was before.
+
+    Breaking there lets the program's own code run up to it (prefix.py), and is as good.
+    """
+    if exit.instruction is None or exit.kind == "return" or not _is_empty(state):
+        return None
+    assert state.interpreter is not None
+    return state.interpreter.first_number.get(exit.frame.program.index[exit.instruction])
 
 
-def _unsupported(found: errors.GraphBreak) -> BaseException:
-    """What fullgraph=True raises for a break."""
-    reason = found.reason
-    cause = f"{reason.kind}: {reason.explanation}" + (f" ({reason.context})" if reason.context else "")
-    return errors.Unsupported(cause, remedy="; ".join(reason.hints), where=reason.where)
-
-
-def _gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region, known: _Known) -> _C.Answer:
-    """The frame cannot be captured: it runs eagerly, what it calls is still looked at."""
-    raised = isinstance(found.extra.get("exception"), Exception)
-    if region.fullgraph and not raised:
-        raise _unsupported(found) from None
-    events.emit(
-        "graph_breaks",
-        "capture",
-        str(found.reason),
-        reason=found.reason,
-        function=info.code.co_name,
-        frame_skipped=True,
-    )
-    return None if raised else _C.SKIP  # a torch call that raises in this call may not in the next
-
-
-def _failed(error: BaseException, info: _C.FrameInfo, region: Region, known: _Known) -> _C.Answer:
-    if isinstance(error, errors.InternalError):
-        return _internal_failure(error, info, region, known)
-    if not config.suppress_errors or not isinstance(error, errors.ArgandError) or isinstance(error, errors.Unsupported):
-        raise error from error.__cause__
-    _warn_once(known, "failed", f"argand runs {info.code.co_name} eagerly, compiling it failed: {error}")
-    return _C.SKIP
-
-
-def _internal_failure(error: BaseException, info: _C.FrameInfo, region: Region, known: _Known) -> _C.Answer:
-    """A bug in argand: the frame runs eagerly, with one warning; with fullgraph or verbose it is raised."""
-    inner = getattr(error, "error", error)
-    text = f"capturing {info.code.co_name} ({info.code.co_filename}:{info.code.co_firstlineno}) failed inside argand"
-    if region.fullgraph and not config.suppress_errors:
-        raise errors.InternalError(f"{text}: {type(inner).__name__}: {inner}") from error
-    import traceback
-
-    detail = "".join(traceback.format_exception(error)) if config.verbose else f"{type(inner).__name__}: {inner}"
-    _warn_once(known, "internal", f"argand: {text}; it runs eagerly. {detail}")
-    return _C.SKIP
-
-
-def _warn_once(known: _Known, kind: str, text: str) -> None:
-    if kind not in known.warned:
-        known.warned.add(kind)
-        warnings.warn(text, stacklevel=3)
-
-
-def _warn_cache_limit(info: _C.FrameInfo, known: _Known) -> None:
-    reasons = "; ".join(f"{label}: {detail}" for _, label, detail in info.failures[:1])
-    _warn_once(
-        known,
-        "cache_size_limit",
-        f"argand: {info.code.co_name} ({info.code.co_filename}:{info.code.co_firstlineno}) was compiled "
-        f"{config.cache_size_limit} times (argand.config.cache_size_limit) and now runs eagerly when no version fits. "
-        f"Last guard that failed: {reasons or 'unknown'}",
-    )
-
-
-def _report_recompile(info: _C.FrameInfo) -> None:
-    if not info.failures or not events.bus.sinks:
-        return
-    reasons = [f"{label}: {detail}" for _, label, detail in info.failures]
-    code = info.code
-    text = f"Recompiling {code.co_name} ({code.co_filename}:{code.co_firstlineno}): " + "; ".join(reasons)
-    events.emit("recompiles", "capture", text, function=code.co_name, reasons=reasons)
+def _is_empty(state: CaptureState) -> bool:
+    return not any(node.op.startswith("call") for node in state.graph.graph.nodes)

@@ -43,6 +43,15 @@ YIELD: Final = _Signal("YIELD")
 GENERATOR: Final = _Signal("GENERATOR")
 
 
+class Previous:
+    """On the value stack where PUSH_EXC_INFO saves the exception that was being handled before (or None)."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: BaseException | None) -> None:
+        self.value = value
+
+
 class LazyLocal:
     """An argument of the root frame that was not read yet: guards are made when it is."""
 

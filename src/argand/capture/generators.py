@@ -83,25 +83,44 @@ class TracedGenerator:
                 return result
             exc = StopIteration(result) if result is not None else StopIteration()
         interp.propagating = exc
-        raise_native(exc)
-        return None
+        try:
+            raise_native(exc)
+        finally:
+            del exc  # its traceback refers to this frame
 
     @property
     def gi_frame(self) -> None:
         raise graph_break(
-            kind="generator frame",
+            kind="frame of a generator",
             explanation="The frame of a generator does not exist while it is captured.",
             hints=("Do not read gi_frame in compiled code.",),
         )
 
     @property
     def gi_suspended(self) -> bool:
-        return self._started and not self._finished and not self.gi_running
+        return is_suspended(self)
 
     @property
     def gi_yieldfrom(self) -> Any:
         receiver = yielding_from(self)
         return None if receiver is NULL else receiver
+
+    def __del__(self) -> None:
+        """Abandoned: what is open in its body (`finally`, `with`) ends now, as the program would see it."""
+        interp = self._interp
+        if not is_suspended(self) or getattr(interp, "over", True) or interp.pending is not None:
+            return
+        try:
+            close_in(self)
+        except ObservedException as observed:
+            interp.pending = graph_break(
+                kind="exception in an abandoned generator",
+                context=repr(observed.value),
+                explanation=f"The generator {self.__qualname__}, to which nothing refers any more, raised when closed.",
+                hints=("Close the generator, or exhaust it.",),
+            )
+        except BaseException as found:  # a finalizer cannot raise: the root frame does
+            interp.pending = found
 
     def __repr__(self) -> str:
         return f"<generator object {self.__qualname__} at {id(self):#x}>"
@@ -117,9 +136,28 @@ def make(interp: Interpreter, frame: Frame) -> TracedGenerator:
             hints=("Call the asynchronous function outside of the compiled region.",),
         )
     generator = TracedGenerator(interp, frame)
-    frame.generator = generator
+    interp.generators.add(generator)
     frame.exc = generator._exc
+    interp.born[id(generator)] = (None, interp.number)  # its lifetime is the program's: nothing here may prolong it
     return generator
+
+
+def is_suspended(generator: TracedGenerator) -> bool:
+    """Whether it stands at a yield."""
+    return generator._started and not generator._finished and not generator.gi_running
+
+
+def ends_visibly(obj: Any) -> bool:
+    """Whether closing this generator, when nothing refers to it any more, may run code of the program."""
+    return type(obj) is TracedGenerator and any(
+        inst.opname == "PUSH_EXC_INFO" for inst in obj._frame.program.instructions
+    )
+
+
+def abandoned_by_exception(values: list[Any]) -> bool:
+    """Whether a frame that an exception leaves holds suspended generators. They live on with the exception's
+    traceback, which captured code does not have."""
+    return any(type(value) is TracedGenerator and is_suspended(value) for value in values)
 
 
 def resume(generator: TracedGenerator, value: Any, thrown: BaseException | None = None) -> tuple[bool, Any]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from argand import errors
+from argand.capture.kinds import is_a
 from argand.capture.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
+from argand.capture.typefacts import TypeFacts
 
 if TYPE_CHECKING:
     from argand._core import _C
+    from argand.capture.symbolic_state import Dynamics
 
 # Kind of check in the C tree -> the name that people read.
 LABELS: dict[str, str] = {
@@ -83,7 +87,9 @@ class GuardSet:
 
     def __init__(self) -> None:
         self._guards: dict[Any, Guard] = {}
+        self.dynamics: Dynamics | None = None
         self.locate: Callable[[], tuple[CodeType, int] | None] | None = None
+        self.positions: dict[str, tuple[CodeType, int]] = {}  # by label, filled by build()
 
     def add(
         self,
@@ -125,6 +131,10 @@ class GuardSet:
                         + (f" dispatch_keys={keys}" if keys else "")
                     )
                 lines.append(f"- {guard.text()}{detail}")
+        if self.dynamics is not None:
+            from argand.capture import symbolic_emit
+
+            lines += symbolic_emit.listing(self.dynamics)
         return "\n".join(lines)
 
     def verbose(self) -> str:
@@ -141,8 +151,8 @@ class GuardSet:
         order = {"local": 0, "closure": 1, "global": 2, "builtin": 3, "constant": 4}
         return sorted(self, key=lambda g: 5 if g.source is None else order[g.source.kind])
 
-    def build(self) -> _C.GuardTree:
-        """The C guard tree. Node paths are computed once per source."""
+    def build(self, collected: Sequence[Source] = ()) -> _C.GuardTree:
+        """The C guard tree, which hands the values of `collected` over. Node paths are computed once per source."""
         from argand._core import _C
 
         tree = _C.GuardTree()
@@ -150,7 +160,25 @@ class GuardSet:
         for guard in self:
             node = 0 if guard.source is None else node_of(guard.source, tree, nodes)
             args = tuple(_resolve(arg, tree, nodes) for arg in guard.args)
-            tree.check(node, guard.kind, *args, label=guard.text())
+            label = guard.text()
+            try:
+                tree.check(node, guard.kind, *args, label=label)
+            except ValueError as refused:  # a class that CPython gives no version tag
+                raise errors.graph_break(
+                    kind="class that changes too often",
+                    context=label,
+                    explanation=f"{guard.source.friendly() if guard.source is not None else 'A class'}: {refused}",
+                    hints=("Do not change the class while the program runs.",),
+                    skip_frame=True,
+                ) from None
+            if guard.position is not None:
+                self.positions.setdefault(label, guard.position)
+        if self.dynamics is not None:
+            from argand.capture import symbolic_emit
+
+            symbolic_emit.build(self.dynamics, tree, lambda source: node_of(source, tree, nodes), self.positions)
+        if collected:
+            tree.collect([node_of(source, tree, nodes) for source in collected])
         return tree
 
 
@@ -169,9 +197,11 @@ def node_of(source: Source, tree: _C.GuardTree, nodes: dict[Source, int]) -> int
 
 
 def _resolve(arg: Any, tree: _C.GuardTree, nodes: dict[Source, int]) -> Any:
-    if isinstance(arg, Source):
+    if is_a(arg, Source):
         return node_of(arg, tree, nodes)
-    if isinstance(arg, list):  # only "distinct" and "python" take a list, of sources
+    if is_a(arg, TypeFacts):  # the names that "type_version" is about, all known by now
+        return None if arg.whole else arg.names
+    if is_a(arg, list):  # only "distinct" and "python" take a list, of sources
         return [node_of(item, tree, nodes) for item in arg]
     return arg
 
@@ -182,8 +212,8 @@ def _identity(args: tuple[Any, ...]) -> Any:
 
 
 def _one_identity(arg: Any) -> Any:
-    if isinstance(arg, str | int | float | bytes | Source) or arg is None:
-        return (type(arg), repr(arg)) if isinstance(arg, float) else (type(arg), arg)
+    if is_a(arg, str | int | float | bytes | Source) or arg is None:
+        return (type(arg), repr(arg)) if is_a(arg, float) else (type(arg), arg)
     if type(arg) in (tuple, list):
         return (type(arg), tuple(_one_identity(item) for item in arg))
     return id(arg)
@@ -193,15 +223,15 @@ def _torch_internal(source: Source) -> bool:
     """Below a torch module (`G['torch'].abs`) or below a constant: implied by what the user sees guarded."""
     step: Source | None = source
     while step is not None:
-        if isinstance(step, ConstSource):
+        if is_a(step, ConstSource):
             return True
-        if isinstance(step, DictItemSource) and isinstance(step.base, InstanceDictSource):
-            if isinstance(step.base.base, GlobalSource) and step.base.base.key in ("torch", "F", "nn"):
+        if is_a(step, DictItemSource) and is_a(step.base, InstanceDictSource):
+            if is_a(step.base.base, GlobalSource) and step.base.base.key in ("torch", "F", "nn"):
                 return True
         step = step.base
     return source.kind == "builtin"
 
 
 def _short(args: tuple[Any, ...]) -> str:
-    text = ", ".join(arg.name() if isinstance(arg, Source) else repr(arg) for arg in args)
+    text = ", ".join(arg.name() if is_a(arg, Source) else repr(arg) for arg in args)
     return text if len(text) <= 300 else text[:297] + "..."

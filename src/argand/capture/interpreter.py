@@ -8,9 +8,10 @@ that native code is called only when it is known to be harmless.
 from __future__ import annotations
 
 import linecache
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import CodeType
+from types import CellType, CodeType
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.instruction import Instruction
@@ -18,12 +19,15 @@ from argand.capture import (
     attribute_writes,
     attributes,
     calls,
+    generators,
     natives_builtins,
     natives_iteration,
     natives_library,
     natives_methods,
     natives_objects,
     operators,
+    skip,
+    symbolic_ops,
 )
 from argand.capture.access import Access
 from argand.capture.exceptions import (
@@ -118,12 +122,16 @@ class Interpreter(Access):
         self.policies: dict[int, Any] = {}
         self.trampoline_type = Trampoline
         self.frames: list[Frame] = []
+        self.generators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.base_exc = ExcState(None)
         self.propagating: BaseException | None = None
         self.inline_limit: int = getattr(state.config, "inline_limit", 600)
         self.pending: BaseException | None = None
         self.root: Frame | None = None
+        self.over = False
         self.break_sequence = -1
+        self.first_number: dict[int, int] = {}
+        """Index of each root instruction that was executed -> when it first was."""
 
     # ---- running frames --------------------------------------------------------------------------------------------
 
@@ -160,6 +168,8 @@ class Interpreter(Access):
                     raise self.annotate(too_deep()) from None
                 # Outside of the except block: interpreted code must not see argand's own handled exceptions.
                 if not self.unwind(frame, exc):
+                    if not self.concrete and generators.abandoned_by_exception(frame.fast):
+                        raise self.annotate(held_by_traceback())
                     raise ObservedException(exc)
         finally:
             frames.pop()
@@ -184,8 +194,13 @@ class Interpreter(Access):
         return found
 
     def user_stack(self) -> tuple[UserLine, ...]:
-        """Where the interpreted program stands, outermost first; argand's helper frames left out."""
-        return tuple(user_line(frame) for frame in self.frames if not frame.quiet)
+        """Where the interpreted program stands, outermost first; argand's helper frames left out, and so are torch's at
+        the end, as long as a line of somebody else's remains."""
+        frames = [frame for frame in self.frames if not frame.quiet]
+        last = len(frames)
+        while last and skip.is_torch(frames[last - 1].code.co_filename):
+            last -= 1
+        return tuple(user_line(frame) for frame in frames[: last or None])
 
     # ---- the root frame --------------------------------------------------------------------------------------------
 
@@ -211,6 +226,7 @@ class Interpreter(Access):
         """
         frame = self.root = self.root_frame()
         ops = frame.program.ops
+        first = self.first_number
         self.frames.append(frame)
         number = -1
         try:
@@ -226,6 +242,7 @@ class Interpreter(Access):
                             return self.root_break(frame, number)
                         pc = frame.pc
                         frame.pc = pc + 1
+                        first.setdefault(pc, number)
                         handler, arg = ops[pc]
                         signal = handler(self, frame, arg)
                         if self.pending is not None:
@@ -242,9 +259,11 @@ class Interpreter(Access):
                     deep = too_deep()
                     deep.extra.update(sequence=number, instruction=frame.instruction)
                     raise self.annotate(deep) from None
+                self.born.setdefault(id(exc), (exc, number))
                 if not self.unwind(frame, exc):
                     return RootExit("raise", frame, number, exc=exc, instruction=frame.instruction)
         finally:
+            self.over = True
             self.frames.pop()
 
     def root_break(self, frame: Frame, number: int) -> RootExit:
@@ -258,6 +277,11 @@ class Interpreter(Access):
         if signal is RETURN:
             if self.tainted:
                 self.refuse_tainted((frame.result,))
+            for i, value in enumerate(frame.fast if self.generators else ()):  # locals go: generators are closed
+                if not is_a(value, CellType):
+                    frame.fast[i] = NULL
+            if self.pending is not None:
+                raise self.pending
             return RootExit("return", frame, number, value=frame.result, instruction=frame.instruction)
         raise graph_break(
             kind="generator as root",
@@ -272,18 +296,21 @@ class Interpreter(Access):
         """Wrap an exception that native code raised, with the context that the interpreted program implies."""
         if is_a(exc, RecursionError):
             raise too_deep()
+        if self.dynamic:
+            symbolic_ops.not_the_programs(self, exc)
         if exc is self.propagating:
             self.propagating = None
         else:
             chain_context(exc, self.handled())
-        exc.__traceback__ = CAPTURED_TRACEBACK
+        if not self.is_outer(exc):
+            exc.__traceback__ = CAPTURED_TRACEBACK
         return ObservedException(exc)
 
     def handled(self) -> BaseException | None:
         """What `sys.exception()` is for the interpreted program."""
         return self.frames[-1].exc.topmost() if self.frames else None
 
-    def native(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def native(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call native code on behalf of the program: its exceptions are the program's."""
         try:
             return fn(*args, **kwargs)
@@ -310,8 +337,10 @@ class Interpreter(Access):
         except Exception as bug:
             raise InternalFailure(bug) from bug
         self.propagating = exc
-        raise_native(exc)
-        raise InternalFailure(exc)
+        try:
+            raise_native(exc)
+        finally:
+            del exc  # its traceback refers to this frame
 
     def trampoline(self, fn: Any) -> Any:
         """A native callable that interprets `fn`; what is not callable stays as it is."""
@@ -342,6 +371,15 @@ class Interpreter(Access):
         return calls.call_function(self, fn, args, None)
 
 
+def held_by_traceback() -> GraphBreak:
+    """The break for suspended generators in a frame that an exception leaves."""
+    return graph_break(
+        kind="generator held by a traceback",
+        explanation="An exception leaves a function that has begun to iterate over a generator.",
+        hints=("Close the generator in a finally block.",),
+    )
+
+
 def too_deep() -> GraphBreak:
     """The break for calls nested too deeply."""
     return graph_break(
@@ -352,10 +390,29 @@ def too_deep() -> GraphBreak:
 
 
 def user_line(frame: Frame) -> UserLine:
-    """Position of a frame in the user's program, with the text of the line."""
+    """Position of a frame in the user's program: the text of the line, and the part of it that is being executed."""
     code = frame.code
     lineno = frame.lineno
-    return UserLine(code.co_filename, lineno, code.co_name, linecache.getline(code.co_filename, lineno).strip())
+    line = linecache.getline(code.co_filename, lineno)
+    text = line.strip()
+    start, end = columns(line, frame.instruction.positions) if text else (-1, -1)
+    return UserLine(code.co_filename, lineno, code.co_name, text, start, end)
+
+
+def columns(line: str, positions: tuple[int | None, ...] | None) -> tuple[int, int]:
+    """The characters of `line.strip()` that an instruction covers; (-1, -1): unknown.
+
+    Arguments:
+        positions: (line, last line, column, end column), columns in UTF-8 bytes.
+    """
+    if positions is None or positions[2] is None or positions[3] is None:
+        return -1, -1
+    first, last, column, end = positions
+    raw, indent = line.encode(), len(line) - len(line.lstrip())
+    start = len(raw[:column].decode(errors="replace")) - indent
+    if first != last:
+        return start, len(line.strip())
+    return start, len(raw[:end].decode(errors="replace")) - indent
 
 
 __all__ = [

@@ -52,7 +52,10 @@ class NativeIterator:
                 return value
             raise StopIteration
         interp.propagating = exc
-        raise_native(exc)
+        try:
+            raise_native(exc)
+        finally:
+            del exc  # its traceback refers to this frame
 
 
 def is_iterable(interp: Interpreter, value: Any) -> bool:
@@ -134,7 +137,10 @@ def iter_next(interp: Interpreter, iterator: Any) -> Any:
 def native_iterable(interp: Interpreter, value: Any) -> Any:
     """Something that native code may iterate over in place of `value`."""
     cls = type(value)
-    if cls is generators.TracedGenerator or cls in _KNOWN_ITERATORS or cls is NativeIterator:
+    if cls is generators.TracedGenerator or cls is NativeIterator:
+        return value
+    if cls in _KNOWN_ITERATORS:
+        interp.check_known(value)
         return value
     if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__iter__"):
         return interp.shadow(value)

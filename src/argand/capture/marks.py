@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, TypeVar
 
 from argand.errors import ConfigError
@@ -11,6 +12,7 @@ T = TypeVar("T")
 DISABLED = "_argand_disabled"
 ALLOWED = "_argand_allowed_in_graph"
 CONSTANT = "_argand_constant_result"
+REASON = "_argand_disabled_reason"
 DYNAMIC = "_argand_dynamic_dims"
 STATIC = "_argand_static_dims"
 
@@ -38,9 +40,12 @@ def _mark(fn: T, name: str) -> T:
     return fn
 
 
-def mark_disabled(fn: T) -> T:
-    """Capture breaks the graph at a call of `fn`."""
-    return _mark(fn, DISABLED)
+def mark_disabled(fn: T, reason: str | None = None) -> T:
+    """Capture breaks the graph at a call of `fn`, giving the reason."""
+    marked = _mark(fn, DISABLED)
+    if reason is not None:
+        setattr(marked, REASON, reason)
+    return marked
 
 
 def allow_in_graph(fn: T) -> T:
@@ -62,26 +67,52 @@ def is_disabled(fn: Any) -> bool:
 
 
 def is_allowed_in_graph(fn: Any) -> bool:
-    return getattr(fn, "__dict__", {}).get(ALLOWED, False) is True
+    if getattr(fn, "__dict__", {}).get(ALLOWED, False) is True:
+        return True
+    rules = sys.modules.get("torch._dynamo.trace_rules")  # where torch.compiler.allow_in_graph notes functions
+    return rules is not None and id(fn) in rules._allowed_callable_ids
 
 
 def is_constant_result(fn: Any) -> bool:
-    return getattr(fn, "__dict__", {}).get(CONSTANT, False) is True
+    attributes = getattr(fn, "__dict__", {})
+    return attributes.get(CONSTANT, False) is True or attributes.get("_dynamo_marked_constant", False) is True
+
+
+def _check_tensor(tensor: Any) -> None:
+    if not hasattr(tensor, "dim"):
+        raise ConfigError(
+            f"sizes are marked on a tensor, not on a {type(tensor).__name__} ({tensor!r})",
+            remedy="pass the tensor that is given to the compiled function, before the first call",
+        )
 
 
 def _mark_dims(tensor: Any, dims: Any, name: str, value: Any) -> None:
     for dim in dims if isinstance(dims, (list, tuple)) else (dims,):
+        _check_tensor(tensor)
         if not isinstance(dim, int) or not -tensor.dim() <= dim < tensor.dim():
-            raise ConfigError(f"dim {dim!r} is not a dimension of a tensor of {tensor.dim()} dimensions")
+            raise ConfigError(
+                f"dim {dim!r} is not a dimension of a tensor of {tensor.dim()} dimensions",
+                remedy=f"pass an int from {-tensor.dim()} to {tensor.dim() - 1}, or a list of them",
+            )
         marked = tensor.__dict__.setdefault(name, {})
         marked[dim % tensor.dim()] = value
 
 
 def mark_dynamic(tensor: Any, dim: Any, *, min: int | None = None, max: int | None = None) -> None:
-    """Say that the size of `tensor` along `dim` (or dims) will vary. Noted in this version; sizes are specialised."""
+    """Say that the size of `tensor` along `dim` (or dims) will vary: the first compile already makes it symbolic.
+
+    Arguments:
+        dim: a dim or a list of them; negative ones count from the end.
+        min, max: the sizes that the compiled code is for, inclusive; 0 and 1 are never among them.
+
+    Raises:
+        ConfigError: there is no such dim.
+        ConstraintViolation: (when it is captured) the program needs one size, or the call's is not in the range.
+    """
     _mark_dims(tensor, dim, DYNAMIC, (min, max))
 
 
 def mark_static(tensor: Any, dim: Any = None) -> None:
-    """Say that the size along `dim` (all by default) never varies."""
+    """Say that the size along `dim` (a dim, a list, or all by default) is to be a constant of the compiled code."""
+    _check_tensor(tensor)
     _mark_dims(tensor, list(range(tensor.dim())) if dim is None else dim, STATIC, True)

@@ -70,6 +70,66 @@ _RELAID: dict[Any, Any] = {
 }
 
 
+LAYOUT_READS: frozenset[Any] = frozenset((_Tensor.stride, _Tensor.is_contiguous, _Tensor.dim_order))
+UNSURE_LAYOUT: frozenset[Any] = frozenset(
+    function
+    for owner, names in (
+        (torch, "svd svd_lowrank pca_lowrank nonzero_static native_batch_norm _native_batch_norm_legit max_unpool2d"),
+        (torch._C._nn, "max_unpool2d"),
+        (torch.nn.functional, "max_unpool2d"),
+        (torch.linalg, "svd"),
+        (torch.fft, "hfftn"),
+        (_Tensor, "svd nonzero_static"),
+    )
+    for function in [getattr(owner, name, None) for name in words(names)]
+    if function is not None
+)
+"""Functions whose results eager lays out as no meta kernel says."""
+
+
+def unknown_layout(func: Any) -> errors.GraphBreak:
+    """The break for a question about strides that only the running program can answer."""
+    name = getattr(func, "__name__", str(func))
+    return errors.graph_break(
+        kind="data-dependent value",
+        context=name,
+        explanation=f"{name}: how the result of an operation before it lies in memory is known only when it runs.",
+        hints=("Ask outside the compiled function, or make the tensor contiguous with clone first.",),
+    )
+
+
+def refuse_overlapping(func: Any, args: tuple[Any, ...]) -> None:
+    """Writes to expanded tensors mostly raise, which eager does at this very place: end the graph there."""
+    target = args[0] if args else None
+    if not isinstance(target, _Tensor) or 0 not in target.stride():
+        return
+    if any(step == 0 and size > 1 for step, size in zip(target.stride(), target.shape)):
+        raise errors.graph_break(
+            kind="write to an expanded tensor",
+            context=getattr(func, "__name__", str(func)),
+            explanation="Several elements of the tensor that is written to are the same memory.",
+            hints=("Write to a copy: x.expand(...).clone().",),
+        )
+
+
+def out_shapes(kwargs: dict[str, Any]) -> Any:
+    """The shapes of the tensors given as `out`; None where there is no `out`."""
+    out = kwargs.get("out") if kwargs else None
+    if isinstance(out, _Tensor):
+        return (out.shape,)
+    return tuple([item.shape for item in out if isinstance(item, _Tensor)]) if isinstance(out, tuple | list) else None
+
+
+def note_unsure(unsure: set[int], result: Any) -> None:
+    """From now on the strides of the tensors in `result` are not relied on."""
+    if isinstance(result, _Tensor):
+        if len(result.shape) > 1:
+            unsure.add(id(result))
+    elif isinstance(result, tuple | list):
+        for item in result:
+            note_unsure(unsure, item)
+
+
 def stand_in(real: torch.Tensor) -> torch.Tensor:
     """A meta tensor with the metadata of `real`, a leaf or not as `real` is."""
     made = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
@@ -192,18 +252,22 @@ def _second_try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error:
 def meta_failure(name: str, error: Exception | None) -> errors.GraphBreak:
     """The break for a torch function that could not run on stand-ins."""
     text = str(error)
+    first = text.splitlines()[0][:200] if text else ""
     if error is None or isinstance(error, NotImplementedError) or "meta" in text.lower():
         return errors.graph_break(
-            kind="no meta kernel",
-            context=f"{name}: {text.splitlines()[0][:200] if text else 'made a tensor on the CPU'}",
-            explanation=f"What {name} returns depends on values, or torch cannot tell its size without running it.",
-            hints=("call it outside the compiled function",),
+            kind="result of unknown size",
+            context=f"{name}: {first or 'made a tensor on the CPU'}",
+            explanation=f"The size or type of what {name} returns cannot be told without running it.",
+            hints=(
+                "Call it outside the compiled function.",
+                "If the operation is yours, give it a fake implementation with torch.library.register_fake.",
+            ),
         )
     found = errors.graph_break(
-        kind="torch call raised",
-        context=f"{name}: {type(error).__name__}: {text.splitlines()[0][:200] if text else ''}",
-        explanation=f"{name} raised {type(error).__name__} on tensors of these sizes; the frame runs eagerly.",
-        hints=("this is the error that eager raises too: fix the call",),
+        kind="torch call raises an exception",
+        context=f"{name}: {type(error).__name__}: {first}",
+        explanation=f"The call of {name} raises {type(error).__name__} for these arguments: {first}",
+        hints=("Eager raises this too: check the arguments of the call on this line.",),
         skip_frame=True,
     )
     found.extra["exception"] = error

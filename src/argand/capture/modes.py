@@ -3,13 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
 
 _DEVICES = ("cpu", "cuda")
+
+
+def deterministic() -> tuple[bool, bool]:
+    """Whether algorithms must be deterministic, and whether that only warns."""
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def set_deterministic(wanted: tuple[bool, bool]) -> None:
+    """What `torch.use_deterministic_algorithms` does to torch itself."""
+    torch._C._set_deterministic_algorithms(wanted[0], warn_only=wanted[1])
+
+
+def _flags() -> tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]:
+    names = [(f"_get_{kind}_sdp_enabled", f"_set_sdp_use_{kind}")
+             for kind in ("flash", "mem_efficient", "math", "cudnn", "overrideable")]  # fmt: skip
+    names.append(("_get_sdp_priority_order", "_set_sdp_priority_order"))
+    names += [(f"_get_cudnn_{kind}", f"_set_cudnn_{kind}") for kind in ("enabled", "benchmark", "deterministic")]
+    names.append(("_get_deterministic_fill_uninitialized_memory", "_set_deterministic_fill_uninitialized_memory"))
+    found = [(getattr(torch._C, a, None), getattr(torch._C, b, None)) for a, b in names]
+    pairs = [(get, put) for get, put in found if get is not None and put is not None]
+    return (
+        *pairs,
+        (deterministic, set_deterministic),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    )
+
+
+FLAGS = _flags()
+"""(read, write) of flags that captured code may change."""
+
+
+def flags() -> tuple[Any, ...]:
+    """The values of FLAGS now."""
+    return tuple([read() for read, _ in FLAGS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +72,7 @@ def snapshot() -> Snapshot:
         torch.is_autocast_cache_enabled(),
         nesting - 1,
         torch.get_default_dtype(),
+        flags(),
     )
 
 
@@ -57,6 +94,9 @@ def difference(before: Snapshot, after: Snapshot) -> list[tuple[Callable[..., An
         calls.append((torch.autocast_decrement_nesting, ()))
     if before.dtype is not after.dtype:
         calls.append((torch.set_default_dtype, (after.dtype,)))
+    for (_, write), was, now in zip(FLAGS, before.extra, after.extra):
+        if was != now:
+            calls.append((write, (now,)))
     return calls
 
 
@@ -71,6 +111,55 @@ def restored() -> Iterator[Snapshot]:
         if after != before:
             for function, args in difference(after, before):
                 function(*args)
+
+
+def changed_by(graph: fx.Graph) -> str:
+    """What of torch's state running a graph changes on the way: "" nothing, "grad" grad mode only, "more"."""
+    found = {node.target for node in graph.nodes if node.op == "call_function" and node.target in _WRITERS}
+    return "more" if found - {torch._C._set_grad_enabled} else "grad" if found else ""
+
+
+_WRITERS = frozenset(
+    [
+        torch._C._set_grad_enabled,
+        torch.set_default_dtype,
+        torch.autograd.grad_mode._enter_inference_mode,
+        torch.amp.autocast_mode._enter_autocast,
+        *(write for _, write in FLAGS),
+    ]
+)
+
+
+def put_back_on_error(run: Callable[..., Any], changes: str) -> Callable[..., Any]:
+    """A compiled graph that, when an operation in it raises, leaves torch's state as it found it.
+
+    Arguments:
+        changes: what the graph changes, of `changed_by`.
+    """
+    if changes == "grad":
+
+        def with_grad(*args: Any) -> Any:
+            before = torch.is_grad_enabled()
+            try:
+                return run(*args)
+            except BaseException:
+                torch._C._set_grad_enabled(before)
+                raise
+
+        return with_grad
+
+    def with_all(*args: Any) -> Any:
+        before = snapshot()
+        try:
+            return run(*args)
+        except BaseException as error:
+            if torch.is_inference_mode_enabled() != before.inference:
+                traceback.clear_frames(error.__traceback__)  # the graph's frame owns what ends the mode
+            for function, values in difference(snapshot(), before):
+                function(*values)
+            raise
+
+    return with_all
 
 
 def _functorch_depth() -> int:
@@ -109,3 +198,26 @@ def cannot_capture() -> bool:
         or torch._C._get_tracing_state() is not None
         or torch.utils._python_dispatch._get_current_dispatch_mode() is not None
     )
+
+
+# ---------------------------------------------------------------------- called by interpreted helpers
+
+
+def read_flags() -> tuple[Any, ...]:
+    """`flags`, for torch_polyfills."""
+    return flags()
+
+
+def write_flags(values: tuple[Any, ...]) -> None:
+    """Make FLAGS what `read_flags` found."""
+    for (read, write), value in zip(FLAGS, values):
+        if read() != value:
+            write(value)
+
+
+def select_attention(backends: Any, set_priority: bool) -> None:
+    """What entering torch.nn.attention.sdpa_kernel does."""
+    from torch.nn import attention
+
+    chosen = [backends] if isinstance(backends, attention.SDPBackend) else list(dict.fromkeys(backends))
+    attention._sdpa_kernel(chosen, set_priority)

@@ -9,10 +9,12 @@ from torch.nn.modules import module as registry
 
 from argand.capture.sources import ConstSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.state import UNSET
+from argand.capture.tensor_methods import special
 from argand.capture.torch_calls import Args, Kwargs, handler
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
+    from argand.capture.tensors import GraphBuilder
 
 _OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = (
@@ -59,3 +61,11 @@ def _call_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return NotImplemented
     forward = state.interpreter.getattr(module, "forward")
     return state.interpreter.call(forward, args[1:], kwargs)
+
+
+@special(torch.Tensor.data.__set__)
+def _set_data(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`module.to(dtype)` that changes nothing sets the data of each parameter to that parameter."""
+    if len(args) == 2 and args[0] is args[1]:
+        return None
+    return NotImplemented

@@ -153,6 +153,21 @@ def bind_free_variables(interp: Interpreter, frame: Frame, count: int) -> None:
         interp.state.load_source(source, cell)
 
 
+def closed_over(interp: Interpreter, fn: Any, name: str) -> Any:
+    """Contents of a free variable of a function, NULL if it has none of this name."""
+    code = fn.__code__
+    if name not in code.co_freevars:
+        return NULL
+    index = code.co_freevars.index(name)
+    cell = fn.__closure__[index]
+    if not (interp.concrete or id(fn) in interp.local_functions):
+        if id(cell) not in interp.outer_cells and id(cell) not in interp.local_cells:
+            source = FuncCellSource(interp.state.source_of(fn) or ConstSource(fn), index)
+            interp.outer_cells[id(cell)] = (cell, source)
+            interp.state.load_source(source, cell)
+    return read_cell(interp, cell)
+
+
 def new_cell(interp: Interpreter, value: Any) -> CellType:
     """A cell that belongs to the traced program."""
     cell = CellType() if value is NULL else CellType(value)

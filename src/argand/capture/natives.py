@@ -110,10 +110,10 @@ def constructor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str,
 def python_object_in_native(fn: Any, arg: Any) -> BaseException:
     """The graph break for native code that would run Python methods of an argument."""
     return graph_break(
-        kind="Python object in native code",
+        kind="Python object used by native code",
         context=f"{calls.callable_name(fn)} on {type(arg).__name__}",
-        explanation=f"{calls.callable_name(fn)} would call Python methods of {type(arg).__name__} unseen.",
-        hints=("Convert the object to builtin types first.",),
+        explanation=f"{calls.callable_name(fn)} is native code and would call Python methods of {type(arg).__name__}.",
+        hints=("Convert the object to a list, dict, number or string first, or move the call out of the function.",),
     )
 
 
@@ -167,10 +167,18 @@ def _native_on_constants(interp: Interpreter, fn: Any, args: list[Any], kwargs: 
 
 
 def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """functools.singledispatch: the registry is looked up natively, the implementation interpreted."""
-    if not args:
+    """functools.singledispatch: the implementation is looked up in the guarded registry, past the dispatch cache."""
+    from argand.capture import names
+
+    dispatch = names.closed_over(interp, fn, "dispatch")
+    registry = names.closed_over(interp, dispatch, "registry") if is_a(dispatch, types.FunctionType) else NULL
+    if not args or not is_a(registry, dict):
         return NotImplemented
-    implementation = interp.native(fn.dispatch, type(args[0]))
+    known = interp.shadow(registry)
+    cls = type(args[0])
+    implementation = known.get(cls, NULL)
+    if implementation is NULL:
+        implementation = interp.native(functools._find_impl, cls, known)  # type: ignore[attr-defined]
     return calls.call(interp, implementation, args, kwargs)
 
 

@@ -34,6 +34,7 @@ from argand.capture.natives import (
     pure,
 )
 from argand.capture.sources import ConstSource
+from argand.errors import graph_break
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -135,6 +136,7 @@ def _globals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _dir(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not args:
         return sorted(_locals(interp, fn, [], {}))
+    interp.types.whole = True
     return interp.native(fn, *[interp.shadow(arg) for arg in args], **kwargs)
 
 
@@ -249,6 +251,10 @@ def _number(fn: Any, *specials: str) -> None:
                         else f"{name} returned non-{what} (type {got})"
                     )
                     raise interp.throw(TypeError(text))
+            if interp.is_tensor(args[0]) and fn is not complex:
+                number = interp.native(interp.state.graph.item, args[0])
+                if number is not NotImplemented:
+                    return number.dynamics.apply(fn.__name__, number)
         return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
 
     add_functions(handler, fn)
@@ -318,15 +324,21 @@ def _super(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 _MOVE: Final = "Move the call out of the compiled function."
 add_functions(
     breaking("print", "print() writes to the terminal, which must happen at each call.",
-    "Move print out of the compiled function, or call it on the result."),
+    "Move print out of the compiled function, or print the result after it."),
     print,
 )  # fmt: skip
 add_functions(
-    breaking("input or output", "This function reads or writes files or the terminal.", _MOVE), open, input, breakpoint
+    breaking("input or output", "Files or the terminal are read or written, which must happen at each call.", _MOVE),
+    open,
+    input,
+    breakpoint,
 )
 add_functions(
-    breaking("dynamic code", "Code that is made at run time is not captured.", _MOVE), exec, eval, compile
-)  # fmt: skip
+    breaking("dynamic code", "exec, eval and compile run code that is made while the program runs.", _MOVE),
+    exec,
+    eval,
+    compile,
+)
 
 
 @function(__import__)
@@ -343,13 +355,27 @@ def _import(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @function(sys.exc_info)
 def _exc_info(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    exc = interp.handled()
+    exc = _handled(interp)
     return (None, None, None) if exc is None else (type(exc), exc, exc.__traceback__)
+
+
+def _handled(interp: Interpreter) -> BaseException | None:
+    """The exception being handled. Where captured code handles none, its caller may: that is guarded."""
+    exc = interp.handled()
+    if exc is None and not interp.concrete:
+        if interp.handled_outside is not None:
+            raise graph_break(
+                kind="exception state from outside",
+                explanation="The function asks for an exception that the caller of the compiled code is handling.",
+                hints=("Pass the exception as an argument.",),
+            )
+        interp.state.guards.add(None, "global_state", ((sys.exception, None),))
+    return exc
 
 
 @function(sys.exception)
 def _exception(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.handled()
+    return _handled(interp)
 
 
 add_functions(pure, sys.intern, sys.getrecursionlimit, sys.getdefaultencoding)

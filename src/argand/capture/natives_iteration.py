@@ -121,23 +121,27 @@ def _less(a: Any, b: Any) -> Any:
 HELPER_FILES.add(__file__)
 
 
-def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> list[Any]:
-    """Stably sorted copy of a list."""
+def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> None:
+    """Sort a list in place; where a comparison raises, it is left partly sorted, as CPython leaves it."""
     keys = items if key is None else [calls.call(interp, key, (item,), None) for item in items]
     resolved = [interp.plain(k) for k in keys]
     if not all(interp.benign(k) for k in resolved):
         resolved = [SortKey(interp, k) for k in keys]
     reverse = operators.truth(interp, reverse)
-    order = interp.native(sorted, range(len(items)), key=resolved.__getitem__, reverse=reverse)
-    return [items[i] for i in order]
+    before, order = items.copy(), list(range(len(items)))
+    try:
+        interp.native(list.sort, order, key=resolved.__getitem__, reverse=reverse)
+    finally:
+        items[:] = [before[i] for i in order]
 
 
 @function(sorted)
 def _sorted(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or not set(kwargs) <= {"key", "reverse"}:
         return interp.native(fn, *args, **kwargs)
-    items = iteration.to_list(interp, args[0])
-    return sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
+    items = list(iteration.to_list(interp, args[0]))
+    sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
+    return items
 
 
 @function(min, max)

@@ -150,7 +150,7 @@ def _list_sort(interp: Interpreter, cls: type, name: str, owner: Any, args: Args
     items = list.copy(target)
     list.clear(target)  # as CPython does, so that what happens to the list meanwhile is noticed
     try:
-        items = sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
+        sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
     finally:
         modified = list.__len__(target) > 0
         list.__setitem__(target, slice(None), items)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from argand.capture.kinds import is_a
 from argand.errors import GraphBreak, graph_break
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _IMPURE = ("numpy.random", "numpy.testing", "numpy.lib.npyio", "numpy.ctypeslib"
 def is_numpy(fn: Any) -> bool:
     """Whether a callable belongs to numpy."""
     owner = getattr(fn, "__self__", None)
-    candidates = [fn, type(fn), owner if isinstance(owner, type) else type(owner)]
+    candidates = [fn, type(fn), owner if is_a(owner, type) else type(owner)]
     found = False
     for candidate in candidates:
         module = getattr(candidate, "__module__", None)
@@ -48,6 +49,11 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
     """Run a numpy callable, or NotImplemented if `fn` is none or an argument is not a constant."""
     if not is_numpy(fn):
         return NotImplemented
+    from argand.capture import numpy_calls
+
+    traced = numpy_calls.traced_call(interp.state, fn, args, kwargs)
+    if traced is not NotImplemented:
+        return traced
     owner = getattr(fn, "__self__", None)
     values = [*args, *kwargs.values(), *([owner] if is_array(owner) else [])]
     for value in values:

@@ -83,6 +83,8 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
         custom = facts.lookup(type(owner), "__reduce__")
         if is_a(custom, types.FunctionType):
             return calls.call_function(interp, custom, [owner], None)
+        if custom is not NULL and custom is not object.__reduce__:
+            return calls.call(interp, custom, [owner], None)  # a C class's own: an exception's, an iterator's
     for hook in ("__getstate__", "__getnewargs_ex__", "__getnewargs__"):
         if is_a(facts.lookup(type(owner), hook), types.FunctionType):
             return _reduce_with_hooks(interp, owner)
@@ -121,6 +123,7 @@ def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
 
 def _slot_state(interp: Interpreter, owner: Any) -> dict[str, Any]:
     found = {}
+    interp.types.whole = True
     for klass in type(owner).__mro__:
         for name, value in klass.__dict__.items():
             if type(value) is types.MemberDescriptorType and klass.__module__ != "builtins":
@@ -174,6 +177,14 @@ def _type_setattr(interp: Interpreter, cls: type, name: str, owner: Any, args: A
 @method(type, "__getattribute__")
 def _type_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     value = attributes.generic_class_read(interp, owner, type(owner), args[0])
+    if value is NULL:
+        raise attributes.missing(interp, owner, args[0])
+    return value
+
+
+@method(types.ModuleType, "__getattribute__")
+def _module_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    value = attributes.read_module(interp, owner, args[0])
     if value is NULL:
         raise attributes.missing(interp, owner, args[0])
     return value
@@ -267,6 +278,17 @@ def _exception_text(interp: Interpreter, cls: type, name: str, owner: Any, args:
     return interp.native(getattr(cls, name), interp.shadow(owner))
 
 
+def _exception_change(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if interp.is_outer(owner):
+        raise graph_break(
+            kind="exception from outside",
+            context=f"{type(owner).__name__}.{name}",
+            explanation="An exception that existed before the compiled function would be changed.",
+            hints=("Raise or change it outside of the compiled function.",),
+        )
+    return keeping(interp, cls, name, owner, args, kwargs)
+
+
 def _all_exceptions(cls: type) -> list[type]:
     found = [cls]
     below: list[type] = type.__subclasses__(cls)
@@ -281,7 +303,7 @@ for _cls in _all_exceptions(BaseException):
     KEEP.append(_cls)
     for _name in ("__init__", "with_traceback", "add_note", "__setstate__", "__reduce__"):
         if _name in _cls.__dict__:
-            METHODS[id(_cls), _name] = keeping
+            METHODS[id(_cls), _name] = _exception_change
     for _name in ("__str__", "__repr__"):
         if _name in _cls.__dict__:
             METHODS[id(_cls), _name] = _exception_text

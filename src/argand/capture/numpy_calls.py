@@ -10,6 +10,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from argand import errors
+from argand.capture.array_value import Traced
 from argand.capture.words import words
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ def call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, 
     Raises:
         GraphBreak: an argument is not constant, or the function draws random numbers, reads files, calls back.
     """
+    traced = traced_call(state, fn, args, kwargs)
+    if traced is not NotImplemented:
+        return traced
     name = getattr(fn, "__name__", type(fn).__name__)
     owner = getattr(fn, "__self__", None)
     if _random(fn, owner):
@@ -70,6 +74,19 @@ def call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return made
 
 
+def traced_call(state: Any, fn: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A numpy function on arrays that the graph computes; NotImplemented where there are none."""
+    given = tuple([state.deep_resolve(arg) for arg in args])
+    named = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+    if state.arrays is None:
+        return NotImplemented
+    if state.graph.dynamics is not None:
+        from argand.capture import symbolic_ops
+
+        given, named = symbolic_ops.plain(given), symbolic_ops.plain(named)
+    return state.arrays.call(fn, given, named)
+
+
 def _random(fn: Any, owner: Any) -> bool:
     for thing in (fn, owner, type(owner)):
         module = getattr(thing, "__module__", None) or ""
@@ -80,7 +97,7 @@ def _random(fn: Any, owner: Any) -> bool:
 
 def _break(name: str, why: str) -> errors.GraphBreak:
     return errors.graph_break(
-        kind="numpy call", context=f"numpy {name}", explanation=f"numpy's {name} is not captured: {why}.",
+        kind="call of numpy", context=f"numpy {name}", explanation=f"numpy's {name} is not captured: {why}.",
         hints=("use the torch function instead, or call it outside the compiled function",),
     )  # fmt: skip
 
@@ -127,6 +144,10 @@ def to_tensor(state: CaptureState, array: Any, name: str) -> Any:
     """The tensor that torch.tensor / torch.as_tensor / torch.from_numpy makes of a constant array."""
     import torch
 
+    if type(array) is Traced:
+        function = torch.Tensor.clone if name == "tensor" else torch.Tensor.detach
+        with torch._C.DisableTorchFunction():
+            return state.graph.call(function, (array._a_tensor,), {})
     held = _value(state, array, name)
     if name != "tensor":
         array.flags.writeable = False  # they would share memory: from here on the array cannot change

@@ -18,9 +18,9 @@ __all__ = ["OPCODES", "ROOT_OPCODES", "opcodes_basic", "opcodes_build", "opcodes
 def _refuse(name: str, reason: str) -> Handler:
     def refuse(interp: object, frame: Frame, arg: object) -> None:
         raise graph_break(
-            kind="unsupported bytecode",
+            kind="unsupported Python construct",
             context=name,
-            explanation=reason,
+            explanation=reason[:1].upper() + reason[1:] + ".",
             hints=("Move this construct out of the compiled function.",),
         )
 

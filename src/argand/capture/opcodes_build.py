@@ -66,17 +66,39 @@ def build_slice(interp: Interpreter, frame: Frame, arg: int) -> None:
     frame.stack.append(slice(*_pop_n(frame, arg)))
 
 
+_PLAIN_KEYS = (int, str, bool, bytes, type(None))
+
+
+def _add_unseen(interp: Interpreter, frame: Frame, arg: int, method: Any, *values: Any) -> bool:
+    """Add to the container of a comprehension whose loop a graph break entered in the middle: at each run, without
+    looking at what the container holds. Nothing can see it before the loop's end, where the graph breaks.
+
+    False: the container was made by the captured code, or is no comprehension's.
+    """
+    target = frame.stack[-arg]
+    if arg < 2 or not interp.is_outer(target) or not interp.is_outer(frame.stack[-arg + 1]):
+        return False
+    interp.state.extra_effects.append((method, [target, *values], {}))
+    interp.unseen.append(frame.stack[-arg + 1])
+    return True
+
+
 @opcode("LIST_APPEND")
 def list_append(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = frame.stack.pop()
-    frame.stack[-arg].append(value)
+    target = frame.stack[-arg]
+    if _add_unseen(interp, frame, arg, list.append, value):
+        return
+    interp.shadow(target).append(value)
 
 
 @opcode("SET_ADD")
 def set_add(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = frame.stack.pop()
     operators.check_hash(interp, value)
-    interp.native(frame.stack[-arg].add, value)
+    if type(value) in _PLAIN_KEYS and _add_unseen(interp, frame, arg, set.add, value):
+        return
+    interp.native(interp.shadow(frame.stack[-arg]).add, value)
 
 
 @opcode("MAP_ADD")
@@ -84,13 +106,15 @@ def map_add(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = frame.stack.pop()
     key = frame.stack.pop()
     operators.check_hash(interp, key)
-    interp.native(frame.stack[-arg].__setitem__, key, value)
+    if type(key) in _PLAIN_KEYS and _add_unseen(interp, frame, arg, dict.__setitem__, key, value):
+        return
+    interp.native(interp.shadow(frame.stack[-arg]).__setitem__, key, value)
 
 
 @opcode("LIST_EXTEND")
 def list_extend(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
-    target = frame.stack[-arg]
+    target = interp.shadow(frame.stack[-arg])
     if not iteration.is_iterable(interp, values):
         raise interp.throw(TypeError(f"Value after * must be an iterable, not {type(values).__name__}"))
     target.extend(iteration.to_list(interp, values))
@@ -99,7 +123,7 @@ def list_extend(interp: Interpreter, frame: Frame, arg: int) -> None:
 @opcode("SET_UPDATE")
 def set_update(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
-    target = frame.stack[-arg]
+    target = interp.shadow(frame.stack[-arg])
     for value in iteration.to_list(interp, values):
         operators.check_hash(interp, value)
         interp.native(target.add, value)
@@ -108,19 +132,19 @@ def set_update(interp: Interpreter, frame: Frame, arg: int) -> None:
 @opcode("DICT_UPDATE")
 def dict_update(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
-    iteration.dict_update(interp, frame.stack[-arg], values)
+    iteration.dict_update(interp, interp.shadow(frame.stack[-arg]), values)
 
 
 @opcode("DICT_MERGE")
 def dict_merge(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     # Below: the callable, under the positional arguments.
-    iteration.dict_merge(interp, frame.stack[-arg], values, frame.stack[-(arg + (3 if PY313 else 2))])
+    iteration.dict_merge(interp, interp.shadow(frame.stack[-arg]), values, frame.stack[-(arg + (3 if PY313 else 2))])
 
 
 @opcode("LIST_TO_TUPLE", until=(3, 11))
 def list_to_tuple(interp: Interpreter, frame: Frame, arg: Any) -> None:
-    frame.stack[-1] = tuple(frame.stack[-1])
+    frame.stack[-1] = tuple(interp.shadow(frame.stack[-1]))
 
 
 # ---- unpacking -----------------------------------------------------------------------------------------------------

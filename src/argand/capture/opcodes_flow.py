@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
-from argand.capture import attributes, calls, generators, iteration, operators, raising
+from argand.capture import attributes, calls, generators, iteration, operators, raising, symbolic_ops
 from argand.capture.exceptions import ObservedException
-from argand.capture.frames import GENERATOR, YIELD, Frame
+from argand.capture.frames import GENERATOR, YIELD, Frame, Previous
 from argand.capture.optable import opcode
+from argand.capture.symbolic import SymbolicBool
+from argand.errors import graph_break
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -22,16 +24,26 @@ _V313 = (3, 13)
 # ---- jumps ---------------------------------------------------------------------------------------------------------
 
 
-@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(interp: Interpreter, frame: Frame, arg: int) -> None:
     frame.pc = arg
+
+
+@opcode("JUMP_BACKWARD")
+def jump_backward(interp: Interpreter, frame: Frame, arg: int) -> None:
+    frame.pc = arg
+    interp.count_round()
 
 
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", until=_V311)
 @opcode("POP_JUMP_IF_TRUE", since=_V312)
 def pop_jump_if_true(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = frame.stack[-1]
+    if type(value) is SymbolicBool and symbolic_ops.asserted(interp, frame, value):
+        value = True
     if value is True or (value is not False and operators.branch_truth(interp, value)):
+        if arg < frame.pc:
+            interp.count_round()
         frame.pc = arg
     frame.stack.pop()
 
@@ -82,7 +94,7 @@ def to_bool(interp: Interpreter, frame: Frame, arg: Any) -> None:
         return
     # A tensor stays as it is for the conditional jump, where the graph then breaks.
     following = frame.program.instructions[frame.pc].opname
-    if following.startswith("POP_JUMP_IF") and interp.is_tensor(value):
+    if following.startswith("POP_JUMP_IF") and (interp.is_tensor(value) or type(value) is SymbolicBool):
         return
     frame.stack[-1] = operators.truth(interp, value)
 
@@ -105,6 +117,12 @@ def _prepare_for(inst: Instruction, index: dict[Instruction, int]) -> int:
 def for_iter(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = iteration.iter_next(interp, frame.stack[-1])
     if value is iteration.STOP:
+        if any(iterator is frame.stack[-1] for iterator in interp.unseen):
+            raise graph_break(
+                kind="end of a comprehension",
+                explanation="A comprehension ends in which the graph broke.",
+                hints=("Move the operation that breaks the graph out of the comprehension.",),
+            )
         frame.stack.pop()
         frame.pc = arg
     else:
@@ -117,14 +135,14 @@ def for_iter(interp: Interpreter, frame: Frame, arg: int) -> None:
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(interp: Interpreter, frame: Frame, arg: Any) -> None:
     exc = frame.stack.pop()
-    frame.stack.append(frame.exc.value)
+    frame.stack.append(Previous(frame.exc.value))
     frame.stack.append(exc)
     frame.exc.value = exc
 
 
 @opcode("POP_EXCEPT")
 def pop_except(interp: Interpreter, frame: Frame, arg: Any) -> None:
-    frame.exc.value = frame.stack.pop()
+    frame.exc.value = frame.stack.pop().value
 
 
 @opcode("CHECK_EXC_MATCH")

@@ -8,11 +8,12 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attributes, calls, generators, iteration, polyfills
+from argand.capture import attributes, calls, generators, iteration, polyfills, symbolic_ops
 from argand.capture.access import TaintedText
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
-from argand.capture.typefacts import CONTAINERS, SEQUENCES
+from argand.capture.symbolic import SYMBOLIC
+from argand.capture.typefacts import BUFFERS, CONTAINERS, SEQUENCES
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -115,6 +116,10 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
     pa, pb = types_.python_dunders(ta), types_.python_dunders(tb)
     if (pa and (op.name in pa or (op.inplace and op.inplace in pa))) or (pb and op.reflected in pb):
         return _binary_protocol(interp, op, left, right)
+    if ta in SYMBOLIC or tb in SYMBOLIC:
+        return symbolic_ops.binary(interp, op, left, right)
+    if interp.dynamic and (ta in symbolic_ops.SIZES or tb in symbolic_ops.SIZES):
+        left, right = symbolic_ops.sizes(interp, op, left, right)
     if op.native is operator.mod and is_a(left, str | bytes):
         if is_a(right, tuple):
             right = tuple(interp.textual(item) for item in tuple.__iter__(interp.shadow(right)))
@@ -222,6 +227,8 @@ def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
     names = (op.name, op.reflected, "__eq__") if op.name == "__ne__" else (op.name, op.reflected)
     if facts.python_level(ta, *names) or facts.python_level(tb, *names):
         return _compare_protocol(interp, op, left, right)
+    if ta in SYMBOLIC or tb in SYMBOLIC:
+        return symbolic_ops.compare(interp, op, left, right)
     if is_a(left, CONTAINERS) or is_a(right, CONTAINERS):
         if left is right and op.name in ("__eq__", "__ne__"):
             pass  # containers compare their elements even with themselves
@@ -230,7 +237,16 @@ def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
             return compare_containers(interp, op, left, right)
     elif interp.state_has_origin(left, right):
         left, right = interp.origin(left), interp.origin(right)
+    else:
+        refuse_buffers(interp, left, right)
     return interp.native(op.native, left, right)
+
+
+def refuse_buffers(interp: Interpreter, *operands: Any) -> None:
+    """End the graph where native code would read a bytearray or the like that existed before."""
+    for operand in operands:
+        if is_a(operand, BUFFERS):
+            interp.check_known(operand)
 
 
 def compare_containers(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
@@ -329,6 +345,7 @@ def truth(interp: Interpreter, value: Any) -> bool:
     method = interp.types.lookup(cls, "__bool__")
     if method is not NULL and method is not None:
         if not interp.types.python_level(cls, "__bool__"):
+            interp.check_known(value)
             return bool(interp.native(bool, value))
         result = calls.call(interp, attributes.bind(interp, method, value, cls), (), None)
         if type(result) is not bool:
@@ -350,6 +367,7 @@ def length(interp: Interpreter, value: Any) -> int:
     if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__len__"):
         return interp.container_length(value)
     if cls in interp.fast or not interp.types.python_level(cls, "__len__"):
+        interp.check_known(value)
         return int(interp.native(len, value))
     result = calls.call(interp, attributes.lookup_special(interp, value, "__len__"), (), None)
     return int(interp.native(len, _Length(to_index(interp, result))))
@@ -418,6 +436,8 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
             raise interp.observe(error)
     if interp.is_tensor(container):
         return interp.native(operator.getitem, container, interp.plain(key))
+    if type(key) in SYMBOLIC:
+        key = key.number()
     if is_a(container, type):
         return _getitem_class(interp, container, key)
     facts = interp.types
@@ -540,11 +560,24 @@ def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
     if type(cls) is tuple:
         return any(is_instance(interp, value, item) for item in interp.plain_shallow(cls))
     meta = type(cls)
-    if meta is not type and is_a(cls, type) and type(value) is not cls:
-        if interp.types.python_level(meta, "__instancecheck__") and not interp.known_meta(meta):
+    if meta is not type and type(value) is not cls:
+        if interp.types.python_level(meta, "__instancecheck__") and not (is_a(cls, type) and interp.known_meta(meta)):
             hook = attributes.lookup_special(interp, cls, "__instancecheck__")
             return truth(interp, calls.call(interp, hook, (value,), None))
+    if type(value) not in interp.fast and is_a(cls, type) and _claims_a_class(interp, type(value)):
+        if is_a(value, cls):
+            return True
+        claimed = attributes.try_attr(interp, value, "__class__")
+        return is_a(claimed, type) and is_subclass(interp, claimed, cls)
     return bool(interp.native(isinstance, value, cls))
+
+
+def _claims_a_class(interp: Interpreter, cls: type) -> bool:
+    """Whether reading `__class__` of an instance runs Python code of the program."""
+    lookup = interp.types.lookup
+    return is_a(lookup(cls, "__getattribute__"), types.FunctionType) or (
+        lookup(cls, "__class__") is not object.__dict__["__class__"] and not issubclass(cls, type)
+    )
 
 
 def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
@@ -552,8 +585,8 @@ def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
     if type(cls) is tuple:
         return any(is_subclass(interp, value, item) for item in interp.plain_shallow(cls))
     meta = type(cls)
-    if meta is not type and is_a(cls, type):
-        if interp.types.python_level(meta, "__subclasscheck__") and not interp.known_meta(meta):
+    if meta is not type:
+        if interp.types.python_level(meta, "__subclasscheck__") and not (is_a(cls, type) and interp.known_meta(meta)):
             hook = attributes.lookup_special(interp, cls, "__subclasscheck__")
             return truth(interp, calls.call(interp, hook, (value,), None))
     return bool(interp.native(issubclass, value, cls))

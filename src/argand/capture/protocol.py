@@ -23,6 +23,7 @@ class State(Protocol):
     shadows: dict[int, Any]
     shadow_origin: dict[int, Any]
     extra_effects: list[Any]
+    graph: Any
 
     def load_source(self, source: Source, value: Any) -> Any: ...
     def source_of(self, obj: Any) -> Source | None: ...

@@ -8,6 +8,7 @@ from argand.capture import attributes, calls
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL, Frame
 from argand.capture.kinds import is_a
+from argand.errors import GraphBreak, graph_break
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -117,6 +118,8 @@ def do_raise(interp: Interpreter, exc: Any, cause: Any) -> ObservedException:
         value = exc
     else:
         return interp.throw(TypeError("exceptions must derive from BaseException"))
+    if interp.is_outer(value):
+        raise _raises_outer(value)
     if cause is not NO_CAUSE:
         if is_exception_class(cause):
             cause = _instantiate(interp, cause)
@@ -124,6 +127,18 @@ def do_raise(interp: Interpreter, exc: Any, cause: Any) -> ObservedException:
             return interp.throw(TypeError("exception causes must derive from BaseException"))
         value.__cause__ = cause
     return interp.throw(value)
+
+
+def _raises_outer(exc: BaseException) -> GraphBreak:
+    """Raising changes the exception (traceback, context): one that existed before is raised for real."""
+    found = graph_break(
+        kind="raise of an exception from outside",
+        context=type(exc).__name__,
+        explanation=f"A {type(exc).__name__} that existed before the captured code is raised.",
+        hints=("Raise a new exception: `raise Error(...) from old`.",),
+    )
+    found.extra["exception"] = exc
+    return found
 
 
 def reraise_current(interp: Interpreter, frame: Frame) -> ObservedException:

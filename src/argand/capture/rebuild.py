@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import types
 from typing import Any, cast
 
@@ -64,7 +65,34 @@ def new_object(cls: type) -> Any:
 
 
 def new_exception(args: tuple[Any, ...], cls: type[BaseException]) -> BaseException:
-    return cls.__new__(cls, *args)
+    """An exception with what C code keeps in it, as far as that comes from `args`; no code of the user's runs."""
+    base: Any = cls
+    while base.__flags__ & _HEAP_TYPE:
+        base = base.__base__
+    made: BaseException = base.__new__(cls, *args)
+    with contextlib.suppress(TypeError, ValueError):  # args that the program has set, and base takes others
+        base.__init__(made, *args)
+    made.args = args
+    return made
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def exception_members(obj: BaseException) -> dict[str, Any]:
+    """Fields of an exception that `new_exception` does not make as they are: `name` of an ImportError, say."""
+    if isinstance(obj, BaseExceptionGroup):
+        return {}
+    made = new_exception(obj.args, type(obj))
+    names = {
+        name
+        for cls in type(obj).__mro__
+        if not cls.__flags__ & _HEAP_TYPE
+        for name, kind in vars(cls).items()
+        if isinstance(kind, types.MemberDescriptorType) and not name.startswith("__")
+    }
+    fields = {name: object.__getattribute__(obj, name) for name in sorted(names)}
+    return {name: value for name, value in fields.items() if value is not object.__getattribute__(made, name)}
 
 
 def new_value(value: Any, cls: type) -> Any:
@@ -184,3 +212,13 @@ def delete_attribute(original: Any, name: str) -> None:
         type.__delattr__(original, name)
     else:
         object.__delattr__(original, name)
+
+
+def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool) -> Any:
+    """The array that shares the memory of a tensor, or the numpy scalar (called by transformed code)."""
+    made = tensor.detach().numpy()
+    if scalar:
+        return made[()]
+    if not writeable:
+        made.flags.writeable = False
+    return made

@@ -23,12 +23,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import classify, rebuild, shadows
+from argand.capture import classify, rebuild, shadows, symbolic_emit
 from argand.capture.access import TaintedText, formatted_tensor
+from argand.capture.array_value import Method, Traced
 from argand.capture.deferred import DeferredText, Piece
+from argand.capture.effects import changed_shadows
 from argand.capture.emit import Emitter
 from argand.capture.frames import LazyLocal
+from argand.capture.generators import TracedGenerator
+from argand.capture.interpreter import Trampoline
+from argand.capture.iteration import NativeIterator
+from argand.capture.kinds import is_a
 from argand.capture.sources import ConstSource, Source
+from argand.capture.symbolic import SYMBOLIC, SymbolicBool, SymbolicSize
+from argand.capture.typefacts import is_native
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
@@ -57,6 +65,8 @@ _REDUCIBLE: frozenset[type] = frozenset(
         type(iter(collections.deque())), type(iter(collections.OrderedDict())), bytearray, collections.Counter,
     }
 )  # fmt: skip
+_POSITIONED: frozenset[type] = frozenset({type(iter([])), type(reversed([])), type(iter(bytearray()))})
+_OVER_DEQUES: frozenset[type] = frozenset({type(iter(collections.deque())), type(reversed(collections.deque()))})
 _VIEWS: dict[type, str] = {
     type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items",
     type(collections.OrderedDict().keys()): "keys", type(collections.OrderedDict().values()): "values",
@@ -66,13 +76,15 @@ _VIEWS: dict[type, str] = {
 
 def unreconstructable(obj: Any, why: str = "") -> errors.GraphBreak:
     """The frame needs an object after the graph that cannot be made by transformed code."""
-    return errors.graph_break(
+    found = errors.graph_break(
         kind="value cannot be rebuilt",
         context=f"{type(obj).__module__}.{type(obj).__qualname__}{': ' + why if why else ''}",
         explanation=f"A {type(obj).__qualname__} made in the captured code is needed after it and cannot be rebuilt.",
         hints=("make it outside the compiled function, or do not let it outlive the captured part",),
         skip_frame=True,
     )
+    found.extra["object"] = obj  # the graph may break where it was made instead
+    return found
 
 
 class Reconstructor:
@@ -95,6 +107,7 @@ class Reconstructor:
         self._keep: list[Any] = []
         self.root_cells: dict[int, str] = {}
         self.used_cells: set[str] = set()
+        self._positions: list[tuple[Any, int]] = []
 
     # ---------------------------------------------------------------- the entry
 
@@ -104,11 +117,14 @@ class Reconstructor:
         Raises:
             GraphBreak: it cannot be rebuilt (the frame is then skipped).
         """
-        if isinstance(obj, LazyLocal):
+        if is_a(obj, LazyLocal):
             self.emitter.load_local(obj.name, obj.index)
             return
-        if isinstance(obj, torch.Tensor):
+        if is_a(obj, torch.Tensor):
             self._tensor(obj)
+            return
+        if type(obj) in SYMBOLIC:
+            symbolic_emit.push(self, obj)
             return
         obj = shadows.origin(self.state, obj)
         name = self._made.get(id(obj))
@@ -136,7 +152,7 @@ class Reconstructor:
             self._open.discard(id(obj))
 
     def _is_local(self, obj: Any) -> bool:
-        return isinstance(obj, type) and id(obj) in self.state.local_objects
+        return is_a(obj, type) and id(obj) in self.state.local_objects
 
     def _outer(self, source: Source) -> None:
         if self.dry:
@@ -154,11 +170,35 @@ class Reconstructor:
         if info.source is not None:
             self._outer(info.source)
             return
-        name = self.plan.output_names.get(id(tensor))
+        self.graph_output(tensor)
+
+    def graph_output(self, value: Any) -> None:
+        """-> what the graph returns for a stand-in, or for a symbolic number that only the graph can tell."""
+        key: Any = id(value)
+        if type(value) in SYMBOLIC:
+            key = value.relation if type(value) is SymbolicBool else value.expr
+        name = self.plan.output_names.get(key)
         if name is None:
-            self.plan.output_names[id(tensor)] = name = f"___out_{len(self.plan.outputs)}"
-            self.plan.outputs.append(tensor)
+            self.plan.output_names[key] = name = f"___out_{len(self.plan.outputs)}"
+            self.plan.outputs.append(value)
         self.asm.load_fast(name)
+
+    # ---------------------------------------------------------------- numpy
+
+    def _array(self, array: Traced) -> None:
+        """The tensor's memory as an array; an array that was there before is loaded."""
+        if array._a_source is not None:
+            self._outer(array._a_source)
+            return
+        self._tensor(array._a_tensor)
+        scalar = array.__class__.__name__ != "ndarray"
+        writeable = scalar or bool(array._a_dummy.flags.writeable)
+        self.emitter.call_helper(rebuild.array_of, (scalar, writeable))
+        self._remember(array)
+
+    def _array_method(self, method: Method) -> None:
+        self.push(method._a_of)
+        self.asm.load_attr(method._a_name)
 
     # ---------------------------------------------------------------- local objects
 
@@ -169,19 +209,25 @@ class Reconstructor:
         if maker is not None:
             maker(self, obj)
             return
-        if type(obj) in _REDUCIBLE:
+        if type(obj) is Trampoline:
+            self.push(obj.fn)
+        elif type(obj) is NativeIterator:
+            self.push(obj.iterator)
+        elif type(obj) is TracedGenerator:
+            raise unreconstructable(obj, obj.__qualname__)
+        elif type(obj) in _REDUCIBLE:
             self._reduced(obj)
         elif type(obj) in _VIEWS:
             self._view(obj)
-        elif isinstance(obj, _IMMUTABLE) or (type(obj).__module__ == "numpy" and classify.handling(obj) != "object"):
+        elif is_a(obj, _IMMUTABLE) or (type(obj).__module__ == "numpy" and classify.handling(obj) != "object"):
             self.asm.load_const(obj)
-        elif isinstance(obj, type):
+        elif is_a(obj, type):
             raise unreconstructable(obj, "a class defined in the captured code")
-        elif isinstance(obj, tuple) and type(obj).__module__ == "torch.return_types":
+        elif is_a(obj, tuple) and type(obj).__module__ == "torch.return_types":
             self.asm.build_tuple(self._items(obj))
             self.emitter.call_helper(rebuild.new_tuple, (type(obj),))
             self._remember(obj)
-        elif isinstance(obj, enum.Enum):
+        elif is_a(obj, enum.Enum):
             self.asm.load_const(obj)
         else:
             self._instance(obj)
@@ -206,6 +252,11 @@ class Reconstructor:
         self.asm.build_tuple(self._items(obj))
         if obj:
             self._remember(obj)
+
+    def _size(self, obj: SymbolicSize) -> None:
+        self.asm.build_tuple(self._items(tuple.__iter__(obj)))
+        self.emitter.call_helper(torch.Size)
+        self._remember(obj)
 
     def _dict(self, obj: dict[Any, Any]) -> None:
         if id(obj) in self.plan.cyclic:
@@ -281,7 +332,7 @@ class Reconstructor:
         self._remember(obj)
 
     def _bound_builtin(self, obj: Any) -> None:
-        if obj.__self__ is None or isinstance(obj.__self__, types.ModuleType | type):
+        if obj.__self__ is None or is_a(obj.__self__, types.ModuleType | type):
             self.asm.load_const(obj)
             return
         self.push(obj.__self__)
@@ -328,7 +379,7 @@ class Reconstructor:
 
     def _text(self, obj: DeferredText) -> None:
         for part in obj.parts:
-            if not isinstance(part, Piece):
+            if not is_a(part, Piece):
                 self.asm.load_const(part)
                 continue
             self.push(part.value)
@@ -346,23 +397,35 @@ class Reconstructor:
             function, args, *more = obj.__reduce__()
         if len(more) > 1 and any(part is not None for part in more[1:]):
             raise unreconstructable(obj)
+        if type(obj) in _OVER_DEQUES and any(entry.shadow is args[0] for entry in changed_shadows(self.state)):
+            raise unreconstructable(obj, "over a deque that has changed")  # it would be made before the deque changes
         self.push(function)
         self.push(args)
         self.emitter.call_on(rebuild.call_reduced, 2)
         self._remember(obj)
         if more and more[0] is not None:
-            if isinstance(obj, types.SimpleNamespace):
+            if is_a(obj, types.SimpleNamespace):
                 self._fill(rebuild.set_attributes, obj, lambda: self._map(more[0]))
+            elif type(obj) in _POSITIONED:
+                self._positions.append((obj, more[0]))
             else:
                 self._fill(rebuild.set_state, obj, lambda: self.push(more[0]))
+
+    def place_iterators(self) -> None:
+        """Move list iterators to where they are: to be emitted when lists have their final contents, because a position
+        behind a list's end is forgotten."""
+        for obj, position in self._positions:
+            self._fill(rebuild.set_state, obj, lambda position=position: self.asm.load_const(position))
 
     # ---------------------------------------------------------------- instances of classes
 
     def _instance(self, obj: Any) -> None:
         cls = type(obj)
-        if not cls.__flags__ & (1 << 9):  # not a heap type: C state that nobody here knows
+        if "argand_temporary" in cls.__dict__:
             raise unreconstructable(obj)
-        base = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9))
+        if is_native(cls):  # C state that nobody here knows
+            raise unreconstructable(obj)
+        base = next(b for b in cls.__mro__ if is_native(b))
         self._shell(obj, cls, base)
         self._remember(obj)
         self._attributes(obj)
@@ -408,7 +471,7 @@ class Reconstructor:
     def _attributes(self, obj: Any) -> None:
         """made -> made, with its `__dict__` and slots."""
         attributes = getattr(obj, "__dict__", None)
-        if isinstance(attributes, dict) and attributes:
+        if is_a(attributes, dict) and attributes:
             self._fill(rebuild.set_attributes, obj, lambda: self._map(attributes))
         slots: dict[str, Any] = {}
         for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
@@ -416,10 +479,11 @@ class Reconstructor:
                 slots[name] = object.__getattribute__(obj, name)
             except AttributeError:
                 continue
-        if isinstance(obj, BaseException):
+        if is_a(obj, BaseException):
             slots["__cause__"], slots["__context__"] = obj.__cause__, obj.__context__
             slots["__suppress_context__"] = obj.__suppress_context__
-            slots = {key: value for key, value in slots.items() if value not in (None, False)}
+            slots = {key: value for key, value in slots.items() if value is not None and value is not False}
+            slots.update(rebuild.exception_members(obj))
         if slots:
             self._fill(rebuild.set_slots, obj, lambda: self._map(slots))
 
@@ -438,15 +502,15 @@ class Plan:
     """
 
     def __init__(self) -> None:
-        self.outputs: list[torch.Tensor] = []
-        self.output_names: dict[int, str] = {}
+        self.outputs: list[Any] = []
+        self.output_names: dict[Any, str] = {}
         self.uses: collections.Counter[Source] = collections.Counter()
         self.cyclic: set[int] = set()
 
     def count(self, source: Source) -> None:
         """One more load of `source`: its prefixes are loaded once per distinct extension."""
         step: Source | None = source
-        while step is not None and not isinstance(step, ConstSource):
+        while step is not None and not is_a(step, ConstSource):
             self.uses[step] += 1
             if self.uses[step] > 1:
                 return
@@ -460,6 +524,7 @@ def _ordered(self: Reconstructor, obj: Any) -> None:
 
 
 _MAKERS: dict[type, Any] = {
+    SymbolicSize: Reconstructor._size,
     list: Reconstructor._list,
     tuple: Reconstructor._tuple,
     dict: Reconstructor._dict,
@@ -478,8 +543,10 @@ _MAKERS: dict[type, Any] = {
     weakref.ReferenceType: Reconstructor._weakref,
     collections.OrderedDict: _ordered,
     DeferredText: Reconstructor._text,
+    Traced: Reconstructor._array,
+    Method: Reconstructor._array_method,
 }
 
 for _cls in vars(__import__("builtins")).values():
-    if isinstance(_cls, type) and issubclass(_cls, BaseException):
+    if is_a(_cls, type) and issubclass(_cls, BaseException):
         _MAKERS[_cls] = Reconstructor._exception

@@ -20,9 +20,11 @@ class Region:
         backend_name: for messages.
         fullgraph: a graph break is an error.
         dynamic: None lets sizes become symbolic after they changed, True from the start, False never.
+        observe: one version of each code object is compiled; each further miss is reported and runs eagerly.
     """
 
     backend: CompilerFn
     backend_name: str
     fullgraph: bool = False
     dynamic: bool | None = None
+    observe: bool = False

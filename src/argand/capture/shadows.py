@@ -5,11 +5,16 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from argand import errors
 from argand.capture import classify
+from argand.capture.kinds import is_a
 from argand.capture.sources import (
     AttrSource,
+    CallSource,
     DictItemSource,
+    DictKeySource,
     GetItemSource,
     InstanceDictSource,
     RawDictItemSource,
@@ -25,24 +30,31 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
     """A new container like `obj`; guards its length or keys, and its elements as they are loaded.
 
     Raises:
-        GraphBreak: a dict whose keys, or a set whose elements, cannot be guarded by value.
+        GraphBreak: a dict whose keys, or a set whose elements, cannot be guarded by value; a class with `__del__`.
     """
-    if isinstance(obj, dict):
+    if any("__del__" in klass.__dict__ for klass in type(obj).__mro__):
+        raise errors.graph_break(
+            kind="object with a finalizer",
+            context=source.name(),
+            explanation=f"{type(obj).__name__} has a __del__ method: a copy of the object would run it too.",
+            hints=("use a plain container",),
+        )
+    if is_a(obj, dict):
         made = _make_dict(state, obj, source)
-    elif isinstance(obj, set | frozenset):
+    elif is_a(obj, set | frozenset):
         made = _make_set(state, obj, source)
-    elif isinstance(obj, collections.deque):
+    elif is_a(obj, collections.deque):
         state.guard(source, "call", len, len(obj), label="SEQUENCE_LENGTH")
         items = [state.load_source(GetItemSource(source, i), obj[i]) for i in range(len(obj))]
         made = _new(type(obj), collections.deque)
         collections.deque.__init__(made, items, obj.maxlen)
     else:
         state.guard(source, "len", len(obj))
-        raw = list if isinstance(obj, list) else tuple
+        raw = list if is_a(obj, list) else tuple
         items = [
             state.load_source(SequenceItemSource(source, i), raw.__getitem__(obj, i)) for i in range(raw.__len__(obj))
         ]
-        if isinstance(obj, list):
+        if is_a(obj, list):
             made = _new(type(obj), list)
             list.extend(made, items)
         else:
@@ -67,55 +79,74 @@ def _new_tuple(cls: type, items: list[Any]) -> Any:
 
 def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
     keys = tuple(dict.keys(obj))
+    by_tensor = bool(keys) and all(is_a(key, torch.Tensor) for key in keys)
     for key in keys:
-        if not _guardable(key):
+        if not by_tensor and not _guardable(key):
             raise errors.graph_break(
-                kind="unguardable dict key",
+                kind="dict key from outside",
                 context=f"{source.name()}: key of type {type(key).__name__}",
-                explanation=f"{source.friendly()} has a key of type {type(key).__name__} that cannot be guarded.",
+                explanation=f"{source.friendly()} has a key of type {type(key).__name__} "
+                "that cannot be compared from call to call.",
                 hints=("use strings, numbers, classes or enum members as keys",),
             )
-    state.guard(source, "dict_keys", keys)
+    if by_tensor:
+        state.guard(source, "len", len(keys))
+    else:
+        state.guard(source, "dict_keys", keys)
     cls = type(obj)
     given: Any = obj
     if cls is collections.defaultdict:
         made: Any = collections.defaultdict(
             state.load_source(AttrSource(source, "default_factory"), given.default_factory)
         )
-    elif isinstance(obj, collections.OrderedDict):
+    elif is_a(obj, collections.OrderedDict):
         made = collections.OrderedDict.__new__(cls)
     else:
         made = dict.__new__(cls)
-        if isinstance(obj, collections.defaultdict):
+        if is_a(obj, collections.defaultdict):
             made.default_factory = state.load_source(AttrSource(source, "default_factory"), given.default_factory)
     raw = cls.__getitem__ is not dict.__getitem__
-    put = collections.OrderedDict.__setitem__ if isinstance(obj, collections.OrderedDict) else dict.__setitem__
-    for key in keys:
+    put = collections.OrderedDict.__setitem__ if is_a(obj, collections.OrderedDict) else dict.__setitem__
+    values = CallSource(source, values_of) if by_tensor else None
+    for i, key in enumerate(keys):
+        value = dict.__getitem__(obj, key)
+        if values is not None:  # an optimizer's state: keys are the stand-ins of what stands at each place
+            put(
+                made,
+                state.load_source(DictKeySource(source, i), key),
+                state.load_source(SequenceItemSource(values, i), value),
+            )
+            continue
         step = RawDictItemSource(source, key) if raw else DictItemSource(source, key)
-        put(made, key, state.load_source(step, dict.__getitem__(obj, key)))
+        put(made, key, state.load_source(step, value))
     return made
+
+
+def values_of(obj: dict[Any, Any]) -> tuple[Any, ...]:
+    """The values of a dict in its order."""
+    return tuple(dict.values(obj))
 
 
 def _make_set(state: CaptureState, obj: Any, source: Source) -> Any:
     if not all(_guardable(item) for item in obj):
         raise errors.graph_break(
-            kind="unguardable set element",
+            kind="set of objects from outside",
             context=source.name(),
-            explanation=f"{source.friendly()} is a set of objects that cannot be guarded by value.",
+            explanation=f"{source.friendly()} is a set whose elements cannot be compared from call to call.",
             hints=("use a set of strings, numbers, classes or enum members",),
         )
-    base = set if isinstance(obj, set) else frozenset
+    base = set if is_a(obj, set) else frozenset
     state.guard(source, "call", frozenset, frozenset(obj), label="SET_MATCH")
     if type(obj) in (set, frozenset):
         return base(obj)  # keeps the iteration order of this very set as well as Python lets us
     made = base.__new__(type(obj))
-    if isinstance(made, set):
+    if is_a(made, set):
         set.update(made, obj)
     return made
 
 
 def _guardable(key: Any) -> bool:
-    if isinstance(key, tuple):
+    if is_a(key, tuple):
         return all(_guardable(item) for item in key)
     if classify.handling(key) in ("equals", "identity", "function"):
         return True
@@ -126,7 +157,7 @@ def _guardable(key: Any) -> bool:
 
 def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source) -> None:
     attributes = getattr(obj, "__dict__", None)
-    if not isinstance(attributes, dict):
+    if not is_a(attributes, dict):
         return
     base = InstanceDictSource(source)
     if attributes or type(obj).__module__ not in ("collections", "builtins"):
@@ -137,23 +168,23 @@ def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source
 
 def contents(obj: Any) -> Any:
     """What a container holds, for comparison by identity of elements (`same_contents`)."""
-    if isinstance(obj, dict):
+    if is_a(obj, dict):
         held: Any = list(dict.items(obj))
-    elif isinstance(obj, set | frozenset):
+    elif is_a(obj, set | frozenset):
         held = set(obj)
-    elif isinstance(obj, collections.deque):
+    elif is_a(obj, collections.deque):
         held = list(obj)
     else:
-        raw = list if isinstance(obj, list) else tuple
+        raw = list if is_a(obj, list) else tuple
         held = [raw.__getitem__(obj, i) for i in range(raw.__len__(obj))]
     attributes = getattr(obj, "__dict__", None)
-    factory = getattr(obj, "default_factory", None) if isinstance(obj, collections.defaultdict) else None
-    return held, list(attributes.items()) if isinstance(attributes, dict) else None, factory
+    factory = getattr(obj, "default_factory", None) if is_a(obj, collections.defaultdict) else None
+    return held, list(attributes.items()) if is_a(attributes, dict) else None, factory
 
 
 def same_contents(state: CaptureState, before: Any, after: Any) -> bool:
     """Whether two `contents` are the same objects in the same order (a shadow counts as its original)."""
-    if isinstance(before[0], set):
+    if is_a(before[0], set):
         return (
             len(before[0]) == len(after[0])
             and {id(origin(state, item)) for item in before[0]} == {id(origin(state, item)) for item in after[0]}
@@ -203,17 +234,17 @@ def deep_resolve(state: CaptureState, obj: Any, seen: dict[int, Any] | None = No
         return _resolve_slice(state, obj, seen)
     made = state.shadow(obj) if state.is_outer(obj) else obj
     seen[id(obj)] = seen[id(made)] = made
-    if isinstance(made, dict):
+    if is_a(made, dict):
         for key, value in list(dict.items(made)):
             new = deep_resolve(state, value, seen)
             if new is not value:
                 dict.__setitem__(made, key, new)
-    elif isinstance(made, list | collections.deque):
+    elif is_a(made, list | collections.deque):
         for i, value in enumerate(list(made)):
             new = deep_resolve(state, value, seen)
             if new is not value:
                 made[i] = new
-    elif isinstance(made, tuple):
+    elif is_a(made, tuple):
         items = [deep_resolve(state, value, seen) for value in tuple.__iter__(made)]
         if any(new is not value for new, value in zip(items, tuple.__iter__(made))):
             made = seen[id(obj)] = _new_tuple(type(made), items)

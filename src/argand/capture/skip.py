@@ -18,12 +18,19 @@ _TORCH_CAPTURED = (
     os.path.join(_TORCH, "nn", "modules") + os.sep,
     os.path.join(_TORCH, "nn", "functional.py"),
     os.path.join(_TORCH, "nn", "utils") + os.sep,
+    os.path.join(_TORCH, "optim") + os.sep,
 )
-_TORCH_NEVER = (os.path.join(_TORCH, "nn", "modules", "module.py"), os.path.join(_TORCH, "nn", "modules", "lazy.py"))
+_TORCH_NEVER = (
+    os.path.join(_TORCH, "nn", "modules", "module.py"),
+    os.path.join(_TORCH, "nn", "modules", "lazy.py"),
+    os.path.join(_TORCH, "optim", "lr_scheduler.py"),  # counts and rates on plain numbers
+)
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _TESTS = os.path.join(_STDLIB, "test") + os.sep
 _SITE = (os.path.join(_STDLIB, "site-packages"), os.path.join(_STDLIB, "dist-packages"))
-_NEVER_PACKAGES = ("_pytest", "pytest", "pluggy", "hypothesis", "coverage", "xdist", "execnet", "rich", "tqdm", "typer")
+_NEVER_PACKAGES = (
+    "_pytest", "pytest", "pluggy", "hypothesis", "coverage", "xdist", "execnet", "rich", "tqdm", "typer", "numpy",
+)  # fmt: skip
 _GENERATOR = 0x20 | 0x80 | 0x100 | 0x200
 
 
@@ -69,6 +76,23 @@ def why_never(code: types.CodeType) -> str | None:
     if ambiguous_names(code):
         return "two of its variables share a name"
     return None
+
+
+def is_torch(filename: str) -> bool:
+    """Whether a file is part of torch."""
+    return filename.startswith(_TORCH)
+
+
+_COMPILER = tuple(os.path.join(_TORCH, name) + os.sep for name in ("_dynamo", "_inductor", "_functorch", "_export"))
+
+
+def with_callees(code: types.CodeType) -> bool:
+    """Whether what this code calls is not captured either: imports, and torch's own compiler, which compiles or leaves
+    alone what it calls by its own rules."""
+    filename = code.co_filename
+    if filename.startswith("<frozen importlib") or code.co_name == "<module>":
+        return True
+    return filename.startswith(_COMPILER) and not filename.endswith("external_utils.py")
 
 
 def is_python_311() -> bool:

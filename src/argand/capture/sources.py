@@ -327,6 +327,21 @@ def type_lookup(cls: type, name: str) -> Any:
     raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
 
 
+_PLAIN_PATH = frozenset(
+    {LocalSource, GlobalSource, ConstSource, InstanceDictSource, DictItemSource, RawDictItemSource, SequenceItemSource}
+)
+
+
+def collectable(source: Source) -> bool:
+    """Whether fetching it is a matter of lookups in dicts, lists and tuples, the same in C as in bytecode."""
+    step: Source | None = source
+    while step is not None:
+        if type(step) not in _PLAIN_PATH:
+            return False
+        step = step.base
+    return True
+
+
 class TypeAttrSource(Source):
     """Raw lookup of `name` along the MRO of a class (base is the class)."""
 

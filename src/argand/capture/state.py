@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import classify
+from argand.capture import classify, symbolic_policy
 from argand.capture.guards import GuardSet
+from argand.capture.kinds import is_a
 from argand.capture.sources import (
     AttrSource,
     ConstSource,
@@ -33,7 +34,19 @@ from argand.capture.sources import (
 )
 
 if TYPE_CHECKING:
+    from argand.capture.symbolic_policy import Policy
+    from argand.capture.symbolic_state import Memory
     from argand.capture.tensors import GraphBuilder, TensorInfo
+
+
+def guarded_by_code(source: Source | None, function: types.FunctionType) -> bool:
+    """Whether a function from here may next time be another one of the same code: with other defaults, other cells."""
+    return (
+        source is not None
+        and source.kind in ("local", "closure")
+        and not is_a(source, ConstSource)
+        and (bool(function.__closure__) or source.base is None)
+    )
 
 
 class _Marker:
@@ -131,6 +144,11 @@ class CaptureState:
         self._keep: list[Any] = []
         self.local_objects: set[int] = set()
         self.extra_effects: list[Any] = []
+        self.arrays: Any = None
+        self.policy: Policy | None = None
+        self.memory: Memory | None = None
+        self.data_numbers = config.capture_scalar_outputs
+        self.data_sizes = config.capture_dynamic_output_shape_ops
         self.open_modes: list[tuple[int, Any, Any]] = []
 
     # ---------------------------------------------------------------- positions
@@ -165,7 +183,7 @@ class CaptureState:
             return hit[1]
         if id(value) in self.tensors:  # reached through a shadow or overlay: already a stand-in
             return value
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             with torch._C.DisableTorchFunction():  # looking at a real tensor is none of the program's operations
                 result = self._load(source, value)
         else:
@@ -179,15 +197,20 @@ class CaptureState:
             return self.new_input(source, value)
         if handling == "refuse":
             raise errors.graph_break(
-                kind="unsupported input",
+                kind="input that a graph cannot hold",
                 context=f"{source.name()}: {type(value).__name__}",
                 explanation=f"{source.friendly()} is a {type(value).__name__}, which cannot be a graph input.",
-                hints=("pass a plain torch.Tensor, or keep this value outside the compiled function",),
+                hints=("Pass a plain torch.Tensor, or use this value outside the compiled function.",),
             )
-        constant_root = isinstance(source, ConstSource)
+        constant_root = is_a(source, ConstSource)
         if classify.is_bound_builtin(value):
             return self._load_bound(source, value)
         if handling == "equals":
+            if type(value) in (int, float) and self.policy is not None and not constant_root:
+                if self.policy.number(source, value):
+                    made = symbolic_policy.number_input(self, source, value)
+                    if made is not value:
+                        return made
             if not constant_root:
                 self.guard(source, "equals", value)
             return value
@@ -199,6 +222,12 @@ class CaptureState:
         if handling == "function":
             self._load_function(source, value)
             return value
+        if type(value).__module__ == "numpy":
+            from argand.capture import arrays
+
+            traced = arrays.load(self, source, value)
+            if traced is not NotImplemented:
+                return traced
         self._load_object(source, value, constant_root)
         if type(value) is types.MethodType:
             self.load_source(MethodFuncSource(source), value.__func__)
@@ -214,11 +243,11 @@ class CaptureState:
 
     def _guard_identity(self, source: Source, value: Any) -> None:
         label = None
-        if callable(value) and not isinstance(value, type):
+        if callable(value) and not is_a(value, type):
             label = "FUNCTION_MATCH"
-        elif isinstance(value, types.ModuleType):
+        elif is_a(value, types.ModuleType):
             label = "FUNCTION_MATCH"  # the name under which the reference lists a module's guard
-        elif value is None or isinstance(value, bool):
+        elif value is None or is_a(value, bool):
             label = "CONSTANT_MATCH"
         if value is None:
             self.guards.add(source, "is_none", label=label)
@@ -230,8 +259,8 @@ class CaptureState:
         if id(value) in self.outer and source.kind in ("local", "closure"):
             self._load_object(source, value, False)
             return
-        if not isinstance(source, ConstSource):
-            if source.kind in ("local", "closure") and (value.__closure__ or isinstance(source.base, type(None))):
+        if not is_a(source, ConstSource):
+            if guarded_by_code(source, value):
                 self.guards.add(source, "type", types.FunctionType)
                 code = FuncCodeSource(source)
                 self.guards.add(code, "id", value.__code__, label="FUNCTION_MATCH")
@@ -244,7 +273,7 @@ class CaptureState:
         if first is not None and first != source:
             if constant_root or classify.is_cell(value):
                 return
-            if isinstance(first, ConstSource):
+            if is_a(first, ConstSource):
                 self.guards.add(source, "id", value)
             else:
                 self.guards.add(source, "same_object", first)
@@ -265,18 +294,20 @@ class CaptureState:
         if known is not None:
             first = self.tensors[id(known)].source
             if first is not None and first != source:
-                if isinstance(first, ConstSource):
+                if is_a(first, ConstSource):
                     self.guards.add(source, "id", real)
-                elif not isinstance(source, ConstSource):
+                elif not is_a(source, ConstSource):
                     self.guards.add(source, "same_object", first)
             return known
         stand_in = self.graph.new_input(source, real)
         self.inputs_by_real[id(real)] = stand_in
         self._keep.append(real)
-        if not isinstance(source, ConstSource):
+        if not is_a(source, ConstSource):
             from argand._core import _C
 
-            self.guards.add(source, "tensor", *_C.tensor_guard_args(real))
+            dims = self.policy.dims(source, real) if self.policy is not None else None
+            opened = symbolic_policy.tensor_input(self, source, real, dims) if dims else ((), ())
+            self.guards.add(source, "tensor", *_C.tensor_guard_args(real, *opened))
         return stand_in
 
     # ---------------------------------------------------------------- questions
@@ -305,7 +336,7 @@ class CaptureState:
         info = self.tensors.get(id(tensor))
         if info is None:
             raise errors.graph_break(
-                kind="unknown tensor",
+                kind="tensor of unknown origin",
                 context=f"{type(tensor).__name__}{tuple(tensor.shape)}",
                 explanation="A tensor that capture did not see being made reached an operation.",
                 hints=(
@@ -324,7 +355,7 @@ class CaptureState:
 
     def guard(self, source: Source | None, kind: str, *args: Any, label: str | None = None) -> None:
         """Require `kind(*args)` of `source` (kinds: `_core/_C.pyi`, GuardTree.check). Sources may be arguments."""
-        if isinstance(source, ConstSource):
+        if is_a(source, ConstSource):
             return
         self.guards.add(source, kind, *args, label=label)
 
@@ -345,7 +376,7 @@ class CaptureState:
             return obj
         from argand.capture import shadows
 
-        owner = self._object_at.get(source.base) if isinstance(source, InstanceDictSource) and source.base else None
+        owner = self._object_at.get(source.base) if is_a(source, InstanceDictSource) and source.base else None
         made = shadows.make(self, obj, source)
         entry = Shadow(obj, made, shadows.contents(made), source)
         self.shadows[id(obj)] = entry
@@ -380,7 +411,7 @@ class CaptureState:
     def item(self, container: Any, key: Any) -> Any:
         """Element `key` of an outer list, tuple or dict that has no shadow, loaded through its item source."""
         source = self.outer[id(container)]
-        if isinstance(container, dict):
+        if is_a(container, dict):
             value = dict.__getitem__(container, key)
             raw = type(container).__getitem__ is not dict.__getitem__
             step = RawDictItemSource(source, key) if raw else DictItemSource(source, key)
@@ -455,7 +486,7 @@ class CaptureState:
 
     def _read(self, obj: Any, name: str) -> Any:
         shadow = self.shadows.get(id(obj))
-        if shadow is not None and isinstance(obj, dict):
+        if shadow is not None and is_a(obj, dict):
             if name in shadow.shadow:
                 return shadow.shadow[name]
             return DELETED if name in obj else UNSET

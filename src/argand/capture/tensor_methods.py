@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from argand import errors
-from argand.capture import constants, metadata, numpy_calls
+from argand.capture import (
+    constants,
+    data_dependent,
+    data_errors,
+    metadata,
+    symbolic_index,
+    symbolic_tensors,
+    unbacked_index,
+    unbacked_ops,
+)
 from argand.capture.sources import AttrSource
-from argand.capture.words import words
+from argand.capture.words import callable_words, words
 
 if TYPE_CHECKING:
     from argand.capture.tensors import GraphBuilder, TensorInfo
@@ -81,12 +90,20 @@ def _named(owner: Any, *names: str) -> tuple[Any, ...]:
 
 # ---------------------------------------------------------------------- values that only the running program knows
 
-_SCALAR_HINT = "read the value outside the compiled function and pass it in as a number"
+_SCALAR_HINT = "Read the value outside the compiled function and pass it in as a number."
 
 
 _OF_CONSTANTS = frozenset(
     ["item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"]
 )
+
+
+_WITH_SYMBOLS = {
+    "item": "read", "tolist": "read", "nonzero": "nonzero", "argwhere": "nonzero", "masked_select": "masked_select",
+    "unique": "unique", "unique_consecutive": "unique", "_unique2": "unique", "unique_dim": "unique",
+    "bincount": "bincount",
+}  # fmt: skip
+"""By name of the function: what captures it where values and sizes that depend on data are symbols."""
 
 
 def _data_dependent(explanation: str, *hints: str) -> Special:
@@ -97,8 +114,15 @@ def _data_dependent(explanation: str, *hints: str) -> Special:
             if known is not None:
                 with torch._C.DisableTorchFunction():
                     return func(known, *args[1:], **kwargs)
+        if name in _WITH_SYMBOLS:
+            made = getattr(unbacked_ops, _WITH_SYMBOLS[name])(builder, func, args, kwargs)
+            if made is not NotImplemented:
+                return made
+        if name in ("__bool__", "is_nonzero"):
+            raise data_dependent.branch(name)
+        said = data_dependent.READS.get(name, f"{callable_words(func)} is called")
         raise errors.graph_break(
-            kind="data-dependent value", context=name, explanation=f"{name}: {explanation}", hints=hints
+            kind="data-dependent value", context=name, explanation=f"{said}: {explanation}", hints=hints
         )
 
     return handler
@@ -109,8 +133,8 @@ special(
     torch.is_nonzero,
 )(
     _data_dependent(
-        "the value of a tensor is needed in Python, and is known only when the program runs (data-dependent).",
-        "keep the value a tensor (torch.where, masking) instead of branching on it",
+        "Python needs the value of a tensor, which is known only when the program runs (data-dependent).",
+        "Keep the value a tensor and go on computing with it.",
         _SCALAR_HINT,
     )
 )
@@ -123,6 +147,7 @@ special(*_named(_T, "__contains__", "equal", "allclose"), *_named(torch, "equal"
 special(
     *_named(_T, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount"),
     *_named(torch, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount", "_unique2"),
+    *_named(torch._VF, "unique_dim", "unique_consecutive"),
 )(
     _data_dependent(
         "the size of the result depends on values (dynamic output shape).",
@@ -161,21 +186,20 @@ special(
     *_named(torch, "save", "resize_as_"),
 )(
     _data_dependent(
-        "the memory of a tensor is needed, and exists only when the program runs.",
-        "do this outside the compiled function",
-    )
-)
-special(*_named(torch, "native_batch_norm", "_native_batch_norm_legit", "svd_lowrank", "pca_lowrank"))(
-    _data_dependent(
-        "torch's meta kernel for it does not say how eager lays its results out.",
-        "call it outside the compiled function",
+        "the data of a tensor is needed, which exists only when the program runs.",
+        "Move this line out of the compiled function, before or after it.",
     )
 )
 special(
-    *_named(_T, "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "_backward_hooks"),
+    *_named(_T, "backward", "register_post_accumulate_grad_hook", "retain_grad", "_backward_hooks"),
     torch.autograd.backward,
     torch.autograd.grad,
-)(_data_dependent("autograd is driven from inside the compiled function.", "call it outside the compiled function"))
+)(
+    _data_dependent(
+        "gradients are computed or observed when the program runs, not in the captured graph.",
+        "Call it on the result, outside the compiled function.",
+    )
+)
 
 
 # ---------------------------------------------------------------------- devices
@@ -211,7 +235,8 @@ def _is_pinned(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool
         raise errors.graph_break(
             kind="data-dependent value",
             context="is_pinned",
-            explanation="Whether memory is pinned is known at run time only.",
+            explanation="Whether memory is pinned is known only when the program runs.",
+            hints=("Ask outside the compiled function and pass the answer in.",),
         )
     return False
 
@@ -274,6 +299,12 @@ def _to_kind(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return builder.record(_T.to, new_args, kwargs, device=device, meta_args=target, meta_kwargs=meta_kwargs)
 
 
+_CPU_TYPE_NAMES: dict[str, torch.dtype] = {
+    f"torch.{kind}Tensor": getattr(torch, kind.lower())
+    for kind in words("Float Double Half BFloat16 Long Int Short Bool")
+} | {"torch.CharTensor": torch.int8, "torch.ByteTensor": torch.uint8}
+
+
 @special(_T.type)
 def _type(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     info = _info(builder, args[0])
@@ -282,10 +313,12 @@ def _type(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         name = real.type()
         return name if info.device.type == "cpu" else name.replace("torch.", f"torch.{info.device.type}.")
     wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if isinstance(wanted, str) and info.device.type == "cpu" and wanted in _CPU_TYPE_NAMES:
+        wanted = _CPU_TYPE_NAMES[wanted]
     if isinstance(wanted, torch.dtype):
         return builder.call(_T.to, (args[0], wanted), {})
     raise errors.graph_break(
-        kind="legacy tensor type",
+        kind="legacy tensor type name",
         context=repr(wanted),
         explanation="Tensor.type() with a type name changes device and dtype.",
         hints=("use Tensor.to(dtype)",),
@@ -335,7 +368,7 @@ def _is_leaf(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
 def _hidden_state(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     name = getattr(getattr(func, "__self__", None), "__name__", None) or func.__name__
     raise errors.graph_break(
-        kind="hidden tensor state",
+        kind="tensor state known only at run time",
         context=name,
         explanation=f"{name} of a tensor is known only when the program runs.",
         hints=("read it outside the compiled function",),
@@ -348,7 +381,7 @@ def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> 
     wanted = bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
     if func is _T.requires_grad_ and args[0].requires_grad == wanted:
         return args[0]
-    if info.source is not None or func is not _T.requires_grad_:
+    if info.source is not None or func not in (_T.requires_grad_, _T.detach_):
         raise errors.graph_break(
             kind="autograd state of an input changed",
             context=func.__name__,
@@ -362,6 +395,8 @@ def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> 
 def _metadata_in_place(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     """The stand-in itself changes: what was recorded before keeps a copy of the old metadata."""
     info = _info(builder, args[0])
+    if info.source is not None and info.dynamic is not None:  # its sizes are read again after the graph
+        symbolic_tensors.give_up_tensor(builder, info)
     info.node.meta["example_value"] = _frozen(args[0])
     return builder.record(func, args, kwargs)
 
@@ -392,6 +427,9 @@ def _getitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     index = _with_known_bounds(builder, args[1])
     if index is not args[1]:
         return builder.call(func, (args[0], index), kwargs)
+    made = unbacked_index.getitem(builder, func, args)
+    if made is not NotImplemented:
+        return made
     if _has_boolean_index(args[1]):
         raise errors.graph_break(
             kind="dynamic output shape",
@@ -400,7 +438,19 @@ def _getitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
             hints=("use torch.where(mask, x, other), which keeps the shape",),
         )
     _break_on_tensor_slices(args[1])
+    if builder.dynamics is not None:
+        symbolic_index.guard_index(builder, args[0], args[1])
     return NotImplemented
+
+
+special(*_named(_T, "split", "split_with_sizes"), *_named(torch, "split", "split_with_sizes"))(unbacked_ops.split)
+special(*_named(_T, "narrow"), *_named(torch, "narrow"))(unbacked_ops.narrow)
+special(*_named(_T, "select"), *_named(torch, "select"))(unbacked_ops.select)
+
+
+@special(*_named(_T, "chunk"), *_named(torch, "chunk"))
+def _chunk(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    return symbolic_index.guard_chunk(builder, *args, **kwargs)
 
 
 @special(_T.__setitem__)
@@ -411,6 +461,10 @@ def _setitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         builder.call(func, (self, known, value), kwargs)
         return None
     _break_on_tensor_slices(index)
+    if unbacked_index.depends(builder, args):
+        return _masked_setitem(builder, self, index, value)
+    if builder.dynamics is not None:
+        symbolic_index.guard_index(builder, self, index)
     if _has_boolean_index(index):
         if isinstance(value, _T) and value.dim() > 0:
             return _masked_setitem(builder, self, index, value)
@@ -424,7 +478,9 @@ def _setitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _masked_setitem(builder: GraphBuilder, self: Any, index: Any, value: Any) -> None:
     """`x[mask] = values`: its node is recorded as it is; metadata do not change."""
-    builder.record(_T.__setitem__, (self, index, value), {}, meta_args=(self, (Ellipsis,), 0))
+    grad = isinstance(value, _T) and value.requires_grad and torch.is_grad_enabled()
+    one = torch.empty((), dtype=self.dtype, device=_META).requires_grad_() if grad else 0
+    builder.record(_T.__setitem__, (self, index, value), {}, meta_args=(self, (Ellipsis,), one))
 
 
 def _with_known_bounds(builder: GraphBuilder, index: Any) -> Any:
@@ -459,6 +515,9 @@ def _break_on_tensor_slices(index: Any) -> None:
 @special(torch.where)
 def _where(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     if len(args) + len(kwargs) == 1:
+        made = unbacked_ops.nonzero(builder, func, args, kwargs)
+        if made is not NotImplemented:
+            return made
         raise errors.graph_break(
             kind="dynamic output shape",
             context="torch.where(condition)",
@@ -472,6 +531,9 @@ def _where(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 def _repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0])
     if isinstance(repeats, _T) and kwargs.get("output_size") is None:
+        made = unbacked_ops.repeat_interleave(builder, func, args, kwargs)
+        if made is not NotImplemented:
+            return made
         raise errors.graph_break(
             kind="dynamic output shape",
             context="repeat_interleave",
@@ -485,6 +547,9 @@ def _repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any)
 def _one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     if classes == -1:
+        made = unbacked_ops.one_hot(builder, func, args, kwargs)
+        if made is not NotImplemented:
+            return made
         raise errors.graph_break(
             kind="dynamic output shape",
             context="one_hot",
@@ -497,73 +562,14 @@ def _one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _with_result(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     """Record a node whose metadata are already known."""
-    from argand.capture.tensors import _target_of
+    from argand.capture.tensors import target_of
 
     infos: list[Any] = []
     node_args = tuple(builder._to_node(arg, infos) for arg in args)
     node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    data_errors.check(builder, func, args, infos)
     device = metadata.logical_device(func, infos, kwargs)
-    return builder._finish_call(_target_of(func), node_args, node_kwargs, made, device, False)
+    return builder._finish_call(target_of(func), node_args, node_kwargs, made, device, False)
 
 
-def _holds_tensor(data: Any) -> bool:
-    if isinstance(data, _T):
-        return True
-    return isinstance(data, list | tuple) and any(_holds_tensor(item) for item in data)
-
-
-@special(*_named(torch, "tensor", "as_tensor", "asarray", "scalar_tensor"))
-def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
-    if isinstance(data, _T):
-        return _copy_of_tensor(builder, func, data, kwargs)
-    if type(data).__module__ == "numpy" and type(data).__name__ == "ndarray":
-        made = numpy_calls.to_tensor(builder.state, data, func.__name__)
-        target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
-        return builder.call(_T.to, (made,), target) if target else made
-    if _holds_tensor(data):
-        raise errors.graph_break(
-            kind="data-dependent value",
-            context=func.__name__,
-            explanation=f"torch.{func.__name__} of a list of tensors reads their values.",
-            hints=("use torch.stack",),
-        )
-    return NotImplemented
-
-
-def _copy_of_tensor(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) -> Any:
-    target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
-    if func is torch.as_tensor:
-        return builder.call(_T.to, (data,), target) if target else data
-    if func is not torch.tensor or kwargs.get("requires_grad"):
-        raise errors.graph_break(
-            kind="tensor constructor",
-            context=func.__name__,
-            explanation=f"torch.{func.__name__} of a tensor is not captured.",
-        )
-    made = builder.call(_T.clone, (builder.call(_T.detach, (data,), {}),), {})
-    return builder.call(_T.to, (made,), target) if target else made
-
-
-@special(*_named(_T, "new_tensor"))
-def _new_tensor(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    if isinstance(args[1], _T) or _holds_tensor(args[1]):
-        raise errors.graph_break(
-            kind="tensor constructor",
-            context="new_tensor",
-            explanation="new_tensor of a tensor reads its values.",
-            hints=("use clone().detach()",),
-        )
-    return NotImplemented
-
-
-@special(*_named(torch, "from_numpy", "frombuffer", "from_file", "from_dlpack", "set_printoptions", "load"))
-def _foreign_memory(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    if func is torch.from_numpy:
-        return numpy_calls.to_tensor(builder.state, args[0], "from_numpy")
-    raise errors.graph_break(
-        kind="tensor from foreign memory",
-        context=func.__name__,
-        explanation=f"torch.{func.__name__} makes a tensor from memory that capture cannot follow.",
-        hints=("make the tensor outside the compiled function and pass it as an argument",),
-    )
+from argand.capture import tensor_constructors as _constructors  # noqa: E402,F401  (registers its functions)

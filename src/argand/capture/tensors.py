@@ -17,12 +17,16 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from argand import errors
-from argand.capture import autocast, compat, constants, metadata
+from argand.capture import autocast, compat, constants, data_errors, metadata, overriding, symbolic_tensors
 from argand.capture.sources import Source, placeholder_name
+from argand.capture.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.words import words
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
+    from argand.capture.subgraphs import Scope
+    from argand.capture.symbolic_state import Dynamics
+    from argand.capture.symbolic_tensors import Dynamic
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
@@ -39,6 +43,7 @@ class TensorInfo:
         source: where it comes from, for a graph input; None for a result.
         real: the real tensor, for a graph input.
         constant: the value, where it is known while capturing (small tensors made from numbers).
+        dynamic: sizes that vary from call to call; None where none do.
     """
 
     tensor: torch.Tensor
@@ -47,6 +52,7 @@ class TensorInfo:
     source: Source | None = None
     real: torch.Tensor | None = None
     constant: torch.Tensor | None = None
+    dynamic: Dynamic | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +66,7 @@ class Target:
         mutates: writes to its first argument (or to `out`).
         keep: stays in the graph although nobody uses its result (random numbers, unknown effects).
         attribute: for a property, its name.
+        name: of a reflected operator, the method's name.
     """
 
     op: str
@@ -68,6 +75,7 @@ class Target:
     mutates: bool = False
     keep: bool = False
     attribute: str = ""
+    name: str = ""
 
 
 _BINARY = {
@@ -98,7 +106,8 @@ def _operator_table() -> dict[Any, Target]:
             if method is None:
                 continue
             inplace = getattr(operator, f"i{'truediv' if name == 'div' else name}")
-            table[method] = Target("call_function", inplace if prefix == "i" else fn, prefix == "r", prefix == "i")
+            table[method] = Target("call_function", inplace if prefix == "i" else fn, prefix == "r", prefix == "i",
+                                   name=method.__name__)  # fmt: skip
     for name in _COMPARE:
         table[getattr(_Tensor, f"__{name}__")] = Target("call_function", getattr(operator, name))
     for name, unary in _UNARY.items():
@@ -129,7 +138,7 @@ _OPERATOR_OPCODES = frozenset(
 
 
 @functools.lru_cache(maxsize=8192)
-def _target_of(func: Any) -> Target:
+def target_of(func: Any) -> Target:
     known = _TARGETS.get(func)
     if known is not None:
         return known
@@ -164,14 +173,31 @@ class GraphBuilder:
     """Records torch calls into an `fx.Graph`. One per capture attempt.
 
     Fields:
-        graph: the graph; `finish` adds its output.
+        root: the graph; `finish` adds its output.
+        graph: where operations are recorded now: `root`, or the subgraph of the innermost of `scopes`.
+        finished: id of a finished subgraph -> (what it belongs to, root instruction).
+        entered: torch-function modes and devices (`torch_contexts.Entered`) that the program is inside of.
+        observed: how many torch calls have reached the trace mode.
+        flags_seen: indices of `modes.FLAGS` that are guarded.
+        unsure: ids of stand-ins whose strides may not be those that eager's result has.
+        writing, effectful: nodes that write to an argument; nodes that stay although unused (random numbers).
         tensors: id of a stand-in -> TensorInfo.
         inputs: infos of the placeholders, in their order.
         constants: attribute name -> real tensor that the graph holds.
+        dynamics: the symbols of the capture; None while nothing varies.
     """
 
     def __init__(self) -> None:
-        self.graph = fx.Graph()
+        self.root = fx.Graph()
+        self.graph = self.root
+        self.scopes: list[Scope] = []
+        self.unsure: set[int] = set()
+        self.entered: list[Any] = []
+        self.flags_seen: set[int] = set()
+        self.observed = 0
+        self.finished: dict[int, tuple[str, int]] = {}
+        self.writing: set[fx.Node] = set()
+        self.effectful: set[fx.Node] = set()
         self.tensors: dict[int, TensorInfo] = {}
         self.inputs: list[TensorInfo] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -179,13 +205,14 @@ class GraphBuilder:
         self.mutated: dict[int, TensorInfo] = {}
         self.calls = 0
         self.state: CaptureState = None  # type: ignore[assignment]
+        self.dynamics: Dynamics | None = None
 
     # ---------------------------------------------------------------- inputs
 
     def new_input(self, source: Source, real: torch.Tensor) -> torch.Tensor:
         """A placeholder for a tensor that existed before the frame; returns its stand-in."""
         stand_in = metadata.stand_in(real)
-        node = self.graph.placeholder(placeholder_name(source))
+        node = self.root.placeholder(placeholder_name(source))
         node.meta["example_value"] = stand_in
         node.meta["source"] = source
         info = TensorInfo(stand_in, node, real.device, source, real)
@@ -197,14 +224,25 @@ class GraphBuilder:
         """A tensor that the graph itself holds (`get_attr`)."""
         name = f"_tensor_constant{len(self.constants)}"
         self.constants[name] = real
-        node = self.graph.create_node("get_attr", name, (), {})
+        node = self.root.create_node("get_attr", name, (), {})
         return self.register(metadata.stand_in(real), node, real.device)
 
     def register(self, tensor: torch.Tensor, node: fx.Node, device: torch.device) -> torch.Tensor:
         """Make `tensor` the stand-in of `node`'s value."""
         node.meta["example_value"] = tensor
-        self.tensors[id(tensor)] = TensorInfo(tensor, node, device)
+        info = self.tensors[id(tensor)] = TensorInfo(tensor, node, device)
+        if self.dynamics is not None:
+            symbolic_tensors.doubt(info)
         return tensor
+
+    def node_of(self, info: TensorInfo) -> fx.Node:
+        """The node that stands for a tensor in the graph being recorded."""
+        node = info.node
+        if node.graph is self.graph:
+            return node
+        from argand.capture import subgraphs
+
+        return subgraphs.lift(self, info)
 
     # ---------------------------------------------------------------- calls
 
@@ -217,6 +255,12 @@ class GraphBuilder:
         from argand.capture.tensor_methods import CONSTANTS, SPECIAL
 
         if func in CONSTANTS:
+            if self.unsure and id(args[0] if args else None) in self.unsure and func in metadata.LAYOUT_READS:
+                raise metadata.unknown_layout(func)
+            if self.dynamics is not None:
+                answer = symbolic_tensors.constant(self, func, args, kwargs)
+                if answer is not NotImplemented:
+                    return answer
             return func(*args, **kwargs)
         special = SPECIAL.get(func)
         if special is not None:
@@ -245,16 +289,23 @@ class GraphBuilder:
         infos: list[TensorInfo] = []
         node_args = tuple([self._to_node(arg, infos) for arg in args])
         node_kwargs = {key: self._to_node(value, infos) for key, value in kwargs.items()} if kwargs else {}
+        data_errors.check(self, func, args, infos)
         if device is None:
             device = metadata.logical_device(func, infos, kwargs)
-        target = self._operator(func, kwargs) or _target_of(func)
+        target = self._operator(func, kwargs) or target_of(func)
         writes = target.mutates or "out" in kwargs
         if writes:
+            metadata.refuse_overlapping(func, args)
             self._note_mutation(args, kwargs)
         first = infos[0].tensor if infos else None
         before = metadata.version(first)
+        shapes = metadata.out_shapes(kwargs)
+        siblings: list[Any] | None = None
         try:
-            made = self._compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
+            if self.dynamics is not None and symbolic_tensors.involved(self, infos, args, kwargs):
+                made, siblings = self._compute_dynamic(func, args, kwargs, infos, device, meta_args, meta_kwargs)
+            else:
+                made = self._compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
         except errors.GraphBreak:
             known = constants.numbers(self, infos, args, kwargs)
             if known is None:
@@ -262,6 +313,8 @@ class GraphBuilder:
             return self.record(func, *known, device=device)
         if made is first and first is not None and not writes:
             if before is not None and metadata.version(first) == before:
+                if id(first) in self.unsure:
+                    raise metadata.unknown_layout(func)
                 return made  # the very same tensor came back untouched: no operation took place
             writes = True
             self._note_mutation((first,), {})
@@ -269,6 +322,15 @@ class GraphBuilder:
             writes = True
             self._note_mutation((first,), {})
         result = self._finish_call(target, node_args, node_kwargs, made, device, writes)
+        if self.unsure or func in metadata.UNSURE_LAYOUT or shapes is not None:
+            if (
+                func in metadata.UNSURE_LAYOUT
+                or any(id(info.tensor) in self.unsure for info in infos)
+                or shapes != metadata.out_shapes(kwargs)
+            ):
+                metadata.note_unsure(self.unsure, result)
+        if siblings is not None:
+            return symbolic_tensors.attach(self, result, siblings)
         if not writes and not target.keep and constants.applicable(func, infos, device):
             constants.propagate(self, func, args, kwargs, result)
         return result
@@ -287,6 +349,19 @@ class GraphBuilder:
         if autocast.active():
             return autocast.compute(func, args, kwargs, infos, device)
         return metadata.compute(func, args, kwargs if meta_kwargs is None else meta_kwargs, infos)
+
+    def _compute_dynamic(
+        self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
+    ) -> tuple[Any, list[Any]]:
+        """The metadata at the sizes of this call and at the probes."""
+
+        def run(plain_args: Any, plain_kwargs: Any) -> Any:
+            return self._compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs)
+
+        meta_args, meta_kwargs = meta
+        args = args if meta_args is None else meta_args
+        kwargs = kwargs if meta_kwargs is None else meta_kwargs
+        return symbolic_tensors.compute(self, run, func, args, kwargs)
 
     def _operator(self, func: Any, kwargs: dict[str, Any]) -> Target | None:
         """The operator that the program wrote, where `func` is the method behind one."""
@@ -310,13 +385,16 @@ class GraphBuilder:
                 return made
         if target.attribute:
             args = (args[0], target.attribute)
+        elif target.swap and isinstance(args[1], fx.Node):  # not what an operator would do: `a.__rdiv__(b)`
+            target = Target("call_method", target.name)
         elif target.swap:
             args = (args[1], args[0])
         node = compat.new_node(self.graph, target.op, target.target, args, kwargs)
-        self._annotate(node)
+        self.annotate(node)
         self.calls += 1
         if writes or target.keep or made is None:
             self.kept.add(node)
+            (self.writing if writes else self.effectful).add(node)
         return self._wrap(made, node, device)
 
     def _wrap(self, made: Any, node: fx.Node, device: torch.device) -> Any:
@@ -343,7 +421,8 @@ class GraphBuilder:
         node.meta["example_value"] = made
         return made
 
-    def _annotate(self, node: fx.Node) -> None:
+    def annotate(self, node: fx.Node) -> None:
+        """Note where in the program an operation stands."""
         frames = getattr(self.state.interpreter, "frames", None)
         if frames:
             node.meta["stack_trace"], node.meta["user_line"] = stack_trace(frames)
@@ -358,13 +437,13 @@ class GraphBuilder:
                     constants.forget(self, info)
 
     def _to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
-        cls = value.__class__
+        cls = type(value)
         if cls is _Tensor or cls is _Parameter:
             info = self.tensors.get(id(value))
             if info is None:
                 raise _leak(value)
             infos.append(info)
-            return info.node
+            return self.node_of(info)
         if cls in _PLAIN:
             return value
         if cls is tuple or cls is torch.Size:
@@ -379,7 +458,17 @@ class GraphBuilder:
             )
         return self._odd_to_node(value, infos)
 
+    def number_node(self, value: Any) -> Any:
+        """The node of a symbolic number; in a subgraph, the plain number, which is a constant from now on."""
+        if self.graph is not self.root or self.dynamics is None:
+            return value.number()
+        if type(value) is SymbolicBool:
+            return self.dynamics.nodes(self).condition(value.relation)
+        return self.dynamics.nodes(self).of(value.expr)
+
     def _odd_to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
+        if type(value) in SYMBOLIC:
+            return self.number_node(value)
         if isinstance(value, tuple):
             return tuple([self._to_node(item, infos) for item in tuple.__iter__(value)])
         if isinstance(value, list):
@@ -392,49 +481,58 @@ class GraphBuilder:
         if isinstance(value, _Tensor):
             raise _leak(value)
         raise errors.graph_break(
-            kind="unsupported argument of a torch call",
+            kind="argument that a graph cannot hold",
             context=f"{type(value).__module__}.{type(value).__qualname__}",
             explanation=f"A {type(value).__name__} was passed to a torch function; graphs hold tensors and numbers.",
-            hints=("convert it to a tensor or a number outside the compiled function",),
+            hints=("Convert it to a tensor or a number before the call.",),
         )
+
+    def item(self, tensor: torch.Tensor) -> Any:
+        """The value of a tensor as a symbolic number; NotImplemented where capture does not have it."""
+        if not self.state.data_numbers or id(tensor) not in self.tensors:
+            return NotImplemented
+        from argand.capture import unbacked_ops
+
+        with torch._C.DisableTorchFunction():
+            if constants.value_of(self, tensor) is not None:
+                return NotImplemented
+            return unbacked_ops.item(self, tensor)
 
     # ---------------------------------------------------------------- the end
 
-    def finish(self, outputs: list[torch.Tensor]) -> fx.GraphModule:
+    def finish(self, outputs: list[Any]) -> fx.GraphModule:
         """Add the output node, drop what nobody needs, and make the module.
 
         Arguments:
-            outputs: stand-ins to return, in order.
+            outputs: stand-ins to return, in order, and symbolic numbers that only the graph can tell.
         """
-        graph = self.graph
-        graph.output(tuple(self.tensors[id(t)].node for t in outputs))
-        self._drop_dead()
-        self._placeholders_first()
-        return compat.CapturedGraph(self.constants, graph)
+        from argand.capture import subgraphs
 
-    def _drop_dead(self) -> None:
-        for node in reversed(list(self.graph.nodes)):
-            if node.op in ("call_function", "call_method", "get_attr") and not node.users and node not in self.kept:
-                self.graph.erase_node(node)
+        graph = self.root
+        graph.output(tuple([self._output(value) for value in outputs]))
+        self.drop_dead(graph)
         dead = [info for info in self.inputs if not info.node.users]
         for info in dead:
-            self.graph.erase_node(info.node)
+            graph.erase_node(info.node)
         if dead:
             gone = {id(info) for info in dead}
             self.inputs = [info for info in self.inputs if id(info) not in gone]
+        subgraphs.placeholders_first(graph)
+        module = compat.CapturedGraph(self.constants, graph)
+        if self.dynamics is not None and any("sizes" in n.meta or "expr" in n.meta for n in graph.nodes):
+            module.meta["symbols"] = self.dynamics.table
+            if any("unbacked" in n.meta for n in graph.nodes):
+                module.meta["unbacked"] = True
+        return module
 
-    def _placeholders_first(self) -> None:
-        anchor: fx.Node | None = None
-        moving = False
-        for node in list(self.graph.nodes):
-            if node.op != "placeholder":
-                moving = True
-                continue
-            if moving and anchor is not None:
-                anchor.append(node)
-            elif moving:
-                next(iter(self.graph.nodes)).prepend(node)
-            anchor = node
+    def _output(self, value: Any) -> Any:
+        return self.number_node(value) if type(value) in SYMBOLIC else self.node_of(self.tensors[id(value)])
+
+    def drop_dead(self, graph: fx.Graph) -> None:
+        """Erase the operations whose results nobody needs."""
+        for node in reversed(list(graph.nodes)):
+            if node.op in ("call_function", "call_method", "get_attr") and not node.users and node not in self.kept:
+                graph.erase_node(node)
 
     @property
     def op_count(self) -> int:
@@ -458,7 +556,7 @@ def _has_tensor(made: Any) -> bool:
 
 def _leak(value: torch.Tensor) -> errors.GraphBreak:
     return errors.graph_break(
-        kind="unknown tensor",
+        kind="tensor of unknown origin",
         context=f"{type(value).__name__}{tuple(value.shape)} on {value.device}",
         explanation="A tensor that capture did not see being made reached a torch function.",
         hints=("make the tensor inside the compiled function with a torch function, or pass it as an argument",),
@@ -493,4 +591,8 @@ class TraceMode(TorchFunctionMode):
         self.builder = builder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.builder.call(func, args, kwargs or {})
+        builder = self.builder
+        builder.observed += 1
+        if builder.entered or (types and overriding.concerns(builder, types)):
+            return overriding.dispatch(self, func, types, args, kwargs or {})
+        return builder.call(func, args, kwargs or {})

@@ -7,6 +7,7 @@ NotImplemented for plain Python, which is then interpreted like the user's own c
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from argand import errors
-from argand.capture import marks, numpy_calls
+from argand._core import _C
+from argand.capture import marks, numpy_calls, symbolic_ops
+from argand.capture.words import public_name
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
@@ -27,9 +30,8 @@ Handler: TypeAlias = "Callable[[CaptureState, Any, Args, Kwargs], Any]"
 HANDLERS: dict[Any, Handler] = {}
 NAMED: dict[str, Handler] = {}
 """By "module.name", for functions of modules that are not imported yet."""
-_OVERRIDABLE_NAMES = frozenset(
-    ("handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-)
+CODES: dict[str, Handler] = {}
+"""By "file:qualified name" of the code, for functions of torch that functools.wraps disguises as the user's."""
 _C_NAMESPACES: frozenset[int] = frozenset(
     id(getattr(torch._C, name))
     for name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_VariableFunctionsClass")
@@ -84,7 +86,8 @@ def is_overridable(fn: Any) -> bool:
     if isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType):
         return issubclass(torch.Tensor, fn.__objclass__) and fn.__objclass__ is not object
     if isinstance(fn, types.FunctionType):
-        return not _OVERRIDABLE_NAMES.isdisjoint(fn.__code__.co_names) and not _only_dispatches(fn)
+        # Some functions only ask has_torch_function (nn.MultiheadAttention.forward): they are plain Python.
+        return "handle_torch_function" in fn.__code__.co_names and not _only_dispatches(fn)
     return isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
@@ -94,8 +97,6 @@ def _only_dispatches(fn: types.FunctionType) -> bool:
 
 
 _BREAK_MODULES: dict[str, str] = {
-    "torch._functorch": "function transforms (torch.func) are not captured",
-    "torch.func": "function transforms (torch.func) are not captured",
     "torch._higher_order_ops": "higher-order operators are not captured",
     "torch.distributed": "distributed communication is not captured",
     "torch.utils.data": "data loading is not captured",
@@ -113,7 +114,6 @@ _BREAK_MODULES: dict[str, str] = {
     "torch._dynamo": "torch's own compiler is not captured",
     "torch._inductor": "torch's own compiler is not captured",
     "torch._compile": "the function is marked as not to be compiled",
-    "torch.optim": "optimizer steps are not captured in this version",
     "torch.cuda.streams": "streams are not captured",
     "torch.cuda.graphs": "CUDA graphs are not captured",
     "torch._subclasses": "fake tensors are not captured",
@@ -138,18 +138,35 @@ def wants(fn: Any, module: str) -> bool:
     attributes = getattr(fn, "__dict__", None)
     if attributes and ("_torchdynamo_disable" in attributes or "_torchdynamo_orig_callable" in attributes):
         return True
+    if _code_handler(fn) is not None:
+        return True
     if module == "numpy" or module.startswith("numpy."):
         return True
     if module == "argand" or module.startswith("argand."):
         return True
     if module != "torch" and not module.startswith("torch."):
         return _hashable_handler(fn) is not None
+    if f"{module}.{getattr(fn, '__name__', '')}" in NAMED:
+        return True
     return _hashable_handler(fn) is not None or is_overridable(fn) or _break_module(module) is not None
+
+
+def _code_handler(fn: Any) -> Handler | None:
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return None
+    found = CODES.get(f"{os.path.basename(code.co_filename)}:{code.co_qualname}")
+    return found if found is not None and os.sep + "torch" + os.sep in code.co_filename else None
 
 
 def _hashable_handler(fn: Any) -> Handler | None:
     try:
-        return HANDLERS.get(_key(fn))
+        found = HANDLERS.get(_key(fn))
+        if found is None and isinstance(fn, types.FunctionType) and str(fn.__module__).startswith("torch"):
+            # torch replaces some of its functions by wrappers when its own compiler is first used
+            inner = vars(fn).get("__wrapped__")
+            found = None if inner is None else HANDLERS.get(_key(inner))
+        return found
     except TypeError:
         return None
 
@@ -188,12 +205,16 @@ def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
             return result
         if isinstance(fn, types.FunctionType):
             return NotImplemented
+    if isinstance(fn, types.FunctionType):
+        own = _code_handler(fn)
+        if own is not None:
+            return own(state, fn, args, kwargs)
     if "numpy" in sys.modules and numpy_calls.is_numpy(fn):
         return numpy_calls.call(state, fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, torch.Tensor):
-        return leaf(state, fn, args, kwargs)
+        return _observed(state, fn, args, kwargs)
     if _overridable(fn):
-        return leaf(state, fn, args, kwargs)
+        return _leaf_or_body(state, fn, args, kwargs)
     module = _module_of(fn)
     named = NAMED.get(f"{module}.{getattr(fn, '__name__', '')}")
     if named is not None:
@@ -213,6 +234,21 @@ def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return NotImplemented
 
 
+_BODY_MAY_DO = frozenset(("argument that a graph cannot hold", "result of unknown size"))
+
+
+def _leaf_or_body(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """One operation; where a Python function cannot be one (an options object, a value it looks at), its body."""
+    if not isinstance(fn, types.FunctionType):
+        return _observed(state, fn, args, kwargs)
+    try:
+        return leaf(state, fn, args, kwargs)
+    except errors.GraphBreak as stop:
+        if stop.reason.kind not in _BODY_MAY_DO:
+            raise
+    return NotImplemented
+
+
 def _overridable(fn: Any) -> bool:
     try:
         return is_overridable(fn)
@@ -229,9 +265,26 @@ def _module_of(fn: Any) -> str:
 
 def name_of(fn: Any) -> str:
     """How messages call a callable."""
+    return public_name(_full_name(fn))
+
+
+def _full_name(fn: Any) -> str:
     qualname = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
     module = _module_of(fn)
     return f"{module}.{qualname}" if module and not str(qualname).startswith(module) else str(qualname)
+
+
+def _observed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`leaf` of a function that torch should tell the trace mode about; some (`Tensor.set_`) it runs unannounced."""
+    before = state.graph.observed
+    result = leaf(state, fn, args, kwargs)
+    if state.graph.observed == before:
+        raise errors.graph_break(
+            kind="torch function that cannot be observed", context=name_of(fn),
+            explanation=f"{name_of(fn)} does not tell torch-function modes that it runs.",
+            hints=("Call it outside the compiled function.",),
+        )  # fmt: skip
+    return result
 
 
 def leaf(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -239,6 +292,10 @@ def leaf(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     args = tuple([state.deep_resolve(arg) for arg in args])
     if kwargs:
         kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+    if state.graph.dynamics is not None:
+        result = symbolic_ops.torch_call(state, fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
     interpreter = state.interpreter
     if interpreter is not None and hasattr(interpreter, "native"):
         return interpreter.native(fn, *args, **kwargs)
@@ -247,21 +304,27 @@ def leaf(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _marked(state: CaptureState, fn: Any, attributes: dict[str, Any], args: Args, kwargs: Kwargs) -> Any:
     """Functions that the user, or torch, marked for compilers."""
+    original = attributes.get("_torchdynamo_orig_callable")
+    if original is not None and str(getattr(original, "__module__", "")).startswith("torch."):
+        return state.interpreter.call(original, args, kwargs)  # torch's own marks are for its own compiler
     if attributes.get(marks.DISABLED) is True or attributes.get("_torchdynamo_disable") is True:
+        if attributes.get("_torchdynamo_disable_recursive") is False:
+            _C.skip_code(attributes["_torchdynamo_orig_callable"].__code__)  # what it calls is captured
+        given = attributes.get(marks.REASON) or attributes.get("_torchdynamo_disable_msg")
         raise errors.graph_break(
-            kind="call of a disabled function", context=name_of(fn),
-            explanation=f"{name_of(fn)} is marked as not to be compiled.",
-            hints=("remove the mark, or call it outside the compiled function",),
+            kind="call of a function that is not to be compiled", context=name_of(fn),
+            explanation=f"{name_of(fn)} is marked with argand.disable or torch.compiler.disable"
+            + (f": {given}" if given else "."),
+            hints=("Remove the mark, or call it outside the compiled function.",),
         )  # fmt: skip
-    if attributes.get(marks.ALLOWED) is True:
+    if marks.is_allowed_in_graph(fn):
         args = tuple(state.deep_resolve(arg) for arg in args)
         kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
         with torch._C.DisableTorchFunction():
             return state.graph.record(fn, args, kwargs)
-    if attributes.get(marks.CONSTANT) is True:
+    if marks.is_constant_result(fn):
         with torch._C.DisableTorchFunction():
             return fn(*args, **kwargs)
-    original = attributes.get("_torchdynamo_orig_callable")
     if original is not None:
         return state.interpreter.call(original, args, kwargs)
     return NotImplemented
@@ -294,8 +357,8 @@ def _query(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if _is_atom(answer):
             return guarded_constant(state, fn, args, kwargs)
     raise errors.graph_break(
-        kind="unknown function of torch", context=name_of(fn),
-        explanation=f"{name_of(fn)} is not an operation on tensors; argand does not know what it changes.",
+        kind="torch function that is not known", context=name_of(fn),
+        explanation=f"{name_of(fn)} is no operation on tensors, and what it reads or changes is not known.",
         hints=("call it outside the compiled function",),
     )  # fmt: skip
 
@@ -310,14 +373,12 @@ def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> A
         if original is not None:
             return state.interpreter.call(original, args, kwargs)
     if cls == "Region":
-        from argand._core import _C
-
         if isinstance(fn, _C.Region) and fn.callback is not None:
             return state.interpreter.call(fn.fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType):
         return NotImplemented
     raise errors.graph_break(
-        kind="unknown object of torch called", context=f"{type(fn).__module__}.{type(fn).__qualname__}",
+        kind="torch object that is not known", context=f"{type(fn).__module__}.{type(fn).__qualname__}",
         explanation=f"Calling a {type(fn).__qualname__} object is not captured.",
         hints=("call it outside the compiled function",),
     )  # fmt: skip
@@ -326,6 +387,10 @@ def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> A
 def special_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """For callable objects whose class has `__call__`: torch's own; NotImplemented for the user's."""
     if isinstance(fn, torch.nn.Module):
+        if type(fn).__module__ == "torch._dynamo.eval_frame":  # what torch.compile makes of a module
+            modules = state.interpreter.getattr(fn, "_modules")
+            original = state.item(modules, "_orig_mod") if state.is_outer(modules) else modules["_orig_mod"]
+            return state.interpreter.call(original, args, kwargs)
         return NotImplemented
     attributes = getattr(fn, "__dict__", None)
     if isinstance(attributes, dict) and attributes:
@@ -336,7 +401,7 @@ def special_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> An
         return numpy_calls.call(state, fn, tuple(args), kwargs)
     if is_torch_object(fn):
         if _overridable(fn):
-            return leaf(state, fn, args, kwargs)
+            return _observed(state, fn, args, kwargs)
         known = HANDLERS.get(type(fn))
         if known is not None:
             return known(state, fn, tuple(args), kwargs)

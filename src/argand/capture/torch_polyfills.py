@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from argand.capture import hops, modes
 
 
 def _leaves(tree: Any) -> list[Any]:
@@ -55,3 +59,54 @@ def associative_scan(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, 
 def cond(pred: bool, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     """torch.cond with a condition that is known."""
     return true_fn(*operands) if pred else false_fn(*operands)
+
+
+def vjp(func: Any, *primals: Any, has_aux: bool = False) -> Any:
+    """torch.func.vjp: the value now, the gradients by a second run of `func` when they are asked for."""
+    made = func(*primals)
+
+    def pull(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
+        return hops.pullback(func, primals, has_aux, cotangents)
+
+    if has_aux:
+        output, aux = made
+        return output, pull, aux
+    return made, pull
+
+
+@contextlib.contextmanager
+def sdpa_kernel(backends: Any, set_priority: bool = False) -> Iterator[Any]:
+    """torch.nn.attention.sdpa_kernel: the flags as they were afterwards."""
+    before = modes.read_flags()
+    try:
+        modes.select_attention(backends, set_priority)
+        yield {}
+    finally:
+        modes.write_flags(before)
+
+
+def scan(combine_fn: Any, init: Any, xs: Any, reverse: bool) -> Any:
+    """torch's scan over the first dimension, step by step."""
+    leaves = _leaves(xs)
+    steps = list(range(leaves[0].shape[0]))
+    if reverse:
+        steps.reverse()
+    carry = init
+    made = []
+    for step in steps:
+        carry, out = combine_fn(carry, _rebuild(xs, [leaf[step] for leaf in leaves]))
+        made.append(out)
+    if reverse:
+        made.reverse()
+    columns = [_leaves(out) for out in made]
+    stacked = [torch.stack([column[i] for column in columns]) for i in range(len(columns[0]))]
+    return carry, _rebuild(made[0], stacked)
+
+
+def map_rows(f: Any, xs: Any, *args: Any) -> Any:
+    """torch's map: `f` of each row."""
+    leaves = _leaves(xs)
+    made = [f(_rebuild(xs, [leaf[step] for leaf in leaves]), *args) for step in range(leaves[0].shape[0])]
+    columns = [_leaves(out) for out in made]
+    stacked = [torch.stack([column[i] for column in columns]) for i in range(len(columns[0]))]
+    return _rebuild(made[0], stacked)

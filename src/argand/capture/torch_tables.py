@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import marks, modules, torch_polyfills
+from argand.capture import (
+    arrays,
+    marks,
+    modules,
+    optimizers,
+    torch_contexts,
+    torch_control,
+    torch_higher,
+    torch_hooks,
+)
+from argand.capture.symbolic import SYMBOLIC
 from argand.capture.torch_calls import (
     NAMED,
     Args,
@@ -25,7 +35,15 @@ from argand.capture.torch_calls import (
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
 
-_TABLES = (modules,)  # importing it registers its handlers
+TABLES = (
+    arrays,
+    modules,
+    optimizers,
+    torch_contexts,
+    torch_control,
+    torch_higher,
+    torch_hooks,
+)  # importing it registers its handlers
 
 # ---------------------------------------------------------------------- answers
 
@@ -41,10 +59,9 @@ _functorch.utils.unwrap_dead_wrappers
 _GUARDED = """
 amp.is_autocast_available cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability
 cuda.current_device cuda.get_device_name cuda.is_initialized mps.is_available xpu.is_available mtia.is_available
-backends.mps.is_available backends.mps.is_built backends.mkldnn.is_available backends.cuda.flash_sdp_enabled
-backends.cuda.math_sdp_enabled backends.cuda.mem_efficient_sdp_enabled backends.cuda.cudnn_sdp_enabled
+backends.mps.is_available backends.mps.is_built backends.mkldnn.is_available
 backends.cudnn.is_available backends.cudnn.version
-is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode get_float32_matmul_precision
+
 get_num_threads get_num_interop_threads is_warn_always_enabled distributed.is_available distributed.is_initialized
 accelerator.is_available accelerator.current_accelerator onnx.is_in_onnx_export get_default_device
 is_anomaly_enabled is_anomaly_check_nan_enabled
@@ -113,22 +130,25 @@ def _has_torch_function(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs
 
 @handler(marks.graph_break, find("_dynamo.graph_break"))
 def _graph_break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if optimizers.breaks_around_step(state):
+        return None
     raise errors.graph_break(
-        kind="graph break asked for",
+        kind="graph break on request",
         context=name_of(fn),
         explanation="The program calls graph_break().",
-        hints=("remove the call",),
+        hints=("Remove the call of graph_break() to have one graph here.",),
     )
 
 
 # ---------------------------------------------------------------------- breaks
 
 _BREAKS = """
-manual_seed seed initial_seed get_rng_state set_rng_state save load set_num_threads set_num_interop_threads
-set_default_device set_default_tensor_type set_printoptions use_deterministic_algorithms set_deterministic_debug_mode
-set_float32_matmul_precision compile vmap jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
+manual_seed seed initial_seed get_rng_state set_rng_state random.manual_seed random.seed save load
+set_num_threads set_num_interop_threads
+set_default_device set_default_tensor_type set_printoptions
+compile jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
 cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
-autograd.detect_anomaly autograd.backward autograd.grad from_dlpack frombuffer set_default_dtype
+autograd.detect_anomaly autograd.backward autograd.grad from_dlpack frombuffer
 utils.dlpack.from_dlpack utils.dlpack.to_dlpack
 """
 
@@ -143,17 +163,43 @@ def _break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     )
 
 
+_LEGACY: dict[Any, torch.dtype | None] = {
+    torch.Tensor: None,
+    torch.FloatTensor: torch.float32,
+    torch.DoubleTensor: torch.float64,
+    torch.HalfTensor: torch.float16,
+    torch.BFloat16Tensor: torch.bfloat16,
+    torch.LongTensor: torch.int64,
+    torch.IntTensor: torch.int32,
+    torch.ShortTensor: torch.int16,
+    torch.CharTensor: torch.int8,
+    torch.ByteTensor: torch.uint8,
+    torch.BoolTensor: torch.bool,
+}
+
+
+@handler(*_LEGACY)
+def _legacy_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.Tensor([1, 2])` and `torch.FloatTensor(2, 3)`: torch.tensor of numbers, torch.empty of sizes."""
+    dtype = _LEGACY[fn] or torch.get_default_dtype()
+    if not kwargs and args and all(type(arg) is int for arg in args):
+        return leaf(state, torch.empty, args, {"dtype": dtype})
+    data = state.deep_resolve(args[0]) if len(args) == 1 and not kwargs else None
+    if type(data) in (list, tuple) and data and _numbers(data):
+        return leaf(state, torch.tensor, (data,), {"dtype": dtype})
+    return _tensor_class(state, fn, args, kwargs)
+
+
+def _numbers(data: Any) -> bool:
+    return all(_numbers(item) if type(item) in (list, tuple) else type(item) in (int, float, bool) for item in data)
+
+
 @handler(
     torch.nn.Parameter,
     torch.nn.parameter.Buffer,
-    torch.Tensor,
     torch.Generator,
     torch.nn.UninitializedParameter,
     torch.nn.UninitializedBuffer,
-    *all_of(
-        "FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor ShortTensor "
-        "CharTensor ByteTensor BoolTensor"
-    ),
 )
 def _tensor_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     raise errors.graph_break(
@@ -172,7 +218,7 @@ def _record_effect(state: CaptureState, fn: Any, args: Args) -> Any:
     from argand.capture import compat
 
     node = compat.new_node(state.graph.graph, "call_function", fn, args, {})
-    state.graph._annotate(node)
+    state.graph.annotate(node)
     state.graph.kept.add(node)
     return node
 
@@ -197,14 +243,23 @@ def _enter_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -
     guard.__enter__()
     node = _record_effect(state, torch.autograd.grad_mode._enter_inference_mode, (mode,))
     state.open_modes.append((id(context), guard, node))
+    state.interpreter.born[id(context)] = (context, state.interpreter.number)
 
 
 @handler(_inference.__exit__)
 def _exit_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    if not state.open_modes:
+        raise errors.graph_break(
+            kind="mode entered before",
+            explanation="A torch.inference_mode context that was entered before the captured code is left in it.",
+            hints=("Put the whole `with` statement inside or outside of what breaks the graph.",),
+        )
     known, guard, node = state.open_modes.pop()
     if known != id(args[0]):
         raise errors.graph_break(
-            kind="modes left out of order", explanation="inference_mode contexts are not nested properly."
+            kind="modes left out of order",
+            explanation="torch.inference_mode contexts are left in another order than they were entered.",
+            hints=("Enter and leave them with `with` statements.",),
         )
     guard.__exit__(None, None, None)
     _record_effect(state, torch.autograd.grad_mode._exit_inference_mode, (node,))
@@ -230,7 +285,7 @@ def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
             kind="autocast object from outside",
             context="autocast",
             explanation="Entering an autocast object that was made outside changes it.",
-            hints=("make it in the function",),
+            hints=("Write `with torch.autocast(...):` in the compiled function.",),
         )
     kind = context.device
     context.prev_cache_enabled = torch.is_autocast_cache_enabled()
@@ -246,6 +301,7 @@ def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
         (kind, context.fast_dtype, context._enabled, context._cache_enabled),
     )
     state.open_modes.append((id(context), None, node))
+    state.interpreter.born[id(context)] = (context, state.interpreter.number)
     return context
 
 
@@ -254,7 +310,9 @@ def _exit_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> 
     context = args[0]
     if not state.open_modes or state.open_modes[-1][0] != id(context):
         raise errors.graph_break(
-            kind="modes left out of order", explanation="autocast contexts are not nested properly."
+            kind="modes left out of order",
+            explanation="torch.autocast contexts are left in another order than they were entered.",
+            hints=("Enter and leave them with `with` statements.",),
         )
     _, _, node = state.open_modes.pop()
     if torch.autocast_decrement_nesting() == 0:
@@ -285,81 +343,7 @@ def _make_record(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> An
         return fn(*args, **kwargs)
 
 
-# ---------------------------------------------------------------------- functions of functions
-
-
-def _checkpoint(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Without gradients a checkpoint is a plain call."""
-    if torch.is_grad_enabled():
-        raise errors.graph_break(
-            kind="activation checkpoint",
-            context=name_of(fn),
-            explanation="torch.utils.checkpoint while gradients are recorded is not captured; what it calls is.",
-            hints=("switch gradient checkpointing off, or compile the function that is checkpointed",),
-        )
-    options = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
-    return state.interpreter.call(args[0], args[1:], {k: v for k, v in kwargs.items() if k not in options})
-
-
-def install_checkpoint() -> None:
-    """torch.utils.checkpoint is imported by torch itself; register its function."""
-    import torch.utils.checkpoint
-
-    handler(torch.utils.checkpoint.checkpoint)(_checkpoint)
-
-
-install_checkpoint()
-
-
-class ForwardContext:
-    """The `ctx` of an autograd.Function whose forward is captured while no gradient is recorded."""
-
-    def __init__(self, count: int) -> None:
-        self.needs_input_grad = (False,) * count
-        self.saved_tensors: tuple[Any, ...] = ()
-
-    def save_for_backward(self, *tensors: Any) -> None:
-        self.saved_tensors = tensors
-
-    def save_for_forward(self, *tensors: Any) -> None:
-        pass
-
-    def mark_non_differentiable(self, *tensors: Any) -> None:
-        pass
-
-    def set_materialize_grads(self, value: bool) -> None:
-        pass
-
-
-def _function_apply(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """autograd.Function.apply: its forward, where no gradient would be recorded."""
-    cls, *rest = args
-    tensors = [arg for arg in rest if isinstance(arg, torch.Tensor)]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        raise errors.graph_break(
-            kind="autograd.Function with gradients",
-            context=name_of(cls),
-            explanation=f"{cls.__name__}.apply defines its own backward; it runs eagerly when gradients are recorded.",
-            hints=("call it outside the compiled function, or use torch.library.custom_op with register_autograd",),
-        )
-    call = state.interpreter.call
-    context = ForwardContext(len(rest))
-    if cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
-        result = call(cls.forward, tuple(rest), kwargs)
-        call(cls.setup_context, (context, tuple(rest), result), {})
-    else:
-        result = call(cls.forward, (context, *rest), kwargs)
-    outputs = result if isinstance(result, tuple) else (result,)
-    if any(out is arg for out in outputs for arg in tensors):
-        raise errors.graph_break(
-            kind="autograd.Function returns its input",
-            context=name_of(cls),
-            explanation="An autograd.Function that returns its input makes an alias of it.",
-        )
-    return result
-
-
-handler(torch.autograd.Function.apply)(_function_apply)
+# ---------------------------------------------------------------------- checks
 
 
 @handler(*all_of("_check_tensor_all _check_tensor_all_with"))
@@ -373,7 +357,7 @@ def _check_all(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return NotImplemented
     text = "Expected cond to be True" if message is None else message
     holds = leaf(state, torch.all, (condition,), {})
-    _record_effect(state, torch.ops.aten._assert_async.msg, (state.tensor_info(holds).node, text))
+    _record_effect(state, torch.ops.aten._assert_async.msg, (state.graph.node_of(state.tensor_info(holds)), text))
     return None
 
 
@@ -386,12 +370,35 @@ def _check(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
             raise errors.graph_break(
                 kind="data-dependent value",
                 context=name_of(fn),
-                explanation=f"{name_of(fn)} looks at the value of a tensor.",
+                explanation=f"{name_of(fn)} checks the value of a tensor, which is known only when the program runs.",
+                hints=("Use torch._assert(condition, message), which becomes part of the graph.",),
             )
         message = args[1] if len(args) > 1 else kwargs.get("message", "")
-        _record_effect(state, fn, (state.tensor_info(condition).node, str(message)))
+        _record_effect(state, fn, (state.graph.node_of(state.tensor_info(condition)), str(message)))
         return None
+    if type(condition) in SYMBOLIC and fn.__name__ in ("_check", "_check_is_size", "_assert"):
+        known = _known_from_here(state, fn, condition, args)
+        if known is not NotImplemented:
+            return known
     return _decided(state, fn, args, kwargs, condition)
+
+
+def _known_from_here(state: CaptureState, fn: Any, condition: Any, args: Args) -> Any:
+    """A check of numbers that only the running program knows: it stays in the graph, and capture goes by it."""
+    from argand.capture import unbacked_ops
+
+    if fn.__name__ == "_check_is_size":
+        condition = condition >= 0
+    if condition is True:
+        return None
+    node = unbacked_ops.check(state.graph, condition)
+    if node is NotImplemented:
+        return NotImplemented
+    message = args[1] if len(args) > 1 and fn.__name__ != "_check_is_size" else None
+    text = state.interpreter.call(message, (), {}) if callable(message) else message
+    effect = torch._assert if fn.__name__ == "_assert" else unbacked_ops.checked
+    _record_effect(state, effect, (node, text if text is None else str(text)))
+    return None
 
 
 def _decided(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs, condition: Any) -> Any:
@@ -423,7 +430,8 @@ def _disabled(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     raise errors.graph_break(
         kind="torch function protocol called",
         context="__torch_function__",
-        explanation="Calling Tensor.__torch_function__ from Python is not captured.",
+        explanation="Tensor.__torch_function__ is called by name.",
+        hints=("Call super().__torch_function__(...) in a subclass, or the torch function itself.",),
     )
 
 
@@ -432,30 +440,6 @@ def _from_numpy(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any
     from argand.capture import numpy_calls
 
     return numpy_calls.to_tensor(state, args[0], "from_numpy")
-
-
-def _scan(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return state.interpreter.call(torch_polyfills.associative_scan, args, kwargs)
-
-
-def _cond(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A condition that is a plain bool, or a tensor of known value, picks its branch now."""
-    pred = args[0] if args else kwargs.get("pred")
-    if isinstance(pred, torch.Tensor):
-        known = state.tensor_info(pred).constant
-        if known is None:
-            return NotImplemented
-        with torch._C.DisableTorchFunction():
-            pred = bool(known)
-    if not isinstance(pred, bool):
-        return NotImplemented
-    return state.interpreter.call(
-        torch_polyfills.cond, (pred, *args[1:]), {k: v for k, v in kwargs.items() if k != "pred"}
-    )
-
-
-NAMED["torch._higher_order_ops.associative_scan.associative_scan"] = _scan
-NAMED["torch._higher_order_ops.cond.cond"] = _cond
 
 
 def _untagged(cell: str) -> Handler:
@@ -471,5 +455,6 @@ def _untagged(cell: str) -> Handler:
     return handle
 
 
+NAMED["torch._dynamo.decorators.graph_break"] = _graph_break
 NAMED["torch._dynamo.mutation_guard.patched_init"] = _untagged("init")
 NAMED["torch._dynamo.mutation_guard.patched_setstate"] = _untagged("setstate")

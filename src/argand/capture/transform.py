@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import types
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,18 +12,18 @@ from torch import fx
 
 from argand import errors
 from argand.bytecode.assemble import Label
-from argand.bytecode.flow import reachable
 from argand.bytecode.instruction import ExceptionHandler, Instruction
 from argand.bytecode.liveness import live_locals
-from argand.bytecode.opcodes import PY313
-from argand.bytecode.resume import ResumeCode, StackSlot, build_resume_code, resume_name, transformed_code
+from argand.bytecode.opcodes import PY312, PY313
+from argand.bytecode.resume import ResumeCode, StackSlot, transformed_code
 from argand.bytecode.stack import stack_effect
-from argand.capture import modes
+from argand.capture import chain, modes, prefix
 from argand.capture.effects import Replay
 from argand.capture.emit import Emitter
-from argand.capture.frames import NULL, LazyLocal
+from argand.capture.frames import NULL, LazyLocal, Previous
 from argand.capture.reconstruct import Again, Plan, Reconstructor
-from argand.capture.sources import Source
+from argand.capture.resumes import NUMBERS, Handled, Resumes
+from argand.capture.sources import Source, collectable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from argand.capture.interpreter import RootExit
     from argand.capture.state import CaptureState
 
-NUMBERS = itertools.count()
-"""Numbers of `__compiled_fn_<n>` and `__resume_at_<offset>_<n>`, unique in the process."""
+MANY_INPUTS = 16
+"""From so many graph inputs on, the guards hand them over instead of bytecode that loads each."""
 
 
 @dataclass(slots=True)
@@ -46,6 +45,8 @@ class Transformed:
         graph_name: `__compiled_fn_<n>`.
         globals: names to install in the frame's globals before the code runs.
         resumes: resume functions' codes, for decoding them with the user's offsets later.
+        collected: the inputs that the guards are to hand over (`_C.take_inputs`).
+        needed_at: the user's line (code, number) that made each guard necessary, by the guard's label.
     """
 
     code: types.CodeType
@@ -53,11 +54,24 @@ class Transformed:
     graph_name: str
     globals: dict[str, Any] = field(default_factory=dict)
     resumes: list[ResumeCode] = field(default_factory=list)
+    collected: list[Source] = field(default_factory=list)
+    needed_at: dict[str, tuple[types.CodeType, int]] = field(default_factory=dict)
 
 
 def give_up(kind: str, explanation: str, *hints: str) -> errors.GraphBreak:
     """The frame cannot be split here: it runs eagerly."""
     return errors.graph_break(kind=kind, explanation=explanation, hints=hints, skip_frame=True)
+
+
+def break_where_made(state: CaptureState, obj: Any) -> errors.GraphBreak:
+    """The break must be where `obj` comes into being: the frame then goes on with the real one."""
+    found = give_up(
+        "value cannot be rebuilt",
+        f"A {type(obj).__name__} that came up in the captured code is needed after it.",
+        "make it outside the compiled function, or do not let it outlive the captured part",
+    )
+    found.extra["object"] = obj
+    return found
 
 
 class Transformer:
@@ -68,11 +82,13 @@ class Transformer:
         exit: how its interpretation ended ("return", "break" or "branch").
         modes_before, modes_after: torch's state at the frame's entry and at the end of the capture.
         reason: why the graph broke.
+        resumes: the resume functions of the process.
     """
 
     def __init__(
         self,
         state: CaptureState,
+        resumes: Resumes,
         exit: RootExit,
         modes_before: modes.Snapshot,
         modes_after: modes.Snapshot,
@@ -85,10 +101,17 @@ class Transformer:
         self.modes = (modes_before, modes_after)
         self.instructions: list[Instruction] = exit.frame.program.instructions
         self.live = live_locals(self.instructions, state.code)
+        self.known_resumes = resumes
+        own = resumes.of(state.code)
+        self.is_link = own is not None and own.loops  # one of a chain: whoever calls it calls what comes next too
         self.resumes: list[ResumeCode] = []
         self.globals: dict[str, Any] = {}
         self.graph_name = ""
+        self.collected: list[Source] = []
+        self.gives_away = own is not None
+        self.let_go_before: Instruction | None = None  # the last one that reads the graph's inputs
         self._final = False
+        self.real_frame = False
 
     def build(self, make_callable: Callable[[fx.GraphModule, list[torch.Tensor]], Any]) -> Transformed:
         """Emit twice: a dry run that finds graph outputs and shared values, then for good.
@@ -110,7 +133,11 @@ class Transformer:
             except Again:
                 continue
         else:
-            raise give_up("value cannot be rebuilt", "Objects refer to each other in a way that cannot be rebuilt.")
+            raise give_up(
+                "value cannot be rebuilt",
+                "Objects made in the captured code refer to each other in a circle.",
+                "Make them outside the compiled function.",
+            )
         graph = self._finish_graph(plan)
         inputs = list(self.state.graph.inputs) if graph is not None else []
         sources = [info.source for info in inputs if info.source is not None]
@@ -123,12 +150,37 @@ class Transformer:
         uses: Counter[Source] = Counter(plan.uses)
         counting = Plan()
         counting.uses = uses
-        for source in sources:
+        self.collected = self._collectable(sources)
+        for source in [] if self.collected else sources:
             counting.count(source)
         emitter = Emitter(self.state.code, uses)
         self._emit(emitter, Reconstructor(self.state, emitter, plan), sources)
-        code = transformed_code(self.state.code, emitter.asm.finish())
-        return Transformed(code, graph, self.graph_name, self.globals, list(self.resumes))
+        body = emitter.asm.finish()
+        if self.gives_away and self.let_go_before is not None:
+            chain.let_go(body, self.let_go_before, sources, self.state.code)
+        code = transformed_code(self.state.code, body)
+        return Transformed(code, graph, self.graph_name, self.globals, list(self.resumes), self.collected)
+
+    def build_prefix(self) -> Transformed | None:
+        """For a break before any operation of the graph: the program's own code up to it, nothing rebuilt (prefix.py).
+
+        None where that cannot be done. Raises GraphBreak as `build` does.
+        """
+        self._check_place()
+        inst = self.exit.instruction
+        if inst is not None and self.frame.program.index[inst] in self.state.interpreter.first_number:
+            return None
+        exits = prefix.exits_of(self.instructions, inst) if inst is not None else None
+        if not exits:
+            return None
+        self._final = self.real_frame = True
+        emitter = Emitter(self.state.code)
+        body = prefix.body(self.instructions, exits, emitter, self._resume_with(emitter))
+        emitter.asm.finish()  # resolves the labels within the calls of resume functions
+        return Transformed(transformed_code(self.state.code, body), None, "", self.globals, list(self.resumes))
+
+    def _resume_with(self, emitter: Emitter) -> Callable[[Instruction, list[str | None], Instruction], None]:
+        return lambda goal, stack, inst: self._resume(emitter, goal, stack, inst)
 
     def _finish_graph(self, plan: Plan) -> fx.GraphModule | None:
         builder = self.state.graph
@@ -168,14 +220,8 @@ class Transformer:
 
     def _call_graph(self, emitter: Emitter, values: Reconstructor, inputs: list[Source]) -> None:
         asm = emitter.asm
-        for source in inputs:  # loads that need calls come first: they use the stack below the arguments
-            if emitter.uses[source] > 1:
-                emitter.load_source(source)
-                asm.pop_top()
-        asm.load_global_callable(self.graph_name)
-        for source in inputs:
-            emitter.load_source(source)
-        asm.call(len(inputs))
+        collected = bool(self.collected)
+        self.let_go_before = chain.call_graph(emitter, self.graph_name, inputs, collected, self.gives_away)
         names = list(values.plan.output_names.values())
         if not names:
             asm.pop_top()
@@ -183,6 +229,13 @@ class Transformer:
         asm.unpack_sequence(len(names))
         for name in names:
             asm.store_fast(name)
+        emitter.temps += names  # let go of like the others where the rest of the program is called
+
+    def _collectable(self, sources: list[Source]) -> list[Source]:
+        """The inputs, when they are many and the guards look at each of them anyway: then the guards hand them over."""
+        guarded = {guard.source for guard in self.state.guards if guard.kind == "tensor"}
+        many = len(sources) >= MANY_INPUTS
+        return sources if many and all(source in guarded and collectable(source) for source in sources) else []
 
     def _slot(self, name: str) -> Any:
         program = self.frame.program
@@ -203,24 +256,22 @@ class Transformer:
         inst = self.exit.instruction
         if inst is None:
             raise errors.InternalError("a break without its instruction")
-        if self.frame.exc.topmost() is not None:
+        for context, _, _ in self.state.open_modes:  # entered by the graph: it must be entered for real
+            raise break_where_made(self.state, self.state.interpreter.born[context][0])
+        if prefix.looks_at_frames(self.instructions):
             raise give_up(
-                "graph break inside an except block",
-                "The graph breaks while an exception is being handled; the frame runs eagerly.",
-                "move the operation out of the except block",
+                "frame looked at",
+                "The function asks for its own frame or local variables, which splitting it would change.",
+                "move sys._getframe(), locals(), eval() or the use of traceback frames to a function of its own",
             )
+        if inst.opname in ("KW_NAMES", "PRECALL"):
+            raise give_up("program not repeatable", "Capturing the function twice took different ways through it.")
         if inst.opname.startswith("LOAD_FAST") or inst.opname in ("RESUME", "MAKE_CELL", "COPY_FREE_VARS"):
             raise give_up(
                 "argument cannot be captured",
                 f"An argument or local variable of {self.state.code.co_name} is a value that graphs cannot hold: "
                 f"{self.reason.explanation if self.reason is not None else ''}",
-            )
-        successors = [s for s in (self._next(inst), inst.target) if s is not None]
-        if any(inst in reachable(self.instructions, s) for s in successors):
-            raise give_up(
-                "graph break inside a loop",
-                "The graph breaks inside a loop of this function: it runs eagerly, what it calls is compiled.",
-                "move the loop's body to a function of its own, or the operation out of the loop",
+                *(self.reason.hints if self.reason is not None else ()),
             )
 
     def _next(self, inst: Instruction) -> Instruction | None:
@@ -234,9 +285,13 @@ class Transformer:
         asm = emitter.asm
         stack = self.frame.stack
         held: list[str | None] = []
+        handled = self._handled()
         for value in stack:
             if value is NULL:
                 held.append(None)
+            elif type(value) is Previous:
+                values.push(handled.pop(0))
+                held.append(Handled(emitter.store_temp("x")))
             else:
                 values.push(value)
                 held.append(emitter.store_temp("v"))
@@ -290,32 +345,93 @@ class Transformer:
             emitter.asm.load_fast(temp)
             emitter.asm.store_deref(name)
 
+    def _handled(self) -> list[BaseException]:
+        """The exceptions being handled in this frame, outermost first: one for each `Previous` on the stack.
+
+        Raises GraphBreak for one that was made while capturing: the frame must break where it is raised, so that it
+        comes with the traceback and the context that it has in eager.
+        """
+        saved = [value.value for value in self.frame.stack if type(value) is Previous]
+        if not saved:
+            return []
+        handled = [*saved[1:], self.frame.exc.value]
+        for exc in handled:
+            if exc is None or saved[0] is not None:
+                raise give_up(
+                    "graph break inside an except block",
+                    "The graph breaks where it is not known which exception is being handled.",
+                    "move the operation out of the except block",
+                )
+            if id(exc) not in self.state.outer:
+                raise break_where_made(self.state, exc)
+        return [exc for exc in handled if exc is not None]
+
     def _run_instruction(self, emitter: Emitter, inst: Instruction, held: list[str | None]) -> None:
         """Push what the instruction takes, run it for real, and call the resume function for where it goes."""
         asm = emitter.asm
         asm.set_line(inst.positions)
         taken = self._taken(inst, held)
         below = held[: len(held) - taken]
+        operands = held[len(held) - taken :]
+        handled = [name for name in held if isinstance(name, Handled)]
+        if handled:
+            asm.load_fast(handled[-1])
+            asm.emit("PUSH_EXC_INFO")
         handler = inst.handler
         catch = Label()
         if handler is not None:
-            with asm.covered_by(catch, 0):
-                exits = self._clone(emitter, inst, held[len(held) - taken :])
+            with asm.covered_by(catch, 2 if handled else 0):
+                exits = self._clone(emitter, inst, operands)
         else:
-            exits = self._clone(emitter, inst, held[len(held) - taken :])
+            exits = self._clone(emitter, inst, operands)
         for label, target, pushed in exits:
             if label is not None:
                 asm.bind(label)
-            results: list[str | None] = []
-            for is_null in reversed(pushed):
-                results.append(None if is_null else emitter.store_temp("n"))
-            results.reverse()
+            stored: set[str] = set()
             if target is not None:
-                self._resume(emitter, target, [*below, *results], inst)
+                target = self._go_on(emitter, target, pushed, stored)
+            results: list[str | None] = []
+            for i in range(len(pushed) - 1, -1, -1):
+                name = None if pushed[i] else emitter.store_temp("n")
+                kept = i < len(operands) and isinstance(operands[i], Handled)
+                results.append(Handled(name) if kept and name is not None else name)
+            results.reverse()
+            if handled:
+                self._no_longer_handled(emitter)
+            if target is not None:
+                self._resume(emitter, target, [*below, *results], inst, stored)
         if handler is not None:
             asm.bind(catch)
             exc = emitter.store_temp("x")
+            if handled:
+                self._no_longer_handled(emitter)
             self._resume_at_handler(emitter, handler, held, exc, inst)
+
+    def _no_longer_handled(self, emitter: Emitter) -> None:
+        """previous exception, exception -> ; the resume function sets this state again."""
+        emitter.asm.pop_top()
+        emitter.asm.emit("POP_EXCEPT")
+
+    def _go_on(self, emitter: Emitter, target: Instruction, pushed: list[bool], stored: set[str]) -> Instruction:
+        """Do right here what merely moves the result: fewer values pass through the resume function as unnamed ones,
+        which it would have to guard. Returns where it goes on after that; `pushed` and `stored` follow."""
+        asm = emitter.asm
+        cells = {*self.state.code.co_cellvars, *self.state.code.co_freevars}
+        while pushed and pushed[-1] is False:
+            following = self._next(target)
+            if following is None:
+                return target
+            if target.opname == "POP_TOP":
+                asm.pop_top()
+                pushed.pop()
+            elif target.opname == "STORE_FAST" and target.argval not in cells:
+                asm.store_fast(target.argval)
+                pushed.pop()
+                stored.add(target.argval)
+            else:
+                return target
+            target = following
+        return target
 
     def _taken(self, inst: Instruction, held: list[str | None]) -> int:
         """How many stack slots from the top are put on the real stack for the instruction (at least what it pops)."""
@@ -326,8 +442,12 @@ class Transformer:
             return arg + 3
         if inst.opname == "CALL_FUNCTION_EX":
             return 3 + (arg & 1)
+        if inst.opname == "WITH_EXCEPT_START":
+            return 4
+        if inst.opname == "FOR_ITER":
+            return 1
         count = 0
-        while count < len(held) and held[-1 - count] is not None:
+        while count < len(held) and held[-1 - count] is not None and not isinstance(held[-1 - count], Handled):
             count += 1
         return count
 
@@ -352,6 +472,8 @@ class Transformer:
         ):
             asm.emit("TO_BOOL")
             inst, follow = follow, self._next(follow)
+        elif PY313 and inst.opname in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT"):
+            asm.emit("TO_BOOL")  # they take bools only; capture leaves a comparison's result the tensor that it is
         copy = inst.copy()
         copy.handler = asm._handler
         extra_null: list[bool] = []
@@ -359,6 +481,8 @@ class Transformer:
             flags = (inst.arg or 0) & ~1
             copy.opname, copy.arg = ("LOAD_ATTR", 0) if inst.opname == "LOAD_METHOD" else (inst.opname, flags)
             extra_null = [True]
+        if inst.opname == "FOR_ITER":
+            return self._clone_for(emitter, inst, copy)
         if inst.target is None:
             asm.append(copy)
             if inst.is_terminator:
@@ -375,38 +499,65 @@ class Transformer:
         away = [False] * (len(operands) + stack_effect(inst, jump=True))
         return [(None, follow, stay), (jump, inst.target, away)]
 
+    def _clone_for(
+        self, emitter: Emitter, inst: Instruction, copy: Instruction
+    ) -> list[tuple[Label | None, Instruction | None, list[bool]]]:
+        """FOR_ITER: on with the next item above the iterator, or without both behind the loop."""
+        asm = emitter.asm
+        end, after = Label(), Label()
+        asm.append(copy)
+        asm._jumps.append((copy, end))
+        asm.jump(after)
+        asm.bind(end)
+        asm.end_for()
+        behind = inst.target
+        if behind is not None and PY312:
+            behind = self.instructions[self.frame.program.index[behind] + (2 if PY313 else 1)]
+        done = Label()
+        asm.jump(done)
+        return [(after, self._next(inst), [False, False]), (done, behind, [])]
+
     # ---------------------------------------------------------------- resume functions
 
-    def _resume(self, emitter: Emitter, target: Instruction, stack: list[str | None], inst: Instruction) -> None:
-        """Return what the resume function at `target` returns."""
+    def _resume(
+        self,
+        emitter: Emitter,
+        target: Instruction,
+        stack: list[str | None],
+        inst: Instruction,
+        stored: set[str] | frozenset[str] = frozenset(),
+    ) -> None:
+        """Return what the resume function at `target` returns.
+
+        Arguments:
+            stack: temporaries of all slots of the stack there.
+            inst: the instruction that was run for real.
+            stored: locals that were assigned after it.
+        """
+        if not self._final:
+            return
         wanted = self.live(target)
+        if self.real_frame:  # what is overwritten later must die then
+            wanted = wanted | prefix.stored_from(self.instructions, target)
         bound = {name for name, value in zip(self.frame.program.names, self.frame.fast) if value is not NULL}
-        bound |= _stored_by(inst)
+        bound |= _stored_by(inst) | stored
         cells = {*self.state.code.co_cellvars, *self.state.code.co_freevars}
         names = [name for name in self.frame.program.names if name in wanted and name in bound and name not in cells]
-        layout = [StackSlot.NULL if slot is None else StackSlot.VALUE for slot in stack]
-        made = build_resume_code(self.state.code, self.instructions, target, layout, names, self._resume_name(target))
+        layout = [
+            StackSlot.NULL if slot is None else StackSlot.HANDLED if isinstance(slot, Handled) else StackSlot.VALUE
+            for slot in stack
+        ]
+        found = self.known_resumes.get(self.state.code, self.instructions, target, layout, names)
+        made = found.made
         self.resumes.append(made)
-        asm = emitter.asm
-        if made.freevars:
-            asm.push_null_before()
-            asm.make_function(made.code, made.freevars)
-            asm.push_null_after()
+        if not made.freevars:
+            self.globals[found.name] = types.FunctionType(made.code, self.state.globals, found.name)
+        arguments = [slot for slot in stack if slot is not None]
+        arguments += made.arg_names[made.stack_args :]
+        if self.is_link:
+            chain.hand_on(emitter, found, arguments)
         else:
-            name = made.code.co_name
-            if self._final:
-                self.globals[name] = types.FunctionType(made.code, self.state.globals, name)
-            asm.load_global_callable(name)
-        for slot in stack:
-            if slot is not None:
-                asm.load_fast(slot)
-        for name in made.arg_names[made.stack_args :]:
-            asm.load_fast(name)
-        asm.call(len(made.arg_names))
-        asm.return_value()
-
-    def _resume_name(self, target: Instruction) -> str:
-        return resume_name(target, next(NUMBERS) if self._final else 0)
+            chain.call_resume(emitter, found, arguments)
 
     def _resume_at_handler(
         self, emitter: Emitter, handler: ExceptionHandler, held: list[str | None], exc: str, inst: Instruction

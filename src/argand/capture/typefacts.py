@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import enum
 import re
@@ -22,14 +23,18 @@ ATOMS: Final[frozenset[type]] = frozenset(
         types.CodeType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
         types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
         types.MethodWrapperType,
-        types.GenericAlias, types.UnionType, types.MappingProxyType, memoryview, bytearray, *BUILTIN_METHODS,
+        types.GenericAlias, types.UnionType, types.MappingProxyType, *BUILTIN_METHODS,
     }
 )  # fmt: skip
 """Types whose operations are native and touch nothing but their operands."""
 
+BUFFERS: Final[tuple[type, ...]] = (bytearray, memoryview, array.array)
+"""Native objects whose contents no guard looks at."""
+
 SEQUENCES: Final[tuple[type, ...]] = (list, tuple, str, bytes, bytearray, collections.deque, range)
 CONTAINERS: Final[tuple[type, ...]] = (list, tuple, dict, set, frozenset, collections.deque)
 
+_NAMESPACES: Final = frozenset({"__dict__", "__dir__"})
 _get_dict: Any = type.__dict__["__dict__"].__get__
 _C_FUNCTIONS: Final[tuple[type, ...]] = (
     types.WrapperDescriptorType,
@@ -135,6 +140,10 @@ class TypeFacts:
         self.python: dict[int, frozenset[str]] = {}
         self.keep: dict[int, type] = {}
         self.overlay: dict[tuple[int, str], Any] = {}
+        self.names: set[str] = set()
+        """Every name that was looked up on a class: of the guarded classes, these may not change."""
+        self.whole = False
+        """Whole namespaces of classes were looked at: nothing in a class may change."""
         self.benign: set[int] = set()
 
     def forget(self) -> None:
@@ -150,8 +159,11 @@ class TypeFacts:
         except KeyError:
             pass
         self.keep[id(cls)] = cls
+        self.names.add(name)
+        if name in _NAMESPACES and issubclass(cls, type):
+            self.whole = True
         value: Any = NULL
-        for klass in cls.__mro__:
+        for klass in cls.__mro__ or (cls,):  # None while the metaclass's mro() runs
             if self.overlay and (id(klass), name) in self.overlay:
                 value = self.overlay[id(klass), name]
                 if value is not NULL:
@@ -166,6 +178,7 @@ class TypeFacts:
     def lookup_after(self, mro: tuple[type, ...], after: type, name: str) -> Any:
         """As `lookup`, in the part of an MRO behind a class (what `super` does)."""
         seen = False
+        self.names.add(name)
         for klass in mro:
             if seen:
                 value = self.overlay.get((id(klass), name), NULL) if self.overlay else NULL
@@ -190,7 +203,7 @@ class TypeFacts:
             return frozenset()
         names = set()
         seen = set()
-        for klass in cls.__mro__:
+        for klass in cls.__mro__ or (cls,):
             # enum's own special methods are pure functions of the member, which is a constant.
             pure = klass is enum.Enum or klass is enum.Flag or klass.__module__ == "enum"
             for name, value in _get_dict(klass).items():
@@ -210,3 +223,11 @@ def is_heap(cls: type) -> bool:
     """Made by a class statement (or the like): its attributes can be changed."""
     flags = cls.__flags__
     return bool(flags & HEAP_TYPE) and not flags & IMMUTABLE_TYPE
+
+
+def is_native(cls: type) -> bool:
+    """Made by C code, which may keep state in the instances (some such classes are heap types, more in each Python)."""
+    if not is_heap(cls):
+        return True
+    new = _get_dict(cls).get("__new__")
+    return isinstance(new, types.BuiltinFunctionType) and new.__self__ is cls

@@ -1,8 +1,56 @@
-"""Tables of names written as text: compact, and one edit away from another name."""
+"""Names: tables of them written as text, and how messages call things."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
 
 
 def words(text: str) -> list[str]:
     """The words of a text."""
     return text.split()
+
+
+_PUBLIC = (
+    ("torch._C._VariableFunctions.", "torch."),
+    ("torch._C._VariableFunctionsClass.", "torch."),
+    ("torch._VariableFunctionsClass._unique2", "torch.unique"),
+    ("torch._VariableFunctionsClass.", "torch."),
+    ("torch._C._nn.", "torch.nn.functional."),
+    ("torch._C._linalg.", "torch.linalg."),
+    ("torch._C._special.", "torch.special."),
+    ("torch._C._fft.", "torch.fft."),
+    ("torch._C.TensorBase.", "torch.Tensor."),
+    ("torch._C._TensorBase.", "torch.Tensor."),
+    ("torch._tensor.Tensor.", "torch.Tensor."),
+    ("_VariableFunctionsClass.", "torch."),
+    ("TensorBase.", "torch.Tensor."),
+    ("_TensorBase.", "torch.Tensor."),
+    ("torch.compiler._disable.", "torch.compiler."),
+    ("argand.capture.marks.", "argand."),
+    ("argand.api.", "argand."),
+    ("builtins.", ""),
+    ("__main__.", ""),
+)
+
+
+def public_name(name: str) -> str:
+    """A qualified name as the program writes it: `torch.abs`, not the private place where torch keeps it."""
+    for private, public in _PUBLIC:
+        if name.startswith(private):
+            return public + name[len(private) :]
+    return name
+
+
+def callable_words(fn: Callable[..., object]) -> str:
+    """How messages call a torch function or tensor method that was called."""
+    name = getattr(fn, "__name__", str(fn))
+    qualname = str(getattr(fn, "__qualname__", name))
+    module = getattr(fn, "__module__", None) or ("" if "." in qualname else "torch")
+    return public_name(f"{module}.{qualname}" if module else qualname) + "()"
+
+
+def code_words(code: CodeType) -> str:
+    """The function that a code object belongs to, as the user knows it: `Model.forward`, `f.<locals>.g` as `g`."""
+    qualname: str = code.co_qualname
+    return qualname.rpartition("<locals>.")[2]

@@ -1,0 +1,166 @@
+"""`Traced`: what stands for a numpy array, or a numpy scalar, that the graph computes.
+
+A plain Python object, no array: numpy's C code cannot read a value out of it that does not exist yet. It says that it
+is one (`__class__`), tells numpy's functions to come to it (`__array_ufunc__`, `__array_function__`), and everything
+that needs values ends the graph. `arrays.Arrays` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from argand import errors
+
+_FACTS = frozenset(("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"))
+_COMPUTED = frozenset(("T", "real", "imag", "mT"))
+
+
+def needs_values(what: str) -> errors.GraphBreak:
+    """The graph break for what only the values tell."""
+    return errors.graph_break(
+        kind="data-dependent value",
+        context=f"numpy {what}",
+        explanation=f"{what} of a numpy array needs its values, which exist only when the program runs.",
+        hints=("Do it outside the compiled function, or keep the value an array.",),
+    )
+
+
+class Method:
+    """`array.name`, not called yet."""
+
+    __slots__ = ("_a_name", "_a_of")
+
+    def __init__(self, of: Traced, name: str) -> None:
+        self._a_of = of
+        self._a_name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._a_of._a_owner.method(self._a_of, self._a_name, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(self._a_of._a_dummy, self._a_name), name)
+
+
+class Traced:
+    """See the module's docstring.
+
+    Fields:
+        _a_owner: the `arrays.Arrays` of this capture.
+        _a_dummy: an array or scalar of the same type, dtype, shape and strides, with made-up values.
+        _a_tensor: the stand-in of the tensor that has the values.
+        _a_source: where the program has this array, for one that existed before the frame.
+    """
+
+    __slots__ = ("__weakref__", "_a_dummy", "_a_owner", "_a_source", "_a_tensor")
+
+    def __init__(self, owner: Any, dummy: Any, tensor: Any, source: Any = None) -> None:
+        put = object.__setattr__
+        put(self, "_a_owner", owner)
+        put(self, "_a_dummy", dummy)
+        put(self, "_a_tensor", tensor)
+        put(self, "_a_source", source)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._a_dummy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method != "__call__":
+            raise needs_values(f"{ufunc.__name__}.{method}")
+        return self._a_owner.call(ufunc, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return self._a_owner.call(func, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _FACTS:
+            return getattr(self._a_dummy, name)
+        if name in _COMPUTED:
+            return self._a_owner.attribute(self, name)
+        if callable(getattr(self._a_dummy, name)) and not name.startswith("__"):
+            return Method(self, name)
+        raise needs_values(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise needs_values(f"setting the attribute {name}")
+
+    def __len__(self) -> int:
+        return len(self._a_dummy)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._a_dummy.ndim:
+            raise TypeError("iteration over a 0-d array")
+        return iter([self._a_owner.item(self, i) for i in range(len(self._a_dummy))])
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._a_owner.item(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._a_owner.set_item(self, key, value)
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(self: Traced, *args: Any, **kwargs: Any) -> Any:
+        raise needs_values(name)
+
+    return refuse
+
+
+def _binary(ufunc: str, swapped: bool, inplace: bool) -> Callable[..., Any]:
+    def call(self: Traced, other: Any) -> Any:
+        given = (other, self) if swapped else (self, other)
+        if inplace:
+            return self._a_owner.inplace(ufunc, self, other)
+        return self._a_owner.named(ufunc, given)
+
+    return call
+
+
+def _unary(ufunc: str) -> Callable[..., Any]:
+    def call(self: Traced) -> Any:
+        return self._a_owner.named(ufunc, (self,))
+
+    return call
+
+
+_OPERATORS = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide",
+    "mod": "remainder", "pow": "power", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or",
+    "xor": "bitwise_xor", "lshift": "left_shift", "rshift": "right_shift", "divmod": "divmod",
+}  # fmt: skip
+_COMPARISONS = {
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+}  # fmt: skip
+_REFUSED = (
+    "array bool int float complex index repr str format hash contains round trunc floor ceil copy deepcopy reduce "
+    "reduce_ex buffer delitem"
+)
+
+
+BINARY = {
+    **{f"__{name}__": (ufunc, False) for name, ufunc in (_OPERATORS | _COMPARISONS).items()},
+    **{f"__r{name}__": (ufunc, True) for name, ufunc in _OPERATORS.items()},
+}
+"""Operator method -> (ufunc, whether the operands change places)."""
+
+
+def _fill() -> None:
+    for name, ufunc in _OPERATORS.items():
+        setattr(Traced, f"__{name}__", _binary(ufunc, False, False))
+        setattr(Traced, f"__r{name}__", _binary(ufunc, True, False))
+        if name != "divmod":
+            setattr(Traced, f"__i{name}__", _binary(ufunc, False, True))
+    for name, ufunc in _COMPARISONS.items():
+        setattr(Traced, f"__{name}__", _binary(ufunc, False, False))
+    for name, ufunc in (("neg", "negative"), ("pos", "positive"), ("invert", "invert"), ("abs", "absolute")):
+        setattr(Traced, f"__{name}__", _unary(ufunc))
+    for name in _REFUSED.split():
+        setattr(Traced, f"__{name}__", _refused(f"__{name}__"))
+
+
+_fill()
+FUNCTIONS = [fn for cls in (Traced, Method) for fn in vars(cls).values() if type(fn) is type(_fill)] + [
+    vars(Traced)["__class__"].fget
+]
+"""The Python functions that the interpreter is to call instead of interpreting them."""

@@ -1,0 +1,225 @@
+"""What is said, and to whom, when a frame cannot be captured or compiled as asked."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import torch
+
+from argand import errors, events
+from argand._core import _C
+from argand.bytecode.resume import resume_label
+from argand.capture import recompiles, stance, strict
+from argand.capture.interpreter import user_line
+from argand.capture.region import Region
+from argand.capture.symbolic_policy import History
+from argand.capture.words import code_words
+from argand.config import config
+
+CACHE_LIMIT_HELP = (
+    "See docs/recompiles.md; argand.CompileProfiler counts the guards that fail while the whole program runs."
+)
+
+
+@dataclass(slots=True)
+class Known:
+    """What is remembered of a code object."""
+
+    frame_id: int
+    compiles: int = 0
+    raised: int = 0
+    warned: set[str] = field(default_factory=set)
+    histories: dict[Region, History] = field(default_factory=dict)
+
+    def history(self, region: Region) -> History:
+        """What the captures of this code under one region have seen of its inputs."""
+        return self.histories.setdefault(region, History())
+
+
+def place(code: CodeType) -> str:
+    """`function (file:line)`."""
+    return f"{code_words(code)} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def warn_once(known: Known, kind: str, text: str, code: CodeType) -> None:
+    """One warning of a kind per function, which points at the function."""
+    if kind not in known.warned:
+        known.warned.add(kind)
+        warnings.warn_explicit(text, UserWarning, code.co_filename, code.co_firstlineno, module=code_words(code))
+
+
+# ---------------------------------------------------------------------- graph breaks
+
+
+def unsupported(found: errors.GraphBreak, code: CodeType) -> errors.Unsupported:
+    """What fullgraph=True raises for a break."""
+    reason = found.reason
+    if resume_label(code) is not None:
+        strict.reset()  # the `with error_on_graph_break(...)` that this function goes on in will not be left in order
+    context = f" ({reason.context})" if config.verbose and reason.context else ""
+    cause = f"graph break, which fullgraph=True and error_on_graph_break turn into an error: {reason.headline}{context}"
+    return errors.Unsupported(cause, remedy=" Or: ".join(reason.hints), where=reason.where)
+
+
+def must_raise(found: errors.GraphBreak, region: Region) -> bool:
+    """Whether this break is an error: asked for by the region or around the code, and not the program's own error."""
+    raised = isinstance(found.extra.get("exception"), Exception)
+    return (region.fullgraph or found.extra.get("strict") is True or strict.wanted()) and not raised
+
+
+def gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region) -> _C.Answer:
+    """The frame cannot be captured: it runs eagerly, what it calls is still looked at."""
+    if must_raise(found, region):
+        raise unsupported(found, info.code) from None
+    name = code_words(info.code)
+    events.emit(
+        "graph_breaks", "capture", str(found.reason), reason=found.reason, function=name, frame_skipped=True
+    )  # fmt: skip
+    raised = isinstance(found.extra.get("exception"), Exception)
+    return None if raised else _C.SKIP  # a torch call that raises in this call may not in the next
+
+
+def because_of(found: errors.GraphBreak, inner: errors.BreakReason | None) -> errors.GraphBreak:
+    """A frame that is given up because it cannot be split at a break: name the break, its line and its hints too."""
+    reason = found.reason
+    if inner is not None and inner is not reason and not reason.where:
+        reason.where = inner.where
+        if inner.explanation not in reason.explanation:
+            reason.explanation = f"{inner.explanation} {reason.explanation}"
+        reason.hints = tuple(dict.fromkeys((*inner.hints, *reason.hints)))
+    return found
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def failed(error: BaseException, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
+    """An error of argand's or of a backend: raised, or with `suppress_errors` one warning; the frame runs eagerly."""
+    if isinstance(error, errors.InternalError):
+        return internal_failure(error, info, region, known)
+    if isinstance(error, errors.ArgandError) and not error.where:
+        error.where = (_first_line(info.code),)
+    if not config.suppress_errors or not isinstance(error, errors.ArgandError) or isinstance(error, errors.Unsupported):
+        raise error from error.__cause__
+    said = str(error) if config.verbose else f"{error.cause}\n(argand.config.verbose = True shows the whole error)"
+    text = f"argand: {place(info.code)} runs eagerly, because of suppress_errors: {said}"
+    warn_once(known, "failed", text, info.code)
+    _report_skipped(info, "compiling failed", error.cause, "Fix the error, or leave the function out: argand.disable.")
+    return _C.SKIP
+
+
+def internal_failure(error: BaseException, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
+    """A bug in argand: the frame runs eagerly, with one warning; with fullgraph it is raised."""
+    inner: BaseException = getattr(error, "error", error)
+    cause = f"capturing {place(info.code)} failed inside argand: {type(inner).__name__}: {inner}"
+    where = _interpreted_lines(error) or (_first_line(info.code),)
+    if region.fullgraph and not config.suppress_errors:
+        raise errors.InternalError(cause, remedy=report_this(), where=where) from error
+    import traceback
+
+    detail = "\n" + "".join(traceback.format_exception(error)) if config.verbose else ""
+    lines = "\n".join(f"  {line}" for line in where)
+    text = f"argand: {cause}\nThe function runs eagerly.\n\nfrom user code:\n{lines}\n\n{report_this()}{detail}"
+    warn_once(known, "internal", text, info.code)
+    _report_skipped(info, "error inside argand", cause, "Please report it; the function runs eagerly meanwhile.", where)
+    return _C.SKIP
+
+
+def report_this() -> str:
+    """The paragraph that ends an internal error: what to send, and how to go on meanwhile."""
+    from argand import __version__
+
+    compile_id = events.bus.compile_id
+    return (
+        "this is a bug in argand, not in your program. Please report it with the lines above, a script that shows it "
+        f"if you can, and: argand {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}, compile id [{compile_id}]. argand.config.verbose = True (or "
+        "ARGAND_VERBOSE=1) shows argand's own stack trace; argand.disable on the function leaves it out."
+    )
+
+
+def _first_line(code: CodeType) -> errors.UserLine:
+    import linecache
+
+    line = code.co_firstlineno
+    return errors.UserLine(code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line).strip())
+
+
+def _interpreted_lines(error: BaseException) -> tuple[errors.UserLine, ...]:
+    """The user's lines that were being interpreted when an error came up, read off argand's own frames."""
+    found = []
+    step = error.__traceback__
+    while step is not None:
+        frame: Any = step.tb_frame.f_locals.get("frame")
+        if step.tb_frame.f_code.co_name in ("run", "run_root") and hasattr(frame, "program") and not frame.quiet:
+            found.append(user_line(frame))
+        step = step.tb_next
+    return tuple(found)
+
+
+def _report_skipped(
+    info: _C.FrameInfo, kind: str, explanation: str, hint: str, where: tuple[errors.UserLine, ...] = ()
+) -> None:
+    if events.bus.sinks:
+        lines = where or (_first_line(info.code),)
+        reason = errors.BreakReason(kind, "", errors.sentence(explanation), (hint,), lines)
+        events.emit(
+            "graph_breaks", "capture", str(reason), reason=reason, function=code_words(info.code), frame_skipped=True
+        )
+
+
+# ---------------------------------------------------------------------- recompiles
+
+
+def report_recompile(info: _C.FrameInfo) -> None:
+    """Tell whoever listens why no compiled version fitted."""
+    if not info.failures or not events.bus.sinks:
+        return
+    made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
+    events.emit(
+        "recompiles",
+        "capture",
+        str(made),
+        function=made.function,
+        reasons=[str(failure) for failure in made.failures],
+        recompile=made,
+    )
+
+
+def without_compiling(info: _C.FrameInfo) -> _C.Answer:
+    """A miss under a stance that compiles nothing: the frame runs eagerly, or is an error."""
+    report_recompile(info)
+    if stance.CURRENT.name != "fail_on_recompile":
+        return None
+    made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
+    why = f"no compiled version of {place(info.code)} fits this call"
+    if not made.failures:
+        why = f"{place(info.code)} has not been compiled"
+    raise errors.RecompileForbidden(
+        f'{why}, and the stance is "fail_on_recompile"' + "".join(f"\n  {failure}" for failure in made.failures),
+        remedy=made.failures[0].remedy if made.failures else "call it once under the default stance to compile it.",
+        where=(_first_line(info.code),),
+    )
+
+
+def warn_cache_limit(info: _C.FrameInfo, known: Known) -> None:
+    """One warning per function that there are as many compiled versions as allowed."""
+    made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
+    last = made.failures[0] if made.failures else None
+    lines = [
+        f"argand hit config.cache_size_limit ({config.cache_size_limit}): calls that no compiled version fits now run "
+        "eagerly.",
+        f"   function: {place(info.code)}",
+        f"   last reason: {last} [{last.guard}]" if last else "   last reason: unknown",
+    ]
+    if last and last.where is not None:
+        lines.append("   needed by: " + str(last.where).replace("\n", "\n   "))
+    if last:
+        lines.append(f"   what to do: {last.remedy}")
+    lines.append(f"   {CACHE_LIMIT_HELP}")
+    events.emit("cache_size_limit", "capture", "\n".join(lines), function=made.function, recompile=made)
+    warn_once(known, "cache_size_limit", "\n".join(lines), info.code)

@@ -1,0 +1,278 @@
+"""Functions that captured graphs call with a subgraph: what they do when the graph runs.
+
+Each takes the body, a GraphModule of plain torch operations, then tensors: the call's own first, then those that the
+body reads from its surroundings. How they go together is in the body's `meta["call"]` (`Call`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from argand.graph.regions import recomputed
+
+
+@dataclass(slots=True)
+class Call:
+    """How a subgraph is called.
+
+    Arguments:
+        leaves: the flattened arguments; a tensor is `Place(n)`, the n-th tensor of the node.
+        spec: how they are nested.
+        results, result_spec: the same for what the body returns; `Place(n)` is the n-th output of the body.
+        count: how many of the node's tensors are arguments of the body.
+        options: of the function that is called.
+        extra, extra_spec: further arguments of the function that is called, not of the body (tangents).
+        extras: how many tensors they have, behind those of the arguments; what follows are the body's surroundings.
+    """
+
+    leaves: list[Any]
+    spec: Any
+    results: list[Any]
+    result_spec: Any
+    count: int
+    options: dict[str, Any] = field(default_factory=dict)
+    extra: list[Any] = field(default_factory=list)
+    extra_spec: Any = None
+    extras: int = 0
+
+    def arguments(self, flat: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The nested (args, kwargs)."""
+        args, kwargs = pytree.tree_unflatten(fill(self.leaves, flat), self.spec)
+        return args, kwargs
+
+    def inner(self, body: Any, flat: Any) -> Callable[..., Any]:
+        """The captured function, called as the program called the original."""
+        surroundings = flat[self.count + self.extras :]
+
+        def captured(*args: Any, **kwargs: Any) -> Any:
+            given = pytree.tree_leaves((args, kwargs))
+            tensors: list[Any] = [None] * self.count
+            for leaf, value in zip(self.leaves, given):
+                if type(leaf) is Place:
+                    tensors[leaf.index] = value
+            made = body(*tensors, *surroundings)
+            return pytree.tree_unflatten(fill(self.results, made), self.result_spec)
+
+        return captured
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Stands for a tensor in a list of leaves."""
+
+    index: int
+
+
+def fill(leaves: list[Any], tensors: Any) -> list[Any]:
+    """`leaves` with each Place taken from `tensors`."""
+    return [tensors[leaf.index] if type(leaf) is Place else leaf for leaf in leaves]
+
+
+def _flat(tree: Any) -> tuple[torch.Tensor, ...]:
+    return tuple([leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)])
+
+
+def being_traced() -> bool:
+    """Whether a backend is looking at the graph rather than running it."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+# ---------------------------------------------------------------------- checkpoint
+
+
+def checkpoint(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """torch.utils.checkpoint.checkpoint of the body."""
+    import torch.utils.checkpoint as module
+
+    call: Call = body.meta["call"]
+    own, surroundings = flat[: call.count], flat[call.count :]
+    options = call.options
+
+    def run(*tensors: Any) -> Any:
+        return tuple(body(*tensors, *surroundings))
+
+    if being_traced():  # the backend decides what is recomputed; drawing random numbers twice would not be the same
+        needed = not options["use_reentrant"] or any(t.requires_grad for t in own)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and needed), recomputed():
+            return run(*own)
+    made = module.checkpoint(run, *own, **options)
+    return tuple(made)
+
+
+# ---------------------------------------------------------------------- autograd.Function
+
+
+@dataclass(slots=True)
+class FunctionCall:
+    """A captured autograd.Function.
+
+    Arguments:
+        positions: for each argument that `apply` gets, which of the node's tensors it is.
+        inputs: which of the node's tensors the forward graph takes.
+        results: how many results the forward graph has; what follows is only for the backward graph.
+        saved, raw: what the backward graph takes behind the gradients: ("flat" | "made", index); saved ones through
+            `save_for_backward`, the others as they are.
+        fixed: positions of results that are not differentiable.
+        gradients: for each argument of `apply`, which output of the backward graph is its gradient, or None.
+        once: the backward may not be differentiated.
+    """
+
+    positions: tuple[int, ...]
+    inputs: tuple[int, ...]
+    results: int
+    saved: tuple[tuple[str, int], ...]
+    raw: tuple[tuple[str, int], ...]
+    fixed: tuple[int, ...]
+    gradients: tuple[int | None, ...]
+    once: bool
+
+
+def autograd_function(forward: Any, backward: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """An autograd.Function whose forward and backward are graphs."""
+    call: FunctionCall = forward.meta["call"]
+    cls = _function_classes()[call.once]
+    made = cls.apply((call, forward, backward, flat), *[flat[i] for i in call.positions])
+    return tuple(made)
+
+
+def _forward(ctx: Any, static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    call, forward, backward, flat = static
+    tensors = list(flat)
+    for position, value in zip(call.positions, args):
+        tensors[position] = value
+    made = forward(*[tensors[i] for i in call.inputs])
+
+    def pick(places: Any) -> list[torch.Tensor]:
+        return [tensors[i] if kind == "flat" else made[i] for kind, i in places]
+
+    ctx.save_for_backward(*pick(call.saved))
+    ctx.raw = pick(call.raw)
+    ctx.call, ctx.graph = call, backward
+    results = tuple(made[: call.results])
+    ctx.mark_non_differentiable(*[results[i] for i in call.fixed])
+    return results
+
+
+def _backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    made = ctx.graph(*grads, *ctx.saved_tensors, *ctx.raw)
+    return (None, *[None if i is None else made[i] for i in ctx.call.gradients])
+
+
+def _function_classes() -> tuple[Any, Any]:
+    return _Captured, _CapturedOnce
+
+
+class _Captured(torch.autograd.Function):
+    """The runtime of `autograd_function`."""
+
+    forward = staticmethod(_forward)
+    backward = staticmethod(_backward)
+
+
+class _CapturedOnce(torch.autograd.Function):
+    """The same, for a backward that is not differentiable."""
+
+    forward = staticmethod(_forward)
+    backward = staticmethod(torch.autograd.function.once_differentiable(_backward))
+
+
+# ---------------------------------------------------------------------- torch.func
+
+
+def vmap(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """torch.func.vmap of the body."""
+    return _flat(transformed("vmap", body, flat))
+
+
+def grad(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """torch.func.grad of the body."""
+    return _flat(transformed("grad", body, flat))
+
+
+def grad_and_value(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """torch.func.grad_and_value of the body."""
+    return _flat(transformed("grad_and_value", body, flat))
+
+
+def jacrev(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """torch.func.jacrev of the body."""
+    return _flat(transformed("jacrev", body, flat))
+
+
+def jacfwd(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """torch.func.jacfwd of the body."""
+    return _flat(transformed("jacfwd", body, flat))
+
+
+def jvp(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """torch.func.jvp of the body; the tangents are the last of its own tensors."""
+    return _flat(transformed("jvp", body, flat))
+
+
+def vjp(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The pullback of torch.func.vjp of the body; the cotangents are the last of its own tensors."""
+    return _flat(transformed("vjp", body, flat))
+
+
+TRANSFORMS: dict[str, Callable[..., Any]] = {
+    fn.__name__: fn for fn in (vmap, grad, grad_and_value, jacrev, jacfwd, jvp, vjp)
+}
+
+
+def transformed(name: str, body: Any, flat: Any) -> Any:
+    """The nested result of a function transform."""
+    call: Call = body.meta["call"]
+    if name in ("jvp", "jacfwd") and being_traced():  # what forward mode makes of tensors without data is not relied on
+        raise RuntimeError(f"torch.func.{name} runs eagerly: forward-mode derivatives are not traced")
+    inner = call.inner(body, flat)
+    args, named = call.arguments(flat)
+    if call.extra_spec is None:
+        return getattr(torch.func, name)(inner, **call.options)(*args, **named)
+    other = pytree.tree_unflatten(fill(call.extra, flat), call.extra_spec)
+    if name == "jvp":
+        return torch.func.jvp(inner, args, other, **call.options)
+    return torch.func.vjp(inner, *args, **call.options)[1](other)
+
+
+def pullback(func: Any, primals: Any, has_aux: bool, cotangents: Any) -> Any:
+    """The gradients that torch.func.vjp's function gives; captured as one operation."""
+    return torch.func.vjp(func, *primals, has_aux=has_aux)[1](cotangents)
+
+
+# ---------------------------------------------------------------------- control flow
+
+
+def cond(yes: Any, no: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """torch.cond: the graph of the branch that the first tensor picks."""
+    branch = yes if bool(flat[0]) else no
+    return tuple(branch(*[flat[i] for i in branch.meta["call"]]))
+
+
+def while_loop(condition: Any, body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """torch.while_loop: the first tensors are carried, the others are what the graphs read."""
+    count = body.meta["count"]
+    carried, rest = flat[:count], flat[count:]
+    asked = [rest[i] for i in condition.meta["call"]]
+    given = [rest[i] for i in body.meta["call"]]
+    while bool(condition(*carried, *asked)[0]):
+        carried = tuple(body(*carried, *given))
+    return tuple(t.clone() if t is start else t for t, start in zip(carried, flat))
+
+
+# ---------------------------------------------------------------------- hooks
+
+
+def register_hook(body: Any, tensor: torch.Tensor, *surroundings: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensor.register_hook of a graph that takes the gradient and returns the new one, or nothing."""
+
+    def hook(grad: torch.Tensor) -> torch.Tensor | None:
+        made = body(grad, *surroundings)
+        return made[0] if made else None
+
+    tensor.register_hook(hook)
+    return ()

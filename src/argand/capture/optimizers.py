@@ -1,0 +1,104 @@
+"""torch.optim: steps are interpreted like other Python code; what of it asks for special treatment is here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.tensor_methods import special
+from argand.capture.torch_calls import Args, Kwargs, handler
+
+if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
+    from argand.capture.tensors import GraphBuilder
+
+
+def breaks_around_step(state: CaptureState) -> bool:
+    """Whether the graph break asked for is the one that torch.optim puts around every step.
+
+    It is there for torch's own compiler, which would otherwise not see that the step runs without gradients. Captured
+    code switches the gradient mode where the program does.
+    """
+    frames = getattr(state.interpreter, "frames", None)
+    if not frames:
+        return False
+    code = frames[-1].code
+    return code.co_name == "_use_grad" and code.co_filename.endswith("optimizer.py")
+
+
+def _named(*names: str) -> tuple[Any, ...]:
+    owners = [(torch, name) for name in names] + [(torch.Tensor, name) for name in names]
+    return tuple(getattr(owner, name) for owner, name in owners if hasattr(owner, name))
+
+
+@special(*_named("addcdiv", "addcdiv_", "addcmul", "addcmul_"))
+def _scaled_by_tensor(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`addcdiv(x, a, b, value=tensor)`: eager reads the tensor's number; here it multiplies, in the same order."""
+    value = kwargs.get("value")
+    if not isinstance(value, torch.Tensor) or len(args) != 3 or len(kwargs) != 1:
+        return NotImplemented
+    return _add_scaled(builder, func.__name__, *args, value)
+
+
+_FOREACH = _named("_foreach_addcdiv", "_foreach_addcdiv_", "_foreach_addcmul", "_foreach_addcmul_")
+
+
+@handler(*_FOREACH)
+def _foreach_listed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A list of tensors where numbers are wanted: torch refuses it before anybody is asked."""
+    if len(args) != 4 or kwargs or not isinstance(args[3], list | tuple):
+        return NotImplemented
+    given = tuple(state.deep_resolve(arg) for arg in args)
+    if not any(isinstance(scale, torch.Tensor) for scale in given[3]):
+        return NotImplemented
+    with torch._C.DisableTorchFunction():
+        return _foreach_scaled(state.graph, fn, given, {})
+
+
+@special(*_FOREACH)
+def _foreach_scaled(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same for lists, with a tensor of numbers or a list that holds tensors."""
+    if len(args) != 4 or kwargs:
+        return NotImplemented
+    given, scales = args[:3], args[3]
+    count = len(given[0])
+    if isinstance(scales, torch.Tensor):
+        if scales.dim() != 1 or scales.shape[0] != count:
+            return NotImplemented
+        scales = [builder.call(torch.Tensor.select, (scales, 0, i), {}) for i in range(count)]
+    elif not isinstance(scales, list | tuple) or not any(isinstance(item, torch.Tensor) for item in scales):
+        return NotImplemented
+    if any(len(item) != count for item in (*given, scales)):
+        return NotImplemented
+    name = func.__name__.removeprefix("_foreach_")
+    made = []
+    for x, a, b, scale in zip(*given, scales):
+        if isinstance(scale, torch.Tensor):
+            one = _add_scaled(builder, name, x, a, b, scale)
+        else:
+            one = builder.call(getattr(torch.Tensor, name), (x, a, b), {"value": scale})
+        if one is NotImplemented:
+            raise _refused(name)
+        made.append(one)
+    return None if name.endswith("_") else made
+
+
+def _add_scaled(builder: GraphBuilder, name: str, x: Any, a: Any, b: Any, scale: Any) -> Any:
+    dtypes = {t.dtype for t in (x, a, b)}
+    plain = len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64} and scale.dtype.is_floating_point
+    if not plain or scale.dim() != 0 or (scale.dtype not in dtypes and not (a.dim() and x.dim())):
+        return NotImplemented
+    scaled = builder.call(torch.Tensor.mul, (a, scale), {})
+    change = builder.call(torch.Tensor.div if "div" in name else torch.Tensor.mul, (scaled, b), {})
+    return builder.call(torch.Tensor.add_ if name.endswith("_") else torch.Tensor.add, (x, change), {})
+
+
+def _refused(name: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="scale that is a tensor",
+        context=name,
+        explanation=f"{name} is scaled by tensors whose numbers are known only when the program runs.",
+        hints=("pass numbers as scales",),
+    )

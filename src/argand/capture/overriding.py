@@ -1,0 +1,84 @@
+"""What the program itself says torch functions do: its torch-function modes, and classes with `__torch_function__`."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+
+if TYPE_CHECKING:
+    from argand.capture.tensors import GraphBuilder, TraceMode
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+@functools.cache
+def _device_constructors() -> frozenset[Any]:
+    from torch.utils import _device
+
+    return frozenset(_device._device_constructors())
+
+
+def concerns(builder: GraphBuilder, types: Any) -> bool:
+    """Whether a call has to be looked at here at all."""
+    return bool(builder.entered) or any(cls not in _PLAIN for cls in types)
+
+
+def dispatch(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Ask the innermost mode, else the arguments' classes, else record the call."""
+    builder = mode.builder
+    entered = builder.entered
+    if entered and not isinstance(entered[-1].mode, torch.device):
+        return _ask_mode(mode, func, types, args, kwargs)
+    if entered and kwargs.get("device") is None and func in _device_constructors():
+        kwargs = {**kwargs, "device": entered[-1].mode}
+    owners = _overloaded(types, args, kwargs)
+    if not owners:
+        return builder.call(func, args, kwargs)
+    interp = builder.state.interpreter
+    for owner in owners:
+        with mode:
+            method = interp.getattr(type(owner), "__torch_function__")
+            result = interp.enter(method, (func, tuple(types), args, kwargs), {})
+        if result is not NotImplemented:
+            return result
+    names = ", ".join(sorted(type(owner).__name__ for owner in owners))
+    raise errors.graph_break(
+        kind="torch function without an implementation",
+        context=f"{getattr(func, '__name__', func)}: {names}",
+        explanation=f"Every __torch_function__ of {names} returned NotImplemented.",
+        hints=("Eager raises TypeError here: handle this function.",),
+    )
+
+
+def _ask_mode(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    builder = mode.builder
+    entry = builder.entered.pop()
+    interp = builder.state.interpreter
+    try:
+        with mode:
+            method = interp.getattr(entry.mode, "__torch_function__")
+            return interp.enter(method, (func, tuple(types), args, kwargs), {})
+    finally:
+        builder.entered.append(entry)
+
+
+def _overloaded(types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Arguments that implement the protocol, in the order in which torch asks them: subclasses before their bases."""
+    wanted = {cls for cls in types if cls not in _PLAIN}
+    if not wanted:
+        return []
+    found: list[Any] = []
+    pending = [*args, *kwargs.values()]
+    flat: list[Any] = []
+    for value in pending:
+        flat.extend(value if isinstance(value, (list, tuple)) else [value])
+    for value in flat:
+        cls = type(value)
+        if cls in wanted and all(type(other) is not cls for other in found):
+            place = next((i for i, other in enumerate(found) if issubclass(cls, type(other))), len(found))
+            found.insert(place, value)
+    return found

@@ -1,0 +1,353 @@
+"""Functions captured into graphs of their own: the bodies of checkpoints, function transforms and branches.
+
+While a scope is open, what is recorded goes to its graph; a tensor from outside that is used becomes an input of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from argand import errors
+from argand.capture import compat, hops, layouts, metadata, shadows, symbolic_tensors
+from argand.capture.state import Overlay, Shadow
+from argand.capture.words import words
+
+if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
+    from argand.capture.tensors import GraphBuilder, TensorInfo
+
+_META = torch.device("meta")
+_VIEWS = frozenset(
+    words(
+        """
+    getitem view view_as reshape reshape_as flatten unflatten squeeze unsqueeze transpose swapaxes swapdims movedim
+    moveaxis t permute expand expand_as select narrow chunk split split_with_sizes tensor_split hsplit vsplit dsplit
+    unbind diagonal unfold detach getattr as_strided real imag view_as_real view_as_complex contiguous to type float
+    double half bfloat16 squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_ requires_grad_ atleast_1d atleast_2d
+    atleast_3d broadcast_to broadcast_tensors ravel adjoint mT conj resolve_conj resolve_neg alias positive
+    """
+    )
+)
+"""Functions whose result may be a view of their first argument."""
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A graph being recorded inside another one.
+
+    Arguments:
+        what: how messages call the function that has it as its body.
+        graph: where operations go.
+        lifted: id of a TensorInfo from outside -> its placeholder here; `order` has the infos in the same order.
+        attributes: what the graph's `get_attr` nodes stand for.
+        feeds: a graph that is finished and may still get more outputs for this one (a forward for its backward).
+        sequence: number of the root instruction that opened it.
+    """
+
+    what: str
+    graph: fx.Graph
+    lifted: dict[int, fx.Node] = field(default_factory=dict)
+    order: list[TensorInfo] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    feeds: Scope | None = None
+    sequence: int = -1
+
+
+def lift(builder: GraphBuilder, info: TensorInfo) -> fx.Node:
+    """The node that stands for a tensor in the graph being recorded, made an input of every graph in between.
+
+    Raises:
+        GraphBreak: the tensor was made in a subgraph that is finished.
+    """
+    fixed_sizes(builder, info)
+    home = info.node.graph
+    scopes = builder.scopes
+    if home is builder.root:
+        first = 0
+    else:
+        first = next((i + 1 for i, scope in enumerate(scopes) if scope.graph is home), -1)
+        if first < 0:
+            first = next((i for i, s in enumerate(scopes) if s.feeds is not None and s.feeds.graph is home), -1)
+        if first < 0:
+            raise escaped(builder, home)
+    node = info.node
+    for scope in scopes[first:]:
+        known = scope.lifted.get(id(info))
+        if known is None:
+            known = placeholder(scope.graph, info.node.name)
+            known.meta["example_value"] = info.tensor
+            scope.lifted[id(info)] = known
+            scope.order.append(info)
+        node = known
+    return node
+
+
+def fixed_sizes(builder: GraphBuilder, info: TensorInfo) -> None:
+    """Subgraphs are captured for the sizes of this call: where sizes vary, capture starts again without."""
+    if info.dynamic is not None and builder.dynamics is not None:
+        symbolic_tensors.give_up(builder, builder.dynamics.table.symbols)
+
+
+def escaped(builder: GraphBuilder, home: fx.Graph) -> errors.GraphBreak:
+    """The break for a tensor that left the function in which it was made otherwise than as its result."""
+    what, sequence = builder.finished.get(id(home), ("a function that became a subgraph", -1))
+    found = errors.graph_break(
+        kind="tensor leaves a subgraph",
+        context=what,
+        explanation=f"A tensor made in the function given to {what} is used outside of it without being its result.",
+        hints=("Return the tensor from the function.",),
+    )
+    if sequence >= 0:
+        found.extra["sequence"] = sequence
+    return found
+
+
+@contextlib.contextmanager
+def scope(state: CaptureState, what: str, feeds: Scope | None = None) -> Iterator[Scope]:
+    """Record into a new graph. What the function inside writes to objects from outside ends the graph."""
+    builder = state.graph
+    opened = Scope(what, fx.Graph(), feeds=feeds, sequence=getattr(state.interpreter, "number", -1))
+    outer_graph, modes = builder.graph, len(state.open_modes)
+    before = _effects(state)
+    builder.scopes.append(opened)
+    builder.graph = opened.graph
+    try:
+        yield opened
+    finally:
+        builder.scopes.pop()
+        builder.graph = outer_graph
+        builder.finished[id(opened.graph)] = (what, opened.sequence)
+        state.keep(opened.graph)
+    if len(state.open_modes) != modes or not _same_effects(state, before):
+        raise errors.graph_break(
+            kind="side effect in a subgraph",
+            context=what,
+            explanation=f"The function given to {what} changes an object outside of it.",
+            hints=("Return what it computes instead, or change the object after the call.",),
+        )
+    _refuse_writes(builder, opened)
+
+
+@contextlib.contextmanager
+def grad_mode(enabled: bool) -> Iterator[None]:
+    """Grad mode of the capture itself, set without a node."""
+    with torch._C.DisableTorchFunction():
+        before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(enabled)
+    try:
+        yield
+    finally:
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(before)
+
+
+def _effects(state: CaptureState) -> Any:
+    shown = {}
+    for entry in state.effect_order:
+        if isinstance(entry, Shadow):
+            shown[id(entry)] = shadows.contents(entry.shadow)
+        elif isinstance(entry, Overlay):
+            shown[id(entry)] = dict(entry.values)
+    return shown, len(state.extra_effects)
+
+
+def _same_effects(state: CaptureState, before: Any) -> bool:
+    shown, count = before
+    if len(state.extra_effects) != count:
+        return False
+    for entry in state.effect_order:
+        if isinstance(entry, Shadow):
+            old = shown.get(id(entry), entry.snapshot)
+            if not shadows.same_contents(state, old, shadows.contents(entry.shadow)):
+                return False
+        elif isinstance(entry, Overlay):
+            old = shown.get(id(entry), {})
+            if list(old) != list(entry.values) or any(old[name] is not entry.values[name] for name in old):
+                return False
+    return True
+
+
+def _refuse_writes(builder: GraphBuilder, opened: Scope) -> None:
+    """A subgraph must not write to what it did not make."""
+    for node in opened.graph.nodes:
+        if node not in builder.writing:
+            continue
+        written = [node.kwargs["out"]] if "out" in node.kwargs else list(node.args[:1])
+        for item in written:
+            for value in item if isinstance(item, (list, tuple)) else (item,):
+                if isinstance(value, fx.Node) and _root(value).op == "placeholder":
+                    raise errors.graph_break(
+                        kind="write in a subgraph",
+                        context=f"{opened.what}: {node.name}",
+                        explanation=f"The function given to {opened.what} writes to a tensor from outside of it.",
+                        hints=("Make it return a new tensor.",),
+                    )
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """The node whose memory a value may share."""
+    while node.op != "placeholder":
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        if name not in _VIEWS and not str(name).endswith("_"):
+            break
+        parent = node.args[0] if node.args else None
+        if isinstance(parent, (list, tuple)):
+            parent = parent[0] if parent else None
+        if not isinstance(parent, fx.Node):
+            break
+        node = parent
+    return node
+
+
+def close(builder: GraphBuilder, opened: Scope, outputs: list[torch.Tensor]) -> fx.GraphModule:
+    """The finished graph as a module that returns `outputs` (stand-ins of the scope, or from outside) as a tuple."""
+    builder.scopes.append(opened)
+    try:
+        nodes = tuple([_node(builder, opened, tensor) for tensor in outputs])
+    finally:
+        builder.scopes.pop()
+    opened.graph.output(nodes)
+    builder.drop_dead(opened.graph)
+    placeholders_first(opened.graph)
+    return compat.CapturedGraph(opened.attributes, opened.graph)
+
+
+def _node(builder: GraphBuilder, opened: Scope, tensor: torch.Tensor) -> fx.Node:
+    info = builder.state.tensor_info(tensor)
+    return info.node if info.node.graph is opened.graph else lift(builder, info)
+
+
+def placeholder(graph: fx.Graph, name: str) -> fx.Node:
+    """A new placeholder, its argument named as the node."""
+    node = graph.placeholder(name)
+    node.target = node.name
+    return node
+
+
+def placeholders_first(graph: fx.Graph) -> None:
+    """Move placeholders that were made late to the front, in their order."""
+    anchor: fx.Node | None = None
+    moving = False
+    for node in list(graph.nodes):
+        if node.op != "placeholder":
+            moving = True
+            continue
+        if moving and anchor is not None:
+            anchor.append(node)
+        elif moving:
+            next(iter(graph.nodes)).prepend(node)
+        anchor = node
+
+
+# ---------------------------------------------------------------------- arguments and results
+
+
+@dataclass(slots=True)
+class Flat:
+    """Nested values taken apart: tensors in `tensors`, their places in `leaves`."""
+
+    leaves: list[Any]
+    spec: Any
+    tensors: list[torch.Tensor]
+
+    def rebuilt(self, tensors: list[torch.Tensor]) -> Any:
+        return pytree.tree_unflatten(hops.fill(self.leaves, tensors), self.spec)
+
+
+def flatten(state: CaptureState, tree: Any, what: str, *, offset: int = 0) -> Flat:
+    """Take apart arguments or results.
+
+    Arguments:
+        offset: the number of the first tensor.
+
+    Raises:
+        GraphBreak: something in it is neither a tensor nor a constant.
+    """
+    leaves, spec = pytree.tree_flatten(state.deep_resolve(tree))
+    tensors: list[torch.Tensor] = []
+    places: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            state.tensor_info(leaf)
+            places.append(hops.Place(offset + len(tensors)))
+            tensors.append(leaf)
+        elif leaf is None or type(leaf) in (bool, int, float, str, complex, torch.dtype, torch.device):
+            places.append(leaf)
+        else:
+            raise errors.graph_break(
+                kind="argument of a subgraph",
+                context=f"{what}: {type(leaf).__name__}",
+                explanation=f"{what} is captured with tensors and numbers in containers, not a {type(leaf).__name__}.",
+                hints=("Let the function read the object from its surroundings instead of passing it.",),
+            )
+    return Flat(places, spec, tensors)
+
+
+def record(
+    builder: GraphBuilder,
+    function: Callable[..., Any],
+    bodies: list[tuple[str, fx.GraphModule]],
+    flat: list[TensorInfo],
+    results: list[tuple[torch.Tensor, torch.device]],
+) -> list[torch.Tensor]:
+    """The node `function(*bodies, *flat)` that returns a tuple; gives the stand-ins `results` to its items."""
+    import operator
+
+    held = builder.scopes[-1].attributes if builder.scopes else builder.constants
+    args: list[fx.Node] = []
+    for name, body in bodies:
+        key = f"{name}_{sum(k.startswith(name) for k in held)}"
+        held[key] = body
+        args.append(builder.graph.create_node("get_attr", key, (), {}))
+    args.extend(builder.node_of(info) for info in flat)
+    node = compat.new_node(builder.graph, "call_function", function, tuple(args), {})
+    builder.annotate(node)
+    builder.calls += 1
+    builder.kept.add(node)
+    node.meta["example_value"] = tuple(tensor for tensor, _ in results)
+    made = []
+    for index, (tensor, device) in enumerate(results):
+        part = compat.new_node(builder.graph, "call_function", operator.getitem, (node, index), {})
+        part.meta.update({k: node.meta[k] for k in ("stack_trace", "user_line") if k in node.meta})
+        made.append(builder.register(tensor, part, device))
+    return made
+
+
+def copy_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """A stand-in with the same metadata."""
+    with torch._C.DisableTorchFunction(), torch.enable_grad():
+        return layouts.new(tuple(tensor.shape), tensor.stride(), tensor.dtype, requires_grad)
+
+
+def leaf_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """A stand-in with the same metadata that is a leaf."""
+    with torch._C.DisableTorchFunction():
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+        return made.requires_grad_() if requires_grad and (made.is_floating_point() or made.is_complex()) else made
+
+
+def has_effects(builder: GraphBuilder, opened: Scope) -> bool:
+    """Whether the graph draws random numbers, or does something else that running it twice would do twice."""
+    return any(node in builder.effectful for node in opened.graph.nodes)
+
+
+def meta_result(state: CaptureState, name: str, function: Callable[[], Any]) -> Any:
+    """What a function of stand-ins gives, nothing recorded.
+
+    Raises:
+        GraphBreak: it raised.
+    """
+    try:
+        with torch._C.DisableTorchFunction():
+            return function()
+    except errors.GraphBreak:
+        raise
+    except Exception as error:
+        raise metadata.meta_failure(name, error) from None

@@ -1,0 +1,380 @@
+"""Symbols of one dynamic capture, and finding the expression behind a number that varies with them.
+
+Tracing stays concrete: it runs on the sizes of the call at hand (the hints) and again on a few other assignments (the
+probes). A number that is the same under all of them is a constant; one that varies is *fitted*: the expression over the
+symbols whose values under all assignments (its vector) are those numbers. What cannot be fitted is specialised.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from argand.graph import expr as expressions
+from argand.graph import symbol_fits
+from argand.graph.expr import Expr, Sym, free_symbols
+
+Number: TypeAlias = "int | float"
+Value: TypeAlias = "Expr | int | float"
+Assignment: TypeAlias = "Mapping[Sym, Number]"
+Kind: TypeAlias = Literal["int", "float"]
+
+CONGRUENT = 2
+PROBES = 4
+_LIMIT = 1 << 15  # four such sizes multiplied stay below 2**62
+_SPREAD = 5040  # divisible by everything up to 10
+_TRIES = 400
+
+FUNCTIONS: dict[str, Callable[..., Number]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
+    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "neg": operator.neg, "abs": abs,
+    "min": min, "max": max, "float": float, "int": int, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc,
+    "round": round, "sqrt": math.sqrt, "log": math.log, "log2": math.log2, "exp": math.exp, "sin": math.sin,
+    "cos": math.cos, "and": operator.and_, "or": operator.or_, "xor": operator.xor, "lshift": operator.lshift,
+    "rshift": operator.rshift, "invert": operator.invert,
+}  # fmt: skip
+"""What a `Definition` may compute: name -> the Python function."""
+
+_RELATIONS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "eq": ("==", operator.eq), "ne": ("!=", operator.ne), "lt": ("<", operator.lt),
+    "le": ("<=", operator.le), "gt": (">", operator.gt), "ge": (">=", operator.ge),
+}  # fmt: skip
+_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """How a symbol that is not an input is computed: `FUNCTIONS[op](*args)`, with Python's semantics.
+
+    Used for what expressions cannot say: floats, `min`, `max`, `sqrt`, powers, bit operations.
+    """
+
+    op: str
+    args: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """`expr % modulus == 0`."""
+
+    expr: Expr
+    modulus: int
+
+    def __str__(self) -> str:
+        return f"({self.expr}) % {self.modulus} == 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A condition on symbols, `left op right`; op is one of eq ne lt le gt ge."""
+
+    op: str
+    left: Value
+    right: Value
+
+    def __str__(self) -> str:
+        return f"{self.left} {_RELATIONS[self.op][0]} {self.right}"
+
+    @property
+    def symbols(self) -> frozenset[Sym]:
+        """The symbols in it."""
+        found: frozenset[Sym] = frozenset()
+        for side in (self.left, self.right):
+            if isinstance(side, Expr):
+                found |= free_symbols(side)
+        return found
+
+    @property
+    def sign(self) -> str:
+        """How Python writes the relation: "==" and so on."""
+        return _RELATIONS[self.op][0]
+
+    def negated(self) -> Relation:
+        """The opposite condition (of numbers that are not NaN)."""
+        return Relation(_NEGATED[self.op], self.left, self.right)
+
+    def compare(self, left: Number, right: Number) -> bool:
+        """The relation between two numbers."""
+        return _RELATIONS[self.op][1](left, right)
+
+
+class SymbolTable:
+    """The symbols of one capture.
+
+    Fields:
+        symbols: in the order in which they were made, inputs (`new`) and computed ones (`define`).
+        kinds: "int" or "float".
+        origins: in the user's words, what an input symbol is (`L['x'].size()[0]`).
+        definitions: how computed symbols are computed, operands first.
+        hints: the values of the call being captured.
+        probes: further assignments: `probes[:2]` congruent to the hints modulo 5040 (or less where a maximum leaves no
+            room), the others rough: of other residues.
+        maximum: the greatest value of a symbol, where there is one.
+        assumptions: what fits needed (`fit(..., rough_ok=False)`).
+    """
+
+    def __init__(self) -> None:
+        self.symbols: list[Sym] = []
+        self.kinds: dict[Sym, Kind] = {}
+        self.origins: dict[Sym, str] = {}
+        self.definitions: dict[Sym, Definition] = {}
+        self.hints: dict[Sym, Number] = {}
+        self.probes: list[dict[Sym, Number]] = [{} for _ in range(PROBES)]
+        self.maximum: dict[Sym, int] = {}
+        self.assumptions: list[Assumption] = []
+        self._defined: dict[Any, Sym] = {}
+        self._vectors: dict[Value, tuple[Number, ...]] = {}
+        self.fits = symbol_fits.Fits(self)
+
+    @property
+    def assignments(self) -> tuple[dict[Sym, Number], ...]:
+        """The hints and the probes."""
+        return (self.hints, *self.probes)
+
+    # ---------------------------------------------------------------- making symbols
+
+    def new(
+        self,
+        name_hint: str,
+        hint: Number,
+        *,
+        min: int | None = 2,
+        max: int | None = None,
+        kind: Kind = "int",
+        modulus: int = 1,
+        facts: Iterable[Relation] = (),
+        name: str | None = None,
+    ) -> Sym:
+        """A symbol for an input.
+
+        Arguments:
+            name_hint: what it is, in the user's words.
+            hint: its value in the call being captured.
+            min, max: its range, inclusive; None: no limit.
+            kind: "int" or "float".
+            modulus: the rough probes too are congruent to the hint modulo this.
+            facts: conditions that every assignment must meet, as far as their symbols are known already.
+            name: default: s0, s1, ...
+
+        Raises:
+            ValueError: no assignment meets the facts, or the range leaves no room to vary.
+        """
+        number = len(self.symbols) - len(self.definitions)
+        made = Sym(name or f"s{number}", min if kind == "int" else None)
+        self.kinds[made] = kind
+        self.hints[made] = hint
+        if max is not None:
+            self.maximum[made] = max
+        try:
+            self._choose(made, hint, min, max, modulus, tuple(facts), number)
+        except ValueError:
+            for assignment in self.assignments:
+                assignment.pop(made, None)
+            raise
+        self.symbols.append(made)
+        self.origins[made] = name_hint
+        self.fits.know(made)
+        return made
+
+    def observed(
+        self, name: str, values: Sequence[Number], origin: str, *, low: int | None, high: int | None, kind: Kind
+    ) -> Sym:
+        """A symbol for a number that depends on data: `values` (at the hints and the probes) stand in for it."""
+        made = Sym(name, low)
+        self.kinds[made] = kind
+        for assignment, value in zip(self.assignments, values):
+            assignment[made] = value
+        if high is not None:
+            self.maximum[made] = high
+        self.symbols.append(made)
+        self.origins[made] = origin
+        self.fits.know(made)
+        return made
+
+    def _choose(
+        self, sym: Sym, hint: Number, low: int | None, high: int | None, modulus: int, facts: Any, number: int
+    ) -> None:
+        for index, probe in enumerate(self.probes):
+            taken = {self.hints[sym], *(p[sym] for p in self.probes if sym in p)}
+            for value in _candidates(hint, low, high, modulus, index, number, self.kinds[sym]):
+                if value in taken:
+                    continue
+                probe[sym] = value
+                if all(self.holds(fact, probe) is not False for fact in facts if sym in fact.symbols):
+                    break
+            else:
+                raise ValueError(f"no other value of {sym} (now {hint}) meets what is known of it")
+
+    def define(self, op: str, *args: Value) -> Sym:
+        """The symbol for `FUNCTIONS[op](*args)`; the same one for the same arguments.
+
+        Raises:
+            ArithmeticError, ValueError, TypeError: the function does, under one of the assignments.
+        """
+        key = (op, *((type(arg), arg) for arg in args))
+        found = self._defined.get(key)
+        if found is not None:
+            return found
+        function = FUNCTIONS[op]
+        values = [function(*(self.evaluate(arg, a) for arg in args)) for a in self.assignments]
+        kind: Kind = "float" if isinstance(values[0], float) else "int"
+        low = 0 if kind == "int" and op in ("min", "max", "abs") and all(v >= 0 for v in values) else None
+        if op in ("min", "max"):
+            low = self._least(args)
+        made = Sym(f"{'f' if kind == 'float' else 'd'}{len(self.definitions)}", low)
+        self.kinds[made] = kind
+        self.definitions[made] = Definition(op, args)
+        for assignment, value in zip(self.assignments, values):
+            assignment[made] = value
+        self.symbols.append(made)
+        self._defined[key] = made
+        self.fits.know(made)
+        return made
+
+    def _least(self, args: Sequence[Value]) -> int | None:
+        least = None
+        for arg in args:
+            low = arg if isinstance(arg, int) else self.bounds(arg)[0] if isinstance(arg, Expr) else None
+            if low is None:
+                return None
+            least = low if least is None or low < least else least
+        return least
+
+    # ---------------------------------------------------------------- values
+
+    def evaluate(self, value: Value, assignment: Assignment) -> Number:
+        """The value under an assignment of the input symbols (computed symbols are computed when missing).
+
+        Raises:
+            KeyError: a symbol without value.
+            ArithmeticError, ValueError: the arithmetic does (division by zero).
+        """
+        if not isinstance(value, Expr):
+            return value
+        if isinstance(value, Sym):
+            return self._symbol(value, assignment)
+        env = {sym.name: self._symbol(sym, assignment) for sym in free_symbols(value)}
+        result: Number = expressions.evaluate(value, env)
+        return result
+
+    def _symbol(self, sym: Sym, assignment: Assignment) -> Number:
+        found = assignment.get(sym)
+        if found is None:
+            definition = self.definitions.get(sym)
+            if definition is None:
+                raise KeyError(sym.name)
+            return FUNCTIONS[definition.op](*(self.evaluate(arg, assignment) for arg in definition.args))
+        return found
+
+    def vector(self, value: Value) -> tuple[Number, ...]:
+        """The values under the hints and under each probe."""
+        found = self._vectors.get(value) if isinstance(value, Expr) else (value,) * (PROBES + 1)
+        if found is None:
+            found = self._vectors[value] = tuple([self.evaluate(value, a) for a in self.assignments])
+        return found
+
+    def holds(self, relation: Relation, assignment: Assignment) -> bool | None:
+        """Whether the condition holds; None when a symbol in it has no value yet, or the arithmetic fails."""
+        try:
+            left, right = self.evaluate(relation.left, assignment), self.evaluate(relation.right, assignment)
+        except (KeyError, ArithmeticError, ValueError):
+            return None
+        return relation.compare(left, right)
+
+    def bounds(self, value: Value) -> tuple[int | None, int | None]:
+        """Least and greatest value that the symbols' ranges prove; None where they prove nothing."""
+        if not isinstance(value, Expr):
+            return (value, value) if isinstance(value, int) else (None, None)
+        return self.fits.bounds(value)
+
+    def inputs(self, value: Value) -> frozenset[Sym]:
+        """The input symbols that the value depends on, through definitions too."""
+        if not isinstance(value, Expr):
+            return frozenset()
+        found: set[Sym] = set()
+        for sym in free_symbols(value):
+            definition = self.definitions.get(sym)
+            if definition is None:
+                found.add(sym)
+            else:
+                for arg in definition.args:
+                    found |= self.inputs(arg)
+        return frozenset(found)
+
+    # ---------------------------------------------------------------- fitting
+
+    def fit(self, values: Sequence[Number], *, rough_ok: bool = True, at: Sequence[int] | None = None) -> Expr | None:
+        """The expression whose vector is `values`.
+
+        Arguments:
+            values: one number per assignment: all of (hint, *probes), or with `rough_ok=False` those at the hint and
+                the congruent probes only (the others could not be computed, so divisions may hide in the numbers).
+            rough_ok: see `values`.
+            at: the assignments that the values belong to (0 is the hint), where it is neither of the two.
+
+        Returns:
+            The expression, a `Const` when nothing varies; None when there is none (also for a float that varies and is
+            no symbol's value). Divisibility that an exact division needs is added to `assumptions`.
+        """
+        if at is None:
+            at = range(PROBES + 1) if rough_ok else range(CONGRUENT + 1)
+        found = self.fits.fit(tuple(values), tuple(at), rough_ok)
+        if found is None:
+            return None
+        fitted, assumption = found
+        if assumption is not None and assumption not in self.assumptions:
+            self.assumptions.append(assumption)
+        return fitted
+
+    def know(self, value: Expr) -> None:
+        """Let `fit` find this expression by its vector."""
+        self.fits.know(value)
+
+    def __str__(self) -> str:
+        lines = []
+        for sym in self.symbols:
+            made = self.definitions.get(sym)
+            if made is None:
+                lines.append(f"{sym} = {self.origins[sym]} (now {self.hints[sym]})")
+            else:
+                lines.append(f"{sym} = {made.op}({', '.join(map(str, made.args))})")
+        return "\n".join(lines)
+
+
+def _candidates(
+    hint: Number, low: int | None, high: int | None, modulus: int, index: int, number: int, kind: Kind
+) -> Iterable[Number]:
+    """Values for one probe of a new symbol, the preferred ones first."""
+    if kind == "float":
+        for turn in range(_TRIES):
+            yield (abs(hint) + 1.0) * math.sqrt(2 + 7 * number + 3 * index + 61 * turn) / (1 + index)
+        return
+    hint = int(hint)
+    if low is None:
+        low = -_LIMIT if hint < 0 else 0
+    top = max(_LIMIT, 4 * hint) if high is None else high
+    if index < CONGRUENT:
+        for spread in (_SPREAD, 720, 240, 120, 60, 24, 12, 8, 4, 2, 1):
+            step = math.lcm(spread, modulus)
+            for turn in range(12):
+                yield from _within(hint + step * (1 + (2 * number + index + turn) % 7 + turn // 7), low, top)
+            yield from _within(hint - step * (1 + index), low, top)
+    residue = index - CONGRUENT + 1
+    room = max((top - hint) // modulus, 0)
+    for turn in range(_TRIES):
+        # residues h, h + 1, h + 2: not all equal modulo any number up to 8, nor its multiples
+        spread = 840 if room > 8000 else 12
+        wide = 1000 + spread * (211 * number + 97 * index + 67 * turn)
+        step = (wide % room if room else 0) // spread * spread + residue
+        yield from _within(hint + modulus * step, low, top)
+    # whatever is left, near the hint first (a narrow range)
+    for turn in range(1, _TRIES):
+        for sign in (1, -1):
+            yield from _within(hint + sign * modulus * turn, low, top)
+
+
+def _within(value: int, low: int, top: int) -> tuple[int, ...]:
+    return (value,) if low <= value <= top else ()

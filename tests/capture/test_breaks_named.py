@@ -1,0 +1,156 @@
+"""Differences from eager around graph breaks that were found once, each by name."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+from argand import errors
+from helpers import check
+
+X = torch.arange(1.0, 4.0)
+
+
+def _numbers(log: list[Any], n: int):
+    try:
+        yield from range(n)
+    finally:
+        log.append("closed")
+
+
+def _deleted(x, log):
+    g = _numbers(log, 3)
+    next(g)
+    del g
+    log.append("after")
+    return x * 2
+
+
+def _left_by_break(x, log):
+    for i in _numbers(log, 3):
+        if i == 1:
+            break
+    log.append("after")
+    return x * 2
+
+
+def _local_of_a_callee(x, log):
+    def inner():
+        g = _numbers(log, 3)
+        return next(g)
+
+    v = inner()
+    log.append("after")
+    return x * 2 + v
+
+
+def _alive_at_the_end(x, log):
+    g = _numbers(log, 3)
+    next(g)
+    return x * 2
+
+
+@pytest.mark.parametrize("fn", [_deleted, _left_by_break, _local_of_a_callee, _alive_at_the_end])
+def test_abandoned_generators_run_their_finally_block(fn) -> None:
+    want: list[Any] = []
+    got: list[Any] = []
+    fn(X, want)
+    argand.compile(fn, backend="eager")(X, got)
+    assert got == want
+
+
+def test_the_callers_exception_is_seen() -> None:
+    def f(x):
+        return x + 1, sys.exc_info()[0]
+
+    compiled = argand.compile(f, backend="eager")
+    assert compiled(X)[1] is None
+    try:
+        raise KeyError("outer")
+    except KeyError:
+        assert compiled(X)[1] is KeyError
+    assert compiled(X)[1] is None
+
+
+def test_an_exception_from_outside_is_not_touched_by_capture() -> None:
+    def f(x, error):
+        try:
+            raise error
+        except ValueError:
+            return x * 2
+
+    error = ValueError("kept")
+    argand.compile(f, backend="eager")(X, error)
+    assert error.__context__ is None
+    lines = 0
+    traceback = error.__traceback__
+    while traceback is not None:
+        assert traceback.tb_frame.f_code.co_name == "f"
+        lines += 1
+        traceback = traceback.tb_next
+    assert lines == 1
+
+
+def test_comprehension_appends_once() -> None:
+    @argand.disable
+    def real(i):
+        return i
+
+    check(
+        lambda x: ([real(i) for i in range(3)], {real(i) for i in range(3)}, {i: real(i) for i in range(3)}, x + 1), X
+    )
+
+
+def test_autocast_nesting_is_as_before() -> None:
+    def f(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x.t()
+            argand.graph_break()
+            return y + x @ x.t()
+
+    def nesting() -> int:
+        depth = torch.autocast_increment_nesting()
+        torch.autocast_decrement_nesting()
+        return depth
+
+    before = nesting()
+    argand.compile(f, backend="eager")(torch.ones(2, 2))
+    assert nesting() == before
+
+
+def test_inference_mode_is_left_when_capture_restarts() -> None:
+    def f(x):
+        with torch.inference_mode():
+            y = x * 2
+            argand.graph_break()
+        return y + 1
+
+    check(f, X)
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_false_branch_at_the_end_of_a_loop() -> None:
+    def f(x, log):
+        for _ in range(2):
+            if x.sum() > 1e9:
+                log.append("taken")
+        return x + 1
+
+    log: list[Any] = []
+    argand.compile(f, backend="eager")(X, log)
+    assert log == []
+
+
+def test_fullgraph_names_the_line_in_a_loop() -> None:
+    def f(x):
+        for _ in range(2):
+            x = x + 1
+            argand.graph_break()
+        return x
+
+    with pytest.raises(errors.Unsupported, match=r"argand\.graph_break\(\)"):
+        argand.compile(f, backend="eager", fullgraph=True)(X)

@@ -1,0 +1,348 @@
+"""Python ints and floats that vary from call to call: arguments, attributes, globals, closures; marks; side effects."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import argand
+from argand import errors
+from helpers import CountingBackend, assert_same
+
+SCALE = 3
+
+
+def run(fn, inputs, compiles=2, fullgraph=True, **options):
+    argand.reset()
+    backend = CountingBackend()
+    compiled = argand.compile(fn, backend=backend, fullgraph=fullgraph, **options)
+    for args in inputs:
+        assert_same(fn(*args), compiled(*args))
+    assert len(backend.graphs) <= compiles, f"{len(backend.graphs)} compiles, not {compiles}"
+    return backend
+
+
+X = torch.arange(24.0).view(4, 6)
+
+
+NUMBERS = {
+    "add": lambda x, n: x + n,
+    "scale": lambda x, n: x * n * 2 + n // 3 - n % 4,
+    "divide": lambda x, n: x / n + 1 / n,
+    "power": lambda x, n: x + n**2 + n**0.5,
+    "repeat": lambda x, n: x.repeat(n, 1),
+    "zeros": lambda x, n: torch.zeros(n, n) + x[0, 0],
+    "arange": lambda x, n: torch.arange(n) * 2,
+    "full": lambda x, n: torch.full((2, 3), n) + x[0, 0],
+    "slice": lambda x, n: x.flatten()[:n],
+    "index": lambda x, n: x.flatten()[n],
+    "compare": lambda x, n: x + 1 if n > 1 else x,
+    "max": lambda x, n: x + max(n, 3) + min(n, 2),
+    "abs": lambda x, n: x + abs(-n),
+    "sqrt": lambda x, n: x * math.sqrt(n) + math.floor(n / 2) + math.ceil(n / 3) + round(n / 4),
+    "float": lambda x, n: x + float(n) + int(n * 1.5),
+    "returned": lambda x, n: (x + 1, n, n + 1, n / 2, [n * 3], {"n": n}),
+    "clamp": lambda x, n: x.clamp(max=n).clamp(-n, n),
+    "masked_fill": lambda x, n: x.masked_fill(x > n, n),
+    "tensor": lambda x, n: torch.tensor(n) + x,
+    "bits": lambda x, n: x + (n & 3) + (n | 8) + (n ^ 5) + (n >> 1) + (~n),
+    "truth": lambda x, n: x + 1 if n else x,
+    "bool": lambda x, n: x + bool(n),
+    "reversed operands": lambda x, n: 10 - n + x - (100 // n) + n * x + (n - x),
+    "compare tensor": lambda x, n: (x > n) & (n >= x) | (x == n),
+    "in place": lambda x, n: x.clone().add_(n).mul_(n),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_an_int_argument(name):
+    run(NUMBERS[name], [(X, n) for n in (5, 6, 7, 11, 9)], 3 if name == "max" else 2)
+
+
+FLOATS = {
+    "scale": lambda x, f: x * f + f,
+    "arithmetic": lambda x, f: x + f * 2 - f / 3 + f**2 + (1 - f) + f // 0.25 + f % 0.3,
+    "returned": lambda x, f: (x + f, f, f * 2),
+    "math": lambda x, f: x + math.sqrt(f) + math.floor(f) + int(f * 10) + round(f),
+    "compare": lambda x, f: x * f if f > 0.1 else x,
+    "lerp": lambda x, f: torch.lerp(x, x + 1, f),
+    "alpha": lambda x, f: torch.add(x, x, alpha=f),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_float_argument(name):
+    backend = run(FLOATS[name], [(X, f) for f in (0.5, 0.75, 0.3, 1.25, 2.5)])
+    assert len(backend.graphs) == 2
+
+
+def test_an_int_that_indexes_python_is_a_constant():
+    run(lambda x, n: x + [10, 20, 30, 40, 50, 60][n], [(X, n) for n in (2, 3, 4, 5)], 4)
+
+
+def test_range_of_an_int_is_a_constant():
+    run(lambda x, n: sum(x * i for i in range(n)), [(X, n) for n in (2, 3, 4)], 3)
+
+
+def test_zero_and_one_are_constants():
+    run(lambda x, n: x * n, [(X, n) for n in (5, 0, 1, 6, 7, 8, 0, 1)], 4)
+
+
+def test_bools_are_constants():
+    run(lambda x, b: x + 1 if b else x, [(X, b) for b in (True, False, True)], 2)
+
+
+def test_int_then_float_is_another_version():
+    run(lambda x, n: x * n, [(X, n) for n in (2, 2.0, 3, 3.5, 4, 4.5)], 4)
+
+
+def test_negative_ints():
+    run(lambda x, n: x * n, [(X, n) for n in (-2, -3, -4, -5)], 2)
+
+
+def test_a_step_counter():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.step = 0
+
+        def forward(self, x):
+            self.step += 1
+            return x * self.step
+
+    argand.reset()
+    backend = CountingBackend()
+    eager, model = Model(), Model()
+    compiled = argand.compile(model, backend=backend, fullgraph=True)
+    for _ in range(8):
+        assert_same(eager(X), compiled(X))
+        assert model.step == eager.step and type(model.step) is int
+    assert len(backend.graphs) <= 4  # 0, 1, 2 (0 and 1 are constants), then any
+
+
+def test_a_global_counter():
+    global SCALE
+
+    def f(x):
+        global SCALE
+        SCALE = SCALE + 2
+        return x + SCALE
+
+    argand.reset()
+    backend = CountingBackend()
+    compiled = argand.compile(f, backend=backend, fullgraph=True)
+    SCALE = 3
+    for i in range(5):
+        assert_same(X + 5 + 2 * i, compiled(X))
+        assert SCALE == 5 + 2 * i
+    assert len(backend.graphs) == 2
+
+
+def test_a_closure_counter():
+    def make():
+        count = 5
+
+        def f(x):
+            nonlocal count
+            count += 1
+            return x * count
+
+        return f
+
+    argand.reset()
+    backend = CountingBackend()
+    eager, compiled = make(), argand.compile(make(), backend=backend, fullgraph=True)
+    for _ in range(5):
+        assert_same(eager(X), compiled(X))
+    assert len(backend.graphs) == 2
+
+
+def test_ints_in_containers():
+    run(lambda x, d: x * d["n"] + d["l"][0], [(X, {"n": n, "l": [n + 1]}) for n in (4, 5, 6, 9)])
+
+
+def test_side_effects_hold_plain_numbers():
+    log: list = []
+
+    def f(x, n):
+        log.append((x.shape[0], n + 1))
+        return x * n
+
+    argand.reset()
+    compiled = argand.compile(f, backend="eager", fullgraph=True)
+    for n in (3, 4, 5):
+        compiled(torch.ones(n, 2), n)
+    assert log == [(3, 4), (4, 5), (5, 6)]
+    assert all(type(v) is int for item in log for v in item)
+
+
+@pytest.mark.filterwarnings("error")
+def test_graph_breaks_with_symbols_live_across_them():
+    def f(x, n):
+        a = x.shape[0] * 2 + n
+        b = x * a
+        argand.graph_break()
+        c = b + x.shape[0] / 2 + a
+        argand.graph_break()
+        return c.view(x.shape[0], -1) * n, a
+
+    argand.reset()
+    backend = CountingBackend()
+    compiled = argand.compile(f, backend=backend)
+    for n in (4, 5, 6, 7, 9):
+        x = torch.randn(n, 3)
+        assert_same(f(x, n + 1), compiled(x, n + 1))
+    assert 2 < len(backend.graphs) <= 6  # three parts, twice
+
+
+@pytest.mark.filterwarnings("error")
+def test_data_dependent_branch_with_symbols():
+    def f(x):
+        n = x.shape[0]
+        if x.sum() > 0:
+            return x * n
+        return x - n
+
+    argand.reset()
+    compiled = argand.compile(f, backend="eager")
+    for n in (4, 5, 6, 7):
+        for sign in (1, -1):
+            x = sign * torch.ones(n, 3)
+            assert_same(f(x), compiled(x))
+
+
+# ---- marks ----------------------------------------------------------------------------------------------------------
+
+
+def test_mark_dynamic():
+    argand.reset()
+    backend = CountingBackend()
+    compiled = argand.compile(lambda x: x * x.shape[0], backend=backend, fullgraph=True)
+    for i, n in enumerate((4, 5, 9, 64)):
+        x = torch.randn(n, 3)
+        if not i:
+            argand.mark_dynamic(x, 0, min=2, max=64)
+        assert_same(x * n, compiled(x))
+    assert len(backend.graphs) == 1
+
+
+def test_mark_dynamic_range_is_guarded():
+    argand.reset()
+    backend = CountingBackend()
+    compiled = argand.compile(lambda x: x * x.shape[0], backend=backend, fullgraph=True)
+    x = torch.randn(8, 3)
+    argand.mark_dynamic(x, 0, min=4, max=16)
+    compiled(x)
+    compiled(torch.randn(16, 3))
+    assert len(backend.graphs) == 1
+    compiled(torch.randn(17, 3))
+    assert len(backend.graphs) == 2
+
+
+def test_mark_dynamic_of_a_size_that_the_program_fixes():
+    def f(x):
+        total = x[0]
+        for i in range(x.shape[0]):  # the line to name
+            total = total + x[i]
+        return total
+
+    argand.reset()
+    x = torch.randn(8, 3)
+    argand.mark_dynamic(x, 0)
+    with pytest.raises(errors.ConstraintViolation, match=r"L\['x'\].size\(\)\[0\] == 8") as caught:
+        argand.compile(f, backend="eager")(x)
+    assert "the line to name" in str(caught.value)
+
+
+def test_mark_dynamic_outside_of_its_range():
+    argand.reset()
+    x = torch.randn(8, 3)
+    argand.mark_dynamic(x, 0, max=4)
+    with pytest.raises(errors.ConstraintViolation, match="between 2 and 4, and is 8"):
+        argand.compile(lambda x: x + 1, backend="eager")(x)
+
+
+def test_mark_static():
+    argand.reset()
+    backend = CountingBackend()
+    compiled = argand.compile(lambda x: x * x.shape[0], backend=backend, fullgraph=True)
+    for n in (4, 5, 6):
+        x = torch.randn(n, 3)
+        argand.mark_static(x, 0)
+        assert_same(x * n, compiled(x))
+    assert len(backend.graphs) == 3
+
+
+def test_settings():
+    for setting, value in (("automatic_dynamic_shapes", False),):
+        with argand.config.patch(**{setting: value}):
+            backend = run(lambda x: x + x.shape[0], [(torch.randn(n, 2),) for n in (3, 4, 5)], 3)
+            assert len(backend.graphs) == 3
+    with argand.config.patch(assume_static_by_default=False):
+        run(lambda x: x + x.shape[0], [(torch.randn(n, 2),) for n in (3, 4, 5)], 1)
+    with argand.config.patch(specialize_int=True):
+        assert len(run(lambda x, n: x + n, [(X, n) for n in (3, 4, 5)], 3).graphs) == 3
+    with argand.config.patch(specialize_float=True):
+        assert len(run(lambda x, n: x + n, [(X, n) for n in (0.3, 0.4, 0.5)], 3).graphs) == 3
+
+
+# ---- guards ---------------------------------------------------------------------------------------------------------
+
+
+def guards_of(fn, inputs):
+    from helpers import collected
+
+    argand.reset()
+    compiled = argand.compile(fn, backend="eager", fullgraph=True)
+    with collected("guards") as seen:
+        for args in inputs:
+            compiled(*args)
+    return str(seen[-1].payload)
+
+
+def test_guards_in_the_users_terms():
+    text = guards_of(lambda x: x.view(8, -1), [(torch.randn(8, 3),), (torch.randn(16, 3),)])
+    assert "L['x'].size()[0] >= 2" in text and "L['x'].size()[0] % 8 == 0" in text
+    text = guards_of(lambda x, y: x + y, [(torch.randn(n, 3), torch.randn(n, 3)) for n in (4, 5)])
+    assert "L['y'].size()[0] == L['x'].size()[0]" in text
+
+    def branch(x):
+        return x + 1 if x.shape[0] * 2 > 8 else x
+
+    text = guards_of(branch, [(torch.randn(n, 3),) for n in (6, 7)])
+    assert "L['x'].size()[0] >= 5" in text and text.count("size()[0] >=") == 1
+
+
+def test_recompiles_name_the_condition():
+    from helpers import collected
+
+    def branch(x):
+        return x + 1 if x.shape[0] > 8 else x
+
+    argand.reset()
+    compiled = argand.compile(branch, backend="eager", fullgraph=True)
+    for n in (10, 11):
+        compiled(torch.randn(n))
+    with collected("recompiles") as seen:
+        compiled(torch.randn(4))
+    assert "x.size()[0] >= 9" in str(seen[0].payload)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: sum(x.unbind(0)),
+        lambda x: x.split(3)[0],
+        lambda x: x + len("%d" % x.shape[0]),
+        lambda x: x + torch.ones(8, 3),
+        lambda x: x.view(2, 4, 3),
+    ],
+)
+def test_operations_that_fix_a_marked_size(fn):
+    argand.reset()
+    x = torch.randn(8, 3)
+    argand.mark_dynamic(x, 0)
+    with pytest.raises(errors.ConstraintViolation, match=r"L\['x'\].size\(\)\[0\]"):
+        argand.compile(fn, backend="eager")(x)

@@ -1,0 +1,102 @@
+"""nn.Module: what captured code does to modules (hooks, conversions, members), and parametrized weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+import argand
+from helpers import assert_same
+
+
+class Converts(nn.Module):
+    """`module.to(dtype)` in forward, as switch transformers' router does, sets `parameter.data` to the parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.layer = self.layer.to(torch.float32)
+        return self.layer(x)
+
+
+class HooksInside(Converts):
+    def forward(self, x):
+        handle = self.layer.register_forward_hook(lambda module, args, out: out + 1)
+        y = self.layer(x)
+        handle.remove()
+        return y + self.layer(x)
+
+
+class AddsMembers(nn.Module):
+    def forward(self, x):
+        self.add_module("first", nn.ReLU())
+        self.second = nn.Tanh()
+        self.register_buffer("total", x.detach().sum(0))
+        return self.second(self.first(x)) + self.total
+
+
+class Symmetric(nn.Module):
+    def forward(self, weight):
+        return weight.triu() + weight.triu(1).transpose(-1, -2)
+
+
+class Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = parametrize.register_parametrization(nn.Linear(4, 4), "weight", Symmetric())
+
+    def forward(self, x):
+        with parametrize.cached():
+            return self.layer(x) + self.layer(x)
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model[0].register_forward_pre_hook(lambda module, args, kwargs: ((args[0] + 1,), kwargs), with_kwargs=True)
+    model[0].register_forward_hook(lambda module, args, out: out * 2, always_call=True)
+    return model
+
+
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "conversion_that_changes_nothing": Converts,
+    "hooks_made_and_removed_inside": HooksInside,
+    "members_added": AddsMembers,
+    "cached_parametrization": Cached,
+    "hooks": hooked,
+    "weight_norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+    "spectral_norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
+    "attention_in_a_layer": lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_in_one_graph(name: str) -> None:
+    torch.manual_seed(0)
+    model = MODULES[name]()
+    other = copy.deepcopy(model)
+    compiled = argand.compile(model, backend="eager", fullgraph=True)
+    for i in range(3):
+        x = torch.randn(2, 3, 4)[:, 0] if "attention" not in name else torch.randn(2, 3, 4)
+        torch.manual_seed(i)
+        want = other(x)
+        torch.manual_seed(i)
+        assert_same(want, compiled(x))
+    assert_same(dict(other.state_dict()), dict(model.state_dict()))
+
+
+@pytest.mark.parametrize("momentum", [None, 0.1])
+def test_batch_norm_counts_batches(momentum: float | None) -> None:
+    model = nn.BatchNorm1d(4, momentum=momentum)
+    other = copy.deepcopy(model)
+    compiled = argand.compile(model, backend="eager")
+    for _ in range(3):
+        x = torch.randn(5, 4)
+        assert_same(other(x), compiled(x))
+    assert_same(dict(other.state_dict()), dict(model.state_dict()))
