@@ -137,7 +137,7 @@ def test_grouped_query_attention():
     torch.testing.assert_close(got, fn(q, k))
 
 
-def test_gradients_run_the_graph_itself_with_an_event():
+def test_graphs_that_need_gradients_are_compiled_for_training():
     weight = torch.randn(3, requires_grad=True)
     module = graph_of(lambda x, w: (x * w).sum(), [torch.ones(3), weight])
     assert needs_autograd(module, [torch.ones(3), weight])
@@ -147,7 +147,7 @@ def test_gradients_run_the_graph_itself_with_an_event():
         call = aot_eager(module, [torch.ones(3), weight])
     finally:
         remove()
-    assert "training" in reasons[0]
+    assert reasons == []
     call(torch.full((3,), 2.0), weight).backward()
     assert torch.equal(weight.grad, torch.full((3,), 2.0))
 

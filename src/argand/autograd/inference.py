@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,38 +20,70 @@ from argand.graph.program import AtenProgram, InputSpec, TensorSpec
 
 def needs_autograd(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     """Running the graph now would record gradients, so that the inference path must not be taken."""
-    enabled = torch.is_grad_enabled() or any(_enables_grad(node) for node in gm.graph.nodes)
-    if not enabled or torch.is_inference_mode_enabled():
+    if torch.is_inference_mode_enabled():
         return False
-    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs):
-        return True
-    return any(_attribute_requires_grad(gm, node) for node in gm.graph.nodes)
+    return records_gradients(gm, example_inputs, enabled=torch.is_grad_enabled())
 
 
-def _enables_grad(node: fx.Node) -> bool:
-    return node.op == "call_function" and (
-        (node.target is torch._C._set_grad_enabled and bool(node.args and node.args[0]))
-        or node.target in (torch.enable_grad, torch.set_grad_enabled)
-    )
+def records_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any], *, enabled: bool) -> bool:
+    """Whether an operation may be recorded by autograd, where gradients are enabled or not when the graph begins.
+
+    An optimizer's step, say, disables them, writes to parameters, and enables them again: nothing is recorded.
+    """
+    values = iter(example_inputs)
+    carrying: set[fx.Node] = set()
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            value = next(values, None)
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                carrying.add(node)
+            continue
+        switched = _grad_mode(node)
+        if switched is not None:
+            enabled = switched
+            continue
+        carries = _attribute_requires_grad(gm, node) or any(n in carrying for n in node.all_input_nodes)
+        if not carries or isinstance(node.meta.get("example_value"), (int, float, str)):
+            continue
+        carrying.add(node)
+        if enabled and node.op not in ("get_attr", "output"):
+            return True
+    return False
+
+
+def _grad_mode(node: fx.Node) -> bool | None:
+    """What the node sets the grad mode to, if it may: True where that is not known."""
+    if node.op != "call_function":
+        return None
+    if node.target is torch._C._set_grad_enabled or node.target is torch.set_grad_enabled:
+        return bool(node.args[0]) if node.args and not isinstance(node.args[0], fx.Node) else True
+    return True if node.target is torch.enable_grad else None
 
 
 def _attribute_requires_grad(gm: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "get_attr":
-        value = _attribute(gm, str(node.target))
+        value = attribute(gm, str(node.target))
         return isinstance(value, torch.Tensor) and value.requires_grad
     if node.op == "call_module":
-        module = _attribute(gm, str(node.target))
+        module = attribute(gm, str(node.target))
         return any(p.requires_grad for p in module.parameters())
     return False
 
 
-def _attribute(root: Any, path: str) -> Any:
+def attribute(root: Any, path: str) -> Any:
+    """What a `get_attr` or `call_module` target stands for."""
     for part in path.split("."):
         root = getattr(root, part)
     return root
 
 
-def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], *, config: Any = None) -> AtenProgram:
+def trace_inference(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    config: Any = None,
+    layouts: Mapping[int, TensorSpec] | None = None,
+) -> AtenProgram:
     """Trace a torch-level graph into a functional ATen program.
 
     Arguments:
@@ -59,17 +91,18 @@ def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], *, config
         example_inputs: one value per placeholder: tensors (only their metadata is read) or plain Python values, which
             the program is specialised on.
         config: unused settings object, kept for stages that are tuned by it.
+        layouts: metadata to trace with in place of the example's own, by argument.
 
     Raises:
         AutogradError: the graph cannot be expressed as a functional ATen graph; run it eagerly.
     """
     tracer = Tracer()
-    builder = _InputBuilder(tracer)
+    builder = InputBuilder(tracer)
     specialised: dict[int, Any] = {}
     arguments: list[Any] = []
     for index, value in enumerate(example_inputs):
         if isinstance(value, torch.Tensor):
-            arguments.append(builder.argument(value, index))
+            arguments.append(builder.argument(value, index, layouts.get(index) if layouts else None))
         else:
             specialised[index] = value
             arguments.append(value)
@@ -87,7 +120,7 @@ def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], *, config
     return program
 
 
-class _InputBuilder:
+class InputBuilder:
     """Makes placeholders: for the call's tensor arguments, then for parameters and buffers as they are met."""
 
     def __init__(self, tracer: Tracer) -> None:
@@ -103,11 +136,11 @@ class _InputBuilder:
         for name, tensor in (*gm.named_parameters(remove_duplicate=True), *gm.named_buffers(remove_duplicate=True)):
             self._names[id(tensor)] = name
 
-    def argument(self, tensor: torch.Tensor, index: int) -> TraceTensor:
+    def argument(self, tensor: torch.Tensor, index: int, layout: TensorSpec | None = None) -> TraceTensor:
         known = self.tracer.lifted.get(id(tensor))
         if known is not None:
             return known[1]  # one tensor passed twice is one value
-        return self._add(tensor, f"arg{index}_1", "arg", index)
+        return self._add(tensor, f"arg{index}_1", "arg", index, layout)
 
     def constant(self, tensor: torch.Tensor) -> TraceTensor:
         known = self._names.get(id(tensor))
@@ -116,7 +149,9 @@ class _InputBuilder:
         self.constants[self.specs[-1].name] = tensor
         return made
 
-    def _add(self, tensor: torch.Tensor, name: str, kind: Any, index: int) -> TraceTensor:
+    def _add(
+        self, tensor: torch.Tensor, name: str, kind: Any, index: int, layout: TensorSpec | None = None
+    ) -> TraceTensor:
         if not (compat.is_plain_tensor(tensor) or compat.is_fake(tensor)):
             raise AutogradError(
                 f"an input of the graph is a {type(tensor).__name__} ({tensor.layout}), which cannot be traced",
@@ -124,13 +159,13 @@ class _InputBuilder:
             )
         tracer = self.tracer
         spec = tracer.specs.make(
-            tuple(int(n) for n in tensor.shape),
-            tuple(int(n) for n in tensor.stride()),
+            tuple(int(n) for n in (tensor.shape if layout is None else layout.size)),
+            tuple(int(n) for n in (tensor.stride() if layout is None else layout.stride)),
             int(tensor.storage_offset()),
             tensor.dtype,
             tensor.device,
         )
-        node = self._placeholder(name)
+        node = self.placeholder(name)
         node.meta.update(val=spec.meta, device=spec.device, origin=NodeOrigin(name))
         made = make_tensor(Value(spec, node))
         made.value.input = len(self.specs)
@@ -141,7 +176,8 @@ class _InputBuilder:
         tracer.lifted[id(tensor)] = (tensor, made)
         return made
 
-    def _placeholder(self, name: str) -> fx.Node:
+    def placeholder(self, name: str) -> fx.Node:
+        """A new placeholder behind those made so far."""
         graph = self.tracer.graph
         if self._last is None:
             first = next(iter(graph.nodes), None)
@@ -159,7 +195,7 @@ def lift_attributes(gm: fx.GraphModule, tracer: Tracer) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for node in gm.graph.nodes:
         if node.op == "get_attr" and node.target not in found:
-            value = _attribute(gm, node.target)
+            value = attribute(gm, node.target)
             found[node.target] = tracer.tensor(value) if isinstance(value, torch.Tensor) else value
     return found
 
@@ -185,7 +221,7 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
         elif op == "call_module":
             tracer.origin = NodeOrigin(node.name, user_line(node))
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
-            env[node] = _call(node, _attribute(gm, node.target), args, kwargs)
+            env[node] = _call(node, attribute(gm, node.target), args, kwargs)
         else:
             return _values(node.args[0], env)
     raise AutogradError("the graph has no output node")

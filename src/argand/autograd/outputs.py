@@ -28,7 +28,7 @@ def finish(
     """Close the graph: returned values, written inputs, the output node; `result`: what the torch-level graph gave."""
     leaves, tree = compat.tree_flatten(result)
     check_aliased_inputs(tracer, reals)
-    builder = _Outputs(tracer)
+    builder = Outputs(tracer)
     outputs = builder.classify(leaves)
     mutations = [MutationSpec(index, builder.result(root)) for index, root in tracer.mutated.items()]
     graph = tracer.graph
@@ -56,7 +56,7 @@ def check_aliased_inputs(tracer: Tracer, reals: list[torch.Tensor]) -> None:
             )
 
 
-class _Outputs:
+class Outputs:
     """Sorts user outputs into kinds and collects the graph's own outputs."""
 
     def __init__(self, tracer: Tracer) -> None:
@@ -85,8 +85,7 @@ class _Outputs:
         return {root for root, members in seen.items() if len(members) > 1}
 
     def _tensor(self, tensor: TraceTensor, shared: set[int], bases: dict[int, int]) -> OutputSpec:
-        if tensor.requires_grad:
-            raise AutogradError("the graph returns a tensor that requires grad, made inside the graph")
+        self.refuse_gradient(tensor)
         index = self._inputs.get(id(tensor))
         if index is not None:
             return OutputSpec("input", index)
@@ -110,6 +109,11 @@ class _Outputs:
                 return OutputSpec("value", base)
         self.tracer.read(value)
         return OutputSpec("alias_of_output", base, _replay(value, root))
+
+    def refuse_gradient(self, tensor: TraceTensor) -> None:
+        """Without gradients nothing that the graph returns may require grad."""
+        if tensor.requires_grad:
+            raise AutogradError("the graph returns a tensor that requires grad, made inside the graph")
 
     def result(self, value: Value) -> int:
         """Make a value a result of the graph, laid out as eager's; returns its position."""

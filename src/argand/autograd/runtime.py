@@ -13,20 +13,30 @@ import torch
 
 from argand.errors import InternalError
 from argand.graph import compat
+from argand.graph.expr import Expr
 from argand.graph.program import AtenProgram, OutputSpec
 
 GraphCallable = Callable[..., Any]
 
 
-def wrap(program: AtenProgram, run: GraphCallable, *, boxed: bool = False) -> Callable[..., Any]:
+def wrap(
+    program: AtenProgram,
+    run: GraphCallable,
+    *,
+    boxed: bool = False,
+    otherwise: GraphCallable | None = None,
+    with_grad: GraphCallable | None = None,
+) -> Callable[..., Any]:
     """A callable for the user's arguments.
 
     Arguments:
         program: the traced program.
         run: takes the graph's inputs (one tensor per placeholder) positionally, or as one list when `boxed`, and
             returns the graph's outputs as a tuple or list.
+        otherwise: called with the user's arguments when they do not meet the program's conditions.
+        with_grad: called with the user's arguments where gradients are recorded.
     """
-    return compile_wrapper(*wrapper_source(program, run, boxed=boxed))
+    return compile_wrapper(*wrapper_source(program, run, boxed=boxed, otherwise=otherwise, with_grad=with_grad))
 
 
 def compile_wrapper(source: str, names: dict[str, Any]) -> Callable[..., Any]:
@@ -36,14 +46,28 @@ def compile_wrapper(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     return namespace["call"]
 
 
-def wrapper_source(program: AtenProgram, run: GraphCallable, *, boxed: bool = False) -> tuple[str, dict[str, Any]]:
+def wrapper_source(
+    program: AtenProgram,
+    run: GraphCallable,
+    *,
+    boxed: bool = False,
+    otherwise: GraphCallable | None = None,
+    with_grad: GraphCallable | None = None,
+) -> tuple[str, dict[str, Any]]:
     """The wrapper's text and the objects that it names."""
     names: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "no_grad": torch.no_grad}
+    names["written_in_place"] = compat.written_in_place
     lines = ["def call(*args):"]
+    if with_grad is not None:
+        names["with_grad"], names["is_grad_enabled"] = with_grad, torch.is_grad_enabled
+        lines += ["    if is_grad_enabled():", "        return with_grad(*args)"]
+    lines += _scalar_lines(program, names, otherwise)
     inputs: list[str] = []
     for position, spec in enumerate(program.inputs):
         if spec.kind == "arg":
             inputs.append(f"args[{spec.index}]")
+        elif spec.kind == "scalar":
+            inputs.append(spec.name)
         else:
             names[f"c{position}"] = program.constants[spec.name]
             inputs.append(f"c{position}")
@@ -51,7 +75,10 @@ def wrapper_source(program: AtenProgram, run: GraphCallable, *, boxed: bool = Fa
     for position in used:
         lines.append(f"    i{position} = {inputs[position]}")
         inputs[position] = f"i{position}"
-    passed = f"[{', '.join(inputs)}]" if boxed else ", ".join(inputs)
+    passed = ", ".join(inputs)
+    if boxed:  # only `run` holds what it is given: it may let go early
+        lines += [f"    inputs = [{passed}]", "    del args"]
+        passed = "inputs"
     names["autocast_active"], names["disabled_autocast"] = compat.autocast_active, compat.disabled_autocast
     lines.append("    if autocast_active():")
     lines.append("        guard = disabled_autocast()")  # the casts are in the graph already
@@ -67,24 +94,54 @@ def wrapper_source(program: AtenProgram, run: GraphCallable, *, boxed: bool = Fa
     return "\n".join(lines) + "\n", names
 
 
+def _scalar_lines(program: AtenProgram, names: dict[str, Any], otherwise: GraphCallable | None) -> list[str]:
+    """Sizes that the program is computed with are read, and checked against what it was compiled for."""
+    lines = []
+    for scalar in program.scalars:
+        lines.append(f"    {scalar.sym.name} = {scalar.source}")
+        names.update(scalar.names)
+    if program.conditions:
+        if otherwise is None:
+            raise InternalError("a program with conditions needs somebody to call when they do not hold")
+        names["otherwise"] = otherwise
+        tests = " and ".join(condition.text() for condition in program.conditions)
+        lines += [f"    if not ({tests}):", "        return otherwise(*args)"]
+    return lines
+
+
 def _mutation_lines(program: AtenProgram) -> list[str]:
     if not program.mutations:
         return []
-    lines = ["    with no_grad():"]
-    lines += [f"        i{m.input}.copy_(out[{m.output}])" for m in program.mutations]
-    return lines
+    plain = [m for m in program.mutations if not m.differentiable]
+    lines = ["    with no_grad():"] if plain else []
+    for m in plain:  # a kernel may have stored the new values in the input already
+        lines += [f"        if out[{m.output}] is not i{m.input}:", f"            i{m.input}.copy_(out[{m.output}])"]
+    if plain:
+        pairs = ", ".join(f"(i{m.input}, out[{m.output}])" for m in plain)
+        lines.append(f"    written_in_place([i for i, o in ({pairs},) if i is o])")
+    return lines + [f"    i{m.input}.copy_(out[{m.output}])" for m in program.mutations if m.differentiable]
 
 
 def _leaf(program: AtenProgram, position: int, spec: OutputSpec, lines: list[str], names: dict[str, Any]) -> str:
     if spec.kind == "constant":
-        if spec.value is None or type(spec.value) in (int, bool, str):
+        if spec.value is None or type(spec.value) in (int, bool, str) or isinstance(spec.value, Expr):
             return repr(spec.value)
         names[f"v{position}"] = spec.value
         return f"v{position}"
     base = f"i{spec.index}" if "input" in spec.kind else f"out[{spec.index}]"
     if spec.view is None:
         return base
+    text = _viewed(program, position, spec, base, lines, names)
+    return f"{text}.detach()" if spec.detached else text
+
+
+def _viewed(
+    program: AtenProgram, position: int, spec: OutputSpec, base: str, lines: list[str], names: dict[str, Any]
+) -> str:
+    """The expression that rebuilds a view of `base`."""
     view = spec.view
+    if view is None:
+        return base
     if view.chain:
         text = base
         for step, (func, args) in enumerate(view.chain):

@@ -21,6 +21,12 @@ Inverse = Callable[["Tracer", tuple[Any, ...], dict[str, Any], TraceTensor, Trac
 
 def trace_view(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A view op that stays in the graph as it is."""
+    if not isinstance(args[0], torch.Tensor):  # a number that the autograd engine treats as a tensor
+        from argand.autograd.special import lift_literal
+
+        with torch._C._DisableTorchDispatch():
+            number = torch.tensor(args[0])
+        args = (lift_literal(tracer, func, (number,), {}), *args[1:])
     return tracer.record_view(func, args, kwargs)
 
 

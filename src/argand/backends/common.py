@@ -10,6 +10,10 @@ from torch import fx
 
 from argand import events
 from argand.autograd import needs_autograd, trace_inference, wrap
+from argand.autograd.dynamic import is_dynamic
+from argand.autograd.inference import records_gradients
+from argand.backends.dynamic import compile_dynamic
+from argand.backends.training import compile_training
 from argand.errors import AutogradError
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
@@ -24,16 +28,58 @@ def compile_inference(
     *,
     backend: str,
     boxed: bool = False,
+    prepare: Callable[[AtenProgram], AtenProgram] | None = None,
+    joint_pass: Callable[[AtenProgram], Any] | None = None,
 ) -> Callable[..., Any]:
     """Trace `gm`, compile the program, wrap it; or `gm.forward` where that is not possible.
 
     Arguments:
         compile_program: makes a callable of the graph's inputs from the program (one list argument when `boxed`).
         backend: name for events.
+        joint_pass: a rewrite of the graph of forward and backward, before it is cut in two.
+        prepare: graph passes, applied to traces before they are generalised (graphs with symbolic sizes).
     """
-    if needs_autograd(gm, example_inputs):
-        _report(backend, "gradients are needed: training is compiled in a later version", gm)
+    if gm.meta.get("unbacked"):
+        _report(backend, "sizes or numbers of the graph depend on the data of tensors", gm)
         return gm.forward
+    if not is_dynamic(gm):
+        return compile_exact(gm, example_inputs, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass)
+
+    def exact(args: Sequence[Any]) -> Callable[..., Any]:
+        return compile_exact(gm, args, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass)
+
+    gradients = needs_autograd(gm, example_inputs)
+    compiled = compile_dynamic(
+        gm,
+        example_inputs,
+        compile_program,
+        exact,
+        prepare or (lambda program: program),
+        backend=backend,
+        boxed=boxed,
+        gradients=gradients,
+    )
+    return compiled if gradients else _checked(compiled, gm, example_inputs)
+
+
+def compile_exact(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_program: CompileProgram,
+    *,
+    backend: str,
+    boxed: bool = False,
+    joint_pass: Callable[[AtenProgram], Any] | None = None,
+) -> Callable[..., Any]:
+    """`compile_inference` for the sizes of `example_inputs` alone."""
+    if needs_autograd(gm, example_inputs):
+        try:
+            return compile_training(
+                gm, example_inputs, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass
+            )
+        except AutogradError as error:
+            _report(backend, str(error), gm)
+            return gm.forward
     try:
         with events.span("trace_inference", "autograd", backend=backend):
             program = trace_inference(gm, example_inputs)
@@ -41,8 +87,14 @@ def compile_inference(
         _report(backend, str(error), gm)
         return gm.forward
     events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend)
-    compiled = wrap(program, compile_program(program), boxed=boxed)
-    if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs):
+    # Traced under no_grad with inputs that require grad: where gradients are on, the graph itself must run.
+    with_grad = gm.forward if records_gradients(gm, example_inputs, enabled=True) else None
+    return wrap(program, compile_program(program), boxed=boxed, with_grad=with_grad)
+
+
+def _checked(compiled: Callable[..., Any], gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """`compiled`, or the graph itself in calls whose gradients are needed."""
+    if not records_gradients(gm, example_inputs, enabled=True):
         return compiled
     return _only_without_grad(compiled, gm.forward)
 

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from argand.graph.program import AtenProgram
+from argand.graph.symbolic import SymbolicTensor
 
 
 def graph_key(program: AtenProgram) -> str | None:
@@ -22,6 +23,7 @@ def graph_key(program: AtenProgram) -> str | None:
         args = _text((node.args, node.kwargs), numbers)
         parts.append(f"{number}={target}{args}{_meta(node.meta.get('val'))}{node.meta.get('device')}")
     parts.append(str([(spec.kind, spec.index) for spec in program.outputs]))
+    parts.append(str([(scalar.sym.name, scalar.sym.minimum, scalar.is_float) for scalar in program.scalars]))
     parts.append(str([(mutation.input, mutation.output) for mutation in program.mutations]))
     return "\n".join(parts)
 
@@ -37,7 +39,7 @@ def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
 
 
 def _meta(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, (torch.Tensor, SymbolicTensor)):
         return f"{tuple(value.shape)}{value.stride()}{value.dtype}"
     if isinstance(value, (tuple, list)):
         return f"({','.join([_meta(item) for item in value])})"

@@ -20,6 +20,7 @@ from argand.backends.common import compile_inference
 from argand.backends.graph_key import graph_key
 from argand.config import config
 from argand.errors import ToolchainMissing
+from argand.graph.hints import size_hints
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
 from argand.ir.kernel import Schedule
@@ -41,7 +42,18 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     Raises:
         LoweringError, CppCompileError: a stage failed.
     """
-    return compile_inference(gm, example_inputs, compile_program, backend="native", boxed=True)
+    from argand.passes import run_passes
+    from argand.passes.randomness import functional_random
+
+    return compile_inference(
+        gm,
+        example_inputs,
+        compile_program,
+        backend="native",
+        boxed=True,
+        prepare=run_passes,
+        joint_pass=functional_random,
+    )
 
 
 def compile_program(program: AtenProgram) -> HostCall:
@@ -69,15 +81,19 @@ def schedule_program(program: AtenProgram) -> Schedule:
     """From ATen graph to ordered kernels and extern calls."""
     from argand.lower import lower
     from argand.passes import run_passes
+    from argand.schedule.inplace import write_inputs_in_place
     from argand.schedule.pipeline import schedule
 
-    with events.span("passes", "passes"):
-        program = run_passes(program)
+    if not program.scalars:  # a program for many sizes is generalised from traces that passes have rewritten
+        with events.span("passes", "passes"):
+            program = run_passes(program)
     events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))
     loops = lower(program)
-    loops.mutations = []  # the runtime wrapper writes results back into mutated inputs
-    with events.span("schedule", "schedule"):
+    loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there
+    written = [(program.inputs[m.input].name, m.output) for m in program.mutations if not m.differentiable]
+    with events.span("schedule", "schedule"), size_hints(loops.hints):
         made = schedule(loops, threads=torch.get_num_threads())
+        write_inputs_in_place(made, written)
     events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(made))
     return made
 
@@ -87,7 +103,7 @@ def host_text(schedule: Schedule) -> str:
     from argand.codegen.host.kernels import kernel_source
     from argand.codegen.host.module import host_module
 
-    with events.span("codegen", "codegen"):
+    with events.span("codegen", "codegen"), size_hints(schedule.hints):
         kernels = kernel_source(schedule)
         text = host_module(schedule, kernels)
     events.emit("kernel_code", "codegen", kernels.text if kernels is not None else "")

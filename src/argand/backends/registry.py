@@ -46,6 +46,8 @@ def register_backend(fn: Backend | None = None, *, name: str | None = None) -> A
         return lambda function: register_backend(function, name=name)
     if not callable(fn):
         raise ConfigError(f"a backend is a callable, not {type(fn).__name__}", remedy="pass a function of (gm, inputs)")
+    if not isinstance(name, str | None):
+        raise ConfigError(f"the name of a backend is a text, not {name!r}", remedy='register it with name="..."')
     chosen = name or getattr(fn, "__name__", "")
     if not chosen:
         raise ConfigError("this backend has no __name__", remedy='register it with name="..."')

@@ -24,11 +24,13 @@ class Builder:
         self.table = table
         self.origin = NodeOrigin(made_by=made_by)
         self.made_by = made_by
+        self.inherited: dict[str, Any] = {}
 
     def at(self, node: fx.Node) -> Any:
         """Context: new nodes go before `node` and carry its origin."""
         origin = node.meta.get("origin") or NodeOrigin()
         self.origin = NodeOrigin(origin.source_node, origin.user_line, self.made_by)
+        self.inherited = {key: node.meta[key] for key in ("backward", "recompute") if key in node.meta}
         return self.graph.inserting_before(node)
 
     def __call__(self, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,6 +63,7 @@ class Builder:
     def _node(self, func: Any, args: Any, kwargs: Any, val: Any, device: torch.device) -> fx.Node:
         node = compat.new_node(self.graph, func, args, kwargs)
         node.meta["val"], node.meta["device"], node.meta["origin"] = val, device, self.origin
+        node.meta.update(self.inherited)
         return node
 
     def _pick(self, node: fx.Node, index: int, item: Any) -> fx.Node | None:

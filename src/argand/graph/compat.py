@@ -155,6 +155,28 @@ def restored_torch_state() -> Iterator[None]:
             torch.clear_autocast_cache()
 
 
+@contextlib.contextmanager
+def single_threaded_autograd() -> Iterator[None]:
+    """The autograd engine runs everything on the calling thread inside, where a dispatch mode sees it."""
+    with torch.autograd.set_multithreading_enabled(False):
+        yield
+
+
+def current_autograd_node() -> Any:
+    """The autograd node that the engine is evaluating in this thread, or None."""
+    return torch._C._current_autograd_node()
+
+
+def sequence_number(node: Any) -> int:
+    """When an autograd node was made, counted in nodes of its thread."""
+    return int(node._sequence_nr())
+
+
+def next_sequence_number() -> int:
+    """The `sequence_number` that the next autograd node of this thread gets."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
 def autocast_active() -> bool:
     """Any autocast is on in this thread."""
     return bool(torch._C._is_any_autocast_enabled())
@@ -163,6 +185,12 @@ def autocast_active() -> bool:
 def disabled_autocast() -> Any:
     """Context manager: no op is cast inside."""
     return torch._C._DisableAutocast()
+
+
+def written_in_place(tensors: list[torch.Tensor]) -> None:
+    """Tell autograd that memory of these tensors was written by something that it does not know of."""
+    if tensors:
+        torch._C._increment_version(tensors)
 
 
 def tree_flatten(value: Any) -> tuple[list[Any], Any]:

@@ -153,20 +153,35 @@ def evaluate(expr: ExprLike, env: Mapping[str, Any]) -> Any:
 
 
 def to_c(expr: ExprLike) -> str:
-    """C source of `expr`, for operands of `//` and `%` that are not negative."""
+    """C source of `expr`, for operands of `//` and `%` that are not negative, unless symbols occur in them."""
     if isinstance(expr, int):
         return _c_int(expr)
     if isinstance(expr, Const):
         return _c_int(expr.value)
-    if isinstance(expr, FloorDiv):
-        return f"({_c_factor(expr.left)} / {_c_factor(expr.right)})"
-    if isinstance(expr, Mod):
-        return f"({_c_factor(expr.left)} % {_c_factor(expr.right)})"
+    if isinstance(expr, (FloorDiv, Mod)):
+        if free_symbols(expr) and not _is_natural(expr.left):
+            name = "floor_div_i64" if isinstance(expr, FloorDiv) else "floor_mod_i64"
+            return f"{name}({to_c(expr.left)}, {to_c(expr.right)})"
+        return f"({_c_factor(expr.left)} {'/' if isinstance(expr, FloorDiv) else '%'} {_c_factor(expr.right)})"
     if isinstance(expr, Mul):
         return "*".join(_c_factor(arg) for arg in expr.args)
     if isinstance(expr, Add):
         return " + ".join(to_c(arg) for arg in expr.args).replace("+ -", "- ")
     return str(expr)
+
+
+def _is_natural(expr: Expr) -> bool:
+    """Whether `expr` is never negative: nothing is subtracted, and what it is made of is never negative."""
+    for monomial, scale in expr.poly:
+        if scale < 0:
+            return False
+        for atom in monomial:
+            if isinstance(atom, Sym):
+                if atom.minimum is None or atom.minimum < 0:
+                    return False
+            elif not isinstance(atom, Var) and not all(_is_natural(arg) for arg in atom.args):
+                return False
+    return True
 
 
 def _c_int(value: int) -> str:

@@ -175,6 +175,7 @@ NOT_ITERATED = frozenset(
         aten.fill.Scalar,
         aten.fill.Tensor,
         aten.mvlgamma.default,
+        aten.threshold_backward.default,  # its arguments in the other order
     )
 )
 
@@ -224,6 +225,8 @@ def _convolution(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *arg
 def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bool, groups: int) -> bool:
     """Which kernel runs, and so the layout, depends on sizes: 3-d, transposed or grouped, of channels-last tensors."""
     if x.dim() == 3:
+        if weight.numel() == weight.shape[0]:
+            return True  # one input channel, width 1: its strides fit every format
         x, weight = in_format(x, torch.contiguous_format).unsqueeze(2), weight.unsqueeze(2)
     if x.dim() == 4 and not transposed and groups == 1:
         return False
@@ -284,7 +287,49 @@ def _dropout_backward(made: torch.Tensor, grad: torch.Tensor, mask: torch.Tensor
     return relaid(made, iterator_strides(tuple(made.shape), (grad, mask)))
 
 
+def _iterated_backward(*order: int) -> Rule:
+    """A pointwise backward: one iterator over the tensors at these positions."""
+
+    def rule(made: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(made, torch.Tensor) or made.numel() == 0 or len(args) <= max(order):
+            return made
+        return relaid(made, iterator_strides(tuple(made.shape), [args[position] for position in order]))
+
+    return rule
+
+
+def _contiguous_results(made: Any, *args: Any, **kwargs: Any) -> Any:
+    return tuple(None if one is None else in_format(one, torch.contiguous_format) for one in made)
+
+
+def _batch_norm_backward(made: Any, grad: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    grad_x, *others = made
+    return (None if grad_x is None else in_format(grad_x, suggested_format(x)), *others)
+
+
 RULES: dict[Any, Rule] = {
+    **dict.fromkeys(
+        (
+            aten.softplus_backward.default,
+            aten.gelu_backward.default,
+            aten.silu_backward.default,
+            aten.mish_backward.default,
+            aten.sigmoid_backward.default,
+            aten.tanh_backward.default,
+            aten.hardtanh_backward.default,
+            aten.leaky_relu_backward.default,
+            aten.hardswish_backward.default,
+            aten.hardsigmoid_backward.default,
+            aten.hardshrink_backward.default,
+            aten.softshrink_backward.default,
+            aten.logit_backward.default,
+        ),
+        _iterated_backward(0, 1),
+    ),
+    aten.elu_backward.default: _iterated_backward(0, 5),
+    aten.threshold_backward.default: _iterated_backward(1, 0),
+    aten.native_layer_norm_backward.default: _contiguous_results,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.convolution.default: _convolution,
     aten.native_batch_norm.default: _batch_norm_legacy,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,

@@ -82,13 +82,21 @@ def _depends_on_data(func: Any, specs: list[Spec]) -> bool:
 
 def _wrap(table: SpecTable, made: Any, device: torch.device) -> Any:
     if isinstance(made, torch.Tensor):
+        _check_layout(made)
         return table.of_meta(made, device)
     if isinstance(made, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in made):
+        for item in made:
+            _check_layout(item)
         items = tuple(table.of_meta(i, device) if isinstance(i, torch.Tensor) else i for i in made)
         return Many(list if isinstance(made, list) else tuple, items, device)
     if isinstance(made, list) and not made:
         return Many(list, (), device)
     return made
+
+
+def _check_layout(made: Any) -> None:
+    if isinstance(made, torch.Tensor) and made.layout is not torch.strided:
+        raise AutogradError(f"a tensor of layout {made.layout}", remedy="the graph that makes it runs eagerly")
 
 
 def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], factory: bool) -> Any:

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.graph.expr import Expr
 from argand.graph.meta import user_line
+from argand.graph.symbolic import SymbolicTensor
 
 _DTYPE_SHORT = {
     torch.float32: "f32",
@@ -41,7 +43,7 @@ def target_name(target: Any) -> str:
 
 def describe(value: Any) -> str:
     """A node's `val` in short: "f32[2, 3][3, 1]cpu" without the device for meta tensors."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, (torch.Tensor, SymbolicTensor)):
         dtype = _DTYPE_SHORT.get(value.dtype, str(value.dtype).removeprefix("torch."))
         return f"{dtype}{list(value.shape)}{list(value.stride())}"
     if isinstance(value, (tuple, list)):
@@ -168,6 +170,8 @@ class _Writer:
             return repr(value)
         if isinstance(value, float):
             return repr(value) if value == value else "nan"
+        if isinstance(value, Expr):
+            return str(value)
         if isinstance(value, torch.device):
             return f"torch.{value!r}"
         if isinstance(value, tuple):

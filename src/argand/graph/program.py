@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
+from argand.graph.symbolic import Condition, Scalar
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -32,13 +34,15 @@ class InputSpec:
     Arguments:
         name: the placeholder's name.
         kind: "arg": the tensor is `args[index]` of the call; "constant": it is `program.constants[name]`, a
-            parameter, buffer or other tensor that lives outside the call and whose values may change between calls.
-        index: which argument, for "arg"; -1 for "constant".
+            parameter, buffer or other tensor that lives outside the call and whose values may change between calls;
+            "tangent", in a joint or backward graph: the gradient of a result of the forward; "saved", in a backward
+            graph: a value that the forward kept; "scalar": a number of `program.scalars`, whose name it has.
+        index: which argument, tangent or saved value; -1 for "constant".
         spec: its metadata when traced.
     """
 
     name: str
-    kind: Literal["arg", "constant"]
+    kind: Literal["arg", "constant", "tangent", "saved", "scalar"]
     index: int
     spec: TensorSpec
 
@@ -77,14 +81,16 @@ class OutputSpec:
     index: int = -1
     view: ViewReplay | None = None
     value: Any = None
+    detached: bool = False  # a view that carries no gradient although what it views does
 
 
 @dataclass(frozen=True, slots=True)
 class MutationSpec:
-    """After the graph ran: `graph input[input].copy_(graph output[output])`."""
+    """After the graph ran: `graph input[input].copy_(graph output[output])`, recorded by autograd if differentiable."""
 
     input: int
     output: int
+    differentiable: bool = False
 
 
 @dataclass(slots=True)
@@ -111,6 +117,9 @@ class AtenProgram:
     specialised: dict[int, Any] = field(default_factory=dict)  # argument index -> the Python value it was traced with
     specs: Any = None  # graph.specs.SpecTable with what inference has found so far; passes go on using it
     notes: list[str] = field(default_factory=list)  # what a reader of the trace should know
+    # of a program for many sizes: the numbers that it is computed with, and what they must satisfy
+    scalars: list[Scalar] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
 
     @property
     def output_node(self) -> fx.Node:

@@ -26,7 +26,7 @@ Rules that code generation may rely on:
   same outer point.
 * `registers`: one scalar per outer point; loads and stores use index `Const(0)`.
 * `scratch`: small row buffers, one per thread, contents undefined at the start of each outer point; indexed by the
-  stage's own variables only. Their sizes are constants.
+  stage's own variables only.
 * `mode="add"` stores may hit one element from several points: they need atomics (or no parallelism).
 """
 
@@ -95,7 +95,7 @@ class Schedule:
 
     Arguments:
         steps: in execution order.
-        inputs, input_symbols, constants, outputs, mutations: as in `ir.loops.Program`.
+        inputs, input_symbols, constants, outputs, mutations, hints, floats: as in `ir.loops.Program`.
         buffers: buffers that exist at run time (fused-away ones are gone).
         aliases: in-place reuse decided by scheduling: {new buffer: dying buffer whose memory it takes}.
     """
@@ -108,6 +108,8 @@ class Schedule:
     outputs: list[TensorRef | Expr | int | float | bool | None]
     mutations: list[tuple[str, TensorRef]]
     aliases: dict[str, str] = field(default_factory=dict)
+    hints: dict[str, int] = field(default_factory=dict)
+    floats: frozenset[str] = frozenset()
 
     def kernels(self) -> list[KernelPlan]:
         """Every different kernel once (steps that share a name do the same)."""

@@ -136,6 +136,8 @@ class Program:
     nodes: list[Node]
     outputs: list[TensorRef | Expr | int | float | bool | None]
     mutations: list[tuple[str, TensorRef]] = field(default_factory=list)  # input := value, after all nodes have run
+    hints: dict[str, int] = field(default_factory=dict)  # likely values of size symbols
+    floats: frozenset[str] = frozenset()  # symbols that are doubles; in index expressions they stand for its bits
 
 
 def statements_of(body: LoopBody) -> Sequence[Value]:

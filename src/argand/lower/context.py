@@ -11,6 +11,7 @@ from torch import fx
 
 from argand.errors import InternalError, LoweringError
 from argand.graph.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr, sum_of
+from argand.graph.symbolic import MetaTensor, is_tensor
 from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value
 from argand.lower.layout import dense_like, hint, is_dense, numel, stride_order
 from argand.lower.recorder import Recorder, without_dead
@@ -60,6 +61,7 @@ class Context:
         node, val, device, origin: the ATen node being lowered, its meta value, its logical device, its origin.
         symbols: how a `torch.SymInt` is written as an expression, by its text.
         hints: likely values of size symbols.
+        floats: symbols that are doubles; as an index expression, such a symbol is the double's bits.
     """
 
     def __init__(self) -> None:
@@ -68,6 +70,7 @@ class Context:
         self.constants: dict[str, torch.Tensor] = {}
         self.symbols: dict[str, Expr] = {}
         self.hints: dict[str, int] = {}
+        self.floats: frozenset[Sym] = frozenset()
         self.node: fx.Node | None = None
         self.val: Any = None
         self.device = torch.device("cpu")
@@ -115,7 +118,7 @@ class Context:
         *,
         cost: int = 1,
         count: int = 1,
-        val: torch.Tensor | None = None,
+        val: MetaTensor | None = None,
         keeps_splits: bool = False,
     ) -> Tensor:
         """A lazy tensor with the metadata of the node being lowered (or of `val`).
@@ -352,7 +355,7 @@ class Context:
         dims: Sequence[int],
         body: ReduceBody,
         *,
-        val: torch.Tensor | None = None,
+        val: MetaTensor | None = None,
         inputs: Sequence[Tensor] = (),
     ) -> Tensor:
         """A reduction over the dimensions `dims` of the iteration space `size`.
@@ -402,7 +405,7 @@ class Context:
         dims: Sequence[int],
         places: list[int],
         body: ReduceBody,
-        meta: torch.Tensor,
+        meta: MetaTensor,
         inputs: Sequence[Tensor],
     ) -> Tensor:
         """A reduction over dimensions of size one is pointwise."""
@@ -475,7 +478,7 @@ class Context:
                 outputs[position] = None
 
     def _extern_results(self, val: Any) -> tuple[Any, list[str | None]]:
-        if isinstance(val, torch.Tensor):
+        if is_tensor(val):
             size, stride = self.sizes(val.shape), self.sizes(val.stride())
             name = f"buf{self._buffer_count}"
             self._buffer_count += 1

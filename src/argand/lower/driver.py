@@ -12,7 +12,9 @@ from torch import fx
 
 from argand import events
 from argand.errors import ArgandError, LoweringError
+from argand.graph.expr import Expr
 from argand.graph.program import AtenProgram
+from argand.graph.symbolic import MetaTensor, SymbolicTensor, is_tensor
 from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef
 from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
 from argand.lower.layout import numel
@@ -58,6 +60,8 @@ class _Lowering:
     def __init__(self, program: AtenProgram) -> None:
         self.program = program
         self.ctx = Context()
+        self.ctx.hints = {scalar.sym.name: int(scalar.hint) for scalar in program.scalars if not scalar.is_float}
+        self.ctx.floats = frozenset(scalar.sym for scalar in program.scalars if scalar.is_float)
         self.env: dict[fx.Node, Any] = {}
         self.uses: dict[fx.Node, int] = {}
         self.wanted: set[fx.Node] = set()  # nodes that will need a buffer: outputs, and arguments of ATen kernels
@@ -127,11 +131,12 @@ class _Lowering:
 
     def _input(self, node: fx.Node, name: str, kind: str) -> Any:
         val = node.meta["val"]
-        if not isinstance(val, torch.Tensor):
-            return self.ctx.expr(val) if isinstance(val, (int, torch.SymInt)) and not isinstance(val, bool) else val
+        if not is_tensor(val):
+            is_size = isinstance(val, (int, Expr, torch.SymInt)) and not isinstance(val, bool)
+            return self.ctx.expr(val) if is_size else val
         return self._external(name, kind, val, node.meta.get("device", val.device))
 
-    def _external(self, name: str, kind: str, val: torch.Tensor, device: torch.device) -> Tensor:
+    def _external(self, name: str, kind: str, val: MetaTensor, device: torch.device) -> Tensor:
         ctx = self.ctx
         size, stride = ctx.sizes(val.shape), ctx.sizes(val.stride())
         ctx.buffers[name] = Buffer(name, val.dtype, device, size, stride, kind)
@@ -171,6 +176,9 @@ class _Lowering:
             except ArgandError:
                 raise
             except Exception as error:
+                if _is_symbolic(node):
+                    reason = f"sizes are symbolic ({type(error).__name__}: {error})"
+                    return self._extern(target, args, kwargs, reason)
                 raise LoweringError(
                     f"the lowering of {ctx.origin.fx_code} failed: {type(error).__name__}: {error}",
                     remedy='compile with backend="aot_eager" meanwhile, and please report this with the script',
@@ -234,12 +242,14 @@ class _Lowering:
         mutations = [(program.inputs[m.input].name, refs[m.output]) for m in program.mutations]
         result = Program(
             inputs=self.inputs,
-            input_symbols=[],
+            input_symbols=[(scalar.sym.name, "", 0) for scalar in program.scalars if scalar.sym.name in self.inputs],
             buffers=ctx.buffers,
             constants=ctx.constants,
             nodes=ctx.nodes,
             outputs=refs,
             mutations=mutations,
+            hints=ctx.hints,
+            floats=frozenset(sym.name for sym in ctx.floats),
         )
         remove_dead(result)
         return result
@@ -263,7 +273,20 @@ def ctx_hint(ctx: Context, size: tuple[Any, ...]) -> int:
 def _device_of(val: Any) -> torch.device:
     while isinstance(val, (tuple, list)) and val:
         val = next((item for item in val if item is not None), None)
-    return val.device if isinstance(val, torch.Tensor) else torch.device("cpu")
+    return val.device if is_tensor(val) else torch.device("cpu")
+
+
+def _is_symbolic(node: fx.Node) -> bool:
+    """Whether a size symbol occurs in a node's arguments or results."""
+
+    def occurs(tree: Any) -> bool:
+        if isinstance(tree, (tuple, list)):
+            return any(occurs(item) for item in tree)
+        if isinstance(tree, fx.Node):
+            return occurs(tree.meta.get("val"))
+        return isinstance(tree, (Expr, SymbolicTensor))
+
+    return occurs((node.args, tuple(node.kwargs.values()), node.meta.get("val")))
 
 
 def origin_of(node: fx.Node) -> Origin:

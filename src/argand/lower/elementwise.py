@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from argand.graph.expr import ZERO, Expr
+from argand.graph.symbolic import MetaTensor, SymbolicTensor
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.ops import Number
@@ -55,7 +56,7 @@ def pointwise(
     cost: int = 1,
     exact: Sequence[int] = (),
     keep: Sequence[int] = (),
-    val: torch.Tensor | None = None,
+    val: MetaTensor | None = None,
 ) -> Tensor:
     """The lazy tensor `operation(ops, *operands)`, broadcast to the node's shape.
 
@@ -124,8 +125,8 @@ def reader(
 ) -> Read:
     """How an operand is read at an index into `size`, promoted to `common` (None: as it is)."""
     if isinstance(operand, Expr):
-        expr, dtype = operand, math_dtype(common or torch.int64)
-        return lambda ops, index: ops.index_expr(expr, dtype)
+        expr = operand
+        return lambda ops, index: symbolic_number(ctx, ops, expr, common, exact)
     if not isinstance(operand, Tensor):
         return constant_reader(operand, common, exact)
     place = broadcaster(ctx, operand, size)
@@ -136,6 +137,15 @@ def reader(
         return lambda ops, index: ops.to_dtype(operand.load(ops, place(index)), math)
     promoted = common  # for the closure: not None
     return lambda ops, index: ops.to_dtype(ops.to_dtype(operand.load(ops, place(index)), promoted), math)
+
+
+def symbolic_number(ctx: Context, ops: Recorder, expr: Expr, common: torch.dtype | None, exact: bool = False) -> Value:
+    """A number that is known when the kernel is called, as ATen holds it when it meets tensors of `common`."""
+    dtype = common or (torch.get_default_dtype() if expr in ctx.floats else torch.int64)
+    wide = ops.index_expr(expr, torch.int64)
+    if expr in ctx.floats:
+        wide = ops.bitcast(wide, torch.float64)
+    return ops.to_dtype(wide if exact else ops.to_dtype(wide, dtype), math_dtype(dtype))
 
 
 def constant_reader(number: Any, common: torch.dtype | None, exact: bool = False) -> Read:
@@ -184,7 +194,7 @@ def result_type(ctx: Context, *positions: int) -> torch.dtype:
     node = ctx.node
     if node is None:
         raise NoLowering("no node to read arguments from")
-    found = [_meta_of(node.args[position]) for position in positions]
+    found = [_meta_of(ctx, node.args[position]) for position in positions]
     if len(found) == 1:
         return found[0].dtype if isinstance(found[0], torch.Tensor) else torch.result_type(found[0], found[0])
     dtype = torch.result_type(found[0], found[1])
@@ -193,8 +203,13 @@ def result_type(ctx: Context, *positions: int) -> torch.dtype:
     return dtype
 
 
-def _meta_of(arg: Any) -> Any:
-    return arg.meta["val"] if isinstance(arg, fx.Node) else arg
+def _meta_of(ctx: Context, arg: Any) -> Any:
+    if isinstance(arg, fx.Node):
+        val = arg.meta["val"]
+        return val.example if isinstance(val, SymbolicTensor) else val
+    if isinstance(arg, Expr):
+        return 1.0 if arg in ctx.floats else 1
+    return arg
 
 
 def unary_op(name: str) -> Operation:

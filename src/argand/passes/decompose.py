@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,14 +20,14 @@ from argand.passes.decompositions import RULES
 from argand.passes.layout import exact_strides, same_memory, with_strides
 
 
-def decompose(program: AtenProgram) -> int:
+def decompose(program: AtenProgram, rules: Mapping[Any, Any] = RULES) -> int:
     """Apply a rule to every node that has one, and to what it makes; a rule may decline by returning NotImplemented."""
     graph = program.graph
     builder = Builder(graph, program.specs or SpecTable(), made_by="decompose")
     changes = 0
     node = next(iter(graph.nodes))
     while node.op != "root":
-        rule = RULES.get(node.target) if node.op == "call_function" else None
+        rule = rules.get(node.target) if node.op == "call_function" else None
         if rule is None or not node.users:
             node = node.next
             continue

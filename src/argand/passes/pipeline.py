@@ -10,7 +10,7 @@ from argand.config import config
 from argand.graph.compat import paused_collection
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
-from argand.passes import cse, dead, decompose, fold, simplify
+from argand.passes import cse, dead, decompose, fold, randomness, simplify
 from argand.passes.verify import verify
 
 
@@ -24,6 +24,7 @@ class Pass:
 
 INFERENCE: tuple[Pass, ...] = (
     Pass("eliminate_dead_code", dead.eliminate_dead_code),
+    Pass("functional_random", randomness.functional_random),
     Pass("decompose", decompose.decompose),
     Pass("fold_constants", fold.fold_constants),
     Pass("simplify", simplify.simplify),

@@ -15,6 +15,8 @@ import torch
 
 Views = tuple[Any, ...]
 
+_MAX_LAYOUTS = 256  # graphs and sizes of which an arena keeps the tensors
+
 
 class Arena:
     """One block of memory, and the tensors that host modules have laid out in it.
@@ -31,7 +33,7 @@ class Arena:
         self.error = torch.zeros(1, dtype=torch.int32)
         # Reading the flag through ctypes costs a tenth of Tensor.item().
         self.flag = ctypes.c_int32.from_address(self.error.data_ptr())
-        self.views: dict[Callable[[Arena], Views], Views] = {}
+        self.views: dict[Any, Views] = {}  # by `layout`, or by (layout, *sizes)
 
     def tensor(self, offset: int, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor of the given layout whose first element is `offset` bytes into the block."""
@@ -65,6 +67,26 @@ class ArenaPool:
             arena = Arena(nbytes)
         if layout not in arena.views:
             arena.views[layout] = layout(arena)
+        return arena
+
+    def take_sized(self, key: tuple[Any, ...], nbytes: Callable[..., int]) -> Arena:
+        """An arena with `views[key]`, for `key = (layout, *sizes)`.
+
+        Arguments:
+            key: `layout(arena, *sizes)` makes the views, once per arena and sizes.
+            nbytes: `nbytes(*sizes)` bytes are needed.
+        """
+        try:
+            arena = self._free.pop()
+        except IndexError:
+            arena = Arena(nbytes(*key[1:]))
+        if key not in arena.views:
+            wanted = nbytes(*key[1:])
+            if arena.nbytes < wanted:
+                arena = Arena(wanted)
+            elif len(arena.views) >= _MAX_LAYOUTS:
+                arena.views.clear()
+            arena.views[key] = key[0](arena, *key[1:])
         return arena
 
     def give(self, arena: Arena) -> None:

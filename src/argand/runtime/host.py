@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -13,6 +14,8 @@ from argand.config import config
 from argand.errors import InternalError
 from argand.runtime.arena import Arena, arena_pool
 from argand.runtime.launch import Kernel, make_kernel, profiled
+
+_DOUBLE, _INT64 = struct.Struct("=d"), struct.Struct("=q")
 
 HostCall = Callable[[list[Any]], tuple[Any, ...]]
 
@@ -62,6 +65,12 @@ def reinterpret(
     return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), start + offset, size, stride)
 
 
+def double_bits(value: float) -> int:
+    """The bits of a double as a signed integer: how kernels take it."""
+    bits: int = _INT64.unpack(_DOUBLE.pack(value))[0]
+    return bits
+
+
 def restrided(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
     """`tensor` in the given layout: itself when strides differ only where they do not matter, else a copy.
 
@@ -73,6 +82,11 @@ def restrided(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ..
     pairs = zip(tensor.shape, tensor.stride(), stride)
     if tensor.numel() == 0 or all(n == 1 or one == two for n, one, two in pairs):
         return tensor
+    repeated = [dim for dim, (extent, step) in enumerate(zip(size, stride)) if extent > 1 and step == 0]
+    if repeated:  # a view of one that was expanded, of which the kernel got a copy
+        for dim in repeated:
+            tensor = tensor.narrow(dim, 0, 1)
+        return restrided(tensor, tuple(tensor.shape), stride).expand(size)
     return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
@@ -109,6 +123,7 @@ __all__ = [
     "HostCall",
     "arena_pool",
     "benchmark",
+    "double_bits",
     "load_kernels",
     "load_module",
     "rand_strided",

@@ -9,6 +9,7 @@ import torch
 
 from argand.errors import InternalError
 from argand.graph.expr import Const, Expr, Sym, evaluate, product
+from argand.graph.hints import likely
 from argand.ir.loops import (
     Buffer,
     ExternNode,
@@ -26,10 +27,10 @@ SYMBOL_HINT = 96
 
 
 def hint(expr: Expr) -> int:
-    """The value of an expression of sizes, with a typical number in place of every symbol."""
+    """The value of an expression of sizes, with a likely number in place of every symbol."""
     if isinstance(expr, Const):
         return expr.value
-    env = {atom.name: SYMBOL_HINT for atom in expr.free if isinstance(atom, Sym)}
+    env = {atom.name: likely(atom.name, SYMBOL_HINT) for atom in expr.free if isinstance(atom, Sym)}
     return int(evaluate(expr, env))
 
 

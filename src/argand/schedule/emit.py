@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from argand.graph.expr import ONE, ZERO, Expr, Simplifier, Sym, Var, as_int, substitute, sum_of
+from argand.graph.expr import ONE, ZERO, Expr, Simplifier, Sym, Var, substitute, sum_of
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, LoopBlock, LoopBody, Origin, Value, statements_of
 from argand.schedule.access import expressions, hint, hint_bytes, itemsize
@@ -282,7 +282,7 @@ class Emitter:
                 found[name] = Local(register, {final(m, index): ZERO for m, index in users}, also, True)
                 continue
             row = None if also or not outer else self._row(group, name, [index for _, index in users])
-            if row is None or as_int(row[0]) is None:
+            if row is None:
                 continue
             length, to_local = row
             scratch_bytes += hint(length) * itemsize(buffer.dtype)

@@ -5,16 +5,18 @@ The written lines are in the cache already then, and the memory is not needed tw
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from argand.graph.expr import Expr, Simplifier, product, sum_of
+from argand.graph.expr import Expr, Simplifier, as_int, product, sum_of
 from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import (
     Buffer,
     ExternNode,
     LoopBlock,
     LoopBody,
+    TensorRef,
     Value,
     aliases_arguments,
     statements_of,
@@ -54,6 +56,40 @@ def reuse_in_place(made: Schedule) -> None:
                 if output in fresh or name in fresh:
                     fresh.add(output)
                 break
+
+
+def write_inputs_in_place(made: Schedule, written: Sequence[tuple[str, int]]) -> None:
+    """Let kernels store what inputs shall hold afterwards in the inputs themselves, where nobody needs the old value.
+
+    The result is then the input itself; whoever calls the graph has nothing left to copy.
+
+    Arguments:
+        written: name of an input, and the position of the result that is its new value.
+    """
+    last = _last_uses(made)
+    returned = [ref.buffer for ref in tensor_refs(made.outputs)]
+    writers: dict[str, list[int]] = {}
+    for number, step in enumerate(made.steps):
+        for output in (*step.outputs, *(step.mutates if isinstance(step, ExternNode) else ())):
+            writers.setdefault(str(output), []).append(number)
+    for name, position in written:
+        ref = made.outputs[position]
+        if not isinstance(ref, TensorRef) or len(writers.get(ref.buffer, ())) != 1 or name in returned:
+            continue
+        output, [number] = ref.buffer, writers[ref.buffer]
+        step = made.steps[number]
+        if not isinstance(step, KernelPlan) or name not in made.inputs or name not in made.buffers:
+            continue
+        one, two = made.buffers[name], made.buffers[output]
+        if output in made.aliases or output in made.aliases.values() or returned.count(output) != 1:
+            continue
+        whole = ref.size == two.size and ref.stride == two.stride and as_int(ref.offset) == 0
+        if not (whole and ref.dtype in (None, two.dtype) and _same_layout(one, two)) or two.dtype.is_complex:
+            continue
+        if last.get(name, -1) > number or (last.get(name, -1) == number and not _elementwise(step, name, output)):
+            continue
+        made.aliases[output] = name
+        _rename(step, name, output)
 
 
 def _root(aliases: dict[str, str], name: str) -> str:

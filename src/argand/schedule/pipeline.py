@@ -45,6 +45,8 @@ def schedule(program: Program, *, threads: int = 1, fusion: bool = True) -> Sche
         dict(program.constants),
         list(program.outputs),
         list(program.mutations),
+        hints=dict(program.hints),
+        floats=program.floats,
     )
     if fusion:
         reuse_in_place(made)

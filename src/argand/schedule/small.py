@@ -29,8 +29,7 @@ def _is_small(plan: KernelPlan) -> bool:
     if plan.outer or plan.scratch:
         return False
     points = sum(hint(product((*stage.body.sizes, *stage.body.reduction_sizes))) for stage in plan.stages)
-    static = not plan.symbols  # a symbolic size may be large
-    return static and points <= SMALL_POINTS
+    return points <= SMALL_POINTS
 
 
 def _statements(plan: KernelPlan) -> int:
@@ -48,7 +47,7 @@ def _joined(first: KernelPlan, second: KernelPlan) -> KernelPlan:
         first.registers | second.registers,
         inputs,
         outputs,
-        (),
+        tuple(sorted({*first.symbols, *second.symbols})),
         {**first.buffers, **second.buffers},
         tuple(dict.fromkeys((*first.origins, *second.origins))),
     )

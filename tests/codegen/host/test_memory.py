@@ -36,7 +36,7 @@ def test_without_arena_buffers_are_allocated_and_freed():
     plan = plan_memory(schedule(b.program(x)), arena=False)
     assert plan.nbytes == 0 and len(plan.allocated) == 4
     freed = [name for names in plan.frees.values() for name in names]
-    assert sorted(freed) == ["buf0", "buf1", "buf2"]
+    assert sorted(freed) == ["arg0", "buf0", "buf1", "buf2"]  # the input too: the caller may have given it up
 
 
 def test_results_that_may_be_views_keep_their_arguments_alive():

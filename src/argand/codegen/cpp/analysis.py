@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from argand.graph.expr import Const, Expr, Mod, Sym, Var, as_int, coefficient, evaluate, free_symbols, free_vars
+from argand.graph.hints import likely
 from argand.ir.loops import LoopBlock, LoopBody, Value
 
 Deps = frozenset[Var]
@@ -121,7 +122,7 @@ def hint(size: Expr) -> int:
     known = as_int(size)
     if known is not None:
         return known
-    env = {symbol.name: max(_HINT, symbol.minimum or 0) for symbol in free_symbols(size)}
+    env = {symbol.name: likely(symbol.name, max(_HINT, symbol.minimum or 0)) for symbol in free_symbols(size)}
     return max(int(evaluate(size, env)), 1)
 
 

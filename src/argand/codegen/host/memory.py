@@ -1,16 +1,18 @@
 """Where each buffer of a schedule lives.
 
-With constant sizes, temporaries share one arena: a buffer takes bytes that no buffer alive at the same time uses. What
-the caller gets is allocated anew in each call, and so is what an ATen kernel without `out=` returns.
+Temporaries share one arena: a buffer takes bytes that no buffer alive at the same time uses. Where sizes depend on
+symbols, the arena has slots, whose places are computed when sizes are known. What the caller gets is allocated anew in
+each call, and so is what an ATen kernel without `out=` returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from argand.errors import InternalError
-from argand.graph.expr import Expr, as_int, product
+from argand.graph.expr import Expr, Sym, as_int, evaluate, product
+from argand.graph.fitting import at_least
 from argand.ir.kernel import KernelPlan, Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, TensorRef, aliases_arguments, tensor_refs
 
@@ -34,21 +36,29 @@ class MemoryPlan:
 
     Arguments:
         offsets: arena buffers (temporaries): bytes from the start of the arena.
-        nbytes: size of the arena.
+        nbytes: size of the arena, slots excluded.
+        slots: bytes of each slot, in order, behind the first `nbytes` bytes.
+        slot_of: arena buffers whose size depends on symbols: their slot.
         allocated: buffers that `call` allocates, and the step before which it does.
         returned_by: buffers that an extern call returns.
         same_as: buffers that take over the memory of another one.
-        frees: for each step, buffers outside the arena whose memory is not needed after it.
+        frees: for each step, buffers outside the arena, inputs among them, whose memory is not needed after it.
         live: life of each buffer's memory (of the first buffer, where several share it in turn).
     """
 
     offsets: dict[str, int] = field(default_factory=dict)
     nbytes: int = 0
+    slots: list[Expr] = field(default_factory=list)
+    slot_of: dict[str, int] = field(default_factory=dict)
     allocated: dict[str, int] = field(default_factory=dict)
     returned_by: set[str] = field(default_factory=set)
     same_as: dict[str, str] = field(default_factory=dict)
     frees: dict[int, list[str]] = field(default_factory=dict)
     live: dict[str, Live] = field(default_factory=dict)
+
+    def in_arena(self, name: str) -> bool:
+        """Whether a buffer has a place of its own in the arena."""
+        return name in self.offsets or name in self.slot_of
 
 
 def uses(step: Step) -> Iterable[str]:
@@ -93,18 +103,24 @@ def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
     for step in schedule.steps:
         if isinstance(step, ExternNode) and step.out_variant is None:
             plan.returned_by.update(results(step))
-    temporaries = []
+    temporaries: list[str] = []
+    symbolic: list[str] = []
     for name, live in plan.live.items():
         if name in given or name in plan.returned_by:
             continue
         fits_arena = arena and name not in kept_roots and schedule.buffers[name].device.type == "cpu"
-        if fits_arena and nbytes(schedule.buffers[name]) is not None:
-            temporaries.append(name)
+        if fits_arena:
+            (symbolic if nbytes(schedule.buffers[name]) is None else temporaries).append(name)
         else:
             plan.allocated[name] = live.first
     _pack(plan, temporaries, schedule.buffers)
+    _assign_slots(plan, symbolic, schedule)
     for name in (*plan.allocated, *plan.returned_by):
         if name not in kept_roots and name in plan.live:
+            plan.frees.setdefault(plan.live[name].last, []).append(name)
+    written_back = {name for name, _ in schedule.mutations}
+    for name in schedule.inputs:  # the caller may have given one up: then it dies here
+        if name in plan.live and name not in kept_roots and name not in written_back:
             plan.frees.setdefault(plan.live[name].last, []).append(name)
     return plan
 
@@ -137,6 +153,9 @@ def _lives(schedule: Schedule, given: set[str]) -> dict[str, Live]:
         for held in holders.get(name, ()):
             last[held] = max(last.get(held, 0), last[name])
     for name, taken in reversed(schedule.aliases.items()):
+        if taken in given and name in last:  # an input that a kernel overwrites: it need not be read before
+            first.setdefault(taken, first[name])
+            last.setdefault(taken, last[name])
         if taken not in last or name not in last:
             raise InternalError(f"buffer {name} takes the memory of {taken}, which is not in the schedule")
         last[taken] = max(last[taken], last[name])
@@ -162,6 +181,32 @@ def _pack(plan: MemoryPlan, names: list[str], buffers: dict[str, Buffer]) -> Non
         plan.nbytes = max(plan.nbytes, start + size)
 
 
+def _assign_slots(plan: MemoryPlan, names: list[str], schedule: Schedule) -> None:
+    """Give slots to buffers of symbolic size, large ones first: free during its life, and never too small."""
+    sizes = {name: extent(schedule.buffers[name]) * int(schedule.buffers[name].dtype.itemsize) for name in names}
+    likely = {name: _likely(size, schedule.hints) for name, size in sizes.items()}
+    holders: list[list[Live]] = []
+    for name in sorted(names, key=lambda n: (-likely[n], plan.live[n].first)):
+        live, size = plan.live[name], sizes[name]
+        found = None
+        for number in reversed(range(len(plan.slots))):
+            if any(other.overlaps(live) for other in holders[number]):
+                continue
+            if plan.slots[number] is size or at_least(plan.slots[number] - size, 0):
+                found = number
+                break
+        if found is None:
+            found = len(plan.slots)
+            plan.slots.append(size)
+            holders.append([])
+        plan.slot_of[name] = found
+        holders[found].append(live)
+
+
+def _likely(size: Expr, hints: Mapping[str, int]) -> int:
+    return int(evaluate(size, {atom.name: hints.get(atom.name, 64) for atom in size.free if isinstance(atom, Sym)}))
+
+
 def _aligned(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
@@ -172,6 +217,7 @@ def check_plan(plan: MemoryPlan, schedule: Schedule) -> None:
     Raises:
         InternalError: two do.
     """
+    _check_slots(plan)
     names = list(plan.offsets)
     for number, one in enumerate(names):
         for two in names[number + 1 :]:
@@ -182,6 +228,14 @@ def check_plan(plan: MemoryPlan, schedule: Schedule) -> None:
                 nbytes(schedule.buffers[one]) or 0
             ):
                 raise InternalError(f"buffers {one} and {two} share memory while both are in use")
+
+
+def _check_slots(plan: MemoryPlan) -> None:
+    names = list(plan.slot_of)
+    for number, one in enumerate(names):
+        for two in names[number + 1 :]:
+            if plan.slot_of[one] == plan.slot_of[two] and plan.live[one].overlaps(plan.live[two]):
+                raise InternalError(f"buffers {one} and {two} share a slot while both are in use")
 
 
 def same_layout(ref: TensorRef, buffer: Buffer) -> bool:

@@ -99,6 +99,7 @@ class _Writer:
             "import torch",
             "from torch import as_strided",
             "from argand.runtime.host import arena_pool, benchmark, load_kernels, rand_strided, reinterpret, restrided",
+            *(["from argand.runtime.host import double_bits"] if self.schedule.floats else []),
             "",
         ]
         if self.kernels is not None:
@@ -137,10 +138,33 @@ class _Writer:
     def _layout(self) -> list[str]:
         if not self._uses_arena():
             return []
-        lines = ["", "def layout(arena):", '    """Tensors over the memory of temporaries, made once per arena."""']
+        sizes = self._sizes()
+        once = "once per arena and sizes" if sizes else "once per arena"
+        lines = ["", f"def layout({', '.join(['arena', *sizes])}):"]
+        lines += [f'    """Tensors over the memory of temporaries, made {once}."""']
+        for number, place in enumerate(self._places()[:-1]):
+            lines.append(f"    slot{number} = {place}")
         lines += [f"    {name} = {expression}" for name, expression in self.views.items()]
         names = ", ".join(self.views)
-        return [*lines, f"    return ({names}{',' if len(self.views) == 1 else ''})", ""]
+        lines += [f"    return ({names}{',' if len(self.views) == 1 else ''})", ""]
+        if not sizes:
+            return lines
+        lines += ["", f"def arena_bytes({', '.join(sizes)}):", '    """Memory that `layout` needs."""']
+        for number, place in enumerate(self._places()[:-1]):
+            lines.append(f"    slot{number} = {place}")
+        return [*lines, f"    return {self._places()[-1]}", ""]
+
+    def _places(self) -> list[str]:
+        """Where each slot begins, and where the last one ends, as source code."""
+        begin = str(max(self.plan.nbytes, 1) if not self.plan.slots else -(-self.plan.nbytes // 64) * 64)
+        places = [begin]
+        for number, size in enumerate(self.plan.slots):
+            places.append(f"slot{number} + ({index_text(size)} + 63) // 64 * 64")
+        return places
+
+    def _sizes(self) -> list[str]:
+        """Size symbols of the call."""
+        return [name for name, _, _ in self.schedule.input_symbols if name not in self.schedule.floats]
 
     def _uses_arena(self) -> bool:
         return bool(self.views) or self.flag
@@ -152,10 +176,16 @@ class _Writer:
             lines.append(f"    {', '.join(inputs)}{',' if len(inputs) == 1 else ''} = args")
             lines.append("    args.clear()")
         if self._uses_arena():
-            lines.append(f"    arena = arena_pool.take({max(self.plan.nbytes, 1)}, layout)")
+            sizes = self._sizes()
+            if sizes:
+                lines.append(f"    key = (layout, {', '.join(sizes)})")
+                lines.append("    arena = arena_pool.take_sized(key, arena_bytes)")
+            else:
+                lines.append(f"    arena = arena_pool.take({max(self.plan.nbytes, 1)}, layout)")
         if self.views:
             names = list(self.views)
-            lines.append(f"    {', '.join(names)}{',' if len(names) == 1 else ''} = arena.views[layout]")
+            place = "key" if self._sizes() else "layout"
+            lines.append(f"    {', '.join(names)}{',' if len(names) == 1 else ''} = arena.views[{place}]")
         lines += [f"    {line}" for line in self.body]
         if self.flag:
             lines += ["    if arena.flag.value:", "        arena.check()"]
@@ -165,13 +195,13 @@ class _Writer:
         return [*lines, f"    return {returned}", ""]
 
     def _main(self) -> list[str]:
-        env = {sym: 16 for sym, _, _ in self.schedule.input_symbols}
+        env = {sym: self.schedule.hints.get(sym, 16) for sym, _, _ in self.schedule.input_symbols}
         lines = ["", "def example_inputs():", '    """Random inputs of the layouts that the graph was compiled for."""']
         lines.append("    return [")
         for name in self.schedule.inputs:
             buffer = self.schedule.buffers.get(name)
             if buffer is None:
-                lines.append(f"        {env.get(name, 16)},  # {name}")
+                lines.append(f"        {1.5 if name in self.schedule.floats else env.get(name, 16)},  # {name}")
                 continue
             size, stride = (tuple(_example(e, env) for e in part) for part in (buffer.size, buffer.stride))
             lines.append(f"        rand_strided({size}, {stride}, {dtype_text(buffer.dtype)}),  # {name}")
@@ -184,6 +214,8 @@ class _Writer:
         for symbol, name, dim in self.schedule.input_symbols:
             if name:
                 self.body.append(f"{symbol} = {name}.size({dim})")
+        for symbol in sorted(self.schedule.floats & frozenset(self.schedule.inputs)):
+            self.body.append(f"{symbol}_bits = double_bits({symbol})")
 
     def _empty(self, buffer: Buffer) -> str:
         # A method of a tensor of the right kind takes a third of the time of torch.empty_strided(..., dtype=...).
@@ -209,7 +241,8 @@ class _Writer:
         if plan.name in self.kernels.flagged:
             self.flag = True
             args.append("arena.error")
-        self.body.append(f"{plan.name}({', '.join([*args, *plan.symbols])})")
+        args += [f"{symbol}_bits" if symbol in self.schedule.floats else symbol for symbol in plan.symbols]
+        self.body.append(f"{plan.name}({', '.join(args)})")
 
     def _adopt(self, name: str) -> None:
         """`name` takes over the memory of a buffer that is not needed any more."""
@@ -220,7 +253,7 @@ class _Writer:
         root = taken
         while root in self.plan.same_as:
             root = self.plan.same_as[root]
-        if root in self.plan.offsets:
+        if self.plan.in_arena(root):
             self._arena_tensor(name, root)
         elif new.size == old.size and new.stride == old.stride:
             self.body.append(f"{name} = {taken}")
@@ -228,14 +261,16 @@ class _Writer:
             self.body.append(f"{name} = as_strided({taken}, {_tuple(new.size)}, {_tuple(new.stride)})")
 
     def _buffer(self, name: str) -> str:
-        if name in self.plan.offsets and name not in self.views:
+        if self.plan.in_arena(name) and name not in self.views:
             self._arena_tensor(name, name)
         return name
 
     def _arena_tensor(self, name: str, root: str) -> None:
         buffer = self.schedule.buffers[name]
         size, stride, dtype = _tuple(buffer.size), _tuple(buffer.stride), dtype_text(buffer.dtype)
-        self.views[name] = f"arena.tensor({self.plan.offsets[root]}, {size}, {stride}, {dtype})"
+        slot = self.plan.slot_of.get(root)
+        place = str(self.plan.offsets[root]) if slot is None else f"slot{slot}"
+        self.views[name] = f"arena.tensor({place}, {size}, {stride}, {dtype})"
 
     def _extern(self, node: ExternNode) -> None:
         node = as_linear(node, self.schedule.buffers) or node
@@ -307,7 +342,7 @@ class _Writer:
                 offset = f", {name}.storage_offset() + {index_text(ref.offset)}"
             expression = f"as_strided({name}, {size}, {stride}{offset})"
         static = all(as_int(e) is not None for e in (*ref.size, *ref.stride, ref.offset))
-        if static and name in self.views:
+        if name in self.views:
             view = f"{name}_view{len(self.ref_names)}"
             self.views[view] = expression
             self.ref_names[ref] = view

@@ -7,10 +7,12 @@ In: an ATen overload with lowered arguments and a `Context`. Out: lowered tensor
 from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
     activations,
     creation,
+    gradients,
     indexing,
     kernels,
     norms,
     pointwise,
+    random,
     reductions,
     shape,
     training,

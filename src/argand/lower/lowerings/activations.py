@@ -88,6 +88,11 @@ def elu(ctx: Context, x: Tensor, alpha: Number = 1.0, scale: Number = 1.0, input
     return pointwise(ctx, operation, [x], cost=18)
 
 
+@lowers(aten.celu.default)
+def celu(ctx: Context, x: Tensor, alpha: Number = 1.0) -> Tensor:
+    return elu(ctx, x, alpha, 1.0, 1.0 / float(alpha))
+
+
 @lowers(aten.hardtanh.default)
 def hardtanh(ctx: Context, x: Tensor, low: Number = -1, high: Number = 1) -> Tensor:
     refuse(not is_float_result(ctx), "hardtanh of integers")

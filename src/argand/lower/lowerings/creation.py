@@ -9,7 +9,7 @@ import torch
 from argand.graph.expr import Expr
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
-from argand.lower.elementwise import number_in, pointwise, reader
+from argand.lower.elementwise import number_in, pointwise, reader, symbolic_number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, lowers
 from argand.lower.tensor import Index, Tensor
@@ -24,7 +24,7 @@ def filled(ctx: Context, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return pointwise(ctx, lambda ops, a: a, [value])
     if isinstance(value, Expr):
-        return ctx.lazy(lambda ops, index: ops.index_expr(value, dtype), [], cost=0)
+        return ctx.lazy(lambda ops, index: ops.to_dtype(symbolic_number(ctx, ops, value, dtype), dtype), [], cost=0)
     if not isinstance(value, (int, float, bool)):
         raise NoLowering(f"a fill with a value of type {type(value).__name__}")
     number = number_in(value, dtype)
@@ -83,6 +83,8 @@ def arange(ctx: Context, *args: Any, **kwargs: Any) -> Tensor:
 
 def _progression(ctx: Context, start: Any, step: Any) -> Tensor:
     dtype: torch.dtype = ctx.val.dtype
+    if any(isinstance(part, Expr) and not part.free.isdisjoint(ctx.floats) for part in (start, step)):
+        raise NoLowering("a range of floats that are known when the kernel is called")
     if not isinstance(start, float) and not isinstance(step, float):
         first, gap = ctx.expr(int(start) if isinstance(start, bool) else start), ctx.expr(step)
         return ctx.lazy(lambda ops, index: ops.index_expr(first + gap * index[0], dtype), [])

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import Expr, as_int
+from argand.graph.expr import Expr
+from argand.graph.symbolic import MetaTensor, contiguous_meta
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import pointwise
@@ -26,11 +27,9 @@ from argand.lower.tensor import Index, Tensor
 aten = torch.ops.aten
 
 
-def meta(size: Sequence[Expr], dtype: torch.dtype) -> torch.Tensor:
+def meta(size: Sequence[Expr], dtype: torch.dtype) -> MetaTensor:
     """Contiguous metadata."""
-    known = [as_int(extent) for extent in size]
-    refuse(None in known, "a norm of unknown size")
-    return torch.empty(known, dtype=dtype, device="meta")
+    return contiguous_meta(size, dtype)
 
 
 def view_as(ctx: Context, x: Tensor, size: Sequence[Expr]) -> Tensor:

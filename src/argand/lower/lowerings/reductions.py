@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from argand.graph.expr import Expr, as_int, product
+from argand.graph.symbolic import MetaTensor, contiguous_meta, like_meta
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import pointwise
 from argand.lower.lowerings.pointwise import is_float, refuse
 from argand.lower.lowerings.views import reshaped, wrap
 from argand.lower.recorder import Recorder
-from argand.lower.registry import NoLowering, Rule, lowers
+from argand.lower.registry import Rule, lowers
 from argand.lower.tensor import Index, Tensor
 
 aten = torch.ops.aten
@@ -44,7 +45,7 @@ def reduced(
     dtype: torch.dtype,
     before: Any = None,
     after: Any = None,
-    val: torch.Tensor | None = None,
+    val: MetaTensor | None = None,
     others: Sequence[Tensor] = (),
 ) -> Tensor:
     """`kind` over `dims` of `x`, converted to `dtype` first; `before(ops, value, index)`, `after(ops, value)`."""
@@ -87,7 +88,7 @@ def mean(ctx: Context, x: Tensor, dims: Any = None, keepdim: bool = False, *, dt
     return mean_of(ctx, x, all_or(dims, x.ndim), ctx.val)
 
 
-def mean_of(ctx: Context, x: Tensor, dims: Sequence[int], val: torch.Tensor) -> Tensor:
+def mean_of(ctx: Context, x: Tensor, dims: Sequence[int], val: MetaTensor) -> Tensor:
     """Sum divided by count, in the dtype of computation."""
     math = math_dtype(val.dtype)
     refuse(not math.is_floating_point, "a mean of integers")
@@ -113,7 +114,7 @@ def _extremum(kind: str) -> Rule:
     return rule
 
 
-def extremum(ctx: Context, x: Tensor, dims: Sequence[int], kind: str, val: torch.Tensor) -> Tensor:
+def extremum(ctx: Context, x: Tensor, dims: Sequence[int], kind: str, val: MetaTensor) -> Tensor:
     if x.dtype is torch.bool:
         return truth(ctx, x, dims, every=kind == "min", val=val)
     return reduced(ctx, x, dims, kind, dtype=math_dtype(x.dtype), val=val)
@@ -158,7 +159,7 @@ def aminmax(ctx: Context, x: Tensor, *, dim: int | None = None, keepdim: bool = 
     return extremum(ctx, x, dims, "min", low), extremum(ctx, x, dims, "max", high)
 
 
-def truth(ctx: Context, x: Tensor, dims: Sequence[int], *, every: bool, val: torch.Tensor) -> Tensor:
+def truth(ctx: Context, x: Tensor, dims: Sequence[int], *, every: bool, val: MetaTensor) -> Tensor:
     """Whether any, or every, element is not zero."""
 
     def negated(ops: Recorder, value: Value, *index: Any) -> Value:
@@ -187,16 +188,13 @@ def _truth_dims(dims: Any, ndim: int) -> list[int]:
 # --- moments
 
 
-def _meta_like(x: Tensor, dims: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def _meta_like(x: Tensor, dims: Sequence[int], dtype: torch.dtype) -> MetaTensor:
     """Metadata of a reduction of `x` that keeps its dimensions."""
-    shape = [1 if dim in dims else getattr(extent, "value", None) for dim, extent in enumerate(x.size)]
-    if None in shape:
-        raise NoLowering("moments of a tensor of unknown size")
-    return torch.empty(shape, dtype=dtype, device="meta")
+    return contiguous_meta([1 if dim in dims else extent for dim, extent in enumerate(x.size)], dtype)
 
 
 def variance(
-    ctx: Context, x: Tensor, dims: Sequence[int], correction: float, val: torch.Tensor, *, root: bool, mean: Tensor
+    ctx: Context, x: Tensor, dims: Sequence[int], correction: float, val: MetaTensor, *, root: bool, mean: Tensor
 ) -> Tensor:
     """Second moment around `mean` (which keeps the dimensions): the second of two passes."""
     math = math_dtype(x.dtype)
@@ -314,7 +312,7 @@ def _softmax(log: bool) -> Rule:
         dims = all_or(dim, x.ndim)
         before_moments(ctx, x)
         row = _meta_like(x, dims, math)
-        whole = torch.empty_like(ctx.val, dtype=math)
+        whole = like_meta(ctx.val, math)
         top = reduced(ctx, x, dims, "max", dtype=math, val=row)
         shifted = pointwise(ctx, lambda ops, a, b: ops.sub(a, b), [x, top], common=math, val=whole)
         powers = pointwise(ctx, lambda ops, a: ops.exp(a), [shifted], cost=12, val=whole)
@@ -341,7 +339,7 @@ def safe_softmax(ctx: Context, x: Tensor, dim: int, dtype: Any = None) -> Tensor
     math = math_dtype(x.dtype)
     dims = all_or(dim, x.ndim)
     before_moments(ctx, x)
-    row, whole = _meta_like(x, dims, math), torch.empty_like(ctx.val, dtype=math)
+    row, whole = _meta_like(x, dims, math), like_meta(ctx.val, math)
     top = reduced(ctx, x, dims, "max", dtype=math, val=row)
     ctx.realise(top)
 

@@ -173,6 +173,16 @@ def flip(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
     return moved(ctx, x, place)
 
 
+def _backwards(amount: Expr, size: Expr) -> Expr:
+    """`-amount % size`, without a remainder of a negative number, which C takes otherwise than Python."""
+    known = as_int(amount)
+    if known is None and as_int(size) is None:
+        raise NoLowering("roll by an amount of unknown sign")
+    if known is None or known < 0 or as_int(size) is not None:
+        return (-amount) % size
+    return size - amount % size
+
+
 @lowers(aten.roll.default)
 def roll(ctx: Context, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
     if not dims or any(extent == 0 for extent in x.size):
@@ -184,7 +194,7 @@ def roll(ctx: Context, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
     def place(ops: Recorder, index: Index) -> Index:
         result = []
         for dim, position in enumerate(index):
-            back = (-amounts[dim]) % x.size[dim] if amounts[dim] != 0 else ZERO
+            back = _backwards(amounts[dim], x.size[dim]) if amounts[dim] != 0 else ZERO
             result.append((position + back) % x.size[dim] if back != 0 else position)
         return tuple(result)
 
@@ -288,8 +298,11 @@ def slice_scatter(
     first = slice_start(ctx, x, dim, start)
     # the source may broadcast, so the slice says how long it is
     extent = getattr(x.size[dim], "value", None)
-    if extent is None:
-        length = source.size[dim]
+    if extent is None or isinstance(end, Expr) or isinstance(start, Expr):
+        # a generalised graph has clamped the bounds: they lie between 0 and the size
+        if step != 1:
+            raise NoLowering("a write to a strided slice of unknown length")
+        length = (x.size[dim] if end is None else ctx.expr(end)) - first
     else:
         stop = extent if end is None else end
         stop = stop + extent if stop < 0 else min(stop, extent)

@@ -118,7 +118,7 @@ lowers(aten._softmax_backward_data.default)(_softmax_backward(False))
 lowers(aten._log_softmax_backward_data.default)(_softmax_backward(True))
 
 
-@lowers(aten.nll_loss_backward.default)
+@lowers(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def nll_loss_backward(
     ctx: Context,
     grad: Tensor,
@@ -129,23 +129,26 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: Tensor,
 ) -> Tensor:
-    """-grad (over the total weight, for the mean) where the class is the target's, else 0."""
-    refuse(x.ndim not in (1, 2) or not is_float(x), "nll_loss of that shape")
-    refuse(weight is not None, "a weighted loss")
+    """-grad times the class's weight (over the total weight, for the mean) where the class is the target's, else 0."""
+    refuse(x.ndim not in (1, 2, 4) or not is_float(x), "nll_loss of that shape")
     math = math_dtype(x.dtype)
     dtype = x.dtype
+    channel = 0 if x.ndim == 1 else 1
 
     def load(ops: Recorder, index: Index) -> Value:
-        row = index[:-1] if target.ndim else ()
+        row = (*index[:channel], *index[channel + 1 :]) if target.ndim else ()
         wanted = ops.to_dtype(target.load(ops, row), torch.int64)
-        hit = ops.eq(wanted, ops.index_expr(index[-1], torch.int64))
+        hit = ops.eq(wanted, ops.index_expr(index[channel], torch.int64))
         hit = ops.logical_and(hit, ops.ne(wanted, ops.constant(ignore_index, torch.int64)))
         each = ops.to_dtype(grad.load(ops, row if grad.ndim else ()), math)
+        if weight is not None:
+            each = ops.mul(each, ops.to_dtype(weight.load(ops, (index[channel],)), math))
         if reduction == MEAN:
             each = ops.truediv(each, ops.to_dtype(total_weight.load(ops, ()), math))
         return ops.to_dtype(ops.where(hit, ops.neg(each), ops.constant(0.0, math)), dtype)
 
-    return ctx.lazy(load, [target, grad, total_weight], cost=6, count=9)
+    weights = [] if weight is None else [weight]
+    return ctx.lazy(load, [target, grad, total_weight, *weights], cost=6, count=9)
 
 
 @lowers(aten.native_dropout_backward.default)

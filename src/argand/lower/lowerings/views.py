@@ -202,8 +202,9 @@ def slice_start(ctx: Context, x: Tensor, dim: int, start: Any) -> Expr:
         return ZERO
     extent = x.size[dim]
     known = _as_plain(extent)
-    if known is None:
-        if isinstance(start, int) and start >= 0:
+    if known is None or isinstance(start, Expr):
+        # a generalised graph has clamped it: it lies between 0 and the size
+        if isinstance(start, Expr) or start >= 0:
             return ctx.expr(start)
         raise NoLowering("a slice from the end of a dimension of unknown size")
     return ctx.expr(clamp_index(start, known))

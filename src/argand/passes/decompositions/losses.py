@@ -59,10 +59,10 @@ def _huber_loss(b: Builder, x: fx.Node, target: fx.Node, reduction: int = MEAN, 
     return _reduced(b, b(aten.where.self, b(aten.lt.Scalar, d, delta), near, far), reduction)
 
 
-@decomposes(aten.nll_loss_forward.default)
+@decomposes(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def _nll_loss(b: Builder, x: fx.Node, target: fx.Node, weight: Any, reduction: int, ignore_index: int) -> Any:
     """-x[target] * weight[target], 0 where the target is ignored; also the total weight"""
-    if not _plain(x) or val(target).dim() == 0 or val(x).dim() != 2:
+    if not _plain(x) or val(target).dim() == 0 or val(x).dim() not in (2, 4):
         return NotImplemented
     ignored = b(aten.eq.Scalar, target, ignore_index)
     safe = b(aten.masked_fill.Scalar, target, ignored, 0)

@@ -113,6 +113,45 @@ def _group_norm(
     )
 
 
+@decomposes(aten.native_group_norm_backward.default)
+def _group_norm_backward(
+    b: Builder,
+    grad: fx.Node,
+    x: fx.Node,
+    mean: fx.Node,
+    scale: fx.Node,
+    weight: Any,
+    n: int,
+    c: int,
+    hxw: int,
+    groups: int,
+    wanted: list[bool],
+) -> Any:
+    """With h = (x - mean) * scale and s = grad * weight: scale * (s - mean s - h * mean(s * h)) over each group; the
+    sums of grad * h and of grad over all but the channels"""
+    if val(x).numel() == 0 or not is_float(x) or not (val(x).is_contiguous() and val(grad).is_contiguous()):
+        return NotImplemented  # in other layouts the groups are scattered, and eager's kernel is faster
+    size, rest = list(val(x).shape), list(val(x).shape[2:])
+    parts, group = [n, groups, c // groups, *rest], [n, groups, *([1] * (1 + len(rest)))]
+    dims = list(range(2, 3 + len(rest)))
+    wide = b(aten.view.default, widen(b, grad), parts)
+    mean, scale = (b(aten.view.default, widen(b, each), group) for each in (mean, scale))
+    hat = b(aten.mul.Tensor, b(aten.sub.Tensor, b(aten.view.default, widen(b, x), parts), mean), scale)
+    channels = [0, *range(3, 3 + len(rest))]
+    made: list[Any] = [None, None, None]
+    if wanted[0]:
+        slope = wide if weight is None else _affine(b, wide, weight, None, [1, *parts[1:3], *([1] * len(rest))])
+        flat = b(aten.mean.dim, slope, dims, True)
+        tilt = b(aten.mul.Tensor, hat, b(aten.mean.dim, b(aten.mul.Tensor, slope, hat), dims, True))
+        moved = b(aten.mul.Tensor, b(aten.sub.Tensor, b(aten.sub.Tensor, slope, flat), tilt), scale)
+        made[0] = cast(b, b(aten.view.default, moved, size), val(x).dtype)
+    for position, summed in ((1, b(aten.mul.Tensor, wide, hat)), (2, wide)):
+        if wanted[position]:
+            total = b(aten.view.default, b(aten.sum.dim_IntList, summed, channels), [c])
+            made[position] = cast(b, total, val(x).dtype)
+    return tuple(made)
+
+
 @decomposes(aten._native_batch_norm_legit_no_training.default)
 def _batch_norm_inference(
     b: Builder, x: fx.Node, weight: Any, bias: Any, mean: fx.Node, var: fx.Node, momentum: float, eps: float

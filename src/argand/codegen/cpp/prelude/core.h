@@ -61,6 +61,8 @@ template <class M, class V> INLINE V where(M m, V a, V b) {
 template <class V, class T> INLINE V load(const T* p) { V v; __builtin_memcpy(&v, p, sizeof v); return v; }
 template <class V, class T> INLINE void store(T* p, V v) { __builtin_memcpy(p, &v, sizeof v); }
 INLINE i64 min_i64(i64 a, i64 b) { return a < b ? a : b; }
+INLINE i64 floor_div_i64(i64 a, i64 b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+INLINE i64 floor_mod_i64(i64 a, i64 b) { return a - floor_div_i64(a, b) * b; }
 INLINE i64 max_i64(i64 a, i64 b) { return a > b ? a : b; }
 //@ load_tail
 // The first n lanes; the others are zero and their memory is not read.

@@ -1,0 +1,402 @@
+"""`trace_dynamic`: one ATen program for many sizes, from traces at several assignments of the size symbols.
+
+Capture says which sizes are symbols (`gm.meta["symbols"]`, `meta["sizes"]` of placeholders). Here the graph is traced
+at sizes near those of the call, which no static size of the graph equals, and the traces are generalised.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import gcd
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.autograd.inference import trace_inference
+from argand.errors import AutogradError
+from argand.graph.expr import Expr, Sym, as_int, free_symbols
+from argand.graph.fitting import Fitter, holds
+from argand.graph.program import AtenProgram, InputSpec, TensorSpec
+from argand.graph.symbolic import Condition, Scalar, SymbolicTensor
+from argand.graph.symbols import FUNCTIONS, SymbolTable
+from argand.passes.generalise import NotGeneral, divided, generalise
+
+Prepare = Callable[[AtenProgram], AtenProgram]
+Assignment = dict[Sym, Any]
+
+_TRACES = 4
+_MORE_TRACES = 5  # where sizes are divided and rounded
+_MAX_PINS = 4
+_DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 32)
+
+
+def is_dynamic(gm: fx.GraphModule) -> bool:
+    """Capture gave the graph symbols for some of its sizes."""
+    table = gm.meta.get("symbols")
+    return table is not None and any(sym not in table.definitions for sym in table.symbols)
+
+
+def trace_dynamic(gm: fx.GraphModule, example_inputs: Sequence[Any], prepare: Prepare) -> AtenProgram:
+    """A functional ATen program for every size that meets its `conditions`; those of the call do.
+
+    Arguments:
+        gm: a torch-level graph with `meta["symbols"]`.
+        example_inputs: one value per placeholder.
+        prepare: applied to each concrete trace before they are compared (the graph passes).
+
+    Raises:
+        NotGeneral: what runs depends on the sizes in a way that no expression describes.
+        AutogradError: the graph cannot be traced.
+    """
+    return Tracing(gm, example_inputs, prepare).run()
+
+
+class _OperationsDiffer(NotGeneral):
+    """The traces have different numbers of operations."""
+
+
+class Tracing:
+    """Traces of one graph at several assignments, and their generalisation.
+
+    Arguments: as for `trace_dynamic`.
+    """
+
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], prepare: Prepare) -> None:
+        self.gm = gm
+        self.examples = example_inputs
+        self.prepare = prepare
+        self.table: SymbolTable = gm.meta["symbols"]
+        self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        self.readers = read_symbols(self.placeholders)
+        self.inputs = [sym for sym in self.table.symbols if sym not in self.table.definitions]
+        missing = [sym for sym in self.inputs if sym not in self.readers]
+        if missing:
+            raise NotGeneral(f"{missing[0]} is no size, stride or number of an input")
+
+    def run(self) -> AtenProgram:
+        """The program for the most symbols."""
+        error: AutogradError | None = None
+        for pinned in self._pins():
+            differ = False
+            for kind, assignments in self._assignments(pinned):
+                if differ and kind in ("below", "probes"):
+                    continue  # sizes without common divisors will not agree either, and those of capture are large
+                try:
+                    return self._trace(assignments, pinned)
+                except AutogradError as failed:
+                    error = error or failed
+                    differ = differ or isinstance(failed, _OperationsDiffer)
+        raise NotGeneral(str(error) if error is not None else "no other sizes are left to compare with")
+
+    def _pins(self) -> Iterator[frozenset[Sym]]:
+        """Symbols to leave constant: none, then one at a time."""
+        yield frozenset()
+        sizes = [sym for sym in self.inputs if self.table.kinds[sym] == "int"]
+        if 1 < len(sizes) <= _MAX_PINS:
+            for sym in reversed(sizes):
+                yield frozenset((sym,))
+
+    # --- assignments
+
+    def _assignments(self, pinned: frozenset[Sym]) -> Iterator[tuple[str, list[Assignment]]]:
+        """Sets of sizes to trace at, the most general first."""
+        taken = self._static_sizes()
+        for kind in ("above", "below", "congruent", "multiples"):
+            columns: dict[Sym, list[Any]] = {}
+            used = set(taken)
+            for number, sym in enumerate(self.inputs):
+                column = self._column(sym, kind, number, used, pinned, columns)
+                if column is None:
+                    break
+                columns[sym] = column
+                used.update(column)
+            else:
+                yield kind, self._complete(columns)
+        if not pinned:
+            # what capture itself probed with satisfies all that it knows of the sizes
+            first, second, *rough = [dict(probe) for probe in self.table.probes]
+            if rough:
+                yield "probes", [first, rough[0], rough[-1]]
+            yield "probes", [first, second, dict(self.table.hints)]
+
+    def _complete(self, columns: dict[Sym, list[Any]]) -> list[Assignment]:
+        made: list[Assignment] = []
+        for k in range(_MORE_TRACES):
+            assignment: Assignment = {sym: column[k] for sym, column in columns.items()}
+            for sym in self.table.definitions:
+                assignment[sym] = self.table.evaluate(sym, assignment)
+            made.append(assignment)
+        return made
+
+    def _column(
+        self,
+        sym: Sym,
+        kind: str,
+        number: int,
+        used: set[int],
+        pinned: frozenset[Sym],
+        others: Mapping[Sym, list[Any]],
+    ) -> list[Any] | None:
+        """Values of one symbol, one per trace; None when its range has no room."""
+        hint = self.table.hints[sym]
+        if sym in pinned:
+            return [hint] * _MORE_TRACES
+        if self.table.kinds[sym] == "float":
+            probes = [probe[sym] for probe in self.table.probes]
+            return [*probes, *(value * 1.25 for value in probes)][:_MORE_TRACES]
+        hint = int(hint)
+        low = sym.minimum if sym.minimum is not None else min(hint - 1000, -1000)
+        high = self.table.maximum.get(sym, max(4 * abs(hint) + 256, hint + 256))
+        for turn in range(8):
+            column = _choose(hint, max(low, 3) if low >= 0 else low, high, kind, number + 10 * turn, used)
+            if column is None or not any(_in_step(column, other) for other in others.values()):
+                return column
+        return None
+
+    def _static_sizes(self) -> set[int]:
+        """Numbers that mean something else in the graph."""
+        found: set[int] = set()
+        for node in self.gm.graph.nodes:
+            value = node.meta.get("example_value")
+            if isinstance(value, torch.Tensor):
+                sizes = node.meta.get("sizes", tuple(value.shape))
+                found.update(int(n) for n in sizes if isinstance(n, int))
+        for tensor in (*self.gm.parameters(), *self.gm.buffers()):
+            found.update(int(n) for n in tensor.shape)
+        return found
+
+    # --- one set
+
+    def _trace(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> AtenProgram:
+        program, rounds = self._generalised(assignments[:_TRACES], pinned)
+        if rounds and len(assignments) > _TRACES:
+            program, _ = self._generalised(assignments, pinned)
+        return program
+
+    def _generalised(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> tuple[AtenProgram, bool]:
+        programs: list[AtenProgram] = []
+        count = 0
+        for assignment in assignments:
+            program = self._concrete(assignment)
+            if programs and len(program.graph.nodes) != count:
+                raise _OperationsDiffer("how many operations run depends on the sizes")
+            count = len(program.graph.nodes)
+            programs.append(self.prepare(program))
+        fitter = Fitter([self._numbers(assignment) for assignment in assignments])
+        floats: dict[tuple[float, ...], Sym] = {}
+        for sym in self.table.symbols:
+            if self.table.kinds[sym] == "float":
+                floats.setdefault(tuple([assignment[sym] for assignment in assignments]), sym)
+        for expr in self._known():
+            fitter.learn(expr)
+        conditions: dict[Condition, None] = {}
+        for sym in pinned:
+            conditions[Condition("eq", sym - int(self.table.hints[sym]))] = None
+        program = generalise(programs, fitter, floats, conditions)
+        hints = self._hints(conditions)
+        if not holds(conditions, hints):
+            raise NotGeneral("the sizes of this call are a special case")
+        attach_scalars(program, list(conditions), self)
+        return program, fitter.rounds
+
+    def _numbers(self, assignment: Assignment) -> dict[Sym, int]:
+        return {sym: value for sym, value in assignment.items() if self.table.kinds[sym] == "int"}
+
+    def _known(self) -> Iterator[Any]:
+        for node in self.gm.graph.nodes:
+            yield from node.meta.get("sizes", ())
+            yield from node.meta.get("strides", ())
+            if isinstance(node.meta.get("expr"), Expr):
+                yield node.meta["expr"]
+
+    def _hints(self, conditions: Mapping[Condition, None]) -> dict[str, int]:
+        env = {sym.name: value for sym, value in self.table.hints.items()}
+        for condition in conditions:
+            for sym in free_symbols(condition.expr):
+                if sym.name not in env:
+                    base, factor = parts_of(sym)
+                    env[sym.name] = env[base] // factor
+        return env  # type: ignore[return-value]  # floats never occur in conditions
+
+    def _concrete(self, assignment: Assignment) -> AtenProgram:
+        """The graph traced at one assignment."""
+        values: list[Any] = []
+        layouts: dict[int, TensorSpec] = {}
+        for index, (node, example) in enumerate(zip(self.placeholders, self.examples)):
+            values.append(example)
+            if not isinstance(example, torch.Tensor):
+                expr = node.meta.get("expr")
+                if isinstance(expr, Expr):
+                    values[-1] = self.table.evaluate(expr, assignment)
+                continue
+            sizes, strides = node.meta.get("sizes"), node.meta.get("strides")
+            if sizes is None or strides is None:
+                continue
+            layouts[index] = TensorSpec(
+                tuple([self._number(n, assignment) for n in sizes]),
+                tuple([self._number(n, assignment) for n in strides]),
+                int(example.storage_offset()),
+                example.dtype,
+                example.device,
+                example.requires_grad,
+            )
+        return self._traced(values, layouts)
+
+    def _traced(self, values: list[Any], layouts: dict[int, TensorSpec]) -> AtenProgram:
+        return trace_inference(self.gm, values, layouts=layouts)
+
+    def _number(self, value: Any, assignment: Assignment) -> int:
+        return int(self.table.evaluate(value, assignment))
+
+
+def _in_step(one: list[Any], two: list[Any]) -> bool:
+    """Whether one column is an affine function of the other, so that they could not be told apart."""
+    (a, b, c), (x, y, z) = one[:3], two[:3]
+    return bool((b - a) * (z - x) == (c - a) * (y - x)) and x != y
+
+
+def _choose(hint: int, low: int, high: int, kind: str, number: int, used: set[int]) -> list[int] | None:
+    """Different sizes, whose halves, quarters, ... are odd and even, so that rounded quotients can be told apart."""
+    top = max(2 * abs(hint), hint + 250)
+    if kind == "multiples":
+        factors = ([2, 3, 5, 4, 7], [5, 2, 3, 9, 4], [3, 7, 2, 5, 8], [7, 5, 4, 3, 2], [4, 9, 7, 2, 3])[number % 5]
+        column = [hint * factor for factor in factors]
+        return column if all(low <= n <= high for n in column) and hint > 1 else None
+    if kind == "congruent":
+        step = gcd(hint, 16) if hint else 1
+        room = [n for n in range(hint + step, min(high, hint + 40 * step) + 1, step) if n not in used]
+        room = room or [n for n in range(max(low, hint - 40 * step), hint, step) if n not in used]
+    elif kind == "above":
+        room = [n for n in range(hint + 1, min(high, top) + 1) if n not in used]
+    else:
+        room = [n for n in range(max(low, hint // 2), hint) if n not in used]
+        if len(room) < 16:  # a small size has no room below: its values lie above
+            room = [n for n in range(hint + 1, min(high, top) + 1) if n not in used]
+    if len(room) < _MORE_TRACES:
+        return None
+    chooser = random.Random(1000 * number + hint)
+    return max((chooser.sample(room, _MORE_TRACES) for _ in range(40)), key=_variety)
+
+
+def _variety(column: list[int]) -> int:
+    found = 0
+    for divisor in _DIVISORS:
+        found += len({n // divisor % 2 for n in column[:_TRACES]}) + len({n // divisor % 3 for n in column})
+    return found
+
+
+def read_symbols(placeholders: Sequence[fx.Node]) -> dict[Sym, str]:
+    """Python text that reads each symbol from the call's `args`."""
+    found: dict[Sym, str] = {}
+    for index, node in enumerate(placeholders):
+        expr = node.meta.get("expr")
+        if isinstance(expr, Sym):
+            found.setdefault(expr, f"args[{index}]")
+        for dim, size in enumerate(node.meta.get("sizes") or ()):
+            if isinstance(size, Sym):
+                found.setdefault(size, f"args[{index}].size({dim})")
+    for index, node in enumerate(placeholders):
+        for dim, stride in enumerate(node.meta.get("strides") or ()):
+            if isinstance(stride, Sym):
+                found.setdefault(stride, f"args[{index}].stride({dim})")
+    return found
+
+
+def parts_of(sym: Sym) -> tuple[str, int]:
+    """Name and divisor that `generalise.divided` was given."""
+    base, _, factor = sym.name.rpartition("_by_")
+    return base, int(factor)
+
+
+# ---------------------------------------------------------------------- scalars of the program
+
+
+def attach_scalars(program: AtenProgram, conditions: list[Condition], tracing: Tracing) -> None:
+    """Give the program its conditions, and a placeholder for each symbol that it needs."""
+    used = symbols_in(program)
+    program.conditions = conditions
+    scalars = _Scalars(tracing)
+    for condition in conditions:
+        for sym in free_symbols(condition.expr):
+            scalars.need(sym)
+    for sym in sorted(used, key=lambda s: s.name):
+        scalars.need(sym)
+    program.scalars = list(scalars.made.values())
+    graph = program.graph
+    last = program.placeholders[-1] if program.placeholders else None
+    for sym in sorted(used, key=lambda s: s.name):
+        with graph.inserting_after(last) if last is not None else graph.inserting_before(next(iter(graph.nodes))):
+            last = graph.placeholder(sym.name)
+        if last.name != sym.name:
+            raise NotGeneral(f"the graph has a value named {sym.name}")
+        last.meta.update(val=sym)
+        spec = TensorSpec((), (), 0, torch.int64, torch.device("cpu"))
+        program.inputs.append(InputSpec(last.name, "scalar", -1, spec))
+
+
+class _Scalars:
+    """Code that computes symbols, operands first."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self.tracing = tracing
+        self.table = tracing.table
+        self.made: dict[Sym, Scalar] = {}
+
+    def need(self, sym: Sym) -> None:
+        if sym in self.made:
+            return
+        reader = self.tracing.readers.get(sym)
+        if reader is not None:
+            self.made[sym] = Scalar(sym, reader, self.table.kinds[sym] == "float", self.table.hints[sym])
+            return
+        definition = self.table.definitions.get(sym)
+        if definition is None:
+            base, factor = parts_of(sym)
+            whole = next(s for s in self.table.symbols if s.name == base)
+            self.need(whole)
+            self.made[sym] = Scalar(sym, f"{base} // {factor}", False, int(self.table.hints[whole]) // factor)
+            return
+        for arg in definition.args:
+            if isinstance(arg, Expr):
+                for inner in sorted(free_symbols(arg), key=lambda s: s.name):
+                    self.need(inner)
+        function = f"{definition.op}_number"
+        source = f"{function}({', '.join(_text(arg) for arg in definition.args)})"
+        is_float = self.table.kinds[sym] == "float"
+        self.made[sym] = Scalar(sym, source, is_float, self.table.hints[sym], {function: FUNCTIONS[definition.op]})
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f"float({str(value)!r})"
+    return repr(value)
+
+
+def symbols_in(program: AtenProgram) -> set[Sym]:
+    """Every symbol that the program's graph and results mention."""
+    found: set[Sym] = set()
+
+    def visit(tree: Any) -> None:
+        if isinstance(tree, Expr):
+            if as_int(tree) is None:
+                found.update(free_symbols(tree))
+        elif isinstance(tree, SymbolicTensor):
+            visit((tree.shape, tree.strides, tree.offset))
+        elif isinstance(tree, (tuple, list)):
+            for item in tree:
+                visit(item)
+
+    for node in program.graph.nodes:
+        visit(node.args)
+        visit(tuple(node.kwargs.values()))
+        visit(node.meta.get("val"))
+    for output in program.outputs:
+        visit(output.value)
+        if output.view is not None:
+            visit((output.view.size, output.view.stride, output.view.offset))
+    return found
+
+
+__all__ = ["NotGeneral", "divided", "is_dynamic", "trace_dynamic"]

@@ -1,0 +1,63 @@
+"""`trace_joint_dynamic`: one joint program of forward and backward for many sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.autograd.dynamic import Assignment, NotGeneral, Prepare, Tracing
+from argand.autograd.joint import JointProgram, trace_joint
+from argand.graph.expr import Sym
+from argand.graph.program import AtenProgram, TensorSpec
+
+
+def trace_joint_dynamic(gm: fx.GraphModule, example_inputs: Sequence[Any], prepare: Prepare) -> JointProgram:
+    """As `trace_joint`, for every size that meets the program's `conditions`.
+
+    Arguments:
+        gm: a torch-level graph with `meta["symbols"]`.
+        example_inputs: one value per placeholder.
+        prepare: applied to each concrete joint trace before they are compared (the graph passes).
+
+    Raises:
+        NotGeneral: what runs depends on the sizes in a way that no expression describes.
+        AutogradError: the graph cannot be differentiated ahead of time.
+    """
+    tracing = _JointTracing(gm, example_inputs, prepare)
+    program = tracing.run()
+    found = next(joint for joint in tracing.joints if joint.program is program)
+    program.inputs = [
+        replace(spec, spec=_general(spec.spec, node.meta["val"])) if spec.kind == "tangent" else spec
+        for spec, node in zip(program.inputs, program.placeholders)
+    ]
+    return found
+
+
+class _JointTracing(Tracing):
+    """Generalises joint traces."""
+
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], prepare: Prepare) -> None:
+        super().__init__(gm, example_inputs, prepare)
+        self.joints: list[JointProgram] = []
+
+    def _generalised(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> tuple[AtenProgram, bool]:
+        self.joints.clear()
+        made = super()._generalised(assignments, pinned)
+        if len({(joint.results, joint.differentiable, joint.gradients) for joint in self.joints}) != 1:
+            raise NotGeneral("which results have gradients depends on the sizes")
+        return made
+
+    def _traced(self, values: list[Any], layouts: dict[int, TensorSpec]) -> AtenProgram:
+        joint = trace_joint(self.gm, values, layouts=layouts)
+        self.joints.append(joint)
+        return joint.program
+
+
+def _general(spec: TensorSpec, val: Any) -> TensorSpec:
+    if isinstance(val, torch.Tensor):
+        return spec
+    return replace(spec, size=val.shape, stride=val.strides)

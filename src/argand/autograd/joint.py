@@ -1,0 +1,322 @@
+"""`trace_joint`: torch-level graph → one functional ATen graph of its forward and its backward.
+
+The torch-level graph runs under the tracer with autograd recording above it, as it would in eager; then the autograd
+engine itself is asked for the gradients, and what it computes arrives at the same tracer. So every formula is torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.autograd.inference import InputBuilder, attribute, lift_attributes, run_graph
+from argand.autograd.outputs import Outputs, check_aliased_inputs
+from argand.autograd.tracer import Tracer
+from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.errors import AutogradError
+from argand.graph import compat
+from argand.graph.meta import NodeOrigin, eliminate_dead
+from argand.graph.program import AtenProgram, InputSpec, MutationSpec, OutputSpec, TensorSpec
+from argand.graph.regions import current_region
+from argand.graph.specs import is_dense
+
+aten = torch.ops.aten
+
+
+@dataclass(slots=True)
+class JointProgram:
+    """A forward and its backward in one functional graph, before partitioning.
+
+    The program's graph takes the forward's inputs and then one tangent per differentiable result, and returns the
+    forward's results and then the gradients. Nodes that the backward made carry `meta["backward"]`.
+
+    Arguments:
+        program: the graph with the forward's plan (outputs, mutations, out_tree); inputs include the tangents.
+        results: how many of the graph's outputs are the forward's.
+        differentiable: positions among these that have a tangent, in the order of the tangents.
+        gradients: per gradient that the graph returns, the position of the input it belongs to.
+    """
+
+    program: AtenProgram
+    results: int
+    differentiable: tuple[int, ...]
+    gradients: tuple[int, ...]
+
+    @property
+    def forward_inputs(self) -> list[InputSpec]:
+        return [spec for spec in self.program.inputs if spec.kind != "tangent"]
+
+    @property
+    def tangents(self) -> list[InputSpec]:
+        return [spec for spec in self.program.inputs if spec.kind == "tangent"]
+
+
+class JointTracer(Tracer):
+    """A tracer that knows which autograd node runs, so that a backward node names the user line of its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backward = False
+        self.reached: dict[int, torch.Tensor] = {}  # input position -> a real tensor that autograd itself saw
+        self._by_sequence: dict[int, NodeOrigin] = {}
+
+    def tensor(self, tensor: torch.Tensor) -> TraceTensor:
+        """As `Tracer.tensor`; a module's own parameters arrive here behind autograd, which knows them as leaves."""
+        made = super().tensor(tensor)
+        if made is not tensor and tensor.requires_grad:
+            self.reached.setdefault(made.value.input, tensor)
+        return made
+
+    def _node(self, func: Any, args: Any, kwargs: Any, val: Any, device: torch.device) -> fx.Node:
+        if self.backward:
+            running = compat.current_autograd_node()
+            origin = self._by_sequence.get(compat.sequence_number(running)) if running is not None else None
+            self.origin = replace(origin, made_by="backward") if origin is not None else NodeOrigin(made_by="backward")
+        else:
+            self._by_sequence[compat.next_sequence_number() - 1] = self.origin
+        node = super()._node(func, args, kwargs, val, device)
+        if self.backward:
+            node.meta["backward"] = True
+        elif (region := current_region()) is not None:
+            node.meta["recompute"] = region
+        return node
+
+
+class _Identity(torch.autograd.Function):
+    """A graph input that is not a leaf, inside the trace: the same value behind an autograd node, so that it may be
+    written to while it requires grad."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: TraceTensor) -> TraceTensor:
+        return make_tensor(tensor.value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad
+
+
+@dataclass(slots=True)
+class _Leaves:
+    """The tensors that the engine differentiates by: input position → leaf."""
+
+    by_input: dict[int, TraceTensor] = field(default_factory=dict)
+    starts: dict[int, Any] = field(default_factory=dict)  # input position -> grad_fn before the graph ran
+
+
+def trace_joint(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, layouts: Mapping[int, TensorSpec] | None = None
+) -> JointProgram:
+    """Trace a torch-level graph and its gradients into one functional ATen graph.
+
+    Arguments:
+        gm, example_inputs, layouts: as for `trace_inference`; gradients are made for the inputs that require grad.
+
+    Raises:
+        AutogradError: the graph cannot be differentiated ahead of time; run it eagerly.
+    """
+    tracer = JointTracer()
+    builder = InputBuilder(tracer)
+    leaves = _Leaves()
+    specialised: dict[int, Any] = {}
+    arguments: list[Any] = []
+    builder.names(gm)
+    compat.keep_torch_compiler_out()
+    with compat.paused_collection(), compat.restored_torch_state(), compat.single_threaded_autograd():
+        for index, value in enumerate(example_inputs):
+            if isinstance(value, torch.Tensor):
+                made = builder.argument(value, index, layouts.get(index) if layouts else None)
+                arguments.append(_differentiable_input(tracer, leaves, made, value))
+            else:
+                specialised[index] = value
+                arguments.append(value)
+
+        tracer.on_lift = builder.constant
+        attributes = {
+            name: _differentiable_input(tracer, leaves, made, attribute(gm, name))
+            if isinstance(made, TraceTensor)
+            else made
+            for name, made in lift_attributes(gm, tracer).items()
+        }
+        tracer.reached.clear()
+        with tracer:
+            result = run_graph(gm, arguments, attributes, tracer)
+        joint = _Finisher(tracer, builder, leaves).finish(result)
+    joint.program.num_args = len(example_inputs)
+    joint.program.specialised = specialised
+    return joint
+
+
+def _differentiable_input(tracer: Tracer, leaves: _Leaves, made: TraceTensor, real: torch.Tensor) -> TraceTensor:
+    position = made.value.input
+    if not real.requires_grad or position in leaves.by_input or made.requires_grad:
+        return made
+    if not (made.dtype.is_floating_point or made.dtype.is_complex):
+        return made
+    made.requires_grad_(True)
+    leaves.by_input[position] = made
+    if real.is_leaf:
+        return made
+    inner: TraceTensor = _Identity.apply(made)
+    tracer.inputs[position] = inner
+    tracer.lifted[id(real)] = (real, inner)
+    leaves.starts[position] = inner.grad_fn
+    return inner
+
+
+class _JointOutputs(Outputs):
+    """Sorts outputs as for inference, and notes which results carry a gradient."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__(tracer)
+        self.carriers: dict[int, torch.Tensor] = {}  # result position -> the tensor that autograd knows
+
+    def _tensor(self, tensor: TraceTensor, shared: set[int], bases: dict[int, int]) -> OutputSpec:
+        spec = super()._tensor(tensor, shared, bases)
+        if spec.kind == "value":
+            if tensor.requires_grad:
+                self._carry(spec.index, tensor)
+            return spec
+        if spec.kind == "alias_of_output" and spec.view is not None:
+            return self._view_of_result(tensor, spec)
+        if spec.kind == "alias_of_input" and not tensor.requires_grad:
+            return replace(spec, detached=True)
+        return spec
+
+    def _carry(self, position: int, tensor: torch.Tensor) -> None:
+        self.carriers.setdefault(position, tensor)
+
+    def _view_of_result(self, tensor: TraceTensor, spec: OutputSpec) -> OutputSpec:
+        if not tensor.requires_grad:
+            return replace(spec, detached=True)
+        if spec.index in self.carriers:
+            return spec
+        base = tensor._base
+        if not isinstance(base, TraceTensor) or base.value.root is not tensor.value.root or not base.requires_grad:
+            raise AutogradError("the graph returns views whose base does not carry their gradient")
+        if base.value is not base.value.root:
+            raise AutogradError("the graph returns views of a tensor that is itself a view without a gradient")
+        self._carry(spec.index, base)
+        return spec
+
+    def refuse_gradient(self, tensor: TraceTensor) -> None:
+        """Results may require grad here."""
+
+
+class _Finisher:
+    """From a traced forward to the joint program: results, tangents, the engine's run, gradients."""
+
+    def __init__(self, tracer: JointTracer, builder: InputBuilder, leaves: _Leaves) -> None:
+        self.tracer = tracer
+        self.builder = builder
+        self.leaves = leaves
+        self.outputs = _JointOutputs(tracer)
+
+    def finish(self, result: Any) -> JointProgram:
+        tracer, outputs = self.tracer, self.outputs
+        flat, tree = compat.tree_flatten(result)
+        check_aliased_inputs(tracer, self.builder.reals)
+        with torch.no_grad(), tracer:
+            specs = outputs.classify(flat)
+        mutations = self._mutations()
+        results = len(outputs.nodes)
+        positions = tuple(sorted(outputs.carriers))
+        gradients = self._backward(positions)
+        if not gradients:
+            positions = ()
+        graph = tracer.graph
+        node = graph.output(tuple(outputs.nodes))
+        node.meta["val"] = tuple(n.meta["val"] for n in outputs.nodes)
+        eliminate_dead(graph)
+        self._drop_late_constants()
+        literals = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
+        constants = dict(self.builder.constants)
+        constants |= {name: value for name, value in tracer.literals.items() if name in literals}
+        out_tree = None if tree.is_leaf() else tree
+        program = AtenProgram(graph, self.builder.specs, specs, mutations, constants, out_tree, specs=tracer.specs)
+        return JointProgram(program, results, positions, gradients)
+
+    def _mutations(self) -> list[MutationSpec]:
+        made: list[MutationSpec] = []
+        tracer, outputs = self.tracer, self.outputs
+        for index, root in tracer.mutated.items():
+            with torch.no_grad(), tracer:
+                position = outputs.result(root)
+            tensor = tracer.inputs[index]
+            changed = tensor.requires_grad and tensor.grad_fn is not self.leaves.starts.get(index)
+            if changed and tensor.is_leaf:
+                changed = False  # written under no_grad
+            if changed:
+                outputs.carriers[position] = tensor
+            made.append(MutationSpec(index, position, changed))
+        return made
+
+    def _backward(self, positions: tuple[int, ...]) -> tuple[int, ...]:
+        """Ask the engine for the gradients; appends their nodes to the outputs, returns the inputs they belong to."""
+        tracer, outputs = self.tracer, self.outputs
+        wanted = [*self.leaves.by_input.items(), *tracer.reached.items()]
+        if not positions or not wanted:
+            return ()
+        tangents = [self._tangent(order, outputs.nodes[position]) for order, position in enumerate(positions)]
+        carriers = [outputs.carriers[position] for position in positions]
+        tracer.backward = True
+        try:
+            with tracer:
+                grads = torch.autograd.grad(carriers, [leaf for _, leaf in wanted], tangents, allow_unused=True)
+        except AutogradError:
+            raise
+        except Exception as error:
+            raise AutogradError(
+                f"the backward of the graph raised {type(error).__name__}: {error}",
+                remedy="the graph runs eagerly, which raises the program's own error if it is one",
+            ) from error
+        found: dict[int, torch.Tensor] = {}
+        with torch.no_grad(), tracer:
+            for (index, _), grad in zip(wanted, grads):
+                if grad is not None:
+                    found[index] = grad if index not in found else found[index] + grad
+            if not found:
+                raise AutogradError("results require grad, and no input of the graph has a gradient")
+            outputs.nodes += [self._gradient(grad) for grad in found.values()]
+        return tuple(found)
+
+    def _drop_late_constants(self) -> None:
+        """The engine looks at tensors of its own; inputs stand before the tangents, so that none may be used."""
+        specs, nodes = self.builder.specs, [n for n in self.tracer.graph.nodes if n.op == "placeholder"]
+        kinds = [spec.kind for spec in specs]
+        if "tangent" not in kinds:
+            return
+        for position in range(len(specs) - 1, kinds.index("tangent"), -1):
+            if specs[position].kind == "tangent":
+                continue
+            if nodes[position].users:
+                raise AutogradError("the backward of the graph reads a tensor that its forward does not")
+            self.builder.constants.pop(specs[position].name, None)
+            self.tracer.graph.erase_node(nodes[position])
+            del specs[position]
+
+    def _gradient(self, grad: torch.Tensor) -> fx.Node:
+        tracer = self.tracer
+        value = tracer.tensor(grad).value
+        node = tracer.read(value)
+        size, stride = value.held.size, value.held.stride
+        if not is_dense(size, stride) or value.held.conj or value.held.neg:
+            held = make_tensor(Value(value.held, node))
+            node = tracer.read(tracer.one(aten.clone.default, held, memory_format=torch.contiguous_format).value)
+        return node
+
+    def _tangent(self, order: int, result: fx.Node) -> TraceTensor:
+        val: torch.Tensor = result.meta["val"]
+        device = result.meta["device"]
+        size, stride = tuple(val.shape), tuple(val.stride())
+        if not is_dense(size, stride):
+            stride = tuple(torch.empty(size, device="meta").stride())
+        spec = self.tracer.specs.make(size, stride, 0, val.dtype, device)
+        node = self.builder.placeholder(f"tangents_{order + 1}")
+        node.meta.update(val=spec.meta, device=device, origin=NodeOrigin(f"tangents_{order + 1}"))
+        plain = TensorSpec(size, stride, 0, val.dtype, device)
+        self.builder.specs.append(InputSpec(node.name, "tangent", order, plain))
+        return make_tensor(Value(spec, node))

@@ -1,0 +1,305 @@
+"""Cuts a joint graph into a forward and a backward program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from argand.autograd.dynamic import symbols_in
+from argand.autograd.joint import JointProgram
+from argand.autograd.recompute import Costs, within_budget
+from argand.errors import AutogradError
+from argand.graph import compat
+from argand.graph.meta import NodeOrigin, eliminate_dead, is_impure
+from argand.graph.program import AtenProgram, InputSpec, TensorSpec
+from argand.graph.symbolic import is_tensor
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a value is found when the backward is called.
+
+    Arguments:
+        kind: "input": input `index` of the forward; "output": output `index` of the forward's graph;
+            "tangent": the gradient of the differentiable result `index`; "value": output `index` of the backward;
+            "number": input `index` of the forward, which is a number.
+    """
+
+    kind: Literal["input", "output", "tangent", "value", "number"]
+    index: int
+
+
+@dataclass(slots=True)
+class Partition:
+    """A forward and a backward program, and what passes between them.
+
+    Arguments:
+        forward: takes the joint program's inputs without tangents; its graph returns the forward's results and then
+            the values kept.
+        backward: its inputs are, in order, the values of `arguments`.
+        arguments: what the backward is called with ("input" or "output", then "tangent", then "number").
+        gradients: input position → where its gradient is found ("value", or an argument handed through).
+        results: how many outputs of the forward's graph are results.
+    """
+
+    forward: AtenProgram
+    backward: AtenProgram
+    arguments: list[Slot]
+    gradients: dict[int, Slot]
+    results: int
+
+    @property
+    def saved(self) -> list[Slot]:
+        return [slot for slot in self.arguments if slot.kind in ("input", "output")]
+
+
+def partition(joint: JointProgram, *, budget: float = 1.0, default: bool = False) -> Partition:
+    """Split the joint graph.
+
+    Arguments:
+        budget: memory budget between 0 and 1 (see `recompute.within_budget`).
+        default: keep every value of the forward that the backward reads; recompute nothing.
+
+    Raises:
+        AutogradError: the graph cannot be cut.
+    """
+    split = _Split(joint)
+    saved = split.everything() if default else split.cheapest(budget)
+    if saved is None:
+        raise AutogradError("the backward needs a value of the forward that can be neither kept nor computed again")
+    forward, kept = _forward_program(joint, split, saved)
+    return _with_backward(joint, split, saved, forward, kept)
+
+
+class _Split:
+    """The joint graph's nodes by where they can run."""
+
+    def __init__(self, joint: JointProgram) -> None:
+        graph = joint.program.graph
+        self.nodes = list(graph.nodes)
+        outputs: tuple[Any, ...] = joint.program.output_node.args[0]
+        self.results: tuple[fx.Node, ...] = outputs[: joint.results]
+        self.grads: tuple[fx.Node, ...] = outputs[joint.results :]
+        placeholders = joint.program.placeholders
+        kinds = [spec.kind for spec in joint.program.inputs]
+        self.tangents = [node for node, kind in zip(placeholders, kinds) if kind == "tangent"]
+        self.primals = [node for node, kind in zip(placeholders, kinds) if kind != "tangent"]
+        written = {m.input for m in joint.program.mutations}
+        self.written = {node for position, node in enumerate(self.primals) if position in written}
+        self.only_backward = self._descendants(self.tangents)
+        self.wanted = _ancestors(self.grads)
+
+    def _descendants(self, roots: Iterable[fx.Node]) -> frozenset[fx.Node]:
+        found = set(roots)
+        for node in self.nodes:
+            if node.op != "output" and any(argument in found for argument in node.all_input_nodes):
+                found.add(node)
+        return frozenset(found)
+
+    @property
+    def needed(self) -> list[fx.Node]:
+        """What the backward reads, directly or not, that does not depend on a tangent."""
+        return [n for n in self.nodes if n in self.wanted and n not in self.only_backward]
+
+    def cheapest(self, budget: float) -> list[fx.Node] | None:
+        costs = Costs(self.results, self.written, strict=True)
+        needed = self.needed
+        marked = self.only_backward | {g for g in self.grads if g in self.only_backward}
+        direct = [g for g in self.grads if g not in self.only_backward]
+        if direct:  # a gradient that is a value of the forward: it is kept
+            return self.everything()
+        return within_budget(needed, frozenset(marked), costs, budget)
+
+    def everything(self) -> list[fx.Node]:
+        """Values of the forward that nodes of the backward read."""
+        found: dict[fx.Node, None] = {}
+        for node in self.needed:
+            in_forward = "backward" not in node.meta
+            read = node in self.grads or any(
+                user in self.only_backward or "backward" in user.meta for user in node.users if user.op != "output"
+            )
+            if in_forward and read:
+                for one in _tensors(node):
+                    found[one] = None
+        return list(found)
+
+
+def _tensors(node: fx.Node) -> list[fx.Node]:
+    """The node, or for one with several results the parts that are read."""
+    if is_tensor(node.meta.get("val")):
+        return [node]
+    return [user for user in node.users if is_tensor(user.meta.get("val")) and user.op != "output"]
+
+
+def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += node.all_input_nodes
+    return found
+
+
+def _copy(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
+    if node.op == "call_function":
+        args = fx.map_arg(node.args, env.__getitem__)
+        kwargs = fx.map_arg(node.kwargs, env.__getitem__) if node.kwargs else {}
+        made = compat.new_node(graph, node.target, args, kwargs)
+    else:
+        made = graph.node_copy(node, env.__getitem__)
+    made.meta.update(node.meta)
+    env[node] = made
+    return made
+
+
+def _finish(graph: fx.Graph, outputs: list[fx.Node]) -> None:
+    node = graph.output(tuple(outputs))
+    node.meta["val"] = tuple(n.meta["val"] for n in outputs)
+    eliminate_dead(graph)
+
+
+def _forward_program(
+    joint: JointProgram, split: _Split, saved: list[fx.Node]
+) -> tuple[AtenProgram, dict[fx.Node, Slot]]:
+    """The forward, and where each kept value is found after it ran."""
+    kept_inside = [n for n in saved if n.op == "call_function" or n in split.written]
+    effects = [n for n in split.nodes if n.op == "call_function" and "backward" not in n.meta and is_impure(n)]
+    wanted = _ancestors((*split.results, *kept_inside, *effects))
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in split.nodes:
+        if node in wanted or node in split.primals:
+            _copy(graph, node, env)
+    outputs = [env[node] for node in split.results]
+    slots: dict[fx.Node, Slot] = {}
+    positions = {node: index for index, node in enumerate(split.primals)}
+    for node in saved:
+        if node.op == "placeholder" and node not in split.written:
+            slots[node] = Slot("input", positions[node])
+        elif node.op == "get_attr":
+            continue  # the backward has it too
+        elif env[node] in outputs:
+            slots[node] = Slot("output", outputs.index(env[node]))
+        else:
+            slots[node] = Slot("output", len(outputs))
+            outputs.append(_duplicate(graph, env[node]) if node.op == "placeholder" else env[node])
+    _finish(graph, outputs)
+    program = joint.program
+    forward = AtenProgram(
+        graph, joint.forward_inputs, program.outputs, program.mutations, _constants(program, graph), program.out_tree,
+        program.num_args, program.specialised, program.specs, [], program.scalars, program.conditions,
+    )  # fmt: skip
+    return forward, slots
+
+
+def _duplicate(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """The old value of an input that the call writes to."""
+    made = compat.new_node(graph, aten.clone.default, (node,), {})
+    made.meta.update(node.meta)
+    made.meta["origin"] = NodeOrigin(node.name, made_by="partition")
+    return made
+
+
+def _constants(program: AtenProgram, graph: fx.Graph) -> dict[str, torch.Tensor]:
+    held = {str(node.target) for node in graph.nodes if node.op in ("get_attr", "placeholder")}
+    held |= {node.name for node in graph.nodes}
+    return {name: value for name, value in program.constants.items() if name in held}
+
+
+def _with_backward(
+    joint: JointProgram,
+    split: _Split,
+    saved: list[fx.Node],
+    forward: AtenProgram,
+    slots: dict[fx.Node, Slot],
+) -> Partition:
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    arguments: list[Slot] = []
+    inputs: list[InputSpec] = []
+    read = _ancestors_until(split.grads, set(slots))
+    tangent_slots = {node: Slot("tangent", index) for index, node in enumerate(split.tangents)}
+    for node, slot in (*slots.items(), *tangent_slots.items()):
+        if node not in read:
+            continue
+        val, device = node.meta["val"], node.meta["device"]
+        made = graph.placeholder(node.name)
+        made.meta.update(node.meta)
+        kind: Literal["saved", "tangent"] = "tangent" if slot.kind == "tangent" else "saved"
+        spec = TensorSpec(tuple(val.shape), tuple(val.stride()), val.storage_offset(), val.dtype, device)
+        inputs.append(InputSpec(made.name, kind, len(arguments), spec))
+        env[node] = made
+        arguments.append(slot)
+    _emit(graph, split, env, read)
+    gradients: dict[int, Slot] = {}
+    outputs: list[fx.Node] = []
+    for position, node in zip(joint.gradients, split.grads):
+        made = env[node]
+        if made.op == "placeholder":
+            gradients[position] = arguments[list(graph.nodes).index(made)]
+        else:
+            if made not in outputs:
+                outputs.append(made)
+            gradients[position] = Slot("value", outputs.index(made))
+    _finish(graph, outputs)
+    program = joint.program
+    backward = AtenProgram(graph, inputs, [], [], _constants(program, graph), None, len(inputs), {}, program.specs)
+    _pass_numbers(joint, backward, arguments)
+    return Partition(forward, backward, arguments, gradients, joint.results)
+
+
+def _pass_numbers(joint: JointProgram, backward: AtenProgram, arguments: list[Slot]) -> None:
+    """The sizes that the backward is computed with are handed to it behind its tensors."""
+    backward.scalars = joint.program.scalars
+    used = {sym.name for sym in symbols_in(backward)}
+    pairs = [p for p in zip(joint.program.placeholders, joint.program.inputs) if p[1].kind != "tangent"]
+    before = backward.placeholders[-1].next if arguments else next(iter(backward.graph.nodes))
+    for position, (node, spec) in enumerate(pairs):
+        if spec.kind != "scalar" or node.name not in used:
+            continue
+        with backward.graph.inserting_before(before):
+            made = backward.graph.placeholder(node.name)
+        made.meta.update(node.meta)
+        backward.inputs.append(InputSpec(made.name, "scalar", -1, spec.spec))
+        arguments.append(Slot("number", position))
+
+
+def _ancestors_until(nodes: Iterable[fx.Node], stops: set[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if node not in stops:
+            pending += node.all_input_nodes
+    return found
+
+
+def _emit(graph: fx.Graph, split: _Split, env: dict[fx.Node, fx.Node], read: set[fx.Node]) -> None:
+    """The backward's nodes in the joint order, what is computed again just before its first use."""
+    constant = set(split.grads) - split.only_backward  # gradients that no tangent reaches: zeros
+    for node in split.nodes:
+        if node not in read or node in env or not (node in split.only_backward or node in constant):
+            continue
+        pending = [node]
+        while pending:
+            at = pending[-1]
+            if at in env:
+                pending.pop()
+                continue
+            missing = [argument for argument in at.all_input_nodes if argument not in env]
+            if missing:
+                pending += reversed(missing)
+                continue
+            _copy(graph, at, env)
+            pending.pop()

@@ -1,0 +1,219 @@
+"""What the forward keeps for the backward: a minimum cut over bytes kept and work done twice.
+
+The idea of choosing saved values by a minimum cut is from H. He, S. Yu, "Transcending runtime-memory tradeoffs in
+checkpointing by being fusion aware", MLSys 2023. Here work done twice has a price as well (an edge from the source), so
+that the cut weighs both, and the memory budget is a price per kept byte that is raised until the budget is met.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph import compat, layouts
+from argand.graph.flow import INFINITE, FlowNetwork
+from argand.graph.symbolic import SymbolicTensor, is_tensor
+
+aten = torch.ops.aten
+
+_CREATION = frozenset(
+    (
+        aten.full.default,
+        aten.zeros.default,
+        aten.ones.default,
+        aten.arange.default,
+        aten.arange.start,
+        aten.arange.start_step,
+        aten.scalar_tensor.default,
+        aten.zeros_like.default,
+        aten.ones_like.default,
+        aten.full_like.default,
+        aten.eye.default,
+        aten.eye.m,
+    )
+)
+_MOVES = frozenset(
+    (
+        aten.clone.default,
+        aten._to_copy.default,
+        aten.expand.default,
+        aten.tril.default,
+        aten.triu.default,
+        aten.masked_fill.Scalar,
+        aten.masked_fill.Tensor,
+        aten.fill.Scalar,
+    )
+)
+_COSTLY_POINTWISE = frozenset(
+    ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc", "gelu", "silu", "pow",
+     "mish", "softplus", "atan2", "lgamma", "digamma", "erfinv", "sinh", "cosh", "asin", "acos", "atan")
+)  # fmt: skip
+_HEAVY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "scaled_dot", "linear", "lstm", "gru")
+
+
+def is_view(node: fx.Node) -> bool:
+    """The node's result shares the memory of its argument."""
+    return isinstance(node.target, torch._ops.OpOverload) and compat.is_view_op(node.target)
+
+
+def is_fusible(node: fx.Node) -> bool:
+    """Doing the node again inside the backward's kernels costs next to no memory traffic."""
+    target = node.target
+    if is_uniform(node):
+        return True
+    return (
+        target in _CREATION or target in _MOVES or is_view(node) or target is operator.getitem
+        or (isinstance(target, torch._ops.OpOverload) and layouts.is_elementwise(target))
+    )  # fmt: skip
+
+
+def is_uniform(node: fx.Node) -> bool:
+    """Random numbers made from a seed: the same ones whenever they are made."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.name() == "argand::uniform"
+
+
+def is_random(node: fx.Node) -> bool:
+    return compat.is_random(node.target)
+
+
+def _inside_region(node: fx.Node, region: object | None = None) -> bool:
+    """The node belongs to a checkpoint, and nothing else in the forward reads it, through views or not."""
+    region = region or node.meta.get("recompute")
+    if region is None:
+        return False
+    for user in node.users:
+        if "backward" in user.meta:
+            continue
+        if is_view(user) or user.target is operator.getitem:
+            if not _inside_region(user, region):
+                return False
+        elif user.meta.get("recompute") is not region:
+            return False
+    return True
+
+
+def _drawn(node: fx.Node) -> bool:
+    """A random value, or a part of one."""
+    return is_random(node.args[0] if node.target is operator.getitem else node)
+
+
+def bytes_of(node: fx.Node) -> int:
+    """Bytes of the node's result: of what it holds if it is a tensor, else of all its tensors."""
+    val: Any = node.meta.get("val")
+    values = val if isinstance(val, (tuple, list)) else (val,)
+    # Of a value with symbolic sizes the example, which has sizes near those of the call.
+    tensors = [v.example if isinstance(v, SymbolicTensor) else v for v in values]
+    return sum(v.numel() * v.element_size() for v in tensors if isinstance(v, torch.Tensor))
+
+
+class Costs:
+    """Prices of keeping and of recomputing each value, in bytes of memory traffic.
+
+    Arguments:
+        results: nodes that the forward returns to the user.
+        written: placeholders that the call writes to, so that their old value is gone when the backward runs.
+        budget: 1 keeps recomputation to what fuses; below, anything that is not random may be done again.
+    """
+
+    def __init__(self, results: Iterable[fx.Node], written: Iterable[fx.Node], *, strict: bool) -> None:
+        self.results = frozenset(results)
+        self.written = frozenset(written)
+        self.strict = strict
+
+    def keep(self, node: fx.Node) -> int:
+        """Price of keeping the node's result from forward to backward."""
+        val = node.meta.get("val")
+        if not is_tensor(val):
+            return INFINITE
+        size = bytes_of(node) + 1
+        if node.op == "placeholder":
+            return 3 * size if node in self.written else 1 + size // 16  # it is alive anyway
+        if node.op == "get_attr":
+            return 1
+        if is_view(node) or (_inside_region(node) and not _drawn(node)):
+            return INFINITE  # what it views is kept; checkpoints keep nothing
+        in_memory = node in self.results or not is_fusible(node) or any(not is_fusible(u) for u in node.users)
+        return size if in_memory else 2 * size
+
+    def redo(self, node: fx.Node) -> int:
+        """Price of computing the node again in the backward."""
+        if node.op == "placeholder" or is_random(node):
+            return INFINITE
+        if node.op == "get_attr" or is_view(node) or node.target is operator.getitem or node.target in _CREATION:
+            return 0
+        if "recompute" in node.meta:
+            return 0 if _inside_region(node) else INFINITE
+        if is_uniform(node):
+            return bytes_of(node) // 2
+        if is_fusible(node):
+            name = node.target._schema.name.rsplit("::", 1)[-1]
+            return bytes_of(node) // (2 if name in _COSTLY_POINTWISE else 10)
+        if self.strict:
+            return INFINITE
+        read = sum(bytes_of(source) for source in node.all_input_nodes)
+        return (read + bytes_of(node)) * (64 if any(part in str(node.target) for part in _HEAVY) else 2)
+
+
+def choose_saved(
+    needed: list[fx.Node], backward: frozenset[fx.Node], costs: Costs, price: int = 1
+) -> list[fx.Node] | None:
+    """The values to keep.
+
+    Arguments:
+        needed: every node that the backward may want, outside `backward`, in graph order.
+        backward: nodes that can only run in the backward (they depend on a tangent).
+        price: weight of a kept byte against a byte of work.
+
+    Returns:
+        Nodes in graph order; None when no choice is possible (a random value that is not a tensor, say).
+    """
+    network = FlowNetwork()
+    source, sink = network.vertex(), network.vertex()
+    ends: dict[fx.Node, tuple[int, int]] = {}
+    for node in needed:
+        start, end = ends[node] = network.vertex(), network.vertex()
+        keep, redo = costs.keep(node), costs.redo(node)
+        network.edge(start, end, keep if keep >= INFINITE else keep * price)
+        if redo:
+            network.edge(source, start, redo)
+        if node.op == "placeholder":
+            network.edge(source, start, INFINITE)
+        for argument in node.all_input_nodes:
+            if argument in ends:
+                network.edge(ends[argument][1], start, INFINITE)
+        if any(user in backward for user in node.users):
+            network.edge(end, sink, INFINITE)
+    value, on_source_side = network.minimum_cut(source, sink)
+    if value >= INFINITE:
+        return None
+    return [node for node, (start, end) in ends.items() if on_source_side[start] and not on_source_side[end]]
+
+
+def within_budget(
+    needed: list[fx.Node], backward: frozenset[fx.Node], costs: Costs, budget: float
+) -> list[fx.Node] | None:
+    """As `choose_saved`, for a memory budget between 0 and 1.
+
+    1 keeps what costs least time. Below it the kept bytes are at most `budget` times that, where recomputation can
+    achieve it: the price of a kept byte is doubled until it does.
+    """
+    best = choose_saved(needed, backward, costs)
+    if best is None or budget >= 1:
+        return best
+    limit = budget * _kept_bytes(best)
+    costs.strict = False
+    price = 1
+    while _kept_bytes(best) > limit and price < 1 << 16:
+        again = choose_saved(needed, backward, costs, price)
+        if again is not None and _kept_bytes(again) < _kept_bytes(best):
+            best = again
+        price *= 4
+    return best
+
+
+def _kept_bytes(nodes: list[fx.Node]) -> int:
+    return sum(bytes_of(node) for node in nodes if node.op != "placeholder")

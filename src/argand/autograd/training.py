@@ -1,0 +1,190 @@
+"""Running a partitioned program: an autograd function whose forward and backward are compiled graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from argand.autograd.joint import JointProgram
+from argand.autograd.partition import Partition, Slot
+from argand.errors import AutogradError
+from argand.graph import compat
+from argand.graph.expr import Expr
+from argand.graph.program import TensorSpec
+
+Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
+
+
+class LazyBackward:
+    """The compiled backward, made when the first gradient is asked for (or at once, by `prepare`)."""
+
+    def __init__(self, make: Callable[[], Boxed]) -> None:
+        self._make: Callable[[], Boxed] | None = make
+        self._run: Boxed | None = None
+        self._lock = threading.Lock()
+
+    def prepare(self) -> Boxed:
+        """The compiled backward."""
+        run = self._run
+        if run is None:
+            with self._lock:
+                run = self._run
+                if run is None and self._make is not None:
+                    run = self._run = self._make()
+                    self._make = None
+        if run is None:
+            raise AutogradError("the backward of a compiled graph was never made")
+        return run
+
+
+def training_function(
+    joint: JointProgram, cut: Partition, forward: Boxed, backward: LazyBackward
+) -> Callable[..., Any]:
+    """A callable that takes the forward's inputs positionally and returns the forward's results, on autograd's tape.
+
+    Arguments:
+        forward: the compiled forward; takes a list (which it empties), returns results and kept values.
+        backward: makes the compiled backward; the same calling convention.
+    """
+    plan = _Plan(joint, cut)
+
+    class CompiledFunction(torch.autograd.Function):
+        """One call of the compiled graph."""
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            out = forward(list(inputs))
+            ctx.numbers = tuple([inputs[i] for i in plan.numbers])
+            ctx.save_for_backward(*[inputs[i] if kind == "input" else out[i] for kind, i in plan.saved])
+            ctx.set_materialize_grads(False)
+            results = tuple(out[: plan.results])
+            if plan.plain:
+                ctx.mark_non_differentiable(*[results[i] for i in plan.plain])
+            return results
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            if torch.is_grad_enabled():
+                raise RuntimeError(_TWICE)
+            saved = list(ctx.saved_tensors)
+            ctx.maybe_clear_saved_tensors()
+            with uncaptured():  # the user's `backward()` may be called by a frame that is watched
+                return plan.gradients(backward.prepare(), saved, grads, ctx.numbers)
+
+    apply: Callable[..., Any] = CompiledFunction.apply
+    return apply
+
+
+@contextlib.contextmanager
+def uncaptured() -> Iterator[None]:
+    """The compiler's own frames are not captured, though a compiled function is running."""
+    try:
+        from argand._core import _C
+    except ImportError:  # without the extension nothing is captured
+        yield
+        return
+    before = _C.set_callback(None, None)
+    try:
+        yield
+    finally:
+        _C.set_callback(*before)
+
+
+_TWICE = (
+    "argand: a gradient of a gradient was asked for (create_graph=True) through a compiled graph, whose backward "
+    "cannot be differentiated again. Keep the part that needs second derivatives out of the compiled function, or run "
+    'it with backend="eager".'
+)
+
+
+class _Plan:
+    """What moves where around the two compiled graphs."""
+
+    def __init__(self, joint: JointProgram, cut: Partition) -> None:
+        self.results = cut.results
+        self.plain = [i for i in range(cut.results) if i not in joint.differentiable]
+        self.saved = [(slot.kind, slot.index) for slot in cut.saved]
+        self.differentiable = joint.differentiable
+        self.inputs = len(joint.forward_inputs)
+        self.grads = cut.gradients
+        self.tangents: list[tuple[int, TensorSpec]] = []
+        specs = [spec.spec for spec in joint.tangents]
+        for slot in cut.arguments:
+            if slot.kind == "tangent":
+                self.tangents.append((slot.index, specs[slot.index]))
+        self.numbers = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
+        names = [joint.forward_inputs[position].name for position in self.numbers]
+        self.taken = [self.numbers.index(slot.index) for slot in cut.arguments if slot.kind == "number"]
+        layouts = [_layout_function(names, spec) for _, spec in self.tangents]
+        self.layouts = layouts if any(layouts) else None
+
+    def gradients(
+        self, run: Boxed, saved: list[Any], grads: tuple[Any, ...], numbers: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """One gradient, or None, per input of the forward."""
+        passed: dict[int, torch.Tensor] = {}
+        tangents = self.tangents if self.layouts is None else self._sized_tangents(self.layouts, numbers)
+        for index, spec in tangents:
+            passed[index] = as_expected(grads[self.differentiable[index]], spec)
+        through = {k: saved[k] for k in self._handed_saved()}
+        saved.extend(passed[index] for index, _ in self.tangents)
+        saved.extend(numbers[k] for k in self.taken)
+        if compat.autocast_active():
+            guard = compat.disabled_autocast()
+            try:
+                out = run(saved)
+            finally:
+                del guard
+        else:
+            out = run(saved)
+        found: list[Any] = [None] * self.inputs
+        for position, slot in self.grads.items():
+            found[position] = self._gradient(slot, out, passed, through)
+        return tuple(found)
+
+    def _sized_tangents(
+        self, layouts: list[Callable[..., Any] | None], numbers: tuple[Any, ...]
+    ) -> list[tuple[int, TensorSpec]]:
+        """The tangents' layouts in a call of these sizes."""
+        made = []
+        for (index, spec), layout in zip(self.tangents, layouts):
+            if layout is not None:
+                size, stride = layout(*numbers)
+                spec = replace(spec, size=size, stride=stride)
+            made.append((index, spec))
+        return made
+
+    def _handed_saved(self) -> list[int]:
+        slots = [slot for slot in self.grads.values() if slot.kind in ("input", "output")]
+        return [self.saved.index((slot.kind, slot.index)) for slot in slots]
+
+    def _gradient(self, slot: Slot, out: Any, passed: dict[int, Any], through: dict[int, Any]) -> Any:
+        if slot.kind == "value":
+            return out[slot.index]
+        if slot.kind == "tangent":
+            return passed[slot.index]
+        return through[self.saved.index((slot.kind, slot.index))]
+
+
+def _layout_function(names: list[str], spec: TensorSpec) -> Callable[..., Any] | None:
+    """Size and stride as a function of the program's numbers; None when they depend on none."""
+    if not any(isinstance(n, Expr) for n in (*spec.size, *spec.stride)):
+        return None
+    size, stride = (f"({' '.join(f'{n},' for n in dims)})" for dims in (spec.size, spec.stride))
+    made: Callable[..., Any] = eval(f"lambda {', '.join(names)}: ({size}, {stride})", {})
+    return made
+
+
+def as_expected(grad: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
+    """A gradient in the layout that the backward was compiled for; zeros where autograd has none."""
+    if grad is None:
+        return torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device).zero_()
+    if grad.stride() == spec.stride and grad.dtype is spec.dtype and type(grad) is torch.Tensor:
+        return grad
+    made = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device)
+    return made.copy_(grad)

@@ -1,0 +1,107 @@
+"""Graphs for many sizes: one program for all sizes where there is one, else a few programs for exact sizes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand import events
+from argand.autograd import wrap
+from argand.autograd.dynamic import trace_dynamic
+from argand.autograd.dynamic_joint import trace_joint_dynamic
+from argand.autograd.training import uncaptured
+from argand.backends.training import compile_joint
+from argand.config import config
+from argand.errors import ArgandError, AutogradError
+from argand.graph.printing import readable
+from argand.graph.program import AtenProgram
+
+CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
+
+
+def compile_dynamic(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_program: CompileProgram,
+    compile_exact: Callable[[Sequence[Any]], Callable[..., Any]],
+    prepare: Callable[[AtenProgram], AtenProgram],
+    *,
+    backend: str,
+    boxed: bool,
+    gradients: bool = False,
+) -> Callable[..., Any]:
+    """A callable for every size.
+
+    Arguments:
+        compile_program: as for `compile_inference`; gets programs with expressions for sizes.
+        compile_exact: compiles the graph for the sizes of its argument alone.
+        prepare: graph passes, applied to every trace.
+        backend: name for events.
+        gradients: the call's results are differentiated.
+    """
+    exact = ExactSizes(gm, compile_exact, backend)
+    try:
+        if gradients:
+            with events.span("trace_joint", "autograd", backend=backend):
+                joint = trace_joint_dynamic(gm, example_inputs, prepare)
+            return compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=exact)
+        with events.span("trace_dynamic", "autograd", backend=backend):
+            program = trace_dynamic(gm, example_inputs, prepare)
+        events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend)
+        run = compile_program(program)
+    except ArgandError as error:
+        if not isinstance(error, AutogradError) and config.verify_ir:
+            raise
+        reason = f"each size is compiled by itself: {error}"
+        events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="sizes")
+        exact.prepare(example_inputs)
+        return exact
+    return wrap(program, run, boxed=boxed, otherwise=exact)
+
+
+class ExactSizes:
+    """Compiles a graph for the sizes that come, a few of them; calls of further sizes run eagerly.
+
+    Arguments:
+        gm: the graph.
+        compile_exact: makes a callable for the sizes of some inputs.
+        backend: name for events.
+    """
+
+    def __init__(
+        self, gm: fx.GraphModule, compile_exact: Callable[[Sequence[Any]], Callable[..., Any]], backend: str
+    ) -> None:
+        self.gm = gm
+        self.compile_exact = compile_exact
+        self.backend = backend
+        self.made: dict[Any, Callable[..., Any]] = {}
+        self.lock = threading.RLock()
+
+    def prepare(self, args: Sequence[Any]) -> Callable[..., Any]:
+        """The callable for the sizes of `args`."""
+        key = tuple([_layout(arg) for arg in args])
+        found = self.made.get(key)
+        if found is not None:
+            return found
+        with self.lock, uncaptured():
+            found = self.made.get(key)
+            if found is None:
+                if len(self.made) >= int(config.exact_sizes_limit):
+                    reason = f"the graph was compiled for {len(self.made)} sizes already (config.exact_sizes_limit)"
+                    events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
+                    return self.gm.forward
+                found = self.made[key] = self.compile_exact(args)
+        return found
+
+    def __call__(self, *args: Any) -> Any:
+        return self.prepare(args)(*args)
+
+
+def _layout(arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return arg.shape, arg.stride()
+    return type(arg), arg

@@ -1,0 +1,159 @@
+"""Graphs whose gradients are needed: joint trace, partition, two compiled programs, one autograd function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand import events
+from argand.autograd import wrap
+from argand.autograd.joint import JointProgram, trace_joint
+from argand.autograd.partition import Partition, partition
+from argand.autograd.training import Boxed, LazyBackward, training_function, uncaptured
+from argand.config import config
+from argand.errors import ArgandError, InternalError
+from argand.graph.printing import graph_function, readable
+from argand.graph.program import AtenProgram
+
+CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
+
+
+def compile_training(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_program: CompileProgram,
+    *,
+    backend: str,
+    boxed: bool,
+    joint_pass: Callable[[AtenProgram], Any] | None = None,
+) -> Callable[..., Any]:
+    """Trace `gm` with its gradients, compile forward and backward, and put them on autograd's tape.
+
+    Arguments:
+        compile_program: makes a callable of the graph's inputs from a program (one list argument when `boxed`).
+        joint_pass: a rewrite of the joint graph, before it is cut.
+
+    Raises:
+        AutogradError: the graph cannot be differentiated ahead of time.
+    """
+    with events.span("trace_joint", "autograd", backend=backend):
+        joint = trace_joint(gm, example_inputs)
+    if joint.gradients and joint_pass is not None:
+        joint_pass(joint.program)
+    return compile_joint(joint, compile_program, backend=backend, boxed=boxed)
+
+
+def compile_joint(
+    joint: JointProgram,
+    compile_program: CompileProgram,
+    *,
+    backend: str,
+    boxed: bool,
+    otherwise: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
+    """Cut a joint program in two, compile both parts, and put them on autograd's tape.
+
+    Arguments:
+        compile_program, boxed: as for `compile_training`.
+        otherwise: called with the user's arguments when their sizes do not meet the program's conditions.
+    """
+    if not joint.gradients:
+        program = joint.program
+        events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend)
+        return wrap(program, _untaped(_boxed(compile_program(program), boxed)), boxed=True, otherwise=otherwise)
+    events.emit("aot_joint_graph", "autograd", lambda: readable(joint.program.graph), backend=backend)
+    with events.span("partition", "autograd", backend=backend):
+        cut = partition(joint, budget=config.activation_memory_budget, default=config.partitioner == "default")
+    _report(joint, cut, backend)
+    forward = _boxed(compile_program(cut.forward), boxed)
+    backward = LazyBackward(lambda: _compile_backward(cut.backward, compile_program, backend, boxed))
+    if not config.lazy_backward:
+        backward.prepare()
+    run = training_function(joint, cut, forward, backward)
+    plain = wrap(cut.forward, _results_only(forward, cut), boxed=True, otherwise=otherwise)
+    return _with_tape(wrap(cut.forward, run, otherwise=otherwise), plain)
+
+
+def _compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:
+    """The compiled backward; where it cannot be compiled its graph runs with eager's kernels."""
+    with uncaptured():
+        try:
+            return _boxed(compile_program(program), boxed)
+        except ArgandError as error:
+            if config.verify_ir or isinstance(error, InternalError):
+                raise
+            reason = f"the backward runs with eager's kernels: {error}"
+            events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="backward")
+            return _boxed(graph_function(program.graph, program.constants), False)
+
+
+def _with_tape(recorded: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The same compiled forward with and without autograd, for calls made under no_grad."""
+    enabled = torch.is_grad_enabled
+
+    def call(*args: Any) -> Any:
+        return recorded(*args) if enabled() else plain(*args)
+
+    return call
+
+
+def _untaped(run: Callable[..., Any]) -> Callable[..., Any]:
+    """No result depends on a tensor that requires grad; views of inputs, made outside, may."""
+
+    def call(args: list[Any]) -> Any:
+        with torch.no_grad():
+            return run(args)
+
+    return call
+
+
+def _results_only(forward: Callable[..., Any], cut: Partition) -> Callable[..., Any]:
+    def run(args: list[Any]) -> Any:
+        return forward(args)[: cut.results]
+
+    return run
+
+
+def _boxed(compiled: Callable[..., Any], boxed: bool) -> Callable[..., Any]:
+    """`compiled` as a function of one list."""
+    if boxed:
+        return compiled
+
+    def call(args: list[Any]) -> Any:
+        taken = list(args)
+        args.clear()
+        return compiled(*taken)
+
+    return call
+
+
+def _report(joint: JointProgram, cut: Partition, backend: str) -> None:
+    events.emit("aot_forward_graph", "autograd", lambda: readable(cut.forward.graph), backend=backend)
+    events.emit("aot_backward_graph", "autograd", lambda: readable(cut.backward.graph), backend=backend)
+    events.emit("aot_forward_graph_fw_metadata", "autograd", lambda: metadata_text(joint, cut), backend=backend)
+
+
+def metadata_text(joint: JointProgram, cut: Partition) -> str:
+    """What is known of the forward's inputs, results and kept values, a line each."""
+    lines = [f"inputs ({len(joint.forward_inputs)}):"]
+    written = {m.input: m for m in cut.forward.mutations}
+    for position, spec in enumerate(joint.forward_inputs):
+        notes = [f"{spec.spec.dtype} {list(spec.spec.size)} stride {list(spec.spec.stride)}"]
+        if spec.spec.requires_grad:
+            notes.append("requires grad" if position in cut.gradients else "requires grad, gradient None")
+        if position in written:
+            notes.append("written, recorded by autograd" if written[position].differentiable else "written")
+        lines.append(f"  {spec.name}: {', '.join(notes)}")
+    lines.append(f"outputs ({len(cut.forward.outputs)}):")
+    for output in cut.forward.outputs:
+        carries = output.kind == "value" and output.index in joint.differentiable
+        lines.append(f"  {output.kind} {output.index}{', requires grad' if carries else ''}")
+    lines.append(f"tangents ({len(joint.tangents)}):")
+    for spec in joint.tangents:
+        lines.append(f"  {spec.name}: {spec.spec.dtype} {list(spec.spec.size)} stride {list(spec.spec.stride)}")
+    kept = [slot for slot in cut.saved if slot.kind == "output"]
+    lines.append(f"kept for the backward: {len(kept)} values, {len(cut.saved) - len(kept)} inputs")
+    return "\n".join(lines)

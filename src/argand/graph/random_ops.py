@@ -1,0 +1,103 @@
+"""Random numbers as a pure function of a seed: the ops `argand::seed` and `argand::uniform`.
+
+`seed()` draws 64 bits from torch's generator, so that `torch.manual_seed` rules compiled code too.
+`uniform(seed, size)` gives element i the i-th output of a generator that starts at the seed, so that kernels compute
+any element anywhere, and a backward gets the same numbers as its forward from the seed alone.
+
+The generator is SplitMix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
+MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+
+T = TypeVar("T")
+
+
+class Integers(Protocol[T]):
+    """64-bit arithmetic that wraps around: what the generator is written in, for tensors and for loop bodies."""
+
+    def constant(self, value: int) -> T: ...
+    def add(self, a: T, b: T) -> T: ...
+    def mul(self, a: T, b: T) -> T: ...
+    def xor(self, a: T, b: T) -> T: ...
+    def shift(self, a: T, bits: int) -> T: ...
+
+
+def bits(ops: Integers[T], seed: T, index: T) -> T:
+    """The top 53 bits of output `index` of the generator, as a number below 2**53."""
+    state = ops.add(seed, ops.mul(ops.add(index, ops.constant(1)), ops.constant(GAMMA)))
+    state = ops.mul(ops.xor(state, ops.shift(state, 30)), ops.constant(MIX_1))
+    state = ops.mul(ops.xor(state, ops.shift(state, 27)), ops.constant(MIX_2))
+    return ops.shift(ops.xor(state, ops.shift(state, 31)), 11)
+
+
+class _TensorIntegers:
+    """`Integers` on int64 tensors."""
+
+    def constant(self, value: int) -> Any:
+        return value
+
+    def add(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def mul(self, a: Any, b: Any) -> Any:
+        return a * b
+
+    def xor(self, a: Any, b: Any) -> Any:
+        return a ^ b
+
+    def shift(self, a: Any, count: int) -> Any:
+        return (a >> count) & ((1 << (64 - count)) - 1)
+
+
+class RandomOps:
+    """The registered overloads."""
+
+    def __init__(self, library: torch.library.Library) -> None:
+        self._library = library  # the registration lives as long as this
+        self.seed: Any = torch.ops.argand.seed.default
+        self.uniform: Any = torch.ops.argand.uniform.default
+
+
+@functools.cache
+def random_ops() -> RandomOps:
+    """Defines the two ops, once per process."""
+    library = torch.library.Library("argand", "FRAGMENT")
+    random: Any = (torch.Tag.nondeterministic_seeded,)
+    library.define("seed(*, Device device) -> Tensor", tags=random)
+    library.define("uniform(Tensor seed, SymInt[] size, *, ScalarType dtype) -> Tensor")
+    library.impl("seed", _seed, "CompositeExplicitAutograd")
+    library.impl("uniform", _uniform, "CompositeExplicitAutograd")
+    return RandomOps(library)
+
+
+def _seed(*, device: torch.device) -> torch.Tensor:
+    if device.type == "meta":
+        return torch.empty((), dtype=torch.int64, device=device)
+    return torch.randint(-(1 << 63), (1 << 63) - 1, (), dtype=torch.int64, device=device)
+
+
+def _uniform(seed: torch.Tensor, size: Sequence[int], *, dtype: torch.dtype) -> torch.Tensor:
+    if seed.device.type == "meta":
+        return torch.empty(list(size), dtype=dtype, device="meta")
+    count = 1
+    for extent in size:
+        count *= extent
+    made: torch.Tensor = bits(_TensorIntegers(), seed, torch.arange(count, device=seed.device))
+    return as_unit(made, dtype).reshape(list(size))
+
+
+def as_unit(made: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """53 random bits as a number from 0 up to, not including, 1; float32 takes the top 24 of them."""
+    if dtype is torch.float32:
+        return (made >> 29).to(torch.float32) * 2.0**-24
+    return made.to(torch.float64) * 2.0**-53

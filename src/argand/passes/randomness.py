@@ -1,0 +1,134 @@
+"""Random ops as pure functions of a seed that the graph draws, so that kernels make the numbers where they are used.
+
+The numbers differ from eager's for the same `torch.manual_seed`; `config.fallback_random` keeps eager's kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.config import config
+from argand.graph.builder import Builder
+from argand.graph.layouts import contiguous_strides
+from argand.graph.program import AtenProgram
+from argand.graph.random_ops import random_ops
+from argand.passes.decompose import decompose
+
+aten = torch.ops.aten
+
+
+def functional_random(program: AtenProgram) -> int:
+    """Replace random ops; returns how many nodes changed. Does nothing under `config.fallback_random`."""
+    if config.fallback_random or not any(node.target in RULES for node in program.graph.nodes):
+        return 0
+    return decompose(program, RULES)
+
+
+def _uniform(b: Builder, size: Any, dtype: torch.dtype, device: torch.device) -> fx.Node:
+    """Numbers from 0 up to, not including, 1."""
+    ops = random_ops()
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    made: fx.Node = b(ops.uniform, b(ops.seed, device=device), list(size), dtype=wide)
+    return made
+
+
+def _plain(x: fx.Node) -> bool:
+    val: torch.Tensor = x.meta["val"]
+    return val.dtype in (torch.float32, torch.float64) and val.numel() > 0
+
+
+def _in_layout_of(x: fx.Node) -> bool:
+    """Results are laid out row by row; a draw for another layout is left to eager's kernel."""
+    val: torch.Tensor = x.meta["val"]
+    return val.stride() == contiguous_strides(val.shape)
+
+
+def _bernoulli_p(b: Builder, x: fx.Node, p: float = 0.5, *, generator: Any = None) -> Any:
+    val: torch.Tensor = x.meta["val"]
+    if generator is not None or val.numel() == 0 or val.dtype.is_complex:
+        return NotImplemented
+    drawn = b(aten.lt.Scalar, _uniform(b, val.shape, val.dtype, x.meta["device"]), float(p))
+    return b(aten._to_copy.default, drawn, dtype=val.dtype)
+
+
+def _bernoulli(b: Builder, x: fx.Node, *, generator: Any = None) -> Any:
+    if generator is not None or not _plain(x):
+        return NotImplemented
+    val: torch.Tensor = x.meta["val"]
+    drawn = b(aten.lt.Tensor, _uniform(b, val.shape, val.dtype, x.meta["device"]), x)
+    return b(aten._to_copy.default, drawn, dtype=val.dtype)
+
+
+def _native_dropout(b: Builder, x: fx.Node, p: float, train: bool | None) -> Any:
+    val: torch.Tensor = x.meta["val"]
+    if train is False or not 0 < p < 1 or val.dtype not in (torch.float32, torch.float64, torch.bfloat16):
+        return NotImplemented
+    mask = b(aten.lt.Scalar, _uniform(b, val.shape, val.dtype, x.meta["device"]), 1.0 - p)
+    kept = b(aten.mul.Tensor, x, b(aten._to_copy.default, mask, dtype=val.dtype))
+    return b(aten.mul.Tensor, kept, 1.0 / (1.0 - p)), mask
+
+
+def _rand(b: Builder, size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, **rest: Any) -> Any:
+    dtype = dtype or torch.get_default_dtype()
+    if dtype not in (torch.float32, torch.float64) or layout not in (None, torch.strided) or 0 in size:
+        return NotImplemented
+    return _uniform(b, size, dtype, device or torch.device("cpu"))
+
+
+def _rand_like(b: Builder, x: fx.Node, **options: Any) -> Any:
+    changed = {key for key, value in options.items() if value not in (None, False, torch.preserve_format)}
+    if changed - {"dtype"} or not _plain(x) or options.get("dtype") not in (None, x.meta["val"].dtype):
+        return NotImplemented
+    return (
+        _uniform(b, x.meta["val"].shape, x.meta["val"].dtype, x.meta["device"]) if _in_layout_of(x) else NotImplemented
+    )
+
+
+def _normal(b: Builder, size: Any, dtype: torch.dtype, device: torch.device) -> fx.Node:
+    """G. E. P. Box, M. E. Muller, "A note on the generation of random normal deviates" (1958)."""
+    first, second = _uniform(b, size, dtype, device), _uniform(b, size, dtype, device)
+    away = b(aten.add.Tensor, b(aten.neg.default, first), 1.0)  # never 0
+    radius = b(aten.sqrt.default, b(aten.mul.Tensor, b(aten.log.default, away), -2.0))
+    made: fx.Node = b(aten.mul.Tensor, radius, b(aten.cos.default, b(aten.mul.Tensor, second, 2 * math.pi)))
+    return made
+
+
+def _randn(b: Builder, size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, **rest: Any) -> Any:
+    dtype = dtype or torch.get_default_dtype()
+    if dtype not in (torch.float32, torch.float64) or layout not in (None, torch.strided) or 0 in size:
+        return NotImplemented
+    return _normal(b, size, dtype, device or torch.device("cpu"))
+
+
+def _randn_like(b: Builder, x: fx.Node, **options: Any) -> Any:
+    changed = {key for key, value in options.items() if value not in (None, False, torch.preserve_format)}
+    if changed - {"dtype"} or not _plain(x) or options.get("dtype") not in (None, x.meta["val"].dtype):
+        return NotImplemented
+    return (
+        _normal(b, x.meta["val"].shape, x.meta["val"].dtype, x.meta["device"]) if _in_layout_of(x) else NotImplemented
+    )
+
+
+def _uniform_range(b: Builder, x: fx.Node, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Any:
+    if generator is not None or not _plain(x) or not _in_layout_of(x):
+        return NotImplemented
+    drawn = _uniform(b, x.meta["val"].shape, x.meta["val"].dtype, x.meta["device"])
+    if low == 0 and high == 1:
+        return drawn
+    return b(aten.add.Tensor, b(aten.mul.Tensor, drawn, float(high - low)), float(low))
+
+
+RULES: dict[Any, Any] = {
+    aten.bernoulli.p: _bernoulli_p,
+    aten.bernoulli.default: _bernoulli,
+    aten.native_dropout.default: _native_dropout,
+    aten.rand.default: _rand,
+    aten.rand_like.default: _rand_like,
+    aten.randn.default: _randn,
+    aten.randn_like.default: _randn_like,
+    aten.uniform.default: _uniform_range,
+}

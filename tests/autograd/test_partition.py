@@ -1,0 +1,44 @@
+"""Joint graphs and how they are cut."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from argand.autograd.inference import records_gradients
+from argand.autograd.joint import JointProgram, trace_joint
+from argand.autograd.partition import partition
+
+
+def joint_of(fn: object, *inputs: torch.Tensor) -> JointProgram:
+    return trace_joint(fx.symbolic_trace(fn), inputs)  # type: ignore[arg-type]
+
+
+def test_the_joint_graph_returns_results_and_gradients() -> None:
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3)
+    joint = joint_of(lambda x, y: (x * y).sin(), x, y)
+    assert joint.results == 1 and joint.gradients == (0,) and len(joint.tangents) == 1
+    assert len(joint.program.output_node.args[0]) == 2  # type: ignore[arg-type]
+
+
+def test_cheap_values_are_computed_again_and_the_default_keeps_them() -> None:
+    x = torch.randn(64, requires_grad=True)
+    joint = joint_of(lambda x: ((x * 2) + 1).neg().abs().sin(), x)
+    assert [slot.kind for slot in partition(joint).saved] == ["input"]
+    kept = [slot.kind for slot in partition(joint, default=True).saved]
+    assert "output" in kept
+
+
+def test_grad_mode_decides_what_is_recorded() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    written = graph.call_method("add_", (x, 1))
+    graph.call_function(torch._C._set_grad_enabled, (True,))
+    graph.output(())
+    gm = fx.GraphModule(torch.nn.Module(), graph)
+    inputs = (torch.randn(2, requires_grad=True),)
+    assert not records_gradients(gm, inputs, enabled=True)  # as in an optimizer's step
+    with graph.inserting_before(next(iter(reversed(graph.nodes)))):
+        graph.call_method("mul", (written, 2))
+    assert records_gradients(gm, inputs, enabled=True)

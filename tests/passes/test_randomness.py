@@ -1,0 +1,91 @@
+"""Random numbers in compiled code: distribution, reproducibility, agreement of kernels with the op itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import argand
+from argand.graph.random_ops import random_ops
+
+
+def native(fn: Callable[..., Any]) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = argand.compile(fn, backend="native", fullgraph=True)
+    return compiled
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_uniform_numbers_are_uniform(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = native(lambda: torch.rand(100_000, dtype=dtype) * 1)()
+    assert x.dtype is dtype
+    assert 0 <= float(x.min()) < 1e-3 and 0.999 < float(x.max()) < 1
+    counts = torch.histc(x, 20, 0, 1)
+    assert float(((counts - 5000) ** 2 / 5000).sum()) < 50  # chi square of 19 degrees: 99.99 % lie below
+    assert abs(float((x[1:] * x[:-1]).mean()) - 0.25) < 5e-3
+
+
+def test_normal_numbers_are_normal() -> None:
+    torch.manual_seed(0)
+    x = native(lambda: torch.randn(200_000) + 0)()
+    assert abs(float(x.mean())) < 1e-2 and abs(float(x.std()) - 1) < 1e-2
+    assert abs(float((x.abs() < 1.96).float().mean()) - 0.95) < 3e-3
+    assert float(x.abs().max()) > 4
+
+
+def test_kernels_make_the_numbers_of_the_op() -> None:
+    ops = random_ops()
+    seed = torch.tensor(-123456789)
+    want = ops.uniform(seed, [33, 17], dtype=torch.float32)
+    got = native(lambda s: torch.ops.argand.uniform(s, [33, 17], dtype=torch.float32) * 1)(seed)
+    assert torch.equal(want, got)
+    assert len(want.unique()) > 550
+
+
+def test_manual_seed_rules_compiled_code() -> None:
+    fn = native(lambda x: F.dropout(x, 0.3) + torch.rand(64))
+    x = torch.ones(64)
+    torch.manual_seed(7)
+    first, second = fn(x), fn(x)
+    torch.manual_seed(7)
+    assert torch.equal(fn(x), first)
+    assert torch.equal(fn(x), second)
+    assert not torch.equal(first, second)
+
+
+def test_fallback_random_gives_eagers_numbers() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, 0.3) + torch.rand(64) + torch.randn_like(x)
+
+    x = torch.ones(64)
+    torch.manual_seed(7)
+    want = fn(x)
+    with argand.config.patch(fallback_random=True):
+        torch.manual_seed(7)
+        torch.testing.assert_close(native(fn)(x), want)
+
+
+def test_two_dropouts_differ() -> None:
+    a, b = native(lambda x: (F.dropout(x, 0.5), F.dropout(x, 0.5)))(torch.ones(256))
+    assert not torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_dropout_keeps_the_right_share(dtype: torch.dtype) -> None:
+    y = native(lambda x: F.dropout(x, 0.25))(torch.ones(40_000, dtype=dtype))
+    assert y.dtype is dtype
+    assert abs(float((y != 0).float().mean()) - 0.75) < 0.01
+    torch.testing.assert_close(y.float().max(), torch.tensor(4 / 3), rtol=1e-2, atol=1e-2)
+
+
+def test_what_is_kept_of_a_dropout_is_a_mask_of_bytes() -> None:
+    x = torch.randn(64, 64, requires_grad=True)
+    y = native(lambda x: F.dropout(x, 0.5) * 2)(x)
+    grad_fn: Any = y.grad_fn
+    assert [kept.dtype for kept in grad_fn.saved_tensors] == [torch.bool]
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, (y != 0).float() * 4)
