@@ -153,3 +153,28 @@ def test_nothing_is_captured_outside() -> None:
     compiled(X)
     f(X * 2)
     assert len(backend.graphs) == 1
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        nn.modules.module.register_module_forward_hook,
+        nn.modules.module.register_module_forward_pre_hook,
+        nn.modules.module.register_module_full_backward_hook,
+    ],
+)
+def test_hooks_of_all_modules_fire_as_often_as_in_eager(register) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    compiled = argand.compile(model, backend="eager")
+    compiled(torch.ones(1, 2))
+    seen: dict[str, list[nn.Module]] = {"eager": [], "compiled": []}
+    now = "eager"
+    handle = register(lambda module, *args: seen[now].append(module) or None)
+    try:
+        for now, each in (("eager", model), ("compiled", compiled)):
+            each(torch.ones(1, 2, requires_grad=True)).sum().backward()
+    finally:
+        handle.remove()
+    assert seen["eager"] == seen["compiled"] and len(seen["eager"]) == 3
+    compiled(torch.ones(1, 2))
+    assert len(seen["compiled"]) == 3

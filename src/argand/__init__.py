@@ -11,32 +11,46 @@ from argand import config
 
 if TYPE_CHECKING:
     from argand.api import (
+        CompileProfiler,
         allow_in_graph,
         assume_constant_result,
         compile,
+        compile_times,
         disable,
+        error_on_graph_break,
         explain,
         graph_break,
         is_compiling,
         list_backends,
+        mark_dynamic,
+        mark_static,
         register_backend,
         reset,
+        set_stance,
+        substitute_in_graph,
     )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CompileProfiler",
     "allow_in_graph",
     "assume_constant_result",
     "compile",
+    "compile_times",
     "config",
     "disable",
+    "error_on_graph_break",
     "explain",
     "graph_break",
     "is_compiling",
     "list_backends",
+    "mark_dynamic",
+    "mark_static",
     "register_backend",
     "reset",
+    "set_stance",
+    "substitute_in_graph",
 ]
 
 

@@ -16,7 +16,7 @@ import torch
 
 from argand._core import _C
 from argand.backends.registry import list_backends, lookup_backend, register_backend
-from argand.capture import marks
+from argand.capture import marks, stance, strict
 from argand.capture.explain import Explanation, Findings
 from argand.capture.frame import capture_frame
 from argand.capture.marks import (
@@ -28,16 +28,26 @@ from argand.capture.marks import (
     mark_static,
 )
 from argand.capture.region import CompilerFn, Region
+from argand.capture.stance import set_stance
+from argand.capture.strict import error_on_graph_break
+from argand.capture.substitutes import substitute_in_graph
+from argand.capture.tracebacks import tidy
 from argand.config import config
+from argand.debug.profiler import CompileProfiler
+from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
+from argand.events import bus
 
 __all__ = [
+    "CompileProfiler",
     "OptimizedModule",
     "allow_in_graph",
     "answer_torch_compile",
     "assume_constant_result",
     "compile",
+    "compile_times",
     "disable",
+    "error_on_graph_break",
     "explain",
     "graph_break",
     "is_compiling",
@@ -47,6 +57,8 @@ __all__ = [
     "mark_static",
     "register_backend",
     "reset",
+    "set_stance",
+    "substitute_in_graph",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -120,11 +132,13 @@ def _region(
     with _process.lock:
         if not _process.exchange_api_set:
             _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
+            _C.set_exception_filter(tidy)
             _process.exchange_api_set = True
         region = _process.regions.get(key)
         if region is None:
             # The closure of call_backend keeps a callable backend alive, so its id stays its own.
-            region = Region(_compiler(backend, mode, options), _backend_name(backend), fullgraph, dynamic)
+            observe = getattr(backend, "observe_only", False) is True
+            region = Region(_compiler(backend, mode, options), _backend_name(backend), fullgraph, dynamic, observe)
             _process.regions[key] = region
             _process.callbacks[region] = functools.partial(capture_frame, region=region)
         return region, _process.callbacks[region]
@@ -186,7 +200,8 @@ def compile(
     Arguments:
         model: what to compile; None returns a decorator.
         fullgraph: raise `errors.Unsupported` at the first graph break instead of splitting the program.
-        dynamic: None, True or False; see `mark_dynamic`. Sizes are specialised in this version.
+        dynamic: None makes a size (or a Python number) symbolic once a second call shows that it varies; True makes
+            all sizes of inputs symbolic at the first compile; False compiles for each size. See `mark_dynamic`.
         backend: a name of `list_backends()` or `(gm: fx.GraphModule, example_inputs: list[Tensor]) -> Callable`.
         mode: "default", "reduce-overhead" or "max-autotune"; handed to backends other than argand's own.
         options: handed to the backend as `options=`; argand's own backends accept and ignore them in this version.
@@ -203,8 +218,9 @@ def compile(
     if disable or config.disable:
         return model
     region, callback = _region(backend, fullgraph, dynamic, mode, options)
-    if isinstance(model, OptimizedModule):
-        model = model._orig_mod
+    model = _original(model)
+    if getattr(model, "_torchdynamo_disable", False) is True and not isinstance(model, torch.nn.Module):
+        return model  # torch.compiler.disable wins
     if isinstance(model, torch.nn.Module):
         return OptimizedModule(model, callback, region)
     if isinstance(model, type) or not callable(model):
@@ -217,6 +233,16 @@ def compile(
             return model  # argand.disable wins
         model = model.fn
     return _compiled_function(model, callback, region)
+
+
+def _original(model: Any) -> Any:
+    """What was compiled before, by argand or by torch.compile; `model` itself where nothing was."""
+    if isinstance(model, OptimizedModule) or type(model).__module__ == "torch._dynamo.eval_frame":
+        return getattr(model, "_orig_mod", model)
+    attributes = getattr(model, "__dict__", {})
+    if not attributes.get("_torchdynamo_disable", False):
+        return attributes.get("_torchdynamo_orig_callable", model)
+    return model
 
 
 def _compiled_function(fn: Callable[..., Any], callback: Any, region: Region) -> Any:
@@ -261,9 +287,12 @@ class OptimizedModule(torch.nn.Module):
         return _C.Region(callback, region, module.forward), module.__dict__.get("forward"), type(module).forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._modules["_orig_mod"]
-        if _has_hooks(self):
+        module: Any = self._modules["_orig_mod"]
+        if _has_own_hooks(self):  # hooks of every module are the original's to call, once, as in eager
             return super().__call__(*args, **kwargs)
+        compiled, own, on_class = self.__dict__["_forward"]
+        if module.__dict__.get("forward") is own and type(module).forward is on_class and not _has_hooks(module):
+            return compiled(*args, **kwargs)  # one frame of argand's in tracebacks, not two
         return self._call_original(module, args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -339,39 +368,48 @@ def _restore_module(module: torch.nn.Module, backend: str, fullgraph: bool, dyna
     return compile(module, backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode)
 
 
+def _has_own_hooks(module: torch.nn.Module) -> bool:
+    own = module.__dict__
+    return bool(
+        own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+    )
+
+
 def _has_hooks(module: torch.nn.Module) -> bool:
     """Whether calling the module does more than calling its forward."""
-    own = module.__dict__
     from torch.nn.modules import module as registry
 
-    return bool(
-        own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-        or registry._global_forward_hooks
-        or registry._global_forward_pre_hooks
-        or registry._global_backward_hooks
-        or registry._global_backward_pre_hooks
-    ) or type(module).__call__ not in (torch.nn.Module.__call__, OptimizedModule.__call__)
+    return (
+        _has_own_hooks(module)
+        or bool(
+            registry._global_forward_hooks
+            or registry._global_forward_pre_hooks
+            or registry._global_backward_hooks
+            or registry._global_backward_pre_hooks
+        )
+        or type(module).__call__ not in (torch.nn.Module.__call__, OptimizedModule.__call__)
+    )
 
 
-def disable(fn: Any = None, recursive: bool = True) -> Any:
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
     """Never capture `fn`; with `recursive` (the default) nothing that it calls either. Also a decorator.
 
-    Calling it from compiled code breaks the graph there.
+    Calling it from compiled code breaks the graph there; `reason` is shown where that is reported.
 
     Raises:
-        ConfigError: `fn` cannot be called.
+        ConfigError: `fn` cannot be called, or a wrong `recursive` or `reason`.
     """
+    if not isinstance(recursive, bool) or not isinstance(reason, str | None):
+        wrong = f"recursive={recursive!r}" if not isinstance(recursive, bool) else f"reason={reason!r}"
+        raise ConfigError(f"argand.disable got {wrong}", remedy="recursive is True or False, reason is a text or None")
     if fn is None:
-        return functools.partial(disable, recursive=recursive)
+        return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(fn, OptimizedModule):
         fn = fn._orig_mod
     if isinstance(fn, _C.Region):
         fn = fn.fn
     if isinstance(fn, torch.nn.Module):
-        fn.forward = disable(fn.forward, recursive)
+        fn.forward = disable(fn.forward, recursive, reason=reason)
         return fn
     if not callable(fn):
         raise ConfigError(
@@ -381,10 +419,10 @@ def disable(fn: Any = None, recursive: bool = True) -> Any:
         code = getattr(getattr(fn, "__func__", fn), "__code__", None)
         if code is not None:
             _C.skip_code(code)
-        return marks.mark_disabled(fn)
+        return marks.mark_disabled(fn, reason)
     wrapper = _C.Region(None, None, fn)
     functools.update_wrapper(wrapper, fn)
-    return marks.mark_disabled(wrapper)
+    return marks.mark_disabled(wrapper, reason)
 
 
 def reset() -> None:
@@ -398,6 +436,9 @@ def reset() -> None:
         _process.callbacks.clear()
     _C.reset_all()
     frame.reset()
+    strict.reset()
+    stance.reset()
+    bus.times.clear()
     native = sys.modules.get("argand.backends.native")
     if native is not None:
         native.reset()
@@ -412,11 +453,14 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         A function that takes fn's arguments and returns an `Explanation`.
     """
 
+    compile(fn, backend="eager")  # refuses here what cannot be compiled
+
     def run(*args: Any, **kwargs: Any) -> Explanation:
         findings = Findings()
 
         def eager(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
-            return gm.forward
+            forward: Callable[..., Any] = gm.forward
+            return forward
 
         compiled = compile(fn, backend=eager)
         with findings.listening(), config.patch(suppress_errors=False):
@@ -426,9 +470,15 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return run(*args, **kwargs) if args or kwargs else run
 
 
+def _answer_set_stance(stance: str = "default", **options: Any) -> set_stance:
+    """`torch.compiler.set_stance` of a program that argand answers; its further options have no meaning here."""
+    nearest = {"eager_then_compile": "default", "aot_eager_then_compile": "default"}
+    return set_stance(nearest.get(stance, stance))
+
+
 @contextlib.contextmanager
 def answer_torch_compile(backend: str = "native", override: bool = False) -> Iterator[None]:
-    """While active, `torch.compile(...)` is answered by argand.
+    """While active, `torch.compile(...)` is answered by argand, `torch.compiler.set_stance` and `reset` too.
 
     Arguments:
         backend: used where the program names none or names torch's default, "inductor".
@@ -445,12 +495,13 @@ def answer_torch_compile(backend: str = "native", override: bool = False) -> Ite
 
     default, original, names = backend, compile, ("fullgraph", "dynamic", "mode", "options", "disable")
     saved = torch.compile
-    torch.compile = answer
+    saved_stance, saved_reset = torch.compiler.set_stance, torch.compiler.reset
+    torch.compile, torch.compiler.set_stance, torch.compiler.reset = answer, _answer_set_stance, reset
     if override:
         argand.__dict__["compile"] = answer_argand
     try:
         yield
     finally:
-        torch.compile = saved
+        torch.compile, torch.compiler.set_stance, torch.compiler.reset = saved, saved_stance, saved_reset
         if override:
             argand.__dict__.pop("compile", None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -23,33 +25,86 @@ app.add_typer(cache_app, name="cache")
 SCRIPT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
-def _run_as_main(script: Path, arguments: list[str]) -> None:
-    """Run `script` as `python script arguments...` would."""
-    if not script.is_file():
-        raise typer.BadParameter(f"no such file: {script}", param_hint="SCRIPT")
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    runpy.run_path(str(script), run_name="__main__")
+def _run_as_main(target: str, arguments: list[str], is_module: bool) -> str:
+    """Run a script or module as `python [-m] target arguments...` would; what it raises is shown before this returns.
+
+    Returns:
+        How it ended: "finished", "exit code <n>" or the exception's type and text; `_exit_code` has the number.
+    """
+    if is_module:
+        sys.argv = [target, *arguments]
+        sys.path.insert(0, os.getcwd())
+    else:
+        if not Path(target).exists():
+            raise typer.BadParameter(f"no such file: {target}", param_hint="SCRIPT")
+        sys.argv = [target, *arguments]
+        if Path(target).is_file():
+            sys.path.insert(0, str(Path(target).resolve().parent))
+    try:
+        if is_module:
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(target, run_name="__main__")
+    except SystemExit as end:
+        return "finished" if end.code in (None, 0) else _exit_with(end.code)
+    except BaseException as error:
+        return _show(error, target)
+    return "finished"
+
+
+def _exit_with(code: Any) -> str:
+    if not isinstance(code, int):
+        typer.echo(code, err=True)
+        return "exit code 1"
+    return f"exit code {code}"
+
+
+def _show(error: BaseException, target: str) -> str:
+    """Print an exception of the program as Python does, without the frames that started the program."""
+    own = (__file__, runpy.__file__)
+    step = error.__traceback__
+    while step is not None and (step.tb_frame.f_code.co_filename in own or "runpy" in step.tb_frame.f_code.co_filename):
+        step = step.tb_next
+    if step is None and isinstance(error, (ImportError, FileNotFoundError)):
+        typer.echo(f"argand: cannot run {target}: {error}", err=True)
+    else:
+        sys.excepthook(type(error), error.with_traceback(step), step)
+    text = str(error).splitlines()
+    return type(error).__name__ + (f": {text[0]}" if text else "")
+
+
+def _exit_code(outcome: str) -> int:
+    if outcome == "finished":
+        return 0
+    return int(outcome.removeprefix("exit code ")) if outcome.startswith("exit code ") else 1
+
+
+IsModule = Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m")]
 
 
 @app.command(context_settings=SCRIPT)
 def run(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="a Python script that uses torch.compile or argand.compile")],
+    script: Annotated[str, typer.Argument(help="a Python script that uses torch.compile or argand.compile")],
     backend: Annotated[str, typer.Option(help="the backend where the script names none")] = "native",
+    is_module: IsModule = False,
 ) -> None:
     """Run SCRIPT with torch.compile answered by argand."""
-    from argand.api import answer_torch_compile
+    from argand.api import answer_torch_compile, lookup_backend
 
+    lookup_backend(backend)
     with answer_torch_compile(backend=backend):
-        _run_as_main(script, context.args)
+        outcome = _run_as_main(script, context.args, is_module)
+    raise typer.Exit(_exit_code(outcome))
 
 
 @app.command(context_settings=SCRIPT)
 def explain(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="a Python script that uses torch.compile or argand.compile")],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+    script: Annotated[str, typer.Argument(help="a Python script that uses torch.compile or argand.compile")],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False,
+    output: Annotated[Path | None, typer.Option(help="write the report to this file")] = None,
+    is_module: IsModule = False,
 ) -> None:
     """Run SCRIPT and list its graphs and graph breaks, with the line and the remedy of each."""
     from argand.api import answer_torch_compile
@@ -57,13 +112,14 @@ def explain(
 
     report = ScriptReport()
     with answer_torch_compile(backend="eager", override=True), report.listening():
-        _run_as_main(script, context.args)
-    if as_json:
-        typer.echo(json.dumps(report.as_dict(), indent=1))
-    else:
-        from rich.console import Console
-
-        report.print_to(Console())
+        report.outcome = _run_as_main(script, context.args, is_module)
+    with contextlib.ExitStack() as files:
+        file = files.enter_context(output.open("w")) if output is not None else sys.stdout
+        if as_json:
+            file.write(json.dumps(report.as_dict(), indent=1) + "\n")
+        else:
+            report.print_to(file)
+    raise typer.Exit(_exit_code(report.outcome))
 
 
 def environment() -> dict[str, Any]:

@@ -43,6 +43,10 @@ class Setting:
         return text
 
 
+ALIASES = {"recompile_limit": "cache_size_limit"}
+"""Names that users of torch know for a setting that has another one here."""
+
+
 class Section:
     """A namespace of settings; attribute access is checked against the declarations."""
 
@@ -57,6 +61,7 @@ class Section:
         object.__setattr__(self, "_values", {key: _initial(setting) for key, setting in settings.items()})
 
     def __getattr__(self, key: str) -> Any:
+        key = ALIASES.get(key, key)
         sections: dict[str, Section] = object.__getattribute__(self, "_sections")
         if key in sections:
             return sections[key]
@@ -68,6 +73,7 @@ class Section:
         raise self._unknown(key)
 
     def __setattr__(self, key: str, value: Any) -> None:
+        key = ALIASES.get(key, key)
         setting = self._settings.get(key)
         if setting is None:
             raise self._unknown(key)
@@ -105,6 +111,7 @@ class Section:
                 section: Section = self
                 for part in path:
                     section = getattr(section, part)
+                key = ALIASES.get(key, key)
                 if key not in section._settings:
                     raise section._unknown(key)
                 saved.append((section, key, section._values[key]))
@@ -166,20 +173,39 @@ _ROOT = {
         "Run a frame eagerly when capturing or compiling it fails.",
         ("ARGAND_SUPPRESS_ERRORS", "TORCHDYNAMO_SUPPRESS_ERRORS"),
     ),
+    "exact_sizes_limit": Setting(8, "Sizes that a graph which depends on its sizes too much is compiled for."),
+    "error_on_graph_break": Setting(False, "Make a graph break an error (argand.error_on_graph_break for a part)."),
     "cache_size_limit": Setting(8, "Compiled versions of one code object before it runs eagerly."),
     "debug_function": Setting(
-        "", "Capture only functions of this name.", ("ARGAND_DEBUG_FUNCTION", "TORCHDYNAMO_DEBUG_FUNCTION")
+        "",
+        "Capture only functions of this name (or these, with commas between).",
+        ("ARGAND_DEBUG_FUNCTION", "TORCHDYNAMO_DEBUG_FUNCTION"),
     ),
     "cache_dir": Setting("", "Where compiled kernels are kept; empty is the user's cache.", ("ARGAND_CACHE_DIR",)),
     "cache": Setting(True, "Keep compiled kernels on disk."),
+    "automatic_dynamic_shapes": Setting(
+        True, "Make a size or number symbolic when the next compile sees that it changed (dynamic=None)."
+    ),
+    "assume_static_by_default": Setting(True, "Sizes are constants until they change; False is dynamic=True."),
+    "specialize_int": Setting(False, "Treat Python ints as constants even if they change."),
+    "specialize_float": Setting(False, "Treat Python floats as constants even if they change."),
     "capture_scalar_outputs": Setting(
         False, "Capture Tensor.item() as a symbolic number instead of breaking the graph."
+    ),
+    "capture_dynamic_output_shape_ops": Setting(
+        False,
+        "Capture operations whose result's size depends on data (nonzero, x[mask]) instead of breaking the graph.",
     ),
     "inline_limit": Setting(600, "Depth of inlined Python calls before the graph breaks."),
     "output_code": Setting(False, "Print the generated code."),
     "debug": Setting(False, "Print the native compiler's debug output."),
     "log_level": Setting(30, "Level of argand's loggers (logging.WARNING).", types=(int,)),
     "fallback_random": Setting(False, "Use eager's random number generation in compiled code."),
+    "partitioner": Setting("min_cut", 'What the forward keeps: "min_cut" weighs memory and work, "default" keeps all.'),
+    "activation_memory_budget": Setting(
+        1.0, "Between 0 and 1: the share of the kept bytes that the backward may use; the rest is computed again."
+    ),
+    "lazy_backward": Setting(True, "Compile a backward when the first gradient is asked for, not with its forward."),
     "verify_ir": Setting(False, "Run every IR's verifier after every pass.", ("ARGAND_VERIFY_IR",)),
 }
 

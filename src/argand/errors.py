@@ -11,16 +11,32 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class UserLine:
-    """A position in the user's program."""
+    """A position in the user's program.
+
+    Arguments:
+        text: the line, without the spaces around it.
+        start, end: which characters of `text` the operation takes up; -1 where that is not known.
+    """
 
     filename: str
     lineno: int
     function: str
     text: str = ""
+    start: int = -1
+    end: int = -1
 
     def __str__(self) -> str:
         head = f'File "{self.filename}", line {self.lineno}, in {self.function}'
-        return f"{head}\n    {self.text}" if self.text else head
+        if not self.text:
+            return head
+        return f"{head}\n    {self.text}" + (f"\n    {self.carets}" if self.carets else "")
+
+    @property
+    def carets(self) -> str:
+        """The line below `text` that marks the operation; empty when that is the whole line or not known."""
+        if not 0 <= self.start < self.end <= len(self.text) or self.end - self.start == len(self.text):
+            return ""
+        return " " * self.start + "^" * (self.end - self.start)
 
 
 class ArgandError(Exception):
@@ -43,7 +59,9 @@ class ArgandError(Exception):
     def __str__(self) -> str:
         parts = [self.cause]
         if self.where:
-            parts.append("\nfrom user code:\n" + "\n".join(f"  {line}" for line in self.where))
+            parts.append(
+                "\nfrom user code:\n" + "\n".join("  " + str(line).replace("\n", "\n  ") for line in self.where)
+            )
         if self.remedy:
             parts.append(f"\nWhat to do: {self.remedy}")
         return "\n".join(parts)
@@ -61,8 +79,20 @@ class Unsupported(ArgandError):
     stage = "capture"
 
 
+class RecompileForbidden(ArgandError, RuntimeError):
+    """Under the stance "fail_on_recompile": a call needs code that was not compiled before."""
+
+    stage = "capture"
+
+
 class CaptureError(ArgandError):
     """Capture failed on a frame for a reason that is argand's fault, not the program's."""
+
+    stage = "capture"
+
+
+class ConstraintViolation(ArgandError):
+    """A size marked with `mark_dynamic` cannot vary as marked: the program, or this call, fixes it."""
 
     stage = "capture"
 
@@ -150,12 +180,17 @@ class BreakReason:
     hints: tuple[str, ...] = ()
     where: tuple[UserLine, ...] = ()
 
+    @property
+    def headline(self) -> str:
+        """Kind and explanation in one line."""
+        return f"{self.kind}: {self.explanation}"
+
     def __str__(self) -> str:
-        lines = [f"{self.kind}: {self.explanation}"]
+        lines = [self.headline]
         if self.context:
             lines.append(f"  context: {self.context}")
         lines += [f"  hint: {hint}" for hint in self.hints]
-        lines += [f"  {line}" for line in self.where]
+        lines += ["  " + str(line).replace("\n", "\n  ") for line in self.where]
         return "\n".join(lines)
 
 
@@ -177,5 +212,19 @@ class GraphBreak(BaseException):
 def graph_break(
     *, kind: str, context: str = "", explanation: str, hints: tuple[str, ...] = (), skip_frame: bool = False
 ) -> GraphBreak:
-    """Build the one exception by which every graph break is raised (`raise graph_break(kind=...)`)."""
-    return GraphBreak(BreakReason(kind, context, explanation, hints), skip_frame)
+    """Build the one exception by which every graph break is raised (`raise graph_break(kind=...)`).
+
+    Arguments: see `BreakReason`. Explanation and hints come out as sentences (first letter, full stop), and there is
+    always a hint.
+    """
+    said = tuple(map(sentence, hints)) or ("Move this operation out of the compiled function, before or after it.",)
+    return GraphBreak(BreakReason(kind, context, sentence(explanation), said), skip_frame)
+
+
+def sentence(text: str) -> str:
+    """`text` with a capital letter and a full stop, unless it begins with a name of the program."""
+    text = text.strip()
+    first = text.split(" ", 1)[0]
+    if first.isalpha() and first.islower():
+        text = text[:1].upper() + text[1:]
+    return text if not text or text.endswith((".", "!", "?")) else text + "."
