@@ -1,9 +1,10 @@
 """Compare eager, argand and torch.compile on the demo's models: one subprocess each, a fresh cache directory each.
 
-    python bench/compare.py [MODEL ...] [--short] [--no-torch] [--warm] [--seconds S] [--json OUT]
+    python bench/compare.py [MODEL ...] [--short] [--no-torch] [--train] [--warm] [--seconds S] [--json OUT]
 
-Prints one table. With --warm each system runs a second process on the cache that the first one left. Exits with 1
-when an output differs from eager's by more than 1e-4 of its largest value, or a model fails.
+Prints one table. --train measures training steps (forward, loss, backward) of the models that DESIGN.md names. With
+--warm each system runs a second process on the cache that the first one left. Exits with 1 when an output
+differs from eager's by more than 1e-4 of its largest value, or a model fails.
 """
 
 from __future__ import annotations
@@ -25,17 +26,16 @@ from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 TOLERANCE = 1e-4
+TRAINED = ["MobileBERT", "BERT", "GPT-2", "Llama", "ResNet-18"]
 NAMES = ["MobileBERT", "BERT", "GPT-2", "Llama", "ResNet-18", "ViT", "T5", "ConvNeXt"]
 
 
-def run_worker(system: str, model: str, cache: str, short: bool, seconds: float, timeout: float) -> dict[str, Any]:
+def run_worker(system: str, model: str, cache: str, flags: list[str], seconds: float, timeout: float) -> dict[str, Any]:
     """One measurement in its own process, its caches under `cache`."""
     env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, str(HERE / "worker.py"), system, model, "--seconds", str(seconds)]
     try:
-        done = subprocess.run(
-            command + (["--short"] if short else []), env=env, capture_output=True, text=True, timeout=timeout
-        )
+        done = subprocess.run(command + flags, env=env, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         return {"system": system, "model": model, "error": f"no result within {timeout:.0f} s"}
     for line in done.stdout.splitlines():
@@ -47,7 +47,7 @@ def run_worker(system: str, model: str, cache: str, short: bool, seconds: float,
 
 
 def measure_all(
-    names: list[str], systems: list[str], *, short: bool, warm: bool, seconds: float, console: Console
+    names: list[str], systems: list[str], *, flags: list[str], warm: bool, seconds: float, console: Console
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """`{model: {system: result}}`; with `warm`, `result["warm_first_call_s"]` too."""
     columns = (
@@ -66,9 +66,9 @@ def measure_all(
                 progress.update(task, description=f"{name} with {'torch.compile' if system == 'torch' else system}")
                 cache = tempfile.mkdtemp(prefix="argand-bench-")
                 try:
-                    result = run_worker(system, name, cache, short, seconds, 600)
+                    result = run_worker(system, name, cache, flags, seconds, 600)
                     if warm and "error" not in result:
-                        again = run_worker(system, name, cache, short, 0.1, 600)
+                        again = run_worker(system, name, cache, flags, 0.1, 600)
                         result["warm_first_call_s"] = again.get("first_call_s")
                 finally:
                     shutil.rmtree(cache, ignore_errors=True)
@@ -91,11 +91,11 @@ def geometric_mean(values: list[float]) -> float:
     return statistics.geometric_mean(values) if values else float("nan")
 
 
-def print_table(results: dict[str, dict[str, dict[str, Any]]], systems: list[str], console: Console) -> bool:
+def print_table(results: dict[str, dict[str, dict[str, Any]]], systems: list[str], what: str, console: Console) -> bool:
     """The table; True when every argand run is correct."""
     with_torch = "torch" in systems
     warm = any("warm_first_call_s" in r for row in results.values() for r in row.values())
-    table = Table(title="eager / argand / torch.compile, inference, CPU")
+    table = Table(title=f"eager / argand / torch.compile, {what}, CPU")
     table.add_column("model")
     for title in ("difference\nto eager", "eager\nms/step", "argand\nms/step", "argand\nx eager"):
         table.add_column(title, justify="right")
@@ -154,17 +154,19 @@ def main() -> int:
     ap.add_argument("models", nargs="*", help=f"of {', '.join(NAMES)}; all by default")
     ap.add_argument("--short", action="store_true", help="small variants of the models")
     ap.add_argument("--no-torch", action="store_true", help="leave torch.compile out")
+    ap.add_argument("--train", action="store_true", help="training steps instead of inference")
     ap.add_argument("--warm", action="store_true", help="measure a second process on a warm cache too")
     ap.add_argument("--seconds", type=float, default=4.0, help="timing budget a model and system")
     ap.add_argument("--json", help="write the raw results here")
     args = ap.parse_args()
-    names = args.models or NAMES
+    names = args.models or (TRAINED if args.train else NAMES)
     if unknown := [n for n in names if n not in NAMES]:
         ap.error(f"unknown model {', '.join(unknown)}; known: {', '.join(NAMES)}")
     console = Console(width=None if sys.stdout.isatty() else 140)
     systems = ["argand"] if args.no_torch else ["argand", "torch"]
-    results = measure_all(names, systems, short=args.short, warm=args.warm, seconds=args.seconds, console=console)
-    good = print_table(results, systems, console)
+    flags = [f"--{name}" for name in ("short", "train") if getattr(args, name)]
+    results = measure_all(names, systems, flags=flags, warm=args.warm, seconds=args.seconds, console=console)
+    good = print_table(results, systems, "training" if args.train else "inference", console)
     if args.json:
         Path(args.json).write_text(json.dumps(results, indent=1) + "\n")
     return 0 if good else 1

@@ -1,9 +1,11 @@
 """Measure one model under one system, in a process of its own; prints one JSON line.
 
-    python bench/worker.py {argand|torch} MODEL [--short] [--seconds S] [--threads N]
+    python bench/worker.py {argand|torch} MODEL [--short] [--train] [--seconds S] [--threads N]
 
 first_call_s is what a user waits for: compile(...) and the first call, imports of the compiler included, torch and
-the model already loaded. Steps of eager and compiled are interleaved; the ratio is the median over pairs.
+the model already loaded. Steps of eager and compiled are interleaved; the ratio is the median over pairs. With --train
+a step is forward, a loss (mean square of the first output), and backward, with the model in training mode; gradients
+are compared in evaluation mode, where no random mask differs.
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ def relative_difference(want: list[torch.Tensor], got: list[torch.Tensor]) -> fl
     return worst
 
 
-def step_times(eager: Any, compiled: Any, inputs: dict[str, torch.Tensor], seconds: float) -> dict[str, float]:
+def step_times(eager: Any, compiled: Any, seconds: float) -> dict[str, float]:
     """Interleaved medians in seconds: eager, compiled, and the median of eager/compiled over pairs."""
     for _ in range(2):
-        eager(**inputs)
-        compiled(**inputs)
+        eager()
+        compiled()
     pairs: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds
     while len(pairs) < 5 or (time.perf_counter() < end and len(pairs) < 200):
@@ -59,7 +61,7 @@ def step_times(eager: Any, compiled: Any, inputs: dict[str, torch.Tensor], secon
         taken = []
         for fn in order:
             start = time.perf_counter()
-            fn(**inputs)
+            fn()
             taken.append(time.perf_counter() - start)
         pairs.append((taken[0], taken[1]) if order[0] is eager else (taken[1], taken[0]))
     return {
@@ -70,23 +72,59 @@ def step_times(eager: Any, compiled: Any, inputs: dict[str, torch.Tensor], secon
     }
 
 
+def compile_with(system: str, model: Any) -> Any:
+    if system == "argand":
+        import argand
+
+        return argand.compile(model, fullgraph=True)
+    return torch.compile(model, fullgraph=True)
+
+
+def train_step(call: Any, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> None:
+    model.zero_grad(set_to_none=True)
+    leaves(call(**inputs))[0].float().pow(2).mean().backward()
+
+
+def gradients(call: Any, model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    train_step(call, model, inputs)
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def measure_training(system: str, name: str, short: bool, seconds: float) -> dict[str, Any]:
+    model, inputs = models.MODELS[name](short=short)
+    model.requires_grad_(True)
+    want = gradients(model, model, inputs)
+    largest = max(float(g.abs().max()) for g in want)
+    checked = compile_with(system, model)
+    got = gradients(checked, model, inputs)
+    difference = max(float((a - b).abs().max()) for a, b in zip(want, got)) / largest
+    model, inputs = models.MODELS[name](short=short)
+    model.requires_grad_(True).train()
+    for _ in range(2):
+        train_step(model, model, inputs)
+    start = time.perf_counter()
+    compiled = compile_with(system, model)
+    train_step(compiled, model, inputs)
+    first = time.perf_counter() - start
+    result: dict[str, Any] = {"system": system, "model": name, "first_call_s": first, "difference": difference}
+    times = step_times(lambda: train_step(model, model, inputs), lambda: train_step(compiled, model, inputs), seconds)
+    result.update(times)
+    result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return result
+
+
 def measure(system: str, name: str, short: bool, seconds: float) -> dict[str, Any]:
     model, inputs = models.MODELS[name](short=short)
     with torch.no_grad():
         want = leaves(model(**inputs))
         model(**inputs)
         start = time.perf_counter()
-        if system == "argand":
-            import argand
-
-            compiled = argand.compile(model, fullgraph=True)
-        else:
-            compiled = torch.compile(model, fullgraph=True)
+        compiled = compile_with(system, model)
         got = leaves(compiled(**inputs))
         first = time.perf_counter() - start
         result: dict[str, Any] = {"system": system, "model": name, "first_call_s": first}
         result["difference"] = relative_difference(want, got)
-        result.update(step_times(model, compiled, inputs, seconds))
+        result.update(step_times(lambda: model(**inputs), lambda: compiled(**inputs), seconds))
     result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return result
 
@@ -96,13 +134,15 @@ def main() -> None:
     ap.add_argument("system", choices=["argand", "torch"])
     ap.add_argument("model", choices=list(models.MODELS))
     ap.add_argument("--short", action="store_true")
+    ap.add_argument("--train", action="store_true")
     ap.add_argument("--seconds", type=float, default=6.0)
     ap.add_argument("--threads", type=int, default=0)
     args = ap.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     try:
-        result = measure(args.system, args.model, args.short, args.seconds)
+        run = measure_training if args.train else measure
+        result = run(args.system, args.model, args.short, args.seconds)
     except Exception as error:
         import traceback
 

@@ -16,11 +16,19 @@ import differential
 import programs
 
 
-@pytest.mark.parametrize("batch", range(10))
+@pytest.mark.parametrize("batch", range(20))
 def test_seeded_programs(batch: int) -> None:
-    for seed in range(batch * 50, batch * 50 + 50):
+    """500 programs, each called with two sizes; every second batch with symbolic sizes from the start."""
+    for seed in range(batch * 25, batch * 25 + 25):
         source = programs.program(random.Random(seed).randrange)
-        assert differential.difference(source) is None, f"seed {seed}\n{source[len(programs.PRELUDE) :]}"
+        found = differential.difference(source, calls=3, dynamic=True if batch % 2 else None)
+        assert found is None, f"seed {seed}\n{source[len(programs.PRELUDE) :]}\n{found}"
+
+
+def test_programs_are_called_with_several_sizes() -> None:
+    module = differential.load(programs.program(random.Random(0).randrange))
+    sizes = {differential.arguments(module, call)[0].shape[0] for call in range(3)}
+    assert len(sizes) >= 2
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

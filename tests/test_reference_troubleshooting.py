@@ -35,6 +35,69 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'print("woo")' in text and "if b.sum() < 0:" in text and __file__ in text
 
 
+def test_explain_unpacks_as_in_the_guide() -> None:
+    explanation, out_guards, graphs, ops_per_graph, break_reasons, explanation_verbose = argand.explain(
+        toy_with_print, torch.randn(10), torch.rand(10)
+    )
+    assert explanation == "argand made 3 graphs, with 2 graph breaks and 6 ops."
+    lines = [line.strip() for line in explanation_verbose.splitlines()]
+    assert lines.index('print("woo")') < lines.index("if b.sum() < 0:")
+    assert len(out_guards) == len(graphs) == len(ops_per_graph) == 3 and len(break_reasons) == 2
+    assert torch.abs in ops_per_graph[0]
+
+
+def test_compile_profiler() -> None:
+    def my_model(x=None):
+        return torch.ones(3) * 2
+
+    with argand.CompileProfiler() as prof:
+        profiler_model = argand.compile(my_model, backend=prof)
+        profiler_model()
+        profiler_model(5)
+        text = prof.report()
+    assert "Graph breaks" in text and "Recompiles" in text
+
+
+def test_compile_times() -> None:
+    argand.compile(toy_with_print, backend="eager")(torch.randn(10), torch.rand(10))
+    assert "capture_frame" in argand.compile_times()
+
+
+def test_backend_error_example() -> None:
+    """`torch.ops.aten._foobar` has no lowering: in the guide the backend fails on it, here it runs as it is."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(20, 20) for _ in range(5)])
+
+    def test_backend_error():
+        y = torch.ones(20, 20)
+        x = torch.ones(20, 20)
+        z = x + y
+        a = torch.ops.aten._foobar(z)
+        return model(a)
+
+    with torch.no_grad():
+        assert_same(test_backend_error(), argand.compile(test_backend_error)())
+
+
+def test_missing_operator_is_the_programs_error() -> None:
+    def f():
+        return torch.ops.aten.no_such_operator(torch.ones(20, 20))
+
+    with pytest.raises(AttributeError) as want:
+        f()
+    with pytest.raises(AttributeError) as got:
+        argand.compile(f)()
+    assert str(got.value) == str(want.value)
+    assert got.traceback[1].lineno == want.traceback[1].lineno
+
+
+def test_log_level_and_verbose_are_settings() -> None:
+    import logging
+
+    with argand.config.patch(verbose=True, log_level=logging.INFO):
+        assert argand.config.verbose is True and argand.config.log_level == logging.INFO
+    assert argand.config.log_level == logging.WARNING
+
+
 def test_fullgraph_raises() -> None:
     with pytest.raises(Unsupported) as info:
         argand.compile(toy_with_print, fullgraph=True)(torch.randn(10), torch.rand(10))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 Pick = Callable[[int], int]
 
 PRELUDE = """\
-import functools, itertools, math, operator
+import contextlib, functools, itertools, math, operator, sys
 import torch, argand
 
 LOG = []
@@ -49,6 +49,51 @@ def delegating(limit):
     last = yield from gen(limit)
     yield last
 
+@argand.disable
+def real(value):
+    return value
+
+@argand.disable
+def checked(value):
+    if isinstance(value, int) and value % 4 == 3:
+        raise IndexError(value)
+    return value
+
+class Managed:
+    def __init__(self, *swallow):
+        self.swallow = swallow
+
+    def __enter__(self):
+        LOG.append("enter")
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        LOG.append(("exit", kind and kind.__name__, str(value)))
+        return kind is not None and issubclass(kind, self.swallow)
+
+@contextlib.contextmanager
+def managed(*swallow):
+    LOG.append("before")
+    try:
+        yield len(LOG)
+    except swallow as error:
+        LOG.append(repr(error))
+    finally:
+        LOG.append("after")
+
+def breaking(limit):
+    for i in range(limit):
+        if i != 1:
+            argand.graph_break()
+        yield real(i)
+
+def finishing(limit):
+    try:
+        yield from range(limit)
+        LOG.append("all")
+    finally:
+        LOG.append("finished")
+
 def raising(k):
     if k % 3 == 0:
         raise ValueError(f"bad {k}")
@@ -59,12 +104,13 @@ def raising(k):
 
 TENSOR_UNARY = (
     "torch.relu({})", "{}.abs()", "-{}", "torch.sin({})", "{} * 2", "{} + 1", "{}.clone()", "{}.t().t()", "{}.clamp(min=-1)",
-    "torch.sigmoid({})", "{}.reshape(4, 3).reshape(3, 4)", "{}.float()", "{}.neg().exp()", "{}[:, :4]", "torch.softmax({}, -1)",
+    "torch.sigmoid({})", "{}.reshape(4, -1).reshape(-1, 4)", "{}.flip(0)", "{}.narrow(0, 0, 2).repeat(9, 1)[: x.shape[0]]", "{}.float()", "{}.neg().exp()", "{}[:, :4]", "torch.softmax({}, -1)",
 )  # fmt: skip
 TENSOR_BINARY = (
-    "{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "{} @ {}.t() @ torch.ones(3, 4)", "torch.where({} > 0, {}, 0.5)",
-    "torch.stack([{}, {}]).sum(0)", "torch.cat([{}, {}])[:3]", "torch.add({}, {}, alpha=2)",
+    "{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "{0} @ {1}.t() @ torch.ones_like({0})", "{0} / {1}.shape[0]", "{0} + torch.arange({1}.size(0)).reshape(-1, 1)", "torch.where({} > 0, {}, 0.5)",
+    "torch.stack([{}, {}]).sum(0)", "torch.cat([{0}, {1}])[: len({0})]", "torch.cat([{0}, {1}])[{0}.shape[0] :]", "torch.add({}, {}, alpha=2)",
 )  # fmt: skip
+SIZES = ("shape[0]", "size(0) * 2", "size(-1)", "numel() // 4", "shape[0] % 3", "stride()[0]")
 INT_BINARY = (
     "{} + {}",
     "{} - {}",
@@ -116,7 +162,14 @@ class Writer:
         if kind == 2:
             return "(" + self.one(INT_BINARY).format(self.one(self.ints), self.one(self.ints)) + ")"
         return self.one(
-            [f"len({self.one(self.lists)})", "obj.value", "table.get('k', 4)", "x.shape[0]", "y.dim()", "len(table)"]
+            [
+                f"len({self.one(self.lists)})",
+                "obj.value",
+                "table.get('k', 4)",
+                "len(table)",
+                "y.dim()",
+                f"{self.one(self.tensors)}.{self.one(SIZES)}",
+            ]
         )
 
     def condition(self) -> str:
@@ -155,8 +208,9 @@ class Writer:
         ]
         simple += [self.s_closure, self.s_unpack, self.s_string, self.s_iter, self.s_global, self.s_generator]
         if self.breaks:
-            simple += [self.s_break]
+            simple += [self.s_break, self.s_break, self.s_break_inside]
         nested = [self.s_if, self.s_for, self.s_while, self.s_try, self.s_with, self.s_match]
+        nested += [self.s_manager, self.s_handler, self.s_break_loop]
         if depth > 0 and self.pick(3) == 0:
             nested[self.pick(len(nested))](indent, depth - 1)
         else:
@@ -341,7 +395,90 @@ class Writer:
             ),
         )
 
+    def s_break_inside(self, indent: int) -> None:
+        """A break in a comprehension, a generator, a callback, a closure."""
+        name = self.fresh("l")
+        text = self.one([
+            "[real(q) + {a} for q in range({k})]", "list(breaking({k}))", "[q for q in breaking({k}) if real(q) != {a}]", "[*finishing({k}), *breaking(2)]",
+            "sorted([3, 1, 2], key=lambda q: real(-q))", "list(map(real, finishing({k})))", "list({{q: real(q) for q in range({k})}})", "[(lambda q=q: real(q))() for q in range({k})]",
+            "[next(it) for it in [iter(breaking(2))] for _ in range(2)]", "[real(p) * q for p in range(2) for q in finishing({k})]", "list(zip(breaking({k}), finishing({k})))",
+        ])  # fmt: skip
+        self.emit(indent, f"{name} = " + text.format(a=self.integer(), k=self.pick(4)))
+        self.lists.append(name)
+
     # ---- compound statements
+
+    def s_manager(self, indent: int, depth: int) -> None:
+        """A with block over managers of the program's own, with a break and maybe an exception inside."""
+        swallow = self.one(["", "LookupError", "Exception", "ValueError, IndexError"])
+        manager = self.one([
+            "with Managed({}):", "with managed({}) as w0:", "with Managed(), managed({}):", "with contextlib.suppress({}), Managed():",
+            "with contextlib.ExitStack() as stack, Managed({}):",
+        ])  # fmt: skip
+        self.emit(indent, "try:")
+        self.emit(indent + 1, manager.format(swallow))
+        if "stack" in manager:
+            self.emit(indent + 2, "stack.callback(LOG.append, 'called')")
+        self.block(indent + 2, depth, 2)
+        self.emit(indent + 2, self.one(["argand.graph_break()", "real(1)", f"checked({self.integer()})"]))
+        self.block(indent + 2, depth, 2)
+        self.emit(indent + 2, self.one(["pass", f"raising({self.integer()})", "raise IndexError('w')"]))
+        self.emit(indent, "except Exception as e:")
+        self.emit(indent + 1, "LOG.append((type(e).__name__, str(e), type(e.__context__).__name__))")
+
+    def s_handler(self, indent: int, depth: int) -> None:
+        """Breaks in handlers: while an exception is handled, re-raised, chained, and in `finally`."""
+        self.emit(indent, "try:")
+        self.emit(indent + 1, "try:")
+        self.block(indent + 2, depth, 2)
+        self.emit(indent + 2, self.one(["raise KeyError('h')", f"checked({self.integer()})", "{}['h']", "pass"]))
+        self.emit(indent + 1, "except (KeyError, IndexError) as e:")
+        self.block(indent + 2, depth, 2)
+        self.emit(
+            indent + 2,
+            self.one(["argand.graph_break()", "LOG.append(real(type(e).__name__))", f"checked({self.integer()})"]),
+        )
+        self.emit(indent + 2, "LOG.append((str(e), str(sys.exc_info()[1])))")
+        self.emit(indent + 2, self.one(["raise", "raise ValueError('v') from e", "raise RuntimeError('r')", "pass"]))
+        if self.pick(2):
+            self.emit(indent + 1, "finally:")
+            self.emit(indent + 2, self.one(["real(2)", "argand.graph_break()", "LOG.append('finally')"]))
+            self.block(indent + 2, depth, 2)
+        self.emit(indent, "except Exception as e:")
+        self.emit(
+            indent + 1,
+            "LOG.append((type(e).__name__, str(e), type(e.__context__).__name__, type(e.__cause__).__name__))",
+        )
+
+    def s_break_loop(self, indent: int, depth: int) -> None:
+        """A loop with a break of the graph in its body, over iterators of several kinds."""
+        name = self.fresh("i")
+        over = self.one([
+            "range({k})", "finishing({k})", "breaking({k})", "iter([1, 2, 3])", "map(real, [1, 2])", "filter(None, range({k}))", "zip(range({k}), 'abcd')", "enumerate([5, 6])",
+            "{{'p': 1, 'q': 2}}.items()", "list(items)", "reversed([1, 2])", "itertools.count()", "{{'p': 1, 'q': 2}}",
+        ])  # fmt: skip
+        self.emit(indent, f"for {name} in " + over.format(k=self.pick(4)) + ":")
+        saved = list(self.tensors), list(self.ints), list(self.lists)
+        self.block(indent + 1, depth, 2)
+        self.emit(
+            indent + 1,
+            self.one(
+                [
+                    f"LOG.append(real({name}))",
+                    "argand.graph_break()",
+                    f"if {self.one(self.tensors)}.sum() > 1: LOG.append({name})",
+                ]
+            ),
+        )
+        self.block(indent + 1, depth, 2)
+        self.tensors, self.ints, self.lists = saved
+        stop = "break" if "count" in over else self.one(["break", "continue", "pass"])
+        self.emit(indent + 1, f"if len(LOG) > {self.pick(30)}: {stop}")
+        if stop == "break" and "count" in over:
+            self.emit(indent + 1, f"if {name} > 2: break")
+        if self.pick(3) == 0:
+            self.emit(indent, "else:")
+            self.block(indent + 1, depth, 2)
 
     def s_if(self, indent: int, depth: int) -> None:
         self.emit(indent, f"if {self.condition()}:")
