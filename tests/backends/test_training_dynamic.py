@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,25 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import argand
-from argand import events
 
 
 @pytest.fixture(params=["aot_eager", "native"])
 def backend(request: Any) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def seen() -> Iterator[Counter[str]]:
-    """How often each event came; fallbacks by their scope."""
-    found: Counter[str] = Counter()
-
-    def note(event: Any) -> None:
-        found[event.name if event.name != "fallback" else f"fallback {event.data.get('scope')}"] += 1
-
-    stop = events.bus.subscribe(note)
-    yield found
-    stop()
 
 
 class Tokens(nn.Module):

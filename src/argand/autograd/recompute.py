@@ -116,7 +116,7 @@ class Costs:
     Arguments:
         results: nodes that the forward returns to the user.
         written: placeholders that the call writes to, so that their old value is gone when the backward runs.
-        budget: 1 keeps recomputation to what fuses; below, anything that is not random may be done again.
+        strict: only what fuses may be done again; otherwise anything that is not random.
     """
 
     def __init__(self, results: Iterable[fx.Node], written: Iterable[fx.Node], *, strict: bool) -> None:

@@ -112,6 +112,8 @@ class _Plan:
         self.differentiable = joint.differentiable
         self.inputs = len(joint.forward_inputs)
         self.grads = cut.gradients
+        # gradients that are kept values themselves: where each is found among these
+        self.handed = {slot: cut.saved.index(slot) for slot in self.grads.values() if slot.kind in ("input", "output")}
         self.tangents: list[tuple[int, TensorSpec]] = []
         specs = [spec.spec for spec in joint.tangents]
         for slot in cut.arguments:
@@ -131,7 +133,7 @@ class _Plan:
         tangents = self.tangents if self.layouts is None else self._sized_tangents(self.layouts, numbers)
         for index, spec in tangents:
             passed[index] = as_expected(grads[self.differentiable[index]], spec)
-        through = {k: saved[k] for k in self._handed_saved()}
+        through = {slot: saved[k] for slot, k in self.handed.items()}
         saved.extend(passed[index] for index, _ in self.tangents)
         saved.extend(numbers[k] for k in self.taken)
         if compat.autocast_active():
@@ -159,16 +161,12 @@ class _Plan:
             made.append((index, spec))
         return made
 
-    def _handed_saved(self) -> list[int]:
-        slots = [slot for slot in self.grads.values() if slot.kind in ("input", "output")]
-        return [self.saved.index((slot.kind, slot.index)) for slot in slots]
-
-    def _gradient(self, slot: Slot, out: Any, passed: dict[int, Any], through: dict[int, Any]) -> Any:
+    def _gradient(self, slot: Slot, out: Any, passed: dict[int, Any], through: dict[Slot, Any]) -> Any:
         if slot.kind == "value":
             return out[slot.index]
         if slot.kind == "tangent":
             return passed[slot.index]
-        return through[self.saved.index((slot.kind, slot.index))]
+        return through[slot]
 
 
 def _layout_function(names: list[str], spec: TensorSpec) -> Callable[..., Any] | None:

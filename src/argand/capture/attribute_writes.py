@@ -47,23 +47,36 @@ def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
     facts = interp.types
     meta = facts.lookup(cls, name)
     if meta is not NULL:
-        kind = type(meta)
-        if kind is property:
-            if meta.fset is None:
-                raise interp.throw(attributes.property_error(meta, obj, name, "setter"))
-            calls.call(interp, meta.fset, (obj, value), None)
+        if _through_descriptor(interp, meta, obj, name, "setter", (value,)):
             return
-        setter = facts.lookup(kind, "__set__")
-        if is_a(setter, types.FunctionType):
-            calls.call(interp, setter, (meta, obj, value), None)
-            return
-        if setter is not NULL:
+        if facts.lookup(type(meta), "__set__") is not NULL:
             if interp.is_outer(obj):
                 _write_outer(interp, obj, name, value)
             else:
                 interp.native(meta.__set__, obj, value)
             return
     write_instance(interp, obj, name, value)
+
+
+_DESCRIPTOR_METHODS = {"setter": ("fset", "__set__"), "deleter": ("fdel", "__delete__")}
+
+
+def _through_descriptor(
+    interp: Interpreter, meta: Any, obj: Any, name: str, what: str, values: tuple[Any, ...]
+) -> bool:
+    """Set or delete by a property, or by a descriptor whose method is Python; False where `meta` is neither."""
+    of_property, special = _DESCRIPTOR_METHODS[what]
+    if type(meta) is property:
+        function = getattr(meta, of_property)
+        if function is None:
+            raise interp.throw(attributes.property_error(meta, obj, name, what))
+        calls.call(interp, function, (obj, *values), None)
+        return True
+    method = interp.types.lookup(type(meta), special)
+    if is_a(method, types.FunctionType):
+        calls.call(interp, method, (meta, obj, *values), None)
+        return True
+    return False
 
 
 def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
@@ -169,17 +182,8 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
     cls = type(obj)
     facts = interp.types
     meta = facts.lookup(cls, name)
-    if meta is not NULL:
-        kind = type(meta)
-        if kind is property:
-            if meta.fdel is None:
-                raise interp.throw(attributes.property_error(meta, obj, name, "deleter"))
-            calls.call(interp, meta.fdel, (obj,), None)
-            return
-        deleter = facts.lookup(kind, "__delete__")
-        if is_a(deleter, types.FunctionType):
-            calls.call(interp, deleter, (meta, obj), None)
-            return
+    if meta is not NULL and _through_descriptor(interp, meta, obj, name, "deleter", ()):
+        return
     if interp.is_outer(obj):
         if generic_is_absent(interp, obj, name):
             raise attributes.missing(interp, obj, name)
