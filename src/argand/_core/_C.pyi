@@ -4,7 +4,7 @@ Nothing in here imports torch, and nothing here knows what a graph is. Plain Pyt
 """
 
 from collections.abc import Callable, Sequence
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any, Final, TypeAlias, final, overload
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -148,6 +148,19 @@ def call_with_list(fn: Callable[..., Any], arguments: list[Any], /) -> Any:
 
 def call_with_inputs(fn: Callable[..., Any], /) -> Any:
     """`fn(*take_inputs())`, whose arguments live as long as `fn` keeps them (see `call_with_list`)."""
+
+def run_original(arguments: list[Any], after: Callable[[bool], object] | None, /) -> object:
+    """What transformed code returns to have the frame's own code run in its place, with capture off.
+
+    Args:
+        arguments: the frame's raw arguments (see `FrameInfo.args`).
+        after: told at the end whether that code returned (True) or raised.
+
+    For transformed code that has done nothing yet: the frame starts from the beginning.
+    """
+
+def new_frame(code: CodeType, globals: dict[str, Any], /) -> FrameType:
+    """A frame for tracebacks to show: it never runs, and keeps neither a caller nor locals alive."""
 
 def set_exception_filter(filter: Callable[[BaseException], object] | None, /) -> None:
     """`filter(exception)` is called for each exception that leaves a region that has a callback, before its caller's

@@ -101,6 +101,7 @@ cache_mode(const CodeCache *cache, PyObject *key)
 extern PyTypeObject FrameInfo_Type; /* frame_info.c */
 /* The failures of every entry are found out: guards are evaluated. */
 PyObject *frame_info_new(PyObject *code, PyObject *func, const FrameView *view, CodeCache *cache, PyObject *key);
+PyObject *frame_new(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 extern PyTypeObject Region_Type;
 /* What a region without a callback calls (borrowed); NULL for every other object. */
 PyObject *region_uncaptured_fn(PyObject *obj);
@@ -113,6 +114,18 @@ PyObject *hook_take_inputs(PyObject *module, PyObject *ignored);
 PyObject *hook_call_with_inputs(PyObject *module, PyObject *fn);
 PyObject *hook_get_callback(PyObject *module, PyObject *ignored);
 PyObject *hook_is_installed(PyObject *module, PyObject *ignored);
+
+/* ---- running a frame's own code after all (rerun.c) -------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *arguments; /* list: the frame's raw arguments */
+    PyObject *after;     /* callable or NULL */
+} Rerun;
+
+extern PyTypeObject Rerun_Type;
+PyObject *rerun_ask(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+void rerun_done(PyObject *after, bool returned);
 
 /* ---- guards (guards.c, guard_*.c) ---------------------------------------------------------- */
 
@@ -151,6 +164,14 @@ int tensor_type_ok(PyObject *obj);  /* is it of the registered tensor class? no 
 int tensor_view(PyObject *obj, TensorView *out); /* 0, or -1 with TypeError/RuntimeError */
 
 typedef struct TensorSpec TensorSpec;
+
+/* A tensor whose check runs no Python code; the object is known to be alive. */
+typedef struct {
+    PyObject *obj; /* borrowed */
+    PyTypeObject *type;
+    const TensorSpec *spec; /* equal ones are one */
+} TensorOp;
+
 TensorSpec *tensor_spec_new(PyObject *const *args, Py_ssize_t nargs); /* the arguments after cls; NULL with exception */
 void tensor_spec_free(TensorSpec *spec);
 int tensor_spec_visit(TensorSpec *spec, visitproc visit, void *arg);
@@ -158,7 +179,7 @@ int tensor_spec_match(const TensorSpec *spec, PyObject *obj);         /* obj is 
 PyObject *tensor_spec_detail(const TensorSpec *spec, PyObject *obj);  /* new str or NULL with exception */
 bool tensor_spec_pure(const TensorSpec *spec); /* the learnt layout serves this check */
 bool tensor_spec_match_pure(const TensorSpec *spec, PyObject *obj); /* runs no Python code; false when in doubt */
-void tensor_prefetch_fields(PyObject *obj); /* obj is a tensor that is going to be matched soon */
+bool tensor_ops_match(const TensorOp *ops, int count);              /* all of them; likewise */
 bool tensor_spec_same(const TensorSpec *a, const TensorSpec *b);
 enum { TENSOR_INFERENCE = 1, TENSOR_ANY_INFERENCE = 2 }; /* flags of a "tensor" check */
 int tensor_init(void);

@@ -1,6 +1,8 @@
 /* FrameInfo: what the callback is told about a frame that matched no entry. */
 #include "core.h"
 
+#include <frameobject.h>
+
 typedef struct {
     PyObject_HEAD
     PyObject *code, *func, *globals, *builtins, *closure, *args, *failures;
@@ -92,4 +94,15 @@ frame_info_new(PyObject *code, PyObject *func, const FrameView *view, CodeCache 
     info->entries = live;
     PyObject_GC_Track(info);
     return (PyObject *)info;
+}
+
+/* new_frame(code, globals): a frame for tracebacks to show, which never runs and has no caller. */
+PyObject *
+frame_new(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyCode_Check(args[0]) || !PyDict_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "new_frame takes a code object and a dict");
+        return NULL;
+    }
+    return (PyObject *)PyFrame_New(PyThreadState_Get(), (PyCodeObject *)args[0], args[1], NULL);
 }

@@ -201,16 +201,70 @@ know_type(Recorder *r, const Check *check, PyObject *obj)
     return type != NULL;
 }
 
+#define SPECS_SEARCHED 64
+
+/* Models repeat their layers: equal expectations are compared with from one place in memory. */
+static bool
+push_tensor(Recorder *r, const Check *check, PyObject *obj)
+{
+    const TensorOp *tensors = r->replay->tensors.items;
+    const TensorSpec *spec = check->tensor;
+    int count = r->replay->tensors.count, first = count > SPECS_SEARCHED ? count - SPECS_SEARCHED : 0;
+    for (int i = count - 1; i >= first; i--) {
+        if (tensor_spec_same(tensors[i].spec, spec)) {
+            spec = tensors[i].spec;
+            break;
+        }
+    }
+    TensorOp *tensor = know_type(r, check, obj) ? array_push(&r->replay->tensors, sizeof(TensorOp)) : NULL;
+    if (tensor != NULL) {
+        *tensor = (TensorOp){obj, Py_TYPE(obj), spec};
+    }
+    return tensor != NULL;
+}
+
+static int
+by_spec_and_address(const void *a, const void *b)
+{
+    const TensorOp *left = a, *right = b;
+    if (left->spec != right->spec) {
+        return left->spec < right->spec ? -1 : 1;
+    }
+    return left->obj < right->obj ? -1 : left->obj > right->obj;
+}
+
+static int
+by_address(const void *a, const void *b)
+{
+    const LeafDict *left = a, *right = b;
+    return left->dict < right->dict ? -1 : left->dict > right->dict;
+}
+
+/* These are looked at when everything that proves them alive was: their order is free, memory's own is the fastest. */
+static void
+order_freely(Replay *replay)
+{
+    if (replay->tensors.count > 1) {
+        qsort(replay->tensors.items, replay->tensors.count, sizeof(TensorOp), by_spec_and_address);
+    }
+    if (replay->leaves.count > 1) {
+        qsort(replay->leaves.items, replay->leaves.count, sizeof(LeafDict), by_address);
+    }
+}
+
 /* The last entry becomes a leaf. */
 static bool
 make_leaf(Recorder *r)
 {
     Op *op = (Op *)r->replay->ops.items + r->replay->ops.count - 1;
-    LeafDict *leaf = array_push(&r->replay->leaves, sizeof(LeafDict));
-    if (leaf == NULL) {
+    bool same = tracked_unchanged(&op->tracked, op->obj); /* else its present version is newer than what was read */
+    LeafDict *leaf = same ? array_push(&r->replay->leaves, sizeof(LeafDict)) : NULL;
+    LeafRest *rest = leaf != NULL ? array_push(&r->replay->leaf_rests, sizeof(LeafRest)) : NULL;
+    if (rest == NULL) {
         return false;
     }
-    *leaf = (LeafDict){op->obj, op->tracked, op->index};
+    *leaf = (LeafDict){op->obj, dict_version(op->obj), r->replay->leaf_rests.count - 1};
+    *rest = (LeafRest){op->tracked, op->index};
     r->replay->ops.count--;
     return true;
 }
@@ -244,11 +298,9 @@ record_checks(Recorder *r, int at, PyObject *obj, bool versioned)
             continue; /* the entry for its __dict__ compares the type */
         }
         if (check->kind == CHECK_TENSOR) {
-            TensorOp *tensor = array_push(&r->replay->tensors, sizeof(TensorOp));
-            if (tensor == NULL) {
+            if (!push_tensor(r, check, obj)) {
                 return 0;
             }
-            *tensor = (TensorOp){obj, check};
             continue;
         }
         Op *op = push_op(r, OP_CHECK, obj);
@@ -543,6 +595,7 @@ replay_record(Walk *walk)
         replay_free(r.replay);
         return NULL;
     }
+    order_freely(r.replay);
     r.replay->epoch = r.replay->all_watched ? epoch : 0;
     return r.replay;
 }

@@ -11,10 +11,11 @@ replay_free(Replay *replay)
                 tracked_end(&ops[i].tracked);
             }
         }
-        LeafDict *leaves = replay->leaves.items;
-        for (int i = 0; i < replay->leaves.count; i++) {
-            tracked_end(&leaves[i].tracked);
+        LeafRest *rests = replay->leaf_rests.items;
+        for (int i = 0; i < replay->leaf_rests.count; i++) {
+            tracked_end(&rests[i].tracked);
         }
+        PyMem_Free(replay->leaf_rests.items);
         PyMem_Free(replay->leaves.items);
         PyMem_Free(replay->types.items);
         PyMem_Free(replay->collected.items);
@@ -113,26 +114,6 @@ dict_at(const Op *op)
 }
 
 static bool
-run_tensors(const Replay *replay)
-{
-    const TensorOp *tensors = replay->tensors.items;
-    int count = replay->tensors.count;
-    for (int i = 0; i < count; i++) {
-        if (LIKELY(i + 2 * REPLAY_AHEAD < count)) {
-            __builtin_prefetch(tensors[i + 2 * REPLAY_AHEAD].obj);
-            __builtin_prefetch(tensors[i + 2 * REPLAY_AHEAD].check->tensor);
-            tensor_prefetch_fields(tensors[i + REPLAY_AHEAD].obj);
-        }
-        const Check *check = tensors[i].check;
-        PyObject *obj = tensors[i].obj;
-        if ((PyObject *)Py_TYPE(obj) != identity_target(check->a, check->weak) || !tensor_spec_match_pure(check->tensor, obj)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool
 types_known(const Replay *replay)
 {
     const KnownType *types = replay->types.items;
@@ -153,9 +134,15 @@ run_leaves(Replay *replay, Walk *walk)
         if (LIKELY(i + REPLAY_AHEAD < count)) {
             __builtin_prefetch(leaves[i + REPLAY_AHEAD].dict);
         }
-        if (UNLIKELY(!dict_confirmed(replay, &leaves[i].tracked, leaves[i].index, leaves[i].dict, walk))) {
+        PyObject *dict = leaves[i].dict;
+        if (LIKELY(dict_version(dict) == leaves[i].version && dict_version_counts(dict))) {
+            continue;
+        }
+        LeafRest *rest = &((LeafRest *)replay->leaf_rests.items)[leaves[i].rest];
+        if (!dict_confirmed(replay, &rest->tracked, rest->index, dict, walk)) {
             return false;
         }
+        leaves[i].version = dict_version(dict);
     }
     return true;
 }
@@ -312,7 +299,7 @@ replay_run(Replay *replay, Walk *walk)
         status = 2;
         uint64_t epoch = watch_epoch;
         bool quiet = replay->epoch == epoch;
-        if (types_known(replay) && run_ops(replay, walk, quiet) && (quiet || run_leaves(replay, walk)) && run_tensors(replay)) {
+        if (types_known(replay) && run_ops(replay, walk, quiet) && (quiet || run_leaves(replay, walk)) && tensor_ops_match(replay->tensors.items, replay->tensors.count)) {
             replay->epoch = replay->all_watched ? epoch : 0;
             collect_confirmed(replay, walk);
             status = run_impure(replay, walk);

@@ -336,6 +336,31 @@ code_fits_frame(PyCodeObject *code, PyCodeObject *original)
     return code->co_argcount == code_total_args(original) && code->co_nfreevars == original->co_nfreevars;
 }
 
+/* The entry's graph raised before anything was done: runs the frame itself, capture off. Consumes the reference to asked. */
+static PyObject *
+run_original(PyThreadState *tstate, InterpreterFrame *frame, Py_ssize_t nargs, Rerun *asked)
+{
+    PyObject *after = Py_XNewRef(asked->after);
+    bool fits = PyList_GET_SIZE(asked->arguments) == nargs;
+    for (Py_ssize_t i = 0; fits && i < nargs; i++) {
+        Py_XSETREF(frame->localsplus[i], Py_NewRef(PyList_GET_ITEM(asked->arguments, i)));
+    }
+    Py_DECREF(asked);
+    PyObject *result = NULL;
+    if (fits) {
+        result = run_frame_disabled(tstate, frame);
+    }
+    else {
+        PyErr_SetString(PyExc_SystemError, "run_original: not the arguments of the frame");
+        discard_frame(tstate, frame);
+    }
+    if (after != NULL) {
+        rerun_done(after, result != NULL);
+        Py_DECREF(after);
+    }
+    return result;
+}
+
 /* Runs an entry in place of the frame and gives the frame up. Consumes the references to entry and inputs (or NULL). */
 static PyObject *
 run_entry(PyThreadState *tstate, InterpreterFrame *frame, Entry *entry, Py_ssize_t nargs, PyObject *inputs)
@@ -352,6 +377,9 @@ run_entry(PyThreadState *tstate, InterpreterFrame *frame, Entry *entry, Py_ssize
         Py_DECREF(func);
     }
     Py_XDECREF(inputs);
+    if (UNLIKELY(result != NULL && Py_IS_TYPE(result, &Rerun_Type))) {
+        return run_original(tstate, frame, nargs, (Rerun *)result);
+    }
     discard_frame(tstate, frame);
     return result;
 }
@@ -548,5 +576,5 @@ hook_init(void)
         PyErr_SetString(PyExc_OSError, "pthread_atfork failed");
         return -1;
     }
-    return PyType_Ready(&FrameInfo_Type) < 0 || PyType_Ready(&Region_Type) < 0 ? -1 : 0;
+    return PyType_Ready(&FrameInfo_Type) < 0 || PyType_Ready(&Region_Type) < 0 || PyType_Ready(&Rerun_Type) < 0 ? -1 : 0;
 }

@@ -41,9 +41,14 @@ typedef struct {
 /* A dict below which there is nothing but tensors to look at: they come after the other entries, close together. */
 typedef struct {
     PyObject *dict; /* borrowed */
+    uint64_t version; /* the dict's own, also of a watched one */
+    int rest;         /* its LeafRest: read only when the version is another */
+} LeafDict;
+
+typedef struct {
     Tracked tracked;
     int index; /* its Lookups */
-} LeafDict;
+} LeafRest;
 
 /* A class that instances are compared with by address: the check whose weak reference says that it still is that class. */
 typedef struct {
@@ -56,12 +61,6 @@ typedef struct {
     PyObject *value; /* borrowed */
     int node;        /* of the plan */
 } Item;
-
-/* A tensor whose check runs no Python code. They come after the other entries, when each is known to be alive. */
-typedef struct {
-    PyObject *obj; /* borrowed */
-    const Check *check;
-} TensorOp;
 
 /* What is done again when a dict has another version: kept apart, it is seldom read. */
 typedef struct {
@@ -98,7 +97,7 @@ typedef struct {
 } Collected;
 
 struct Replay {
-    Array collected, tensors, leaves, types;
+    Array collected, tensors /* TensorOp: after the other entries, when each is known to be alive */, leaves, leaf_rests, types;
     uint64_t epoch;   /* of the watchers, when the dicts were last all found to be as recorded; 0: not all are watched */
     bool all_watched;
     Array roots, ops, lookups, items, impure, late;

@@ -46,6 +46,18 @@ tensor_prefetch(PyObject *obj)
     __builtin_prefetch(impl + 128);
 }
 
+/* The same for the autograd part of a tensor whose own memory was asked for before. */
+static inline void
+tensor_prefetch_autograd(PyObject *obj)
+{
+    const char *impl, *autograd;
+    memcpy(&impl, (const char *)obj + tensor_layout.impl, sizeof(impl));
+    if (LIKELY(impl != NULL)) {
+        memcpy(&autograd, impl + tensor_layout.autograd, sizeof(autograd));
+        __builtin_prefetch(autograd + tensor_layout.requires_grad);
+    }
+}
+
 /* The storage offset, in elements, of a tensor that has an implementation object. */
 static inline int64_t
 tensor_layout_offset(PyObject *obj)

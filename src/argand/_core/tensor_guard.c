@@ -311,10 +311,32 @@ tensor_spec_match_pure(const TensorSpec *spec, PyObject *obj)
     return tensor_spec_pure(spec) && match_fields_but_grad(spec, obj, &fields) && fields.requires_grad == spec->requires_grad;
 }
 
-void
-tensor_prefetch_fields(PyObject *obj)
+#define AHEAD 6 /* tensors between asking for memory and reading it; what lies behind it is asked for then */
+
+bool
+tensor_ops_match(const TensorOp *ops, int count)
 {
-    tensor_prefetch(obj);
+    const TensorSpec *spec = NULL;
+    for (int i = 0; i < count; i++) {
+        if (LIKELY(i + 3 * AHEAD < count)) {
+            __builtin_prefetch(ops[i + 3 * AHEAD].obj);
+            tensor_prefetch(ops[i + 2 * AHEAD].obj);
+            tensor_prefetch_autograd(ops[i + AHEAD].obj);
+        }
+        const TensorOp *op = &ops[i];
+        if (op->spec != spec) {
+            spec = op->spec;
+            if (!tensor_spec_pure(spec)) {
+                return false;
+            }
+        }
+        TensorFields fields;
+        if (UNLIKELY(Py_TYPE(op->obj) != op->type || !match_fields_but_grad(spec, op->obj, &fields) ||
+                     fields.requires_grad != spec->requires_grad)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* Compares a tuple of ints with what is expected; a NULL tuple means an exception. Steals the tuple. */

@@ -293,11 +293,13 @@ find_requires_grad(Samples *s)
     return found == 1;
 }
 
-/* The pointer that is set in results of recorded operations and in nothing else: the other way to require grad. */
+/* The pointer that is set in results of recorded operations and in nothing else: the other way to require grad. Torch before
+ * 2.12 has two such words side by side, one owner of a shared pointer: both are null or none is. */
 static bool
 find_grad_fn(Samples *s)
 {
     int found = 0, size = META_TAIL;
+    bool adjacent = true;
     const Group *groups[] = {&s->result, &s->grad};
     for (int g = 0; g < 2; g++) {
         for (int i = 0; i < groups[g]->count; i++) {
@@ -315,11 +317,11 @@ find_grad_fn(Samples *s)
             }
         }
         if (good) {
-            found++;
-            tensor_layout.grad_fn = at;
+            adjacent = found == 0 || at == tensor_layout.grad_fn + 8;
+            tensor_layout.grad_fn = found++ == 0 ? at : tensor_layout.grad_fn;
         }
     }
-    return found == 1;
+    return found == 1 || (found == 2 && adjacent);
 }
 
 /* What the first word of a plain autograd part is (its type, as C++ has it). A view has another: it may also require grad

@@ -1,0 +1,48 @@
+/* What transformed code returns when its graph raised: run the frame's own code, from these arguments. */
+#include "core.h"
+
+static void
+rerun_dealloc(Rerun *self)
+{
+    Py_CLEAR(self->arguments);
+    Py_CLEAR(self->after);
+    PyObject_Free(self);
+}
+
+/* Lives from the return of transformed code to the hook that called it, in no container: no garbage collection. */
+PyTypeObject Rerun_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "argand._core._C.Rerun",
+    .tp_basicsize = sizeof(Rerun),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = (destructor)rerun_dealloc,
+};
+
+/* run_original(arguments, after) */
+PyObject *
+rerun_ask(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyList_CheckExact(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "run_original takes a list and a callable or None");
+        return NULL;
+    }
+    Rerun *made = PyObject_New(Rerun, &Rerun_Type);
+    if (made == NULL) {
+        return NULL;
+    }
+    made->arguments = Py_NewRef(args[0]);
+    made->after = args[1] == Py_None ? NULL : Py_NewRef(args[1]);
+    return (PyObject *)made;
+}
+
+/* Tells `after` whether the frame's own code returned; the exception that is set stays. */
+void
+rerun_done(PyObject *after, bool returned)
+{
+    PyObject *pending = take_exception();
+    PyObject *told = PyObject_CallOneArg(after, returned ? Py_True : Py_False);
+    if (told == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(told);
+    put_exception(pending);
+}
