@@ -61,7 +61,7 @@ Graphs:
 1. 3 ops, 2 guards: abs, add, truediv
 2. 2 ops, 1 guard: sum, lt
 3. 1 op, 2 guards: mul
-Compile time: T s (of it: backend T)."""
+Compile time: T s (of it: trace_frame T, backend T)."""
 
 
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:

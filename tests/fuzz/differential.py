@@ -1,6 +1,6 @@
 """Run random programs eagerly and compiled, and compare everything that a caller can see.
 
-    python tests/fuzz/differential.py [--count 10000] [--seed 0] [--jobs 2] [--backend eager] [--dynamic] [--keep DIR]
+    python tests/fuzz/differential.py [--count 10000] [--seed 0] [--jobs 2] [--backend eager] [--dynamic] [--raising] [--keep DIR]
 
 Each program is called with the sizes of `ROWS` in turn, so that sizes become symbols (from the first call with --dynamic).
 Prints each difference with its program, then the counts; exits with 1 when there is any difference.
@@ -125,7 +125,7 @@ def difference(source: str, backend: str = "eager", calls: int = 3, dynamic: boo
 
 def check_seed(seed: int, options: argparse.Namespace) -> tuple[int, str, str | None]:
     """(seed, program, difference or None)."""
-    source = programs.program(random.Random(seed).randrange, options.size)
+    source = programs.program(random.Random(seed).randrange, options.size, raising=options.raising)
     dynamic = True if options.dynamic else None
     return seed, source, difference(source, options.backend, options.calls, dynamic)
 
@@ -149,6 +149,7 @@ def main() -> int:
     ap.add_argument("--jobs", type=int, default=1, help="processes")
     ap.add_argument("--backend", default="eager")
     ap.add_argument("--dynamic", action="store_true", help="compile with dynamic=True")
+    ap.add_argument("--raising", action="store_true", help="programs with operations whose values make them raise")
     ap.add_argument("--calls", type=int, default=3, help="calls of each program")
     ap.add_argument("--size", type=int, default=10)
     ap.add_argument("--keep", help="write the programs that differ into this directory")

@@ -49,6 +49,16 @@ def delegating(limit):
     last = yield from gen(limit)
     yield last
 
+def look_up(table, index):
+    return torch.nn.functional.embedding(torch.tensor([index, 1]), table) * 2
+
+def noted_look_up(table, index):
+    LOG.append("looking up")
+    try:
+        return table.index_select(0, torch.tensor([0, index]))
+    finally:
+        LOG.append("looked up")
+
 @argand.disable
 def real(value):
     return value
@@ -138,6 +148,7 @@ class Writer:
     lists: list[str] = field(default_factory=lambda: ["items"])
     count: int = 0
     breaks: bool = True
+    raising: bool = False
 
     def one(self, options: list[str] | tuple[str, ...]) -> str:
         return options[self.pick(len(options))]
@@ -209,6 +220,8 @@ class Writer:
         simple += [self.s_closure, self.s_unpack, self.s_string, self.s_iter, self.s_global, self.s_generator]
         if self.breaks:
             simple += [self.s_break, self.s_break, self.s_break_inside]
+        if self.raising:
+            simple += [self.s_data_error] * 3
         nested = [self.s_if, self.s_for, self.s_while, self.s_try, self.s_with, self.s_match]
         nested += [self.s_manager, self.s_handler, self.s_break_loop]
         if depth > 0 and self.pick(3) == 0:
@@ -228,8 +241,20 @@ class Writer:
         self.emit(indent, f"{name} = {self.integer()}")
         self.ints.append(name)
 
+    def s_data_error(self, indent: int) -> None:
+        """An operation that raises for some values of its tensors."""
+        text = self.one([
+            "{t}[torch.tensor([0, {a}])]", "{t}.index_select(0, torch.tensor({a}))", "look_up({t}, {a})",
+            "torch.gather({t}, 0, torch.full((1, 4), {a}))", "[{t}[torch.tensor(q)] for q in range({a} % 4)] or {t}",
+            "torch.nn.functional.dropout({t}) + look_up({t}, {a})", "noted_look_up({t}, {a})",
+        ])  # fmt: skip
+        self.emit(indent, f"v{self.count} = " + text.format(t=self.one(self.tensors), a=self.integer()))
+
     def s_inplace(self, indent: int) -> None:
         target = self.one(self.tensors)
+        if self.raising:  # a graph that writes to its inputs is not run again when it raises (docs/errors.md)
+            self.emit(indent, f"{target} = {target} + 1")
+            return
         self.emit(
             indent,
             self.one(
@@ -565,9 +590,13 @@ class Writer:
         self.block(indent + 2, depth, 2)
 
 
-def program(pick: Pick, size: int = 10, breaks: bool = True) -> str:
-    """Source text of one function; it returns everything that is alive at its end."""
-    w = Writer(pick, breaks=breaks)
+def program(pick: Pick, size: int = 10, breaks: bool = True, raising: bool = False) -> str:
+    """Source text of one function; it returns everything that is alive at its end.
+
+    Arguments:
+        raising: with operations that raise for some values of their tensors, and without writes to tensors.
+    """
+    w = Writer(pick, breaks=breaks, raising=raising)
     for _ in range(2 + pick(size)):
         w.statement(1, 2)
     live = sorted({*w.tensors, *w.ints, *w.lists})

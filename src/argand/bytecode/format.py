@@ -47,6 +47,15 @@ def dis_text(code_or_instructions: CodeType | Sequence[Instruction]) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
+def instruction_text(inst: Instruction) -> str:
+    """One instruction: its name and what its argument means."""
+    if inst.target is not None:
+        return f"{inst.opname} to {inst.target.offset}"
+    if inst.arg is None and inst.argval is None and inst.opname not in ("LOAD_CONST", "RETURN_CONST"):
+        return inst.opname
+    return f"{inst.opname} {_meaning(inst)}"
+
+
 def _argument(inst: Instruction, label: dict[Instruction, int | None]) -> str:
     if inst.target is not None:
         number = "" if inst.arg is None else str(inst.arg)

@@ -11,12 +11,14 @@ import os
 import types
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import natives_numpy
+from argand.capture import identity, natives_numpy
 from argand.capture.exceptions import InternalFailure, ObservedException
 from argand.capture.frames import NULL, LazyLocal
 from argand.capture.kinds import is_a
 from argand.capture.sources import ConstSource, LocalSource, Source
 from argand.capture.symbolic import SYMBOLIC, SymbolicSize
+from argand.capture.tainted import TaintedText as TaintedText
+from argand.capture.tainted import formatted_tensor as formatted_tensor
 from argand.capture.typefacts import ATOMS, BUFFERS, CONTAINERS, TypeFacts, is_heap, is_native
 from argand.errors import GraphBreak, graph_break
 
@@ -31,22 +33,6 @@ _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "fu
 _MAX_ROUNDS = 200_000
 
 
-def formatted_tensor(text: TaintedText) -> GraphBreak:
-    """The graph break for a use of such a text: it goes where the text was made, so that the real one is made there."""
-    found = graph_break(
-        kind="data-dependent text",
-        explanation="A text that contains the values of a tensor is needed while the graph is captured.",
-        hints=("Print or format tensors outside of the compiled function.",),
-    )
-    if text.sequence >= 0:
-        found.extra["sequence"] = text.sequence
-    return found
-
-
-def _refuse(self: TaintedText, *args: Any, **kwargs: Any) -> Any:
-    raise formatted_tensor(self)
-
-
 def unseen_object(obj: Any) -> GraphBreak:
     """The graph break for native code that would look into an outer object that no guard can follow."""
     cls = type(obj)
@@ -56,53 +42,6 @@ def unseen_object(obj: Any) -> GraphBreak:
         explanation=f"A {cls.__name__} that existed before the compiled function would be used unseen.",
         hints=("Pass a list or tuple instead.",),
     )
-
-
-class TaintedText:
-    """What formatting a tensor gives: a text that depends on the tensor's values, which are not known.
-
-    It may be dropped, stored, formatted into another text or put into an exception. No `str`, so that native code can
-    never take its content for the real one; whatever else is asked of it ends the graph.
-    """
-
-    __slots__ = ("sequence",)
-
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence  # of the root instruction that made it: where the graph must end instead
-
-
-for _name in [
-    "add",
-    "radd",
-    "mul",
-    "rmul",
-    "mod",
-    "rmod",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "hash",
-    "bool",
-    "len",
-    "iter",
-    "contains",
-    "getitem",
-    "str",
-    "repr",
-    "format",
-    "reduce_ex",
-    "reduce",
-    "int",
-    "float",
-    "index",
-    "bytes",
-    "copy",
-    "deepcopy",
-]:
-    setattr(TaintedText, f"__{_name}__", _refuse)
 
 
 class TextProxy:
@@ -312,6 +251,22 @@ class Access:
         entry = self.state.shadow_origin.get(id(obj))
         return obj if entry is None else entry.original
 
+    def same_origin(self, a: Any, b: Any) -> bool:
+        """Whether two objects here are one to the program."""
+        if not self.concrete and type(a) is type(b) and type(a) not in ATOMS:
+            identity.compared(self.state, a)
+            identity.compared(self.state, b)
+        if not self.concrete and self.state.graph.maybe_same:
+            from argand.capture import contiguity
+
+            contiguity.compared(self.state.graph, a, b)
+        return self.origin(a) is self.origin(b)
+
+    def pin(self, obj: Any) -> None:
+        """The program depends on which object this is: on its hash, id or default text."""
+        if id(obj) in self.outer and not self.concrete:
+            identity.pin(self.state, obj)
+
     def state_has_origin(self, *objs: Any) -> bool:
         """Whether one of the objects is a shadow."""
         return not self.concrete and any(id(obj) in self.state.shadow_origin for obj in objs)
@@ -348,6 +303,7 @@ class Access:
     def outer_has_key(self, container: dict[Any, Any], key: Any) -> bool:
         """`key in container` for an outer dict."""
         if id(container) in self.state.shadows or not self._plain_key(key):
+            self.pin(key)
             return bool(self.native(dict.__contains__, self.shadow(container), key))
         present = bool(self.native(dict.__contains__, container, key))
         source = self.outer[id(container)]
@@ -382,6 +338,8 @@ class Access:
         if dunders and (not issubclass(cls, type) or dunders & _COMPARISONS):
             return False
         if not is_a(obj, CONTAINERS):
+            if id(obj) in self.outer or cls is types.MethodType:
+                identity.compared(self.state, obj)
             return True
         if depth > 20:
             return True
@@ -410,6 +368,8 @@ class Access:
             return obj
         if self.types.python_dunders(cls) & {"__str__", "__repr__", "__format__", "__index__", "__int__", "__float__"}:
             return TextProxy(self, obj)
+        if not is_a(obj, CONTAINERS):
+            self.pin(obj)
         return self.textual_items(obj, depth)
 
     def textual_items(self, obj: Any, depth: int = 0) -> Any:
@@ -485,10 +445,10 @@ class Access:
 
     # ---- texts of tensors ----------------------------------------------------------------------------------------
 
-    def taint(self) -> TaintedText:
-        """The text of a tensor."""
+    def taint(self, like: Any = "") -> TaintedText:
+        """The text of a tensor, or another value that only the running program knows."""
         self.tainted = True
-        return TaintedText(self.number)
+        return TaintedText(self.number, like)
 
     def refuse_tainted(self, values: Any, depth: int = 0) -> None:
         """End the graph if native code would get such a text, at any depth. Asked only once there is one."""

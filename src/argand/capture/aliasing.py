@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.capture import classify, effects
+from argand.capture import classify, effects, identity
 from argand.capture.sources import (
     AttrSource,
     CellContentsSource,
@@ -30,6 +30,7 @@ _TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 def guard(state: CaptureState) -> None:
     """Add what must stay distinct; called once, when the interpretation is over."""
+    identity.guard(state)
     _objects(state)
     _tensors(state)
     if state.arrays is not None:

@@ -51,6 +51,7 @@ def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
             return
         if facts.lookup(type(meta), "__set__") is not NULL:
             if interp.is_outer(obj):
+                _refuse_native(meta, obj, name, value)
                 _write_outer(interp, obj, name, value)
             else:
                 interp.native(meta.__set__, obj, value)
@@ -77,6 +78,27 @@ def _through_descriptor(
         calls.call(interp, method, (meta, obj, *values), None)
         return True
     return False
+
+
+_ACCEPTED: dict[str, Any] = {
+    "__name__": str, "__qualname__": str, "__doc__": object, "__dict__": dict, "__annotations__": dict, "args": tuple,
+    "__traceback__": types.TracebackType | None, "__cause__": BaseException | None,
+    "__context__": BaseException | None, "__suppress_context__": bool, "__class__": object,
+}  # fmt: skip
+
+
+def _refuse_native(meta: Any, obj: Any, name: str, *values: Any) -> None:
+    """End the graph where C code of a class checks or converts what is written, or does something else with it."""
+    if type(meta) is types.MemberDescriptorType and is_heap(meta.__objclass__):
+        return
+    if values and name in _ACCEPTED and is_a(values[0], _ACCEPTED[name]) and type(meta) in attributes.MEMBERS:
+        return
+    raise graph_break(
+        kind="native attribute written",
+        context=f"{type(obj).__name__}.{name}",
+        explanation=f"The attribute {name} of {type(obj).__name__} is kept by native code, which may refuse the value.",
+        hints=("Set it outside of the compiled function.",),
+    )
 
 
 def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
@@ -129,10 +151,15 @@ def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
     if not is_heap(cls):
         interp.native(type.__setattr__, cls, name, value)
         return
+    if type(meta_attr) in attributes.MEMBERS:
+        _refuse_native(None, cls, name)
     interp.load_class(cls)
     interp.types.overlay[id(cls), name] = value
     interp.types.keep[id(cls)] = cls
     interp.state.write_overlay(cls, name, value)
+
+
+_namespace: Any = vars(types.ModuleType)["__dict__"].__get__  # past a `__getattribute__` of the module's own
 
 
 def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> None:
@@ -147,8 +174,12 @@ def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> No
             hints=("Set it outside of the compiled function.",),
         )
     interp.module_values[id(module), name] = value
-    interp.global_values[id(module.__dict__), name] = value
-    interp.state.write_global(module.__dict__, name, value)
+    meta = interp.types.lookup(type(module), name)
+    if type(meta) in attributes.MEMBERS:
+        _refuse_native(meta, module, name)
+    namespace = _namespace(module)
+    interp.global_values[id(namespace), name] = value
+    interp.state.write_global(namespace, name, value)
 
 
 # ---- deletions -----------------------------------------------------------------------------------------------------
@@ -187,6 +218,8 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
     if interp.is_outer(obj):
         if generic_is_absent(interp, obj, name):
             raise attributes.missing(interp, obj, name)
+        if meta is not NULL and facts.lookup(type(meta), "__delete__") is not NULL:
+            _refuse_native(meta, obj, name)
         if is_a(obj, interp.containers):
             interp.native(delattr, interp.shadow(obj), name)
         else:

@@ -233,6 +233,9 @@ def _read_cached_property(interp: Interpreter, meta: Any, obj: Any) -> Any:
     return value
 
 
+_LAZY: Final = frozenset({"__bound__", "__constraints__", "__default__", "__value__"})
+
+
 def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
     """A slot or an attribute that C code computes."""
     if obj is None:
@@ -242,6 +245,13 @@ def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
         return type(obj)
     if name == "__dict__":
         return instance_dict(interp, obj)
+    if name in _LAZY and cls.__module__ == "typing" and not interp.concrete:
+        raise graph_break(
+            kind="native code that calls Python",
+            context=f"{cls.__name__}.{name}",
+            explanation="The attribute is evaluated when first read, by code that knows nothing of captured writes.",
+            hints=("Read it outside of the compiled function.",),
+        )
     if interp.is_outer(obj):
         value = interp.read_overlay(obj, name)
         if value is not NULL:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from argand._core import _C
 from argand.bytecode.assemble import Label
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.liveness import live_locals
+from argand.capture.frames import LazyLocal
 from argand.capture.resumes import Continuation, Resume, leave_out_caller
 from argand.capture.sources import LocalSource, Source
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from argand.capture.emit import Emitter
+    from argand.capture.frames import Frame
 
 
 def _load(emitter: Emitter, found: Resume) -> None:
@@ -68,7 +70,7 @@ def _give_away(emitter: Emitter, names: list[str]) -> None:
     for name in dict.fromkeys(names):
         asm.delete_fast(name)
     for name in emitter.temps:
-        if name not in names:
+        if name not in names and name not in emitter.cleared:
             asm.load_const(None)
             asm.store_fast(name)
 
@@ -96,6 +98,15 @@ def _run_chain(emitter: Emitter) -> None:
     asm.jump(again)
     asm.bind(done)
     asm.load_fast(result)
+
+
+def overwritten(frame: Frame, live: dict[str, Any]) -> list[str]:
+    """Arguments (not cells) that the program has deleted or set to something that nobody reads."""
+    code = frame.program.code
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    given = {*code.co_varnames[:count]} - {*code.co_cellvars} - live.keys()
+    slots = zip(frame.program.names, frame.fast)
+    return [name for name, value in slots if name in given and type(value) is not LazyLocal]
 
 
 def call_graph(

@@ -279,7 +279,7 @@ def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str
 def type_of(value: Any) -> type:
     """`type(value)`."""
     if type(value) is TaintedText:
-        return str
+        return float if value.like == 0.0 else str
     if type(value) in STANDS_FOR or type(value) is Traced:
         return value.__class__
     return types.GeneratorType if type(value) is generators.TracedGenerator else type(value)

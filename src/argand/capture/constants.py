@@ -85,15 +85,27 @@ def value_of(builder: GraphBuilder, tensor: Any) -> torch.Tensor | None:
 def numbers(
     builder: GraphBuilder, infos: list[TensorInfo], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments with 0-d tensors of known value as numbers (torch reads them itself); None if there are none."""
-    if not any(info.constant is not None and info.constant.dim() == 0 for info in infos[1:]):
-        return None
+    """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
+    from argand.capture import counted
+
+    found = False
 
     def number(value: Any) -> Any:
-        known = value_of(builder, value) if is_a(value, torch.Tensor) and value.dim() == 0 else None
-        if known is None:
+        nonlocal found
+        if type(value) in (list, tuple):
+            return type(value)([number(item) for item in value])
+        if not is_a(value, torch.Tensor) or value.dim() > 1:
             return value
         with torch._C.DisableTorchFunction():
-            return known.item()
+            known = value_of(builder, value)
+            plain = counted.number(builder, value) if known is None else known.tolist()
+            integer = not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype is torch.bool)
+            if plain is None and value.dim() == 0 and integer:
+                plain = builder.item(value)
+        if plain is None or plain is NotImplemented:
+            return value
+        found = True
+        return plain
 
-    return (*args[:1], *(number(arg) for arg in args[1:])), {key: number(value) for key, value in kwargs.items()}
+    made = (*args[:1], *(number(arg) for arg in args[1:])), {key: number(value) for key, value in kwargs.items()}
+    return made if found else None

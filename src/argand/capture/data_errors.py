@@ -1,7 +1,9 @@
 """Operations that raise because of the values they meet, inside code of the program that would notice.
 
-The graph runs as a whole, before or after the instructions around it: an IndexError of an embedding inside it would not
-reach the `try` in which the program wrote the call. Such an operation is no part of a graph: it runs where it stands.
+The graph runs as a whole, before the instructions around it: an IndexError of an embedding inside it would not reach
+the `try` in which the program wrote the call. When a graph raises that has done nothing yet, the frame's own code runs
+instead, from its beginning (rerun.py). Where that cannot be, as the graph writes to what exists outside, an operation
+that may raise inside a `try` is no part of a graph: it runs where it stands.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,12 +21,48 @@ from argand.capture.kinds import is_a
 from argand.capture.words import words
 
 if TYPE_CHECKING:
+    from torch import fx
+
     from argand.bytecode.instruction import ExceptionHandler, Instruction
+    from argand.capture.failures import Known
     from argand.capture.frames import Frame
     from argand.capture.tensors import GraphBuilder, TensorInfo
 
-_RAISED: tuple[type[BaseException], ...] = (IndexError, RuntimeError)
+RAISED: tuple[type[Exception], ...] = (IndexError, RuntimeError, AssertionError)
+"""What torch's operations raise because of values."""
 _NEVER_RAISED = (NotImplementedError, RecursionError)
+
+RERUNS = 3
+"""So many times the frame's own code runs because of an error that the program handles; then the graph is split."""
+
+
+@dataclass(slots=True)
+class OnData:
+    """What a graph holds that values can make raise.
+
+    Fields:
+        known: what is remembered of the frame's code; None outside of captures.
+        may_split: the graph may be broken at such an operation.
+        possible: there is one.
+        foreign: there is one that is not torch's and may raise anything.
+        noticed: there is one inside a `try` or `with` that would be told.
+        outside: the graph does what running the frame again would do twice.
+        behind: (the node after which such an operation was recorded, whether it is a noticed one).
+    """
+
+    known: Known | None = None
+    may_split: bool = True
+    possible: bool = False
+    foreign: bool = False
+    noticed: bool = False
+    outside: bool = False
+    behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
+
+    @property
+    def split(self) -> bool:
+        """Whether errors that the program handles have been so frequent that the graph ends before them."""
+        return self.known is not None and self.may_split and self.known.reruns >= RERUNS
+
 
 _ALWAYS = frozenset(
     words(
@@ -97,24 +136,126 @@ def _holds_tensor(key: Any, *, masks: bool) -> bool:
 
 
 def check(builder: GraphBuilder, func: Any, args: tuple[Any, ...], infos: list[TensorInfo]) -> None:
-    """End the graph before a call that may raise because of values, where the program would notice.
+    """Note a call that may raise because of values, or end the graph before it.
 
     Raises:
-        GraphBreak: the program's instructions stand in a `try` that could catch it, or in a `with` whose manager is
-            told of it.
+        GraphBreak: the program's instructions stand in a `try` or `with` that would be told of the error, and the frame
+            cannot be run again once the graph has raised.
     """
-    if not may_raise(func, args, infos):
-        return
-    for frame in getattr(builder.state.interpreter, "frames", None) or ():
-        if _noticed(frame):
-            name = getattr(func, "__name__", str(func))
-            raise errors.graph_break(
-                kind="operation that may raise inside a try block",
-                context=name,
-                explanation=f"Whether {name} raises depends on the values of its tensors, and the code around it "
-                "handles exceptions: it runs where it stands instead of in the graph.",
-                hints=("Move the call out of the try block (or the with block), or check the values before it.",),
-            )  # fmt: skip
+    if _kind(func) == "foreign":
+        builder.on_data.foreign = True
+        if not _only_returns(func):
+            changes_outside(builder, _name(func))
+    if may_raise(func, args, infos):
+        raises(builder, _name(func))
+
+
+def _only_returns(func: Any) -> bool:
+    """A custom operator whose schema says that all it does is return tensors."""
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return all(_only_returns(getattr(func, name)) for name in func.overloads())
+    return isinstance(func, torch._ops.OpOverload) and not func._schema.is_mutable and bool(func._schema.returns)
+
+
+def raises(builder: GraphBuilder, name: str) -> None:
+    """An operation that values can make raise becomes part of the graph. Raises GraphBreak as `check` does."""
+    found = builder.on_data
+    found.possible = True
+    noticed = any(_noticed(frame) for frame in getattr(builder.state.interpreter, "frames", None) or ())
+    if noticed:
+        if found.split or found.outside:
+            raise _inside_try(name)
+        found.noticed = True
+    if builder.graph is builder.root:
+        found.behind.append((next(iter(reversed(builder.graph.nodes)), builder.graph._root), noticed))
+
+
+def keep(builder: GraphBuilder, outputs: list[Any]) -> list[torch.Tensor]:
+    """Keep operations that may raise in the graph, also those whose results nobody needs.
+
+    Arguments:
+        outputs: the stand-ins that the graph returns.
+
+    Returns results that it must return too, lest the backend drop an operation whose error the program would notice.
+    """
+    found = [(marker.next, noticed) for marker, noticed in builder.on_data.behind if marker.next.op.startswith("call_")]
+    if not found:
+        return []
+    builder.kept.update(node for node, _ in found)
+    todo = [builder.tensors[id(value)].node for value in outputs if id(value) in builder.tensors]
+    todo += builder.writing | builder.effectful
+    reached: set[fx.Node] = set()
+    while todo:
+        node = todo.pop()
+        if node not in reached:
+            reached.add(node)
+            todo += node.all_input_nodes
+    return [value for node, noticed in found if noticed and node not in reached for value in _result(builder, node)]
+
+
+def _result(builder: GraphBuilder, node: fx.Node) -> list[torch.Tensor]:
+    """A stand-in that cannot be had without an operation."""
+    made = node.meta.get("example_value")
+    items = made if isinstance(made, tuple | list) else (made,)
+    return [item for item in items if id(item) in builder.tensors][:1]
+
+
+def rerun_on_error(builder: GraphBuilder) -> bool:
+    """The graph is to raise where the program may: whether the frame's own code then runs instead."""
+    found = builder.on_data
+    if found.known is None or found.outside or found.split:
+        return False
+    found.possible = found.noticed = True
+    return True
+
+
+def written(builder: GraphBuilder, info: TensorInfo) -> None:
+    """The graph writes to a tensor. Raises GraphBreak as `changes_outside` does."""
+    if not builder.on_data.outside and _exists_outside(builder, info):
+        changes_outside(builder, "an input that is written to")
+
+
+def changes_outside(builder: GraphBuilder, name: str) -> None:
+    """The graph is to do something that must not be done twice.
+
+    Raises:
+        GraphBreak: behind an operation whose error the program would notice.
+    """
+    builder.on_data.outside = True
+    if builder.on_data.noticed:
+        raise errors.graph_break(
+            kind="effect behind an operation that may raise inside a try block",
+            context=name,
+            explanation=f"{name}: it is not to happen where an operation before it raises, and the code around that "
+            "one handles exceptions: the graph ends before it.",
+            hints=("Move the operation that may raise out of the try block (or the with block).",),
+        )
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", func))
+
+
+def _inside_try(name: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="operation that may raise inside a try block",
+        context=name,
+        explanation=f"Whether {name} raises depends on the values of its tensors, and the code around it "
+        "handles exceptions: it runs where it stands instead of in the graph.",
+        hints=("Move the call out of the try block (or the with block), or check the values before it.",),
+    )
+
+
+def _exists_outside(builder: GraphBuilder, info: TensorInfo) -> bool:
+    """Whether a stand-in's memory may be that of an input or of a tensor that the graph holds."""
+    if info.source is not None or info.node.op not in ("call_function", "call_method"):
+        return True
+    with torch._C.DisableTorchFunction():
+        mine = info.tensor.untyped_storage()._cdata
+        return any(
+            other.node.op in ("placeholder", "get_attr") and other.tensor.untyped_storage()._cdata == mine
+            for other in builder.tensors.values()
+        )
 
 
 def _noticed(frame: Frame) -> bool:
@@ -130,9 +271,10 @@ def _catches(frame: Frame, handler: ExceptionHandler) -> bool:
     instructions = frame.program.instructions
     at = frame.program.index[handler.target] + 1
     if instructions[at].opname == "WITH_EXCEPT_START":
-        return _manager_is_told(frame, handler.depth)
+        at = handler.depth - 1
+        return not 0 <= at < len(frame.stack) or manager_is_told(frame.stack[at])
     if instructions[at].opname != "POP_TOP" and _clause(frame, at)[0] is None:
-        return False  # a `finally`: it undoes what the program did, and on an error nothing of that was done yet
+        return not _in_library(frame.globals)  # a `finally`: torch's own undo what has not been done yet
     while True:
         classes, after = _clause(frame, at)
         if classes is None:
@@ -145,6 +287,10 @@ def _catches(frame: Frame, handler: ExceptionHandler) -> bool:
         if following.opname == "RERAISE":
             return False
         at = frame.program.index[following]
+
+
+def _in_library(globals_: dict[str, Any]) -> bool:
+    return str(globals_.get("__name__", "")).startswith(("torch.", "argand.", "contextlib"))
 
 
 def _clause(frame: Frame, at: int) -> tuple[list[Any] | None, Instruction]:
@@ -168,17 +314,17 @@ def _may_match(cls: Any) -> bool:
         return True
     if issubclass(cls, _NEVER_RAISED):
         return False
-    return any(issubclass(raised, cls) or issubclass(cls, raised) for raised in _RAISED)
+    return any(issubclass(raised, cls) or issubclass(cls, raised) for raised in RAISED)
 
 
-def _manager_is_told(frame: Frame, depth: int) -> bool:
-    """Whether a `with` is one of the program's own, or contextlib.suppress."""
-    if depth < 1 or depth > len(frame.stack):
-        return True
-    leave = frame.stack[depth - 1]
+def manager_is_told(leave: Any) -> bool:
+    """Whether a `with`, given its manager's bound `__exit__`, is one of the program's own, or contextlib.suppress."""
     manager = getattr(leave, "__self__", None)
     cls = type(manager)
     if is_a(manager, contextlib._GeneratorContextManager):
         inner = getattr(manager.gen, "_frame", None)  # of a TracedGenerator: suspended at its yield
-        return inner is not None and inner.instruction is not None and _noticed(inner)
+        if inner is None:
+            frame = getattr(manager.gen, "gi_frame", None)
+            return frame is None or not _in_library(frame.f_globals)
+        return inner.instruction is not None and _noticed(inner)
     return cls is not contextlib.nullcontext and not cls.__module__.startswith(("torch", "argand"))

@@ -20,7 +20,10 @@ def changed_shadows(state: CaptureState) -> list[Shadow]:
         entry
         for entry in state.effect_order
         if isinstance(entry, Shadow)
-        and not shadows.same_contents(state, entry.snapshot, shadows.contents(entry.shadow))
+        and (
+            not shadows.same_contents(state, entry.snapshot, shadows.contents(entry.shadow))
+            or shadows.reinserted(entry)
+        )
     ]
 
 
@@ -88,6 +91,9 @@ class Replay:
                     next(base for base in (list, set, collections.deque) if isinstance(made, base))
                 ]
             self._later(helper, target, self._temp())
+        if shadows.reinserted(entry):
+            self.asm.load_fast(target)
+            self._later(rebuild.reinsert_last, target, self._temp())
         if before[1] is not None and before[1] != after[1]:
             self.values._map(dict(after[1]))
             new = self._temp()

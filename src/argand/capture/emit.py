@@ -6,6 +6,8 @@ from collections import Counter
 from types import CodeType
 from typing import Any
 
+from torch import fx
+
 from argand.bytecode.assemble import Assembler
 from argand.capture.sources import (
     BuiltinSource,
@@ -35,6 +37,7 @@ class Emitter:
         self.seen: Counter[Source] = Counter()
         self._cached: dict[Source, str] = {}
         self.temps: list[str] = []
+        self.cleared: set[str] = set()  # temporaries that hold nothing any more
         self._cells = frozenset(code.co_cellvars)
 
     # ---------------------------------------------------------------- temporaries
@@ -50,6 +53,14 @@ class Emitter:
         name = self.new_temp(hint)
         self.asm.store_fast(name)
         return name
+
+    def clear(self, kept: set[str], locals_: list[str]) -> None:
+        """Let go of temporaries but for those kept, and of local variables that the program has let go of."""
+        self._cached.clear()
+        for name in [*[name for name in self.temps if name not in kept], *locals_]:
+            self.asm.load_const(None)
+            self.asm.store_fast(name)
+        self.cleared.update(name for name in self.temps if name not in kept)
 
     # ---------------------------------------------------------------- sources
 
@@ -108,3 +119,12 @@ class Emitter:
         self.asm.load_const_callable(helper)
         self.asm.load_fast(scratch)
         self.asm.call_function_ex(False)
+
+
+def graph_table(graph: fx.GraphModule) -> str:
+    """The graph as a table: opcode, name, target, args, kwargs."""
+    rows = [("opcode", "name", "target", "args", "kwargs")]
+    rows += [(n.op, n.name, str(n.target), str(n.args), str(n.kwargs)) for n in graph.graph.nodes]
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    rows.insert(1, tuple("-" * width for width in widths))  # type: ignore[arg-type]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)

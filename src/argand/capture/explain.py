@@ -6,13 +6,14 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import torch
 
 from argand.capture.recompiles import Recompile
 from argand.errors import BreakReason
 from argand.events import Event, bus
+from argand.graph.module_text import module_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -49,6 +50,7 @@ class Findings:
     guards: list[list[str]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     recompiles: list[Recompile] = field(default_factory=list)
+    shows_breaks: ClassVar[bool] = True  # logs need not say them too
 
     def hear(self, event: Event) -> None:
         if event.name == "graph" and "graph" in event.data:
@@ -169,7 +171,7 @@ class Explanation:
         """`str(self)`, then each graph's operations and guards one by one."""
         lines = [str(self)]
         for number, (graph, guards) in enumerate(zip(self.graphs, self.out_guards), 1):
-            lines += ["", f"Graph {number}", graph.print_readable(print_output=False).strip(), "Guards:"]
+            lines += ["", f"Graph {number}", module_text(graph).strip(), "Guards:"]
             lines += [f"- {guard}" for guard in guards]
         return "\n".join(lines)
 

@@ -32,6 +32,7 @@ class Known:
     frame_id: int
     compiles: int = 0
     raised: int = 0
+    reruns: int = 0
     warned: set[str] = field(default_factory=set)
     histories: dict[Region, History] = field(default_factory=dict)
 
@@ -108,6 +109,7 @@ def failed(error: BaseException, info: _C.FrameInfo, region: Region, known: Know
     said = str(error) if config.verbose else f"{error.cause}\n(argand.config.verbose = True shows the whole error)"
     text = f"argand: {place(info.code)} runs eagerly, because of suppress_errors: {said}"
     warn_once(known, "failed", text, info.code)
+    events.emit("suppressed", "capture", f"{type(error).__name__}: {error.cause}", function=place(info.code))
     _report_skipped(info, "compiling failed", error.cause, "Fix the error, or leave the function out: argand.disable.")
     return _C.SKIP
 
@@ -125,6 +127,7 @@ def internal_failure(error: BaseException, info: _C.FrameInfo, region: Region, k
     lines = "\n".join(f"  {line}" for line in where)
     text = f"argand: {cause}\nThe function runs eagerly.\n\nfrom user code:\n{lines}\n\n{report_this()}{detail}"
     warn_once(known, "internal", text, info.code)
+    events.emit("suppressed", "capture", cause, function=place(info.code))
     _report_skipped(info, "error inside argand", cause, "Please report it; the function runs eagerly meanwhile.", where)
     return _C.SKIP
 
@@ -164,7 +167,7 @@ def _interpreted_lines(error: BaseException) -> tuple[errors.UserLine, ...]:
 def _report_skipped(
     info: _C.FrameInfo, kind: str, explanation: str, hint: str, where: tuple[errors.UserLine, ...] = ()
 ) -> None:
-    if events.bus.sinks:
+    if events.bus.wanted("graph_breaks"):
         lines = where or (_first_line(info.code),)
         reason = errors.BreakReason(kind, "", errors.sentence(explanation), (hint,), lines)
         events.emit(
@@ -177,7 +180,7 @@ def _report_skipped(
 
 def report_recompile(info: _C.FrameInfo) -> None:
     """Tell whoever listens why no compiled version fitted."""
-    if not info.failures or not events.bus.sinks:
+    if not info.failures or not events.bus.wanted("recompiles"):
         return
     made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
     events.emit(

@@ -22,7 +22,21 @@ from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.format import dis_text
 from argand.bytecode.resume import resume_label, transformed_code
-from argand.capture import aliasing, failures, generators, modes, release, room, skip, stance, strict
+from argand.capture import (
+    aliasing,
+    announce,
+    data_errors,
+    failures,
+    generators,
+    modes,
+    narration,
+    release,
+    room,
+    skip,
+    stance,
+    strict,
+    warned,
+)
 from argand.capture.interpreter import Interpreter, RootExit, Session, too_deep
 from argand.capture.region import Region
 from argand.capture.resumes import Resumes
@@ -35,6 +49,7 @@ from argand.capture.transform import Transformed, Transformer
 from argand.capture.words import code_words
 from argand.config import config
 from argand.graph.compat import keep_torch_compiler_out
+from argand.graph.module_text import module_text
 
 _RESTARTS = 96  # attempts on one frame: each restart breaks at one more place, or has learned about sizes
 
@@ -92,6 +107,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return _C.SKIP_RECURSIVE if skip.with_callees(code) else _C.SKIP
     if modes.cannot_capture():
         return None
+    events.bus.prepare()
     known = _process.of(code)
     if info.entries >= (1 if region.observe else config.cache_size_limit):
         if region.observe:
@@ -101,7 +117,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return _C.RUN_ONLY
     if stance.CURRENT.name != "default":
         return failures.without_compiling(info)
-    failures.report_recompile(info)
+    events.bus.prepare()
     compile_id = events.CompileId(known.frame_id, known.compiles)
     known.compiles += 1
     with (
@@ -109,6 +125,8 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         events.span("capture_frame", "capture", function=code.co_name),
         _without_gc(),
     ):
+        announce.frame_start(info)
+        failures.report_recompile(info)
         try:
             return _Capture(info, region, known).run()
         except errors.GraphBreak as found:
@@ -165,11 +183,13 @@ class _Capture:
 
     def _attempts(self) -> _C.Answer:
         break_at: frozenset[int] = frozenset()
-        for _ in range(_RESTARTS):
+        for attempt in range(_RESTARTS):
+            if attempt:
+                self._announce_restart(attempt)
             with modes.restored() as before:
                 state = self._new_state()
                 try:
-                    exit = self._interpret(state, break_at)
+                    exit = self._trace(state, break_at)
                 except Restart:
                     continue
                 except errors.GraphBreak as found:
@@ -196,16 +216,41 @@ class _Capture:
             skip_frame=True,
         )
 
+    def _announce_restart(self, attempt: int) -> None:
+        """Say why; what is emitted from now on belongs to another attempt at the same compile."""
+        reason = self.reason
+        text = "sizes or numbers were found to matter" if reason is None else str(reason)
+        events.emit("restart", "capture", text, reason=reason, next=attempt, function=self.info.code.co_name)
+        events.bus.next_attempt(attempt)
+
     def _new_state(self) -> CaptureState:
         info = self.info
         state = CaptureState(info.code, info.globals, info.builtins, info.closure, info.args, config, GraphBuilder())
         self.states.append(state)
+        state.graph.on_data = data_errors.OnData(self.known, not (self.region.fullgraph or strict.wanted()))
         if self.region.fullgraph:
             state.data_numbers = state.data_sizes = True
         if self.region.dynamic is not False:
             state.policy = Policy(self.known.history(self.region), self.region.dynamic)
             state.memory = self.memory
         return state
+
+    def _trace(self, state: CaptureState, break_at: frozenset[int]) -> RootExit:
+        """`_interpret`, its begin and end told: step 1."""
+        code = self.info.code
+        name = resume_label(code) or code.co_name
+        with events.span(
+            "trace_frame", "capture", function=name, filename=code.co_filename, line=code.co_firstlineno
+        ) as told:
+            try:
+                exit = self._interpret(state, break_at)
+            except (errors.GraphBreak, Restart) as found:
+                told["outcome"] = (
+                    "graph break" if isinstance(found, errors.GraphBreak) else "restarts for symbolic sizes"
+                )
+                raise
+            told["outcome"] = exit.kind if exit.instruction is None else exit.instruction.opname
+            return exit
 
     def _interpret(self, state: CaptureState, break_at: frozenset[int]) -> RootExit:
         state.guards.add(None, "global_state", modes.guard_functions())
@@ -217,7 +262,7 @@ class _Capture:
         state.interpreter = interpreter
         interpreter.handled_outside = self.handled
         keep_torch_compiler_out()
-        with TraceMode(state.graph):
+        with TraceMode(state.graph), warned.heard():
             try:
                 exit = interpreter.run_root(break_at)
             finally:
@@ -287,6 +332,7 @@ class _Capture:
         """Nothing of torch's ran: the frame's own code, kept under the guards that led here."""
         if len(state.guards) <= 1:
             return _C.SKIP
+        announce.captured(state.guards)
         code = self.info.code
         return _C.Entry(transformed_code(code, decode(code)), state.guards.build(), self.region, None)
 
@@ -300,15 +346,13 @@ class _Capture:
 
     def _emit_events(self, state: CaptureState, made: Transformed) -> None:
         code = self.info.code
-        if not events.bus.sinks:
+        if not events.bus.listening:
             return
         if self.reason is not None:
             events.emit("graph_breaks", "capture", str(self.reason), reason=self.reason, function=code.co_name)
         if made.graph is not None:
             graph = made.graph
-            events.emit(
-                "graph_code", "capture", lambda: graph.print_readable(print_output=False), graph_name=made.graph_name
-            )
+            events.emit("graph_code", "capture", lambda: module_text(graph), graph_name=made.graph_name)
         name = resume_label(code) or code.co_name
         where = f"{name} {code.co_filename} line {code.co_firstlineno}"
         events.emit(
@@ -317,12 +361,15 @@ class _Capture:
             lambda: f"ORIGINAL BYTECODE {where}\n{dis_text(code)}\nMODIFIED BYTECODE {where}\n{dis_text(made.code)}",
             function=code.co_name,
         )
-        events.emit(
-            "guards",
-            "capture",
-            f"GUARDS:\n{state.guards.listing()}",
-            guards=[g.text() for g in state.guards if g.shown],
-        )
+        announce.captured(state.guards)
+        if events.bus.wanted("guards"):
+            shown = [g for g in state.guards if g.shown]
+            # Texts, not callables: the capture's state is gone when a sink that keeps events asks.
+            text, places = f"GUARDS:\n{state.guards.listing()}", [announce.place(g.position) for g in shown]
+            events.emit("guards", "capture", text, guards=[g.text() for g in shown], places=places)
+        narration.side_effects(state)
+        if "verbose_guards" in events.bus.named:
+            events.bus.detail("verbose_guards", "capture", f"GUARDS:\n{state.guards.verbose()}")
 
 
 def _first_time(state: CaptureState, exit: RootExit) -> int | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import CodeType
+from types import CodeType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, PY312, PY313
+from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, OPMAP, PY312, PY313
 from argand.capture import attributes, calls, iteration
 from argand.capture.exceptions import ExcState, InternalFailure, ObservedException, chain_context, raise_native
 from argand.capture.frames import NULL, YIELD, Frame
@@ -14,6 +14,8 @@ from argand.errors import graph_break
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
+
+_HANDLES = OPMAP["PUSH_EXC_INFO"]
 
 
 class TracedGenerator:
@@ -152,6 +154,24 @@ def ends_visibly(obj: Any) -> bool:
     return type(obj) is TracedGenerator and any(
         inst.opname == "PUSH_EXC_INFO" for inst in obj._frame.program.instructions
     )
+
+
+def refuse_to_drop(generator: Any) -> None:
+    """A generator from outside leaves the stack of a resume function, which alone may hold it.
+
+    Raises:
+        GraphBreak: its end would run code of the program, which belongs at this place.
+    """
+    while isinstance(generator, GeneratorType) and generator.gi_frame is not None:
+        if _HANDLES in generator.gi_code.co_code[::2]:
+            raise graph_break(
+                kind="generator dropped",
+                context=generator.gi_code.co_qualname,
+                explanation="A generator that the compiled function has not made is let go of before its end, where "
+                "its `finally` or `with` blocks may run code.",
+                hints=("Call its close() outside the compiled function, or let the loop run to its end.",),
+            )
+        generator = generator.gi_yieldfrom
 
 
 def abandoned_by_exception(values: list[Any]) -> bool:

@@ -159,7 +159,7 @@ class GuardSet:
         nodes: dict[Source, int] = {}
         for guard in self:
             node = 0 if guard.source is None else node_of(guard.source, tree, nodes)
-            args = tuple(_resolve(arg, tree, nodes) for arg in guard.args)
+            args = guard.args if guard.kind == "id" else tuple(_resolve(arg, tree, nodes) for arg in guard.args)
             label = guard.text()
             try:
                 tree.check(node, guard.kind, *args, label=label)

@@ -20,6 +20,7 @@ from argand.capture import (
     attributes,
     calls,
     generators,
+    narration,
     natives_builtins,
     natives_iteration,
     natives_library,
@@ -146,7 +147,7 @@ class Interpreter(Access):
         frames = self.frames
         if len(frames) > self.inline_limit:
             raise self.annotate(too_deep())
-        ops = frame.program.ops
+        ops = narration.table(frame)
         frames.append(frame)
         try:
             if thrown is not None and not self.unwind(frame, thrown):
@@ -225,7 +226,7 @@ class Interpreter(Access):
         the instruction in `extra["instruction"]`.
         """
         frame = self.root = self.root_frame()
-        ops = frame.program.ops
+        ops = narration.table(frame)
         first = self.first_number
         self.frames.append(frame)
         number = -1

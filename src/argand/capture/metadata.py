@@ -98,6 +98,12 @@ def unknown_layout(func: Any) -> errors.GraphBreak:
     )
 
 
+def asks_for_layout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call that may return its argument copies it first where it lies in memory otherwise than asked for."""
+    formats = (*args[1:], *kwargs.values())
+    return func is _Tensor.contiguous or any(isinstance(value, torch.memory_format) for value in formats)
+
+
 def refuse_overlapping(func: Any, args: tuple[Any, ...]) -> None:
     """Writes to expanded tensors mostly raise, which eager does at this very place: end the graph there."""
     target = args[0] if args else None

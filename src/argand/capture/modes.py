@@ -173,7 +173,7 @@ def guard_functions() -> tuple[tuple[Callable[[], Any], Any], ...]:
         torch.is_inference_mode_enabled,
         torch._C._is_any_autocast_enabled,
         torch.get_default_dtype,
-        torch.are_deterministic_algorithms_enabled,
+        torch._C._get_deterministic_algorithms,
         torch._C._len_torch_function_stack,
         torch._C._len_torch_dispatch_stack,
     ]

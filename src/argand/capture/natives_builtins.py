@@ -15,6 +15,7 @@ from argand.capture import (
     calls,
     classes,
     generators,
+    identity,
     iteration,
     operators,
     polyfills,
@@ -98,7 +99,9 @@ def _callable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @function(id)
 def _id(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *[interp.origin(arg) for arg in args], **kwargs)
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return identity.id_of(interp, args[0])
 
 
 @function(vars)
@@ -234,6 +237,15 @@ _RESULTS: Final[dict[str, tuple[Any, str]]] = {
 }  # fmt: skip
 
 
+def _deprecated_conversion(fn: Any, value: Any) -> BaseException:
+    return graph_break(
+        kind="native code that warns",
+        context=f"{fn.__name__}() of a {type(value).__name__}",
+        explanation="CPython warns of this conversion, which must name the program's line, at every call.",
+        hints=("let the conversion method return exactly the wanted type",),
+    )
+
+
 def _number(fn: Any, *specials: str) -> None:
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if len(args) == 1 and not kwargs:
@@ -241,6 +253,8 @@ def _number(fn: Any, *specials: str) -> None:
                 if interp.types.python_level(type(args[0]), name):
                     result = calls.call(interp, attributes.lookup_special(interp, args[0], name), (), None)
                     wanted, what = _RESULTS[name]
+                    if name == "__trunc__" or (is_a(result, wanted) and type(result) is not wanted):
+                        raise _deprecated_conversion(fn, args[0])
                     if is_a(result, wanted):
                         return interp.native(fn, result)
                     got = type(result).__name__

@@ -16,6 +16,7 @@ import logging
 import math
 import operator
 import os
+import random
 import re
 import struct
 import types
@@ -55,7 +56,7 @@ Kwargs = dict[str, Any]
 PURE_MODULES.update(
     {"re", "sre_parse", "sre_compile", "json", "json.encoder", "json.decoder", "textwrap", "string", "posixpath",
     "ntpath",
-     "genericpath", "fnmatch", "keyword", "typing", "difflib", "colorsys", "inspect", "types", "ast", "dis", "base64",
+     "genericpath", "fnmatch", "keyword", "typing", "difflib", "colorsys", "inspect", "ast", "dis", "base64",
      "html", "shlex", "importlib.metadata", "importlib.util", "packaging.version", "unicodedata", "re._compiler",
      "re._parser", "statistics", "fractions", "decimal", "numbers"}
 )  # fmt: skip
@@ -399,9 +400,14 @@ def _class_factory(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
     return made
 
 
-add_functions(
-    pure, _abc._abc_init, _abc._abc_register, _abc._abc_instancecheck, _abc._abc_subclasscheck, _abc.get_cache_token
-)
+add_functions(pure, _abc._abc_init, _abc._abc_instancecheck, _abc._abc_subclasscheck)
+
+
+@function(_abc._abc_register)
+def _abc_register(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 2 and (interp.concrete or id(args[0]) in interp.local_classes):
+        return interp.native(fn, *args, **kwargs)
+    raise calls.unknown_native(fn)  # it changes what isinstance() answers, at every call
 
 
 @function(enum.EnumMeta.__call__)
@@ -559,3 +565,22 @@ def _logger_question(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -
 
 
 add_methods(types.SimpleNamespace, keeping, "__init__")
+
+
+@function(random.random, random.Random.uniform)
+def _drawn(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A random number that the program may not even look at (layer dropout, outside of training): drawn at each run."""
+    if fn is not random.random and args and args[0] is random._inst:
+        fn, args = random.uniform, args[1:]
+    if interp.concrete:
+        return interp.native(fn, *args, **kwargs)
+    count = 0 if fn is random.random else 2
+    known = fn in (random.random, random.uniform)
+    if not known or kwargs or len(args) != count or any(type(arg) not in (int, float) for arg in args):
+        raise graph_break(
+            kind="random number of Python's",
+            explanation=BREAK_MODULES["random"],
+            hints=("Draw it outside of the compiled function and pass it in, or use torch.rand.",),
+        )
+    interp.state.extra_effects.append((fn, list(args), {}))
+    return interp.taint(0.0)

@@ -6,7 +6,7 @@ import collections
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import calls, iteration, operators, polyfills, text
+from argand.capture import calls, iteration, operators, polyfills, symbolic_ops, text
 from argand.capture.kinds import is_a
 from argand.capture.natives import (
     METHODS,
@@ -30,9 +30,14 @@ _BY_NAME: Final[dict[str, operators.CompareOp]] = {op.name: op for op in operato
 # ---- handlers of methods that many classes share -------------------------------------------------------------------
 
 
+_NUMBERS = (int, float, bool, complex)
+
+
 def read_only(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """Reads the object; arguments are plain values."""
     args = [interp.plain(arg) for arg in args]
+    if interp.dynamic and cls in _NUMBERS:  # its methods answer NotImplemented to a symbolic number
+        symbolic_ops.plain_arguments(args, kwargs)
     return interp.native(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
@@ -313,11 +318,16 @@ def _iterator_self(interp: Interpreter, cls: type, name: str, owner: Any, args: 
     return owner
 
 
+def _iterator_state(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    interp.check_known(owner)  # what it iterates over comes out, and no guard knows it
+    return interp.native(getattr(cls, name), owner, *args, **kwargs)
+
+
 def known_iterator(cls: type) -> None:
     """An iterator class whose steps touch nothing but what it was made from."""
     add_methods(cls, _iterator_next, "__next__")
     add_methods(cls, _iterator_self, "__iter__")
-    add_methods(cls, read_only, "__length_hint__ __copy__ __reduce__")
+    add_methods(cls, _iterator_state, "__length_hint__ __copy__ __reduce__")
 
 
 _iterator: Any

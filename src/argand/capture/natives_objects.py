@@ -89,6 +89,8 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
         if is_a(facts.lookup(type(owner), hook), types.FunctionType):
             return _reduce_with_hooks(interp, owner)
     if interp.is_outer(owner) and not is_a(owner, interp.containers):
+        if name == "__reduce__" or not args or args[0] < 2:
+            raise calls.unknown_native(getattr(object, name))  # another way to copy, with other errors
         return _reduce_with_hooks(interp, owner)
     return interp.native(getattr(object, name), interp.shadow(owner), *args, **kwargs)
 
@@ -108,7 +110,12 @@ def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
     args: tuple[Any, ...] = (cls,)
     hook = interp.types.lookup(cls, "__getnewargs__")
     if is_a(hook, types.FunctionType):
-        args += tuple(iteration.to_list(interp, calls.call_function(interp, hook, [owner], None)))
+        given = calls.call_function(interp, hook, [owner], None)
+        if not is_a(given, tuple):
+            raise interp.throw(TypeError(f"__getnewargs__ should return a tuple, not '{type(given).__name__}'"))
+        args += tuple(iteration.to_list(interp, given))
+    elif hook is not NULL:  # of a class derived from str, bytes, a number...
+        args += interp.native(hook, owner)
     hook = interp.types.lookup(cls, "__getstate__")
     if is_a(hook, types.FunctionType):
         state = calls.call_function(interp, hook, [owner], None)

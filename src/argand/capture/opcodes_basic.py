@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
-from argand.capture import attribute_writes, attributes, calls, classes, names, operators
+from argand.capture import attribute_writes, attributes, calls, classes, generators, names, operators
 from argand.capture.frames import NULL, RETURN, Frame, LazyLocal
 from argand.capture.optable import opcode, root_opcode
+from argand.capture.symbolic import SymbolicBool
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -28,6 +30,8 @@ def nothing(interp: Interpreter, frame: Frame, arg: Any) -> None:
 @opcode("POP_TOP")
 @opcode("END_FOR", since=(3, 13))
 def pop_top(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    if type(frame.stack[-1]) is GeneratorType:
+        generators.refuse_to_drop(frame.stack[-1])
     frame.stack.pop()
 
 
@@ -459,8 +463,8 @@ def compare_op(interp: Interpreter, frame: Frame, arg: tuple[operators.CompareOp
     right = frame.stack.pop()
     left = frame.stack.pop()
     result = operators.compare(interp, arg[0], left, right)
-    # A tensor stays what it is: the jump that follows is where the graph breaks.
-    if arg[1] and type(result) is not bool and not interp.is_tensor(result):
+    # A tensor stays what it is: the jump that follows is where the graph breaks, or goes on under a check.
+    if arg[1] and type(result) is not bool and type(result) is not SymbolicBool and not interp.is_tensor(result):
         result = operators.truth(interp, result)
     frame.stack.append(result)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
-from argand.capture import attributes, calls, generators, iteration, operators, raising, symbolic_ops
+from argand.capture import attributes, calls, checked, generators, iteration, operators, raising
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import GENERATOR, YIELD, Frame, Previous
 from argand.capture.optable import opcode
@@ -39,9 +39,7 @@ def jump_backward(interp: Interpreter, frame: Frame, arg: int) -> None:
 @opcode("POP_JUMP_IF_TRUE", since=_V312)
 def pop_jump_if_true(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = frame.stack[-1]
-    if type(value) is SymbolicBool and symbolic_ops.asserted(interp, frame, value):
-        value = True
-    if value is True or (value is not False and operators.branch_truth(interp, value)):
+    if value is True or (value is not False and checked.truth(interp, frame, value, True, arg)):
         if arg < frame.pc:
             interp.count_round()
         frame.pc = arg
@@ -52,7 +50,7 @@ def pop_jump_if_true(interp: Interpreter, frame: Frame, arg: int) -> None:
 @opcode("POP_JUMP_IF_FALSE", since=_V312)
 def pop_jump_if_false(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = frame.stack[-1]
-    if value is False or (value is not True and not operators.branch_truth(interp, value)):
+    if value is False or (value is not True and not checked.truth(interp, frame, value, False, arg)):
         frame.pc = arg
     frame.stack.pop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import operator
 import types
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,16 +18,6 @@ from argand.capture.typefacts import BUFFERS, CONTAINERS, SEQUENCES
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
-
-
-class _Stop:
-    """What `iter_next` answers at the end of an iterator."""
-
-    def __repr__(self) -> str:
-        return "STOP"
-
-
-STOP: Final = _Stop()
 
 
 class BinaryOp:
@@ -239,6 +230,8 @@ def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
         left, right = interp.origin(left), interp.origin(right)
     else:
         refuse_buffers(interp, left, right)
+        if ta is tb:
+            interp.same_origin(left, right)
     return interp.native(op.native, left, right)
 
 
@@ -301,7 +294,9 @@ def identical(interp: Interpreter, a: Any, b: Any) -> bool:
     """`a is b`: a shadow is the same object as what it stands for."""
     if a is b:
         return True
-    return interp.origin(a) is interp.origin(b)
+    if interp.dynamic and (type(a) in SYMBOLIC or type(b) in SYMBOLIC):
+        return symbolic_ops.identical(interp, a, b)
+    return interp.same_origin(a, b)
 
 
 def contains(interp: Interpreter, container: Any, item: Any) -> bool:
@@ -400,24 +395,27 @@ def check_hash(interp: Interpreter, key: Any) -> None:
     cls = type(key)
     if cls in interp.fast:
         return
-    if cls is tuple or cls is frozenset:
-        for item in key:
-            check_hash(interp, item)
-    elif interp.types.python_level(cls, "__hash__"):
+    if interp.types.python_level(cls, "__hash__"):
         calls.call(interp, attributes.lookup_special(interp, key, "__hash__"), (), None)
+    elif is_a(key, tuple | frozenset):
+        for item in interp.shadow(key):
+            check_hash(interp, item)
+    elif cls is weakref.ref:
+        check_hash(interp, key())
+    else:
+        interp.pin(key.__self__ if cls is types.MethodType else key)
 
 
 def to_hash(interp: Interpreter, value: Any) -> int:
     """`hash(value)`."""
     cls = type(value)
-    if cls is tuple or cls is frozenset:
-        check_hash(interp, value)
-    elif interp.types.python_level(cls, "__hash__"):
+    if interp.types.python_level(cls, "__hash__"):
         result = calls.call(interp, attributes.lookup_special(interp, value, "__hash__"), (), None)
         if not is_a(result, int):
             raise interp.throw(TypeError("__hash__ method should return an integer"))
         # Any int that fits is the hash itself (-1 excepted); only larger ones are reduced.
         return (-2 if result == -1 else int(result)) if -(1 << 63) <= result < 1 << 63 else hash(int(result))
+    check_hash(interp, value)
     return int(interp.native(hash, value))
 
 
@@ -556,7 +554,7 @@ def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
     if type(value) is generators.TracedGenerator:
         value = _A_GENERATOR
     elif interp.tainted and type(value) is TaintedText:
-        value = ""
+        value = value.like
     if type(cls) is tuple:
         return any(is_instance(interp, value, item) for item in interp.plain_shallow(cls))
     meta = type(cls)

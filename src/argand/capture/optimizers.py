@@ -8,7 +8,7 @@ import torch
 
 from argand import errors
 from argand.capture.tensor_methods import special
-from argand.capture.torch_calls import Args, Kwargs, handler
+from argand.capture.torch_calls import Args, Kwargs, find, handler
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
@@ -26,6 +26,17 @@ def breaks_around_step(state: CaptureState) -> bool:
         return False
     code = frames[-1].code
     return code.co_name == "_use_grad" and code.co_filename.endswith("optimizer.py")
+
+
+@handler(find("_C._group_tensors_by_device_and_dtype"))
+def _grouped(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Tensors of one device and dtype are one group; in which order torch lists several is up to its hash table."""
+    lists = [list(tensors) for tensors in state.deep_resolve(args[0])]
+    kinds = {(state.tensor_info(tensor).device, tensor.dtype) for tensor in lists[0] if tensor is not None}
+    if len(kinds) != 1 or any(tensor is None for tensor in lists[0]) or kwargs:
+        return NotImplemented
+    indices = list(range(len(lists[0]))) if len(args) > 1 and args[1] else []
+    return {kinds.pop(): (lists, indices)}
 
 
 def _named(*names: str) -> tuple[Any, ...]:

@@ -163,6 +163,34 @@ def set_state(made: Any, state: Any) -> None:
     made.__setstate__(state)
 
 
+def _iterated(owner: Any, kind: str, backwards: bool) -> Any:
+    """An iterator over a set ("") or over a view of a dict ("keys") or of an OrderedDict ("odict keys")."""
+    if not kind:
+        return (frozenset if isinstance(owner, frozenset) else set).__iter__(owner)
+    *ordered, name = kind.split()
+    view = getattr(collections.OrderedDict if ordered else dict, name)(owner)
+    return reversed(view) if backwards else iter(view)
+
+
+def iterator_at(owner: Any, kind: str, backwards: bool, consumed: int) -> Any:
+    """An iterator over a dict or set that has given `consumed` elements."""
+    made = _iterated(owner, kind, backwards)
+    for _ in range(consumed):
+        next(made)
+    return made
+
+
+def exhausted(iterator: Any) -> Any:
+    """The iterator, which is empty, after it has said so."""
+    next(iterator, None)
+    return iterator
+
+
+def all_of(owner: Any, kind: str, backwards: bool) -> list[Any]:
+    """All that `iterator_at(owner, kind, backwards, 0)` gives."""
+    return list(_iterated(owner, kind, backwards))
+
+
 # ---------------------------------------------------------------------- effects on objects that existed before
 
 
@@ -186,13 +214,30 @@ def write_dict(original: Any, items: dict[Any, Any]) -> None:
             base.__setitem__(original, key, value)
 
 
+def reinsert_last(original: dict[Any, Any], _: Any) -> None:
+    """What iterators over a dict see when keys were deleted and set again: more elements than there were."""
+    base: Any = collections.OrderedDict if isinstance(original, collections.OrderedDict) else dict
+    if original:
+        key = next(base.__reversed__(original))
+        value = base.pop(original, key)
+        base.__setitem__(original, key, value)
+
+
 def write_set(original: Any, items: list[Any]) -> None:
     wanted = set(items)
-    set.difference_update(original, [item for item in original if item not in wanted])
+    set.difference_update(original, [item for item in set.__iter__(original) if item not in wanted])
     set.update(original, items)
+    if any(one is not other for one, other in zip(set.__iter__(original), items)):
+        set.clear(original)  # the order of a set depends on how it was filled
+        set.update(original, items)
 
 
 def write_deque(original: Any, items: list[Any]) -> None:
+    if len(original) == len(items):  # elements set, which iterators over it do not mind
+        for i, (old, new) in enumerate(zip(list(collections.deque.__iter__(original)), items)):
+            if old is not new:
+                collections.deque.__setitem__(original, i, new)
+        return
     collections.deque.clear(original)
     collections.deque.extend(original, items)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import classify, rebuild, shadows, symbolic_emit
+from argand.capture import classify, identity, positions, rebuild, shadows, symbolic_emit
 from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.array_value import Method, Traced
 from argand.capture.deferred import DeferredText, Piece
@@ -53,16 +53,16 @@ _IMMUTABLE: tuple[type, ...] = (
     torch.Size,
 )
 _ITERATED: tuple[Any, ...] = (
-    [], (), range(0), range(1 << 70), "", b"", {}, {}.values(), {}.items(), set(), bytearray(),
+    [], (), range(0), range(1 << 70), "", b"", bytearray(),
 )  # fmt: skip
 _REDUCIBLE: frozenset[type] = frozenset(
     {type(iter(x)) for x in _ITERATED}
     | {
-        enumerate, zip, map, filter, reversed, type(reversed([])), type(reversed({})), types.SimpleNamespace,
+        enumerate, zip, map, filter, reversed, type(reversed([])), types.SimpleNamespace,
         itertools.count, itertools.cycle, itertools.repeat, itertools.chain, itertools.islice, itertools.accumulate,
         itertools.zip_longest, itertools.product, itertools.permutations, itertools.combinations, itertools.starmap,
         itertools.takewhile, itertools.dropwhile, itertools.compress, itertools.filterfalse, itertools.pairwise,
-        type(iter(collections.deque())), type(iter(collections.OrderedDict())), bytearray, collections.Counter,
+        type(iter(collections.deque())), bytearray, collections.Counter,
     }
 )  # fmt: skip
 _POSITIONED: frozenset[type] = frozenset({type(iter([])), type(reversed([])), type(iter(bytearray()))})
@@ -215,6 +215,8 @@ class Reconstructor:
             self.push(obj.iterator)
         elif type(obj) is TracedGenerator:
             raise unreconstructable(obj, obj.__qualname__)
+        elif type(obj) in positions.TYPES:
+            self._iterator(obj)
         elif type(obj) in _REDUCIBLE:
             self._reduced(obj)
         elif type(obj) in _VIEWS:
@@ -274,7 +276,12 @@ class Reconstructor:
         self.asm.build_map(dict.__len__(obj))
 
     def _set(self, obj: Any) -> None:
-        if type(obj) is set:
+        if len(obj) > 1 and all(map(classify.is_constant, obj)) and not positions.keeps_order(obj):
+            if not positions.copy_keeps_order(obj):
+                raise unreconstructable(obj, "a set whose order depends on how it was filled")
+            self.asm.load_const(frozenset(obj))
+            self.emitter.call_helper(type(obj))
+        elif type(obj) is set:
             self.asm.build_set(self._items(obj))
         else:
             self.asm.build_list(self._items(obj))
@@ -387,6 +394,11 @@ class Reconstructor:
                 self.emitter.call_helper({"s": str, "r": repr, "a": ascii}[part.conversion])
             self.emitter.call_helper(format, (part.spec,))
         self.asm.build_string(len(obj.parts))
+        self._remember(obj)
+
+    def _iterator(self, obj: Any) -> None:
+        if why := positions.push(self, obj):
+            raise unreconstructable(obj, why)
         self._remember(obj)
 
     def _reduced(self, obj: Any) -> None:
@@ -523,7 +535,13 @@ def _ordered(self: Reconstructor, obj: Any) -> None:
     self._remember(obj)
 
 
+def _id(self: Reconstructor, obj: identity.LocalId) -> None:
+    self.push(obj.of)
+    self.emitter.call_helper(id)
+
+
 _MAKERS: dict[type, Any] = {
+    identity.LocalId: _id,
     SymbolicSize: Reconstructor._size,
     list: Reconstructor._list,
     tuple: Reconstructor._tuple,

@@ -52,11 +52,13 @@ class Resume:
         made: the code and its arguments; it carries the name of the user's function.
         name: `__resume_at_<offset>_<n>`, the global that holds the function where it needs no closure.
         loops: whether a loop can be reached in it; then it may return a `Continuation`.
+        layout: the slots of the stack where it begins.
     """
 
     made: ResumeCode
     name: str
     loops: bool
+    layout: tuple[StackSlot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Resumes:
     def _make(self, origin: _Origin, goal: Instruction, layout: Sequence[StackSlot], names: Sequence[str]) -> Resume:
         name = resume_name(goal, next(NUMBERS))
         plain = build_resume_code(origin.code, origin.instructions, goal, layout, names, name)
-        resume = Resume(under_users_name(plain, origin.code), name, has_loop(origin.instructions, goal))
+        resume = Resume(under_users_name(plain, origin.code), name, has_loop(origin.instructions, goal), tuple(layout))
         self._origins[id(resume.made.code)] = (resume.made.code, origin, resume)
         return resume
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,7 @@ from argand.capture.sources import (
 )
 
 if TYPE_CHECKING:
-    from argand.capture.state import CaptureState
+    from argand.capture.state import CaptureState, Shadow
 
 
 def make(state: CaptureState, obj: Any, source: Source) -> Any:
@@ -89,7 +90,8 @@ def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
                 "that cannot be compared from call to call.",
                 hints=("use strings, numbers, classes or enum members as keys",),
             )
-    if by_tensor:
+    by_place = by_tensor or any(map(_by_identity, keys))
+    if by_place:  # guards that hold a key would keep it alive
         state.guard(source, "len", len(keys))
     else:
         state.guard(source, "dict_keys", keys)
@@ -107,19 +109,34 @@ def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
             made.default_factory = state.load_source(AttrSource(source, "default_factory"), given.default_factory)
     raw = cls.__getitem__ is not dict.__getitem__
     put = collections.OrderedDict.__setitem__ if is_a(obj, collections.OrderedDict) else dict.__setitem__
-    values = CallSource(source, values_of) if by_tensor else None
+    values = CallSource(source, values_of) if by_place else None
     for i, key in enumerate(keys):
         value = dict.__getitem__(obj, key)
         if values is not None:  # an optimizer's state: keys are the stand-ins of what stands at each place
             put(
                 made,
-                state.load_source(DictKeySource(source, i), key),
+                load_pinned(state, DictKeySource(source, i), key),
                 state.load_source(SequenceItemSource(values, i), value),
             )
             continue
         step = RawDictItemSource(source, key) if raw else DictItemSource(source, key)
         put(made, key, state.load_source(step, value))
     return made
+
+
+def load_pinned(state: CaptureState, source: Source, value: Any) -> Any:
+    """A key or an element of a set: guarded to be this very object where it is one that is compared by identity."""
+    if is_a(value, tuple):
+        state.guard(source, "equals", value)
+        return value
+    found = state.load_source(source, value)
+    if _by_identity(value):
+        state.guard(source, "id", value)
+    return found
+
+
+def _by_identity(key: Any) -> bool:
+    return classify.handling(key) == "object" and not is_a(key, tuple)
 
 
 def values_of(obj: dict[Any, Any]) -> tuple[Any, ...]:
@@ -135,14 +152,36 @@ def _make_set(state: CaptureState, obj: Any, source: Source) -> Any:
             explanation=f"{source.friendly()} is a set whose elements cannot be compared from call to call.",
             hints=("use a set of strings, numbers, classes or enum members",),
         )
-    base = set if is_a(obj, set) else frozenset
-    state.guard(source, "call", frozenset, frozenset(obj), label="SET_MATCH")
-    if type(obj) in (set, frozenset):
-        return base(obj)  # keeps the iteration order of this very set as well as Python lets us
-    made = base.__new__(type(obj))
-    if is_a(made, set):
-        set.update(made, obj)
+    base: Any = set if is_a(obj, set) else frozenset
+    order = in_order(obj)
+    elements = CallSource(source, in_order)
+    if any(map(_by_identity, order)):  # guards that hold them would keep them alive
+        state.guard(elements, "len", len(order))
+        for i, item in enumerate(order):
+            load_pinned(state, SequenceItemSource(elements, i), item)
+    else:
+        state.guard(source, "call", tuple if type(obj) is base else in_order, order, label="SET_MATCH")
+    plain = base.copy(obj)  # as Python copies it: filled in the same order, where it can be
+    if type(obj) is base:
+        made = plain
+    elif base is frozenset:
+        made = base.__new__(type(obj), plain)
+    else:
+        made = base.__new__(type(obj))
+        set.update(made, plain)
+    if any(one is not other for one, other in zip(order, in_order(made))):
+        raise errors.graph_break(
+            kind="set whose order depends on its history",
+            context=source.name(),
+            explanation=f"{source.friendly()} iterates in an order that a set with the same elements need not have.",
+            hints=("use a dict, or sort the elements",),
+        )
     return made
+
+
+def in_order(obj: Any) -> tuple[Any, ...]:
+    """The elements of a set as it holds them."""
+    return tuple(set.__iter__(obj) if is_a(obj, set) else frozenset.__iter__(obj))
 
 
 def _guardable(key: Any) -> bool:
@@ -164,6 +203,26 @@ def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source
         state.guard(base, "dict_keys", tuple(attributes))
     for name, value in attributes.items():
         made.__dict__[name] = state.load_source(DictItemSource(base, name), value)
+
+
+def probe(made: Any) -> Any:
+    """An iterator that has been over all of a dict; None for other containers."""
+    if not is_a(made, dict):
+        return None
+    found = iter(dict.values(made))
+    collections.deque(itertools.islice(found, dict.__len__(made)), 0)
+    return found
+
+
+def reinserted(entry: Shadow) -> bool:
+    """Whether keys of a dict were deleted and set again: an iterator over it finds more to come then."""
+    if entry.probe is None or len(entry.shadow) != len(entry.snapshot[0]):
+        return False
+    try:
+        entry.probe.__reduce__()
+    except RuntimeError:
+        return True
+    return False
 
 
 def contents(obj: Any) -> Any:

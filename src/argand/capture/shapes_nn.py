@@ -167,3 +167,14 @@ def _glu(x: Any, dim: Any = -1) -> torch.Tensor:
 
 
 RULES[F.glu] = _glu
+
+
+def _foobar(x: Any, *flags: bool, **more: bool) -> torch.Tensor:
+    """ATen's op for trying out errors (docs/minifier.md): it has no meta kernel."""
+    if needs_grad(tensor(x)):
+        raise Unknown
+    return new(*layout_of(x), x.dtype, False)
+
+
+if hasattr(torch.ops.aten, "_foobar"):
+    RULES[torch.ops.aten._foobar] = RULES[torch.ops.aten._foobar.default] = _foobar

@@ -76,12 +76,14 @@ class Shadow:
         shadow: a container of the same type, its elements loaded through sources.
         snapshot: what the shadow held when made (`effects.contents`).
         source: where the original comes from.
+        probe: an iterator at the end of a dict (`shadows.probe`).
     """
 
     original: Any
     shadow: Any
     snapshot: Any
     source: Source
+    probe: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -131,6 +133,7 @@ class CaptureState:
         self.guards.locate = self.position
         self.interpreter: Any = None
         self.outer: dict[int, Source] = {}
+        self.compared: dict[Source, type] = {}  # see identity.py
         self.shadows: dict[int, Shadow] = {}
         self.shadow_origin: dict[int, Shadow] = {}
         self.overlay: dict[int, Overlay] = {}
@@ -378,7 +381,7 @@ class CaptureState:
 
         owner = self._object_at.get(source.base) if is_a(source, InstanceDictSource) and source.base else None
         made = shadows.make(self, obj, source)
-        entry = Shadow(obj, made, shadows.contents(made), source)
+        entry = Shadow(obj, made, shadows.contents(made), source, shadows.probe(made))
         self.shadows[id(obj)] = entry
         self.shadow_origin[id(made)] = entry
         self._keep.append(made)

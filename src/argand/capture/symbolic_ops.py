@@ -14,7 +14,16 @@ import torch
 
 from argand.capture import symbolic_state, symbolic_tensors
 from argand.capture.kinds import is_a
-from argand.capture.symbolic import STANDS_FOR, SYMBOLIC, SymbolicInt, SymbolicSize, holds_symbols, is_number, size_of
+from argand.capture.symbolic import (
+    STANDS_FOR,
+    SYMBOLIC,
+    SymbolicBool,
+    SymbolicInt,
+    SymbolicSize,
+    holds_symbols,
+    is_number,
+    size_of,
+)
 from argand.errors import ConstraintViolation
 
 if TYPE_CHECKING:
@@ -68,6 +77,15 @@ def compare(interp: Interpreter, op: Any, left: Any, right: Any) -> Any:
     if interp.is_tensor(left):
         return interp.native(symbolic_state.recorded, interp.state, getattr(torch.Tensor, op.name), (left, right), {})
     return interp.native(op.native, interp.plain(left), interp.plain(right))
+
+
+def identical(interp: Interpreter, a: Any, b: Any) -> bool:
+    """`a is b`, as it is in the call at hand; the guard is whether they are equal."""
+    values = [x.number() if type(x) is SymbolicBool else x.hint if type(x) in SYMBOLIC else x for x in (a, b)]
+    if type(values[0]) is not type(values[1]):
+        return False
+    interp.native(operator.eq, a, b)
+    return values[0] is values[1]
 
 
 def read(interp: Interpreter, number: Any, name: str) -> Any:

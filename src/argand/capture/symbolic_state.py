@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
+from argand.capture import narration
 from argand.capture.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
 from argand.capture.symbolic_facts import Bounds, is_range, moduli, solve
 from argand.capture.unbacked import Unbacked
@@ -158,6 +159,7 @@ class Dynamics:
             self.give_up_place(place, Relation("eq", Sym(name, None), hint))
             return hint
         self.places[made] = place
+        narration.symbol(made, place, hint, low, high)
         if place.what == "size":
             self._by_size.setdefault(hint, made)
         if low is not None and kind == "int":
@@ -312,6 +314,7 @@ class Dynamics:
     def _record(self, relation: Relation) -> None:
         if relation not in self.required:
             self.required[relation] = self.state.position()
+            narration.relation(relation, self.required[relation])
 
     def specialise(self, value: Any) -> Any:
         """The plain number, which is a constant from here on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,9 @@ def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
         return builder.call(_T.to, (made,), target) if target else made
     if _holds_tensor(data):
+        made = _joined(builder, func, data, kwargs)
+        if made is not NotImplemented:
+            return made
         raise errors.graph_break(
             kind="data-dependent value",
             context=func.__name__,
@@ -44,6 +48,46 @@ def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():
             return builder.record(func, args, {**kwargs, "dtype": func(*args, **kwargs).dtype})
     return NotImplemented
+
+
+def _joined(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) -> Any:
+    """`torch.tensor([a, [b, 2.0]])`: what torch reads as numbers is copied tensor by tensor."""
+    parts = list(_flat(data))
+    infos = [builder.tensors.get(id(part)) for part in parts if isinstance(part, _T)]
+    if set(kwargs) - {"dtype", "device"} or any(info is None or info.dynamic is not None for info in infos):
+        return NotImplemented
+    if any(type(part) not in (bool, int, float, complex) for part in parts if not isinstance(part, _T)):
+        return NotImplemented
+    with torch._C.DisableTorchFunction():
+        try:
+            like = torch.tensor(_zeros(data), dtype=kwargs.get("dtype"))
+        except (TypeError, ValueError, RuntimeError):
+            return NotImplemented
+        items = []
+        for part in parts:
+            if isinstance(part, _T):
+                item = builder.call(_T.reshape, (builder.call(_T.detach, (part,), {}), (-1,)), {})
+                items.append(builder.call(_T.to, (item,), {"dtype": like.dtype, "device": "cpu"}))
+            else:
+                items.append(builder.call(torch.full, ((1,), part), {"dtype": like.dtype}))
+        made = builder.call(_T.reshape, (builder.call(torch.cat, (items,), {}), tuple(like.shape)), {})
+        target = {"device": kwargs["device"]} if kwargs.get("device") is not None else {}
+        return builder.call(_T.to, (made,), target) if target else made
+
+
+def _flat(data: Any) -> Iterator[Any]:
+    if isinstance(data, list | tuple):
+        for item in data:
+            yield from _flat(item)
+    else:
+        yield data
+
+
+def _zeros(data: Any) -> Any:
+    """The same nesting with tensors of zeros."""
+    if isinstance(data, _T):
+        return torch.zeros(data.shape, dtype=data.dtype)
+    return [_zeros(item) for item in data] if isinstance(data, list | tuple) else data
 
 
 def _copy_of_tensor(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) -> Any:

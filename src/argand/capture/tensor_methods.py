@@ -10,6 +10,7 @@ import torch
 from argand import errors
 from argand.capture import (
     constants,
+    counted,
     data_dependent,
     data_errors,
     metadata,
@@ -114,6 +115,8 @@ def _data_dependent(explanation: str, *hints: str) -> Special:
             if known is not None:
                 with torch._C.DisableTorchFunction():
                     return func(known, *args[1:], **kwargs)
+        if name == "item" and (number := counted.number(builder, args[0])) is not None:
+            return number
         if name in _WITH_SYMBOLS:
             made = getattr(unbacked_ops, _WITH_SYMBOLS[name])(builder, func, args, kwargs)
             if made is not NotImplemented:
@@ -313,6 +316,8 @@ def _type(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         name = real.type()
         return name if info.device.type == "cpu" else name.replace("torch.", f"torch.{info.device.type}.")
     wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if type(wanted) is type(torch.FloatTensor):
+        wanted = f"{wanted.__module__}.{wanted.__name__}"
     if isinstance(wanted, str) and info.device.type == "cpu" and wanted in _CPU_TYPE_NAMES:
         wanted = _CPU_TYPE_NAMES[wanted]
     if isinstance(wanted, torch.dtype):
@@ -492,10 +497,9 @@ def _with_known_bounds(builder: GraphBuilder, index: Any) -> Any:
         return index
     parts = [index.start, index.stop, index.step]
     for i, part in enumerate(parts):
-        known = constants.value_of(builder, part) if isinstance(part, _T) else None
+        known = counted.number(builder, part) if isinstance(part, _T) else None
         if known is not None:
-            with torch._C.DisableTorchFunction():
-                parts[i] = known.__index__()
+            parts[i] = known
     if all(a is b for a, b in zip(parts, (index.start, index.stop, index.step))):
         return index
     return slice(*parts)
@@ -572,4 +576,5 @@ def _with_result(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, made:
     return builder._finish_call(target_of(func), node_args, node_kwargs, made, device, False)
 
 
-from argand.capture import tensor_constructors as _constructors  # noqa: E402,F401  (registers its functions)
+from argand.capture import contiguity as _contiguity  # noqa: E402,F401  (registers its functions)
+from argand.capture import tensor_constructors as _constructors  # noqa: E402,F401

@@ -17,7 +17,7 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from argand import errors
-from argand.capture import autocast, compat, constants, data_errors, metadata, overriding, symbolic_tensors
+from argand.capture import autocast, compat, constants, data_errors, metadata, narration, overriding, symbolic_tensors
 from argand.capture.sources import Source, placeholder_name
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.words import words
@@ -85,7 +85,7 @@ _BINARY = {
 }  # fmt: skip
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 _UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": operator.abs}
-_RANDOM = frozenset(
+RANDOM = frozenset(
     words(
         """
     dropout alpha_dropout feature_alpha_dropout feature_dropout dropout1d dropout2d dropout3d
@@ -147,7 +147,7 @@ def target_of(func: Any) -> Target:
         owner = getattr(func, "__self__", None)
         return Target("call_function", getattr, attribute=_property_name(owner, name))
     mutates = name.endswith("_") and not name.endswith("__")
-    keep = name in _RANDOM
+    keep = name in RANDOM
     if getattr(_Tensor, name, None) is func:
         return Target("call_method", name, False, mutates, keep)
     if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
@@ -180,11 +180,13 @@ class GraphBuilder:
         observed: how many torch calls have reached the trace mode.
         flags_seen: indices of `modes.FLAGS` that are guarded.
         unsure: ids of stand-ins whose strides may not be those that eager's result has.
+        maybe_same: id of a stand-in -> the one that it may be the same object as.
         writing, effectful: nodes that write to an argument; nodes that stay although unused (random numbers).
         tensors: id of a stand-in -> TensorInfo.
         inputs: infos of the placeholders, in their order.
         constants: attribute name -> real tensor that the graph holds.
         dynamics: the symbols of the capture; None while nothing varies.
+        on_data: operations that values can make raise.
     """
 
     def __init__(self) -> None:
@@ -192,6 +194,7 @@ class GraphBuilder:
         self.graph = self.root
         self.scopes: list[Scope] = []
         self.unsure: set[int] = set()
+        self.maybe_same: dict[int, torch.Tensor] = {}
         self.entered: list[Any] = []
         self.flags_seen: set[int] = set()
         self.observed = 0
@@ -206,6 +209,7 @@ class GraphBuilder:
         self.calls = 0
         self.state: CaptureState = None  # type: ignore[assignment]
         self.dynamics: Dynamics | None = None
+        self.on_data = data_errors.OnData()
 
     # ---------------------------------------------------------------- inputs
 
@@ -313,7 +317,7 @@ class GraphBuilder:
             return self.record(func, *known, device=device)
         if made is first and first is not None and not writes:
             if before is not None and metadata.version(first) == before:
-                if id(first) in self.unsure:
+                if id(first) in self.unsure and metadata.asks_for_layout(func, args, kwargs):
                     raise metadata.unknown_layout(func)
                 return made  # the very same tensor came back untouched: no operation took place
             writes = True
@@ -426,6 +430,7 @@ class GraphBuilder:
         frames = getattr(self.state.interpreter, "frames", None)
         if frames:
             node.meta["stack_trace"], node.meta["user_line"] = stack_trace(frames)
+            narration.operation(node, frames)
 
     def _note_mutation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         written = kwargs.get("out", args[0] if args else None)
@@ -433,6 +438,7 @@ class GraphBuilder:
             info = self.tensors.get(id(item))
             if info is not None:
                 self.mutated[id(item)] = info
+                data_errors.written(self, info)
                 if info.constant is not None:
                     constants.forget(self, info)
 
@@ -533,11 +539,6 @@ class GraphBuilder:
         for node in reversed(list(graph.nodes)):
             if node.op in ("call_function", "call_method", "get_attr") and not node.users and node not in self.kept:
                 graph.erase_node(node)
-
-    @property
-    def op_count(self) -> int:
-        """Call nodes, including those that hold a result nobody uses yet."""
-        return self.calls
 
 
 _PLAIN: frozenset[type] = frozenset(

@@ -41,6 +41,8 @@ def to_repr(interp: Interpreter, value: Any) -> Any:
         return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
     if is_a(value, BaseException):
         return calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ())
+    if not is_a(value, CONTAINERS):
+        interp.pin(value)  # its address may be in the text
     return str(interp.native(repr, interp.textual_items(value) if is_a(value, CONTAINERS) else interp.plain(value)))
 
 

@@ -118,13 +118,16 @@ _BREAK_MODULES: dict[str, str] = {
     "torch.cuda.graphs": "CUDA graphs are not captured",
     "torch._subclasses": "fake tensors are not captured",
     "torch.storage": "tensor storages are not captured",
-    "torch.signal": "window functions of torch.signal are not captured",
 }
+
+
+_PLAIN_PYTHON = frozenset(("torch._dynamo._trace_wrapped_higher_order_op",))
+"""Within those, modules with helpers of programs (index functions of attention masks): interpreted."""
 
 
 @functools.lru_cache(maxsize=4096)
 def _break_module(module: str) -> str | None:
-    while module:
+    while module and module not in _PLAIN_PYTHON:
         if module in _BREAK_MODULES:
             return _BREAK_MODULES[module]
         module = module.rpartition(".")[0]
@@ -376,6 +379,8 @@ def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> A
         if isinstance(fn, _C.Region) and fn.callback is not None:
             return state.interpreter.call(fn.fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType):
+        return NotImplemented
+    if type(fn).__module__.startswith("torch.distributions."):
         return NotImplemented
     raise errors.graph_break(
         kind="torch object that is not known", context=f"{type(fn).__module__}.{type(fn).__qualname__}",

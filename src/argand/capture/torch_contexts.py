@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import compat, modes, natives, torch_polyfills
+from argand.capture import compat, modes, natives, natives_methods, torch_polyfills
 from argand.capture.torch_calls import NAMED, Args, Kwargs, all_of, handler
 
 if TYPE_CHECKING:
@@ -174,3 +174,8 @@ def _devices(state: CaptureState) -> int:
 
 natives.method(torch.device, "__enter__")(_enter_device)
 natives.method(torch.device, "__exit__")(_exit_device)
+
+
+# ---------------------------------------------------------------------- sizes
+
+natives.add_methods(torch.Size, natives_methods.read_only, "numel __reduce__")

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from argand import errors
 from argand.capture import hops, subgraphs, torch_polyfills
 from argand.capture.torch_calls import CODES, NAMED, Args, Kwargs, all_of, find, handler, name_of
+from argand.capture.torch_calls import leaf as operation
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
@@ -485,3 +486,12 @@ CODES["eager_transforms.py:jacfwd.<locals>.wrapper_fn"] = _jacobian
 def _interpreted(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch's own Python code, down to the functions above."""
     return NotImplemented
+
+
+def _index_by_tensors(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`x[i, j]` where 0-d tensors are positions, not numbers: what torch's attention masks look things up with."""
+    _, tensor, indices = args
+    return operation(state, torch.ops.aten.index.Tensor, (tensor, list(state.deep_resolve(indices))), {})
+
+
+NAMED["torch._dynamo._trace_wrapped_higher_order_op.apply"] = _index_by_tensors

@@ -8,8 +8,8 @@ import re
 from types import TracebackType
 from typing import Any
 
+from argand._core import _C
 from argand.config import config
-from argand.errors import InternalError
 
 _ARGAND = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _GRAPH = "<eval_with_key>"
@@ -94,11 +94,5 @@ def _places(step: TracebackType) -> list[Place]:
 def _made_up(place: Place, following: TracebackType | None) -> TracebackType:
     """A traceback entry at a line whose frame does not exist (the call was inlined)."""
     filename, line, function = place
-    code = compile("raise KeyboardInterrupt", filename, "exec").replace(co_name=function, co_firstlineno=line)
-    try:
-        exec(code, {"__name__": "", "__file__": filename})
-    except KeyboardInterrupt as made:
-        inner = made.__traceback__.tb_next if made.__traceback__ is not None else None
-        if inner is not None:
-            return TracebackType(following, inner.tb_frame, -1, line)
-    raise InternalError("a made-up frame did not raise")
+    code = compile("", filename, "exec").replace(co_name=function, co_firstlineno=line)
+    return TracebackType(following, _C.new_frame(code, {"__name__": "", "__file__": filename}), -1, line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,9 +18,9 @@ from argand.bytecode.liveness import live_locals
 from argand.bytecode.opcodes import PY312, PY313
 from argand.bytecode.resume import ResumeCode, StackSlot, transformed_code
 from argand.bytecode.stack import stack_effect
-from argand.capture import chain, modes, prefix
+from argand.capture import chain, data_errors, modes, prefix, rerun
 from argand.capture.effects import Replay
-from argand.capture.emit import Emitter
+from argand.capture.emit import Emitter, graph_table
 from argand.capture.frames import NULL, LazyLocal, Previous
 from argand.capture.reconstruct import Again, Plan, Reconstructor
 from argand.capture.resumes import NUMBERS, Handled, Resumes
@@ -109,6 +110,7 @@ class Transformer:
         self.graph_name = ""
         self.collected: list[Source] = []
         self.gives_away = own is not None
+        self.rerun: rerun.Rerun | None = None
         self.let_go_before: Instruction | None = None  # the last one that reads the graph's inputs
         self._final = False
         self.real_frame = False
@@ -142,6 +144,7 @@ class Transformer:
         inputs = list(self.state.graph.inputs) if graph is not None else []
         sources = [info.source for info in inputs if info.source is not None]
         if graph is not None:
+            self.rerun = rerun.plan(self.state, self.gives_away, rerun.entry_of(self))
             self.graph_name = f"__compiled_fn_{next(NUMBERS)}"
             self._emit_graph_event(graph)
             self.globals[self.graph_name] = make_callable(graph, [info.real for info in inputs])
@@ -155,6 +158,8 @@ class Transformer:
             counting.count(source)
         emitter = Emitter(self.state.code, uses)
         self._emit(emitter, Reconstructor(self.state, emitter, plan), sources)
+        if self.rerun is not None:
+            self.rerun.finish(emitter, self)
         body = emitter.asm.finish()
         if self.gives_away and self.let_go_before is not None:
             chain.let_go(body, self.let_go_before, sources, self.state.code)
@@ -184,6 +189,9 @@ class Transformer:
 
     def _finish_graph(self, plan: Plan) -> fx.GraphModule | None:
         builder = self.state.graph
+        for value in data_errors.keep(builder, plan.outputs):
+            plan.outputs.append(value)
+            plan.output_names["unused", id(value)] = "___unused"
         graph = builder.finish(plan.outputs)
         calls = any(node.op not in ("placeholder", "output") for node in graph.graph.nodes)
         return graph if calls else None
@@ -221,7 +229,8 @@ class Transformer:
     def _call_graph(self, emitter: Emitter, values: Reconstructor, inputs: list[Source]) -> None:
         asm = emitter.asm
         collected = bool(self.collected)
-        self.let_go_before = chain.call_graph(emitter, self.graph_name, inputs, collected, self.gives_away)
+        with self.rerun.covering(emitter) if self.rerun is not None else contextlib.nullcontext():
+            self.let_go_before = chain.call_graph(emitter, self.graph_name, inputs, collected, self.gives_away)
         names = list(values.plan.output_names.values())
         if not names:
             asm.pop_top()
@@ -310,6 +319,11 @@ class Transformer:
             asm.store_fast(name)
         self._store_cells(emitter, cells)
         self._set_modes(emitter)
+        own = self.known_resumes.of(self.state.code)
+        for name in own.made.arg_names[: own.made.stack_args] if own is not None else ():  # `held` has what is left
+            asm.load_const(None)
+            asm.store_fast(name)
+        emitter.clear({*filter(None, held)}, chain.overwritten(self.frame, locals_))
         self._run_instruction(emitter, inst, held)
 
     def _live_values(self, inst: Instruction) -> dict[str, Any]:
@@ -543,6 +557,10 @@ class Transformer:
         bound |= _stored_by(inst) | stored
         cells = {*self.state.code.co_cellvars, *self.state.code.co_freevars}
         names = [name for name in self.frame.program.names if name in wanted and name in bound and name not in cells]
+        self.resume_with(emitter, target, stack, names)
+
+    def resume_with(self, emitter: Emitter, target: Instruction, stack: list[str | None], names: list[str]) -> None:
+        """Return what the resume function at `target` returns, given these locals."""
         layout = [
             StackSlot.NULL if slot is None else StackSlot.HANDLED if isinstance(slot, Handled) else StackSlot.VALUE
             for slot in stack
@@ -576,12 +594,3 @@ def _stored_by(inst: Instruction) -> set[str]:
     if inst.opname in ("STORE_FAST_STORE_FAST",):
         return set(inst.argval)
     return set()
-
-
-def graph_table(graph: fx.GraphModule) -> str:
-    """The graph as a table: opcode, name, target, args, kwargs."""
-    rows = [("opcode", "name", "target", "args", "kwargs")]
-    rows += [(n.op, n.name, str(n.target), str(n.args), str(n.kwargs)) for n in graph.graph.nodes]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    rows.insert(1, tuple("-" * width for width in widths))  # type: ignore[arg-type]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)

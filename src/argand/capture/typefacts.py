@@ -205,7 +205,7 @@ class TypeFacts:
         seen = set()
         for klass in cls.__mro__ or (cls,):
             # enum's own special methods are pure functions of the member, which is a constant.
-            pure = klass is enum.Enum or klass is enum.Flag or klass.__module__ == "enum"
+            pure = klass.__module__ == "enum" and issubclass(klass, enum.Enum | enum.EnumMeta)
             for name, value in _get_dict(klass).items():
                 if name in _DUNDERS and name not in seen:
                     seen.add(name)

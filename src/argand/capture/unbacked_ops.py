@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.capture import compat, layouts, metadata, symbolic_tensors
+from argand.capture import compat, data_errors, layouts, metadata, symbolic_tensors
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.symbolic_policy import dynamics_of
 from argand.capture.tensors import TensorInfo, target_of
@@ -306,12 +306,12 @@ def temporary(builder: GraphBuilder, sizes: list[Any], like: Any, dtype: torch.d
 
 
 def record(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, meta_args: Any) -> Any:
-    """Record a call whose metadata are those of the call with `meta_args`."""
+    """Record a call whose metadata are those of the call with `meta_args`, which stand for the keywords too."""
     infos: list[TensorInfo] = []
     node_args = tuple([builder._to_node(arg, infos) for arg in args])
     node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
     device = metadata.logical_device(func, infos, kwargs)
-    made, siblings = builder._compute_dynamic(func, args, kwargs, infos, device, meta_args, None)
+    made, siblings = builder._compute_dynamic(func, args, kwargs, infos, device, meta_args, {})
     result = builder._finish_call(target_of(func), node_args, node_kwargs, made, device, False)
     return symbolic_tensors.attach(builder, result, siblings)
 
@@ -394,6 +394,7 @@ def assertion(builder: GraphBuilder, condition: Any, message: tuple[Any, ...]) -
     """An `assert` becomes an operation."""
     if builder.graph is not builder.root:
         return False
+    data_errors.raises(builder, "assert")
     node = compat.new_node(builder.graph, "call_function", hold, (check(builder, condition), *message), {})
     builder.annotate(node)
     builder.kept.add(node)

@@ -187,6 +187,18 @@ def disabled_autocast() -> Any:
     return torch._C._DisableAutocast()
 
 
+def saved_tensor_hooks_active() -> bool:
+    """What is saved for a backward in this thread goes through a hook."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def hidden_from_saved_tensor_hooks() -> Any:
+    """Context manager: hooks of the user's do not see what is saved inside."""
+    if not saved_tensor_hooks_active():
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
 def written_in_place(tensors: list[torch.Tensor]) -> None:
     """Tell autograd that memory of these tensors was written by something that it does not know of."""
     if tensors:

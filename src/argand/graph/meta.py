@@ -14,6 +14,7 @@ from argand.graph import compat
 from argand.graph.program import TensorSpec
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<func>\S+)')
+_USER_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+?)(?:: (?P<text>.*))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,14 @@ def user_line(node: fx.Node) -> str:
     last = where[-1]
     text = f"{last.filename}:{last.lineno} in {last.function}"
     return f"{text}: {last.text}" if last.text else text
+
+
+def user_lines(node: fx.Node) -> tuple[UserLine, ...]:
+    """The user's line that made a node, as an error carries it; empty when unknown."""
+    found = _USER_LINE.match(user_line(node))
+    if found is None:
+        return ()
+    return (UserLine(found["file"], int(found["line"]), found["function"], found["text"] or ""),)
 
 
 def user_stack(node: fx.Node) -> tuple[UserLine, ...]:

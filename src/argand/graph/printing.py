@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -51,13 +52,17 @@ def describe(value: Any) -> str:
     return repr(value)
 
 
-def graph_source(graph: fx.Graph, name: str = "forward", *, comments: bool = True) -> tuple[str, dict[str, Any]]:
+def graph_source(
+    graph: fx.Graph, name: str = "forward", *, comments: bool = True, spelled_out: bool = False
+) -> tuple[str, dict[str, Any]]:
     """The graph as a Python function of its placeholders, and the objects that its text names.
 
     The text is what runs: names of operators are bound in the returned namespace. Values are dropped after their last
-    use. With `comments`, each line shows the value's type and, where it changes, the user's line.
+    use. With `comments`, each line shows the value's type and, where it changes, the user's line. With `spelled_out`,
+    operators are written as anybody can call them (`torch.ops.aten.neg.default`): the namespace then holds only what
+    cannot be (and `torch`, `operator`, `math`, `inf`, `nan`).
     """
-    writer = _Writer(comments)
+    writer = _Writer(comments, spelled_out)
     nodes = list(graph.nodes)
     last_use = _last_uses(nodes)
     params = [node.name for node in nodes if node.op == "placeholder"]
@@ -74,13 +79,25 @@ def graph_source(graph: fx.Graph, name: str = "forward", *, comments: bool = Tru
             continue
         if node.op == "get_attr" and node.name == str(node.target).replace(".", "_"):
             continue  # a global of the text
-        lines.append(writer.statement(node))
         dead = last_use.get(node, ())
-        if dead:
+        lines.append(writer.statement(node, dead if spelled_out else ()))
+        if dead and not spelled_out:
             lines.append(f"    del {', '.join(n.name for n in dead)}")
     if len(lines) == 1:
         lines.append("    pass")
     return "\n".join(lines) + "\n", writer.names
+
+
+def _spelling(target: Any) -> str:
+    """How a program that imports torch, operator and math calls this target; "" when it cannot."""
+    if isinstance(target, torch._ops.OpOverload):
+        return f"torch.ops.{target}"
+    text = target_name(target)
+    root = {"torch": torch, "operator": operator, "math": math}.get(text.split(".", 1)[0])
+    try:
+        return text if operator.attrgetter(text.split(".", 1)[1])(root) is target else ""
+    except (AttributeError, IndexError):
+        return ""
 
 
 def graph_function(graph: fx.Graph, constants: dict[str, Any], name: str = "forward") -> Callable[..., Any]:
@@ -93,7 +110,7 @@ def graph_function(graph: fx.Graph, constants: dict[str, Any], name: str = "forw
 
 def readable(graph: fx.Graph, name: str = "forward") -> str:
     """The graph as commented Python text."""
-    return graph_source(graph, name)[0]
+    return graph_source(graph, name, spelled_out=True)[0]
 
 
 def table(graph: fx.Graph) -> str:
@@ -131,12 +148,16 @@ def _last_uses(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
 class _Writer:
     """Prints nodes; collects the objects that the text names."""
 
-    def __init__(self, comments: bool) -> None:
+    def __init__(self, comments: bool, spelled_out: bool = False) -> None:
         self.comments = comments
+        self.spelled_out = spelled_out
         self.names: dict[str, Any] = {"torch": torch, "inf": float("inf"), "nan": float("nan")}
+        if spelled_out:
+            self.names.update(operator=operator, math=math)
         self._targets: dict[Any, str] = {}
 
-    def statement(self, node: fx.Node) -> str:
+    def statement(self, node: fx.Node, dead: Iterable[fx.Node] = ()) -> str:
+        """One node; `dead` values are let go of on the same line."""
         if node.op == "get_attr":
             text = f"    {node.name} = {self._attribute(str(node.target))}"
         elif node.target is operator.getitem:
@@ -145,6 +166,8 @@ class _Writer:
             args = [self.value(arg) for arg in node.args]
             args += [f"{key}={self.value(value)}" for key, value in node.kwargs.items()]
             text = f"    {node.name} = {self._target(node.target)}({', '.join(args)})"
+        if gone := [n.name for n in dead]:
+            text += f";  {' = '.join(gone)} = None"
         if self.comments and "val" in node.meta:
             text += f"  # {describe(node.meta['val'])}"
         return text
@@ -153,6 +176,8 @@ class _Writer:
         return path.replace(".", "_")
 
     def _target(self, target: Any) -> str:
+        if self.spelled_out and (text := _spelling(target)):
+            return text
         name = self._targets.get(target)
         if name is None:
             base = target_name(target).replace(".", "_").replace("<", "").replace(">", "")

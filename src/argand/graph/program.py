@@ -120,6 +120,9 @@ class AtenProgram:
     # of a program for many sizes: the numbers that it is computed with, and what they must satisfy
     scalars: list[Scalar] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
+    kind: Literal["inference", "forward", "backward"] = "inference"
+    kept: frozenset[int] = frozenset()  # results of a forward that only its backward sees
+    model: int = -1  # number of the captured graph that it belongs to, of those compiled in this process
 
     @property
     def output_node(self) -> fx.Node:

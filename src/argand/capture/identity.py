@@ -1,0 +1,71 @@
+"""What a capture relies on when the program asks which object something is.
+
+Objects of user classes, functions made anew, containers and tensors are guarded by their type and parts, not by which
+object they are: another call may bring other ones. Where the program compares two of them, hashes one or asks for its
+id, that becomes a guard: *pinned* objects must be the same ones in every call, *compared* ones stay different
+(that they are the same is guarded wherever one is loaded twice).
+"""
+
+from __future__ import annotations
+
+import types
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from argand.capture import classify
+from argand.capture.sources import ConstSource, Source
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+    from argand.capture.state import CaptureState
+
+
+def compared(state: Any, obj: Any) -> None:
+    """The program compares this object with others by identity, as `is` and the default `==` do."""
+    if type(obj) is types.MethodType:
+        compared(state, obj.__self__)
+    source = state.source_of(obj)
+    if source is not None and classify.handling(obj) not in ("equals", "identity"):
+        state.compared[source] = type(obj)
+
+
+def pin(state: Any, obj: Any) -> None:
+    """The program depends on which object this is: on its hash, id or default text."""
+    source = state.outer.get(id(obj))
+    if source is not None and classify.handling(obj) in ("object", "function"):
+        if not isinstance(source, ConstSource):
+            state.guards.add(source, "id", obj)
+
+
+class LocalId(int):
+    """`id()` of an object made in the captured code: whoever needs it afterwards needs that of the rebuilt object."""
+
+    of: Any
+
+
+def id_of(interp: Interpreter, obj: Any) -> int:
+    """`id(obj)`."""
+    if interp.concrete:
+        return id(obj)
+    state: Any = interp.state
+    info = state.tensors.get(id(obj))
+    if info is not None and info.source is not None and info.real is not None:
+        state.guard(info.source, "id", info.real)
+        return id(info.real)
+    original = interp.origin(obj)
+    interp.pin(original)
+    if interp.is_outer(original) or (info is None and classify.is_constant(original)):
+        return id(original)
+    made = LocalId(id(original))
+    made.of = obj
+    return made
+
+
+def guard(state: CaptureState) -> None:
+    """Add the guards for what was compared; called once, when the interpretation is over."""
+    groups: dict[type, list[Source]] = defaultdict(list)
+    for source, cls in state.compared.items():
+        groups[cls].append(source)
+    for sources in groups.values():
+        if len(sources) > 1 and any(not isinstance(source.root, ConstSource) for source in sources):
+            state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)

@@ -1,0 +1,66 @@
+"""The text of a captured graph: what `print_readable` gives, without what that imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+from argand.graph.module_text import module_text
+from helpers import collected
+
+LAYER = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+
+
+def layers(x: torch.Tensor) -> torch.Tensor:
+    return LAYER(x).relu()
+
+
+def several(input: torch.Tensor, n: float) -> Any:
+    top, index = input.max(-1)
+    return top * n, index.to(torch.int32), input[1:, None]
+
+
+def subgraph(x: torch.Tensor) -> torch.Tensor:
+    def body(a: torch.Tensor) -> torch.Tensor:
+        return a.sin() * 2
+
+    return torch.utils.checkpoint.checkpoint(body, x * 2, use_reentrant=False)
+
+
+def effect(x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return torch.cat([x, x.bool().float()])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [layers, several, subgraph, effect])
+def test_as_print_readable(function: Callable[..., Any], dynamic: bool) -> None:
+    argand.reset()
+    args = (torch.randn(3, 4), 2.5) if function is several else (torch.randn(3, 4),)
+    with collected("graph") as seen:
+        argand.compile(function, backend="eager", dynamic=dynamic)(*args)
+    assert seen
+    for event in seen:
+        graph = event.data["graph"]
+        theirs = graph.print_readable(print_output=False)
+        assert module_text(graph).split() == theirs.split()
+        assert module_text(graph).rstrip().split("\n") == theirs.rstrip().split("\n")
+
+
+def test_a_trace_does_not_import_sympy(tmp_path: Any) -> None:
+    """print_readable imports DTensor, which imports sympy: seconds, in the first compile that was traced."""
+    code = (
+        "import sys, torch, argand\n"
+        f"argand.config.trace_dir = {str(tmp_path)!r}\n"
+        "argand.compile(lambda x: x + 1, backend='eager')(torch.ones(3))\n"
+        "print('sympy' in sys.modules, 'torch.distributed.tensor' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+    assert list(tmp_path.glob("*.log"))
