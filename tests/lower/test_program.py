@@ -199,7 +199,7 @@ def test_dump_has_the_documented_form():
         "buf0: SchedulerNode(ComputedBuffer)",
         "buf0.writes = [MemoryDep('buf0', 8*z0 + z1, {z0: 30, z1: 8})]",
         "buf0.unmet_dependencies = []",
-        "buf0.users = [NodeUser(node=OUTPUT)]",
+        "buf0.users = [NodeUser(node=OUTPUT, can_inplace=False)]",
         "buf0.group.device = cpu",
         "buf0.group.iteration = ((30, 8), ())",
         "buf0.sizes = ([30, 8], [])",

@@ -142,7 +142,7 @@ def trace_joint(
             for name, made in lift_attributes(gm, tracer).items()
         }
         tracer.reached.clear()
-        with tracer:
+        with tracer, compat.hidden_from_saved_tensor_hooks():
             result = run_graph(gm, arguments, attributes, tracer)
         joint = _Finisher(tracer, builder, leaves).finish(result)
     joint.program.num_args = len(example_inputs)

@@ -250,6 +250,9 @@ def _with_backward(
                 outputs.append(made)
             gradients[position] = Slot("value", outputs.index(made))
     _finish(graph, outputs)
+    handed = {slot.index for slot in gradients.values() if slot.kind == "output"}
+    kept = {slot.index for slot in arguments if slot.kind == "output"} - handed
+    forward.kept = frozenset(index for index in kept if index >= joint.results)
     program = joint.program
     backward = AtenProgram(graph, inputs, [], [], _constants(program, graph), None, len(inputs), {}, program.specs)
     _pass_numbers(joint, backward, arguments)

@@ -159,7 +159,11 @@ class Costs:
 
 
 def choose_saved(
-    needed: list[fx.Node], backward: frozenset[fx.Node], costs: Costs, price: int = 1
+    needed: list[fx.Node],
+    backward: frozenset[fx.Node],
+    costs: Costs,
+    price: int = 1,
+    cheaper: tuple[int, int] = (0, 1),
 ) -> list[fx.Node] | None:
     """The values to keep.
 
@@ -167,6 +171,7 @@ def choose_saved(
         needed: every node that the backward may want, outside `backward`, in graph order.
         backward: nodes that can only run in the backward (they depend on a tangent).
         price: weight of a kept byte against a byte of work.
+        cheaper: (how many of the last nodes have a lower price, that price).
 
     Returns:
         Nodes in graph order; None when no choice is possible (a random value that is not a tensor, say).
@@ -174,10 +179,11 @@ def choose_saved(
     network = FlowNetwork()
     source, sink = network.vertex(), network.vertex()
     ends: dict[fx.Node, tuple[int, int]] = {}
-    for node in needed:
+    for number, node in enumerate(needed):
         start, end = ends[node] = network.vertex(), network.vertex()
         keep, redo = costs.keep(node), costs.redo(node)
-        network.edge(start, end, keep if keep >= INFINITE else keep * price)
+        weight = cheaper[1] if number >= len(needed) - cheaper[0] else price
+        network.edge(start, end, keep if keep >= INFINITE else keep * weight)
         if redo:
             network.edge(source, start, redo)
         if node.op == "placeholder":
@@ -199,7 +205,8 @@ def within_budget(
     """As `choose_saved`, for a memory budget between 0 and 1.
 
     1 keeps what costs least time. Below it the kept bytes are at most `budget` times that, where recomputation can
-    achieve it: the price of a kept byte is doubled until it does.
+    achieve it: the price of a kept byte is raised until it does. Where many layers are alike, all of them change at
+    one price; the last ones are then given the price below it, as many of them as the budget allows.
     """
     best = choose_saved(needed, backward, costs)
     if best is None or budget >= 1:
@@ -212,6 +219,14 @@ def within_budget(
         if again is not None and _kept_bytes(again) < _kept_bytes(best):
             best = again
         price *= 4
+    few, many = 0, len(needed)  # how many nodes have the lower price
+    while few + 1 < many and price > 4 and _kept_bytes(best) <= limit:
+        middle = (few + many) // 2
+        mixed = choose_saved(needed, backward, costs, price // 4, (middle, price // 16))
+        if mixed is not None and _kept_bytes(best) <= _kept_bytes(mixed) <= limit:
+            few, best = middle, mixed
+        else:
+            many = middle
     return best
 
 

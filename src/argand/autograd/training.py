@@ -60,6 +60,8 @@ def training_function(
         def forward(ctx: Any, *inputs: Any) -> Any:
             out = forward(list(inputs))
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
+            if compat.saved_tensor_hooks_active():
+                out = [*out[: plan.results], *map(_alone, out[plan.results :])]
             ctx.save_for_backward(*[inputs[i] if kind == "input" else out[i] for kind, i in plan.saved])
             ctx.set_materialize_grads(False)
             results = tuple(out[: plan.results])
@@ -78,6 +80,12 @@ def training_function(
 
     apply: Callable[..., Any] = CompiledFunction.apply
     return apply
+
+
+def _alone(kept: torch.Tensor) -> torch.Tensor:
+    """A kept tensor that shares no memory with others: hooks may write its storage to a file, say."""
+    dense = kept.numel() * kept.element_size() == kept.untyped_storage().nbytes()
+    return kept if dense else kept.clone()
 
 
 @contextlib.contextmanager

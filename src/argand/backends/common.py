@@ -14,6 +14,7 @@ from argand.autograd.dynamic import is_dynamic
 from argand.autograd.inference import records_gradients
 from argand.backends.dynamic import compile_dynamic
 from argand.backends.training import compile_training
+from argand.backends.watch import watched
 from argand.errors import AutogradError
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
@@ -39,6 +40,7 @@ def compile_inference(
         joint_pass: a rewrite of the graph of forward and backward, before it is cut in two.
         prepare: graph passes, applied to traces before they are generalised (graphs with symbolic sizes).
     """
+    compile_program = watched(compile_program, backend, boxed)
     if gm.meta.get("unbacked"):
         _report(backend, "sizes or numbers of the graph depend on the data of tensors", gm)
         return gm.forward
@@ -86,7 +88,10 @@ def compile_exact(
     except AutogradError as error:
         _report(backend, str(error), gm)
         return gm.forward
-    events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend)
+    program.model = events.bus.number("model")
+    events.emit(
+        "aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=program.model
+    )
     # Traced under no_grad with inputs that require grad: where gradients are on, the graph itself must run.
     with_grad = gm.forward if records_gradients(gm, example_inputs, enabled=True) else None
     return wrap(program, compile_program(program), boxed=boxed, with_grad=with_grad)

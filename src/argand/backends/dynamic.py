@@ -51,7 +51,10 @@ def compile_dynamic(
             return compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=exact)
         with events.span("trace_dynamic", "autograd", backend=backend):
             program = trace_dynamic(gm, example_inputs, prepare)
-        events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend)
+        program.model = events.bus.number("model")
+        events.emit(
+            "aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=program.model
+        )
         run = compile_program(program)
     except ArgandError as error:
         if not isinstance(error, AutogradError) and config.verify_ir:

@@ -25,6 +25,7 @@ def graph_key(program: AtenProgram) -> str | None:
     parts.append(str([(spec.kind, spec.index) for spec in program.outputs]))
     parts.append(str([(scalar.sym.name, scalar.sym.minimum, scalar.is_float) for scalar in program.scalars]))
     parts.append(str([(mutation.input, mutation.output) for mutation in program.mutations]))
+    parts.append(str(sorted(program.kept)))
     return "\n".join(parts)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand import events
+
 _LIMIT = 64  # compiled versions kept per graph: past that, further shapes run eagerly
 
 
@@ -26,6 +28,7 @@ def argand_for_torch_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], 
     chosen = dict(options.pop("options", None) or {}, **options)
     inner = lookup_backend(chosen.pop("backend", "native"))
     versions: dict[tuple[Any, ...], Callable[..., Any]] = {}
+    compile_id = _torchs_compile_id()
 
     def call(*args: Any) -> Any:
         key = (torch.is_grad_enabled(), _sharing(args), *[_key(arg) for arg in args])
@@ -33,10 +36,22 @@ def argand_for_torch_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], 
         if version is None:
             if len(versions) >= _LIMIT:
                 return gm.forward(*args)
-            version = versions[key] = inner(gm, [_plain(arg) for arg in args], **chosen)
+            events.bus.prepare()
+            with events.bus.compiling(compile_id):
+                version = versions[key] = inner(gm, [_plain(arg) for arg in args], **chosen)
         return version(*args)
 
     return call
+
+
+def _torchs_compile_id() -> events.CompileId | None:
+    """The id under which torch.compile compiles now: what argand says about its graphs goes by it too."""
+    from torch._guards import CompileContext
+
+    found = CompileContext.current_trace_id()
+    if found is None or found.compile_id.frame_id is None or found.compile_id.frame_compile_id is None:
+        return None
+    return events.CompileId(found.compile_id.frame_id, found.compile_id.frame_compile_id, found.attempt)
 
 
 def _sharing(args: tuple[Any, ...]) -> tuple[int, ...]:

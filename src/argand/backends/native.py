@@ -21,11 +21,14 @@ from argand.backends.graph_key import graph_key
 from argand.config import config
 from argand.errors import ToolchainMissing
 from argand.graph.hints import size_hints
+from argand.graph.module_text import module_text
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
 from argand.ir.kernel import Schedule
+from argand.ir.loops import tensor_refs
 from argand.runtime.host import HostCall, load_module
 from argand.schedule.dump import post_fusion_text
+from argand.schedule.provenance import provenance
 
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -43,8 +46,9 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         LoweringError, CppCompileError: a stage failed.
     """
     from argand.passes import run_passes
-    from argand.passes.randomness import functional_random
+    from argand.passes.joint import prepare_joint
 
+    events.emit("pre_grad_graphs", "backend", lambda: module_text(gm))
     return compile_inference(
         gm,
         example_inputs,
@@ -52,7 +56,7 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         backend="native",
         boxed=True,
         prepare=run_passes,
-        joint_pass=functional_random,
+        joint_pass=prepare_joint,
     )
 
 
@@ -61,11 +65,20 @@ def compile_program(program: AtenProgram) -> HostCall:
     if not _on_cpu(program):
         events.emit("fallback", "backend", "a tensor is not on the CPU", backend="native", scope="graph")
         return _eager_kernels(program)
-    return _memo.get_or_make(graph_key(program), lambda: build(program))
+    return _memo.get_or_make(graph_key(program) if config.reuse_graphs else None, lambda: build(program))
 
 
 def build(program: AtenProgram) -> HostCall:
-    """The pipeline."""
+    """The pipeline: step 3."""
+    if program.model < 0:
+        program.model = events.bus.number("model")
+    name = f"model__{program.model}_{program.kind}_{events.bus.number('compiled graph')}"
+    with events.span("compile_graph", "backend", graph=name, kind=program.kind, number=program.model):
+        events.bus.detail("fx_graph", "backend", lambda: readable(program.graph), program=program)
+        return _build(program)
+
+
+def _build(program: AtenProgram) -> HostCall:
     try:
         schedule = schedule_program(program)
         text = host_text(schedule)
@@ -92,10 +105,20 @@ def schedule_program(program: AtenProgram) -> Schedule:
     loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there
     written = [(program.inputs[m.input].name, m.output) for m in program.mutations if not m.differentiable]
     with events.span("schedule", "schedule"), size_hints(loops.hints):
-        made = schedule(loops, threads=torch.get_num_threads())
+        made = schedule(loops, threads=torch.get_num_threads(), fusion=bool(config.fusion))
         write_inputs_in_place(made, written)
+        made.kept = _kept(program, made)
     events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(made))
+    events.emit("provenance", "schedule", lambda: provenance(program.graph, made))
+    events.bus.detail("fused_graph", "schedule", None, schedule=made)
     return made
+
+
+def _kept(program: AtenProgram, made: Schedule) -> frozenset[str]:
+    """Buffers that only the backward sees."""
+    seen = [out for position, out in enumerate(made.outputs) if position not in program.kept]
+    rest = [made.outputs[position] for position in program.kept]
+    return frozenset(ref.buffer for ref in tensor_refs(rest)) - {ref.buffer for ref in tensor_refs(seen)}
 
 
 def host_text(schedule: Schedule) -> str:
@@ -140,7 +163,9 @@ class _Memo:
         if key is None:
             return make()
         found = self._made.get(key)
-        if found is None:
+        if found is not None:
+            events.emit("cache", "backend", None, outcome="hit", key=key, level="graph")
+        else:
             found = make()
             with self._lock:
                 found = self._made.setdefault(key, found)

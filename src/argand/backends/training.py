@@ -60,16 +60,25 @@ def compile_joint(
         compile_program, boxed: as for `compile_training`.
         otherwise: called with the user's arguments when their sizes do not meet the program's conditions.
     """
+    number = joint.program.model = events.bus.number("model")
     if not joint.gradients:
         program = joint.program
-        events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend)
+        events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=number)
         return wrap(program, _untaped(_boxed(compile_program(program), boxed)), boxed=True, otherwise=otherwise)
-    events.emit("aot_joint_graph", "autograd", lambda: readable(joint.program.graph), backend=backend)
+    events.emit("aot_joint_graph", "autograd", lambda: readable(joint.program.graph), backend=backend, model=number)
     with events.span("partition", "autograd", backend=backend):
         cut = partition(joint, budget=config.activation_memory_budget, default=config.partitioner == "default")
+    cut.forward.kind, cut.backward.kind = "forward", "backward"
+    cut.forward.model = cut.backward.model = number
     _report(joint, cut, backend)
     forward = _boxed(compile_program(cut.forward), boxed)
-    backward = LazyBackward(lambda: _compile_backward(cut.backward, compile_program, backend, boxed))
+    compile_id = events.bus.compile_id  # of the forward: its backward is compiled later, in any thread
+
+    def compile_backward() -> Boxed:
+        with events.bus.compiling(compile_id), events.span("compile_backward", "autograd", backend=backend):
+            return _compile_backward(cut.backward, compile_program, backend, boxed)
+
+    backward = LazyBackward(compile_backward)
     if not config.lazy_backward:
         backward.prepare()
     run = training_function(joint, cut, forward, backward)
@@ -83,7 +92,7 @@ def _compile_backward(program: AtenProgram, compile_program: CompileProgram, bac
         try:
             return _boxed(compile_program(program), boxed)
         except ArgandError as error:
-            if config.verify_ir or isinstance(error, InternalError):
+            if config.verify_ir or config.repro_after or isinstance(error, InternalError):
                 raise
             reason = f"the backward runs with eager's kernels: {error}"
             events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="backward")
@@ -131,9 +140,10 @@ def _boxed(compiled: Callable[..., Any], boxed: bool) -> Callable[..., Any]:
 
 
 def _report(joint: JointProgram, cut: Partition, backend: str) -> None:
-    events.emit("aot_forward_graph", "autograd", lambda: readable(cut.forward.graph), backend=backend)
-    events.emit("aot_backward_graph", "autograd", lambda: readable(cut.backward.graph), backend=backend)
-    events.emit("aot_forward_graph_fw_metadata", "autograd", lambda: metadata_text(joint, cut), backend=backend)
+    data = {"backend": backend, "model": cut.forward.model}
+    events.emit("aot_forward_graph", "autograd", lambda: readable(cut.forward.graph), **data)
+    events.emit("aot_backward_graph", "autograd", lambda: readable(cut.backward.graph), **data)
+    events.emit("aot_forward_graph_fw_metadata", "autograd", lambda: metadata_text(joint, cut), **data)
 
 
 def metadata_text(joint: JointProgram, cut: Partition) -> str:

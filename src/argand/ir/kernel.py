@@ -33,7 +33,7 @@ Rules that code generation may rely on:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from argand.graph.expr import Expr, Var
 from argand.ir.loops import Buffer, ExternNode, LoopBody, Origin, TensorRef
@@ -97,6 +97,8 @@ class Schedule:
         steps: in execution order.
         inputs, input_symbols, constants, outputs, mutations, hints, floats: as in `ir.loops.Program`.
         buffers: buffers that exist at run time (fused-away ones are gone).
+        kept: buffers that leave the program, but that nobody sees besides its backward.
+        graph, values: as in `ir.loops.Program`.
         aliases: in-place reuse decided by scheduling: {new buffer: dying buffer whose memory it takes}.
     """
 
@@ -110,6 +112,9 @@ class Schedule:
     aliases: dict[str, str] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     floats: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+    graph: Any = None
+    values: dict[str, TensorRef] = field(default_factory=dict)
 
     def kernels(self) -> list[KernelPlan]:
         """Every different kernel once (steps that share a name do the same)."""

@@ -138,6 +138,8 @@ class Program:
     mutations: list[tuple[str, TensorRef]] = field(default_factory=list)  # input := value, after all nodes have run
     hints: dict[str, int] = field(default_factory=dict)  # likely values of size symbols
     floats: frozenset[str] = frozenset()  # symbols that are doubles; in index expressions they stand for its bits
+    graph: Any = None  # under config.check_numerics: the ATen graph that was lowered
+    values: dict[str, TensorRef] = field(default_factory=dict)  # and where the results of its nodes are, by name
 
 
 def statements_of(body: LoopBody) -> Sequence[Value]:

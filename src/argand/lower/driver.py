@@ -11,8 +11,10 @@ import torch
 from torch import fx
 
 from argand import events
+from argand.config import config
 from argand.errors import ArgandError, LoweringError
 from argand.graph.expr import Expr
+from argand.graph.meta import user_lines
 from argand.graph.program import AtenProgram
 from argand.graph.symbolic import MetaTensor, SymbolicTensor, is_tensor
 from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef
@@ -173,7 +175,8 @@ class _Lowering:
                 result = entry.rule(ctx, *args, **kwargs)
             except NoLowering as why:
                 reason = str(why)
-            except ArgandError:
+            except ArgandError as error:
+                error.where = error.where or user_lines(node)
                 raise
             except Exception as error:
                 if _is_symbolic(node):
@@ -182,6 +185,7 @@ class _Lowering:
                 raise LoweringError(
                     f"the lowering of {ctx.origin.fx_code} failed: {type(error).__name__}: {error}",
                     remedy='compile with backend="aot_eager" meanwhile, and please report this with the script',
+                    where=user_lines(node),
                 ) from error
             else:
                 if isinstance(result, Tensor):
@@ -252,6 +256,13 @@ class _Lowering:
             floats=frozenset(sym.name for sym in ctx.floats),
         )
         remove_dead(result)
+        if config.check_numerics:
+            result.graph = program.graph
+            result.values = {
+                node.name: value.ref
+                for node, value in self.env.items()
+                if node.op == "call_function" and isinstance(value, Tensor) and value.ref is not None
+            }
         return result
 
     def _copy(self, node: fx.Node, x: Tensor) -> TensorRef:

@@ -102,11 +102,21 @@ def _users(program: Program) -> dict[str, list[str]]:
         else:
             read = {buffer for buffer, _ in _dependencies(node.body)[0]}
         for buffer in read:
-            users.setdefault(buffer, {})[f"NodeUser(node={label})"] = None
+            inplace = not isinstance(node, ExternNode) and _reads_where_it_writes(node, buffer)
+            users.setdefault(buffer, {})[f"NodeUser(node={label}, can_inplace={inplace})"] = None
     for ref in (*program.outputs, *(ref for _, ref in program.mutations)):
         if isinstance(ref, TensorRef):
-            users.setdefault(ref.buffer, {})["NodeUser(node=OUTPUT)"] = None
+            users.setdefault(ref.buffer, {})["NodeUser(node=OUTPUT, can_inplace=False)"] = None
     return {name: list(found) for name, found in users.items()}
+
+
+def _reads_where_it_writes(node: LoopNode, buffer: str) -> bool:
+    """Whether a node could store its result over a buffer that it reads: each element is read where it is written."""
+    if node.mutates or node.body.reduction_vars:
+        return False
+    statements = statements_of(node.body)
+    written = {s.args[1] for s in statements if s.op == "store"}
+    return len(written) == 1 and all(s.args[1] in written for s in statements if s.op == "load" and s.args[0] == buffer)
 
 
 def _dependencies(body: LoopBody) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

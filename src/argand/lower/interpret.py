@@ -272,6 +272,9 @@ class BodyRun:
     def op_where(self, statement: Value, mask: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.where(mask, a, b)
 
+    def op_fma(self, statement: Value, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return (a.double() * b.double() + c.double()).to(statement.dtype)
+
     def op_signbit(self, statement: Value, value: torch.Tensor) -> torch.Tensor:
         return torch.signbit(value)
 

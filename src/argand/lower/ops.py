@@ -148,6 +148,12 @@ class Ops:
         self._same("where", a, b)
         return self.emit("where", (condition, a, b), a.dtype)
 
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c (floats), rounded once where the CPU can: where eager's kernel is compiled to that"""
+        self._same("fma", a, b)
+        self._same("fma", a, c)
+        return self.emit("fma", (a, b, c), a.dtype)
+
     def reduction(self, kind: str, value: Value) -> Value:
         """`value` reduced over all reduction variables; args (kind, value).
 

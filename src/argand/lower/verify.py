@@ -10,7 +10,19 @@ from argand.ir.loops import ExternNode, LoopBlock, LoopNode, Program, TensorRef,
 from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, REDUCTIONS, UNARY
 
 OPS = frozenset(
-    ("load", "store", "constant", "index_expr", "indirect", "to_dtype", "bitcast", "masked", "where", "reduction")
+    (
+        "load",
+        "store",
+        "constant",
+        "index_expr",
+        "indirect",
+        "to_dtype",
+        "bitcast",
+        "masked",
+        "where",
+        "fma",
+        "reduction",
+    )
 ).union(UNARY, BINARY, COMPARISONS, PREDICATES)
 
 
@@ -82,6 +94,8 @@ def _verify_statement(program: Program, value: Value, node: LoopNode, written: s
             value.args[2].dtype is program.buffers[value.args[0]].dtype, f"{value.args[0]} is stored with another dtype"
         )
         stored.add(value.args[0])
+    elif value.op == "fma":
+        _require(len({arg.dtype for arg in value.args}) == 1, "fma of several dtypes")
     elif value.op in BINARY or value.op in COMPARISONS:
         _require(value.args[0].dtype is value.args[1].dtype, f"{value.op} of two dtypes")
     elif value.op == "reduction":

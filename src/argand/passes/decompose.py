@@ -33,7 +33,7 @@ def decompose(program: AtenProgram, rules: Mapping[Any, Any] = RULES) -> int:
             continue
         before = node.prev
         with builder.at(node):
-            made = _apply(rule, builder, node)
+            made = apply(rule, builder, node)
             if made is NotImplemented:
                 node = node.next
                 continue
@@ -44,7 +44,7 @@ def decompose(program: AtenProgram, rules: Mapping[Any, Any] = RULES) -> int:
     return changes
 
 
-def _apply(rule: Any, builder: Builder, node: fx.Node) -> Any:
+def apply(rule: Any, builder: Builder, node: fx.Node) -> Any:
     """What the rule makes of `node`; an op that its rule fails on stays whole, with an event."""
     try:
         return rule(builder, *node.args, **node.kwargs)

@@ -45,7 +45,10 @@ def run_passes(program: AtenProgram, passes: Sequence[Pass] = INFERENCE) -> Aten
     check = bool(config.verify_ir)
     if check:
         verify(program, after="tracing")
+    left_out = {name.strip() for name in str(config.disabled_passes).split(",")}
     for one in passes:
+        if one.name in left_out:
+            continue
         with events.span(one.name, "passes"), paused_collection():
             changes = one.run(program)
         if check:

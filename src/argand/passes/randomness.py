@@ -23,7 +23,8 @@ aten = torch.ops.aten
 
 def functional_random(program: AtenProgram) -> int:
     """Replace random ops; returns how many nodes changed. Does nothing under `config.fallback_random`."""
-    if config.fallback_random or not any(node.target in RULES for node in program.graph.nodes):
+    eager = config.fallback_random or config.check_numerics  # (the checker needs eager's numbers to compare with)
+    if eager or not any(node.target in RULES for node in program.graph.nodes):
         return 0
     return decompose(program, RULES)
 

@@ -18,6 +18,10 @@ Views = tuple[Any, ...]
 _MAX_LAYOUTS = 256  # graphs and sizes of which an arena keeps the tensors
 
 
+class IndexOutOfRange(IndexError, RuntimeError):
+    """A position that a kernel looked up is out of range; eager's kernels raise one or the other."""
+
+
 class Arena:
     """One block of memory, and the tensors that host modules have laid out in it.
 
@@ -48,7 +52,7 @@ class Arena:
         """
         if self.flag.value:
             self.flag.value = 0
-            raise IndexError("index out of range in self")
+            raise IndexOutOfRange("index out of range in self")
 
 
 class ArenaPool:

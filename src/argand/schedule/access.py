@@ -49,10 +49,14 @@ def itemsize(dtype: torch.dtype) -> int:
     return int(dtype.itemsize)
 
 
-def is_random(node: Node) -> bool:
-    """Whether an extern call draws random numbers: it then stays, in order, even when nobody uses its result."""
-    tags = getattr(node.target, "tags", ()) if isinstance(node, ExternNode) else ()
-    return torch.Tag.nondeterministic_seeded in tags
+def has_effect(node: Node) -> bool:
+    """Whether an extern call draws random numbers, or returns nothing as an assertion does: it stays, in order."""
+    if not isinstance(node, ExternNode):
+        return False
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None and not schema.returns:
+        return True
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 @dataclass(slots=True)
@@ -118,7 +122,7 @@ def build_graph(program: Program) -> Graph:
     given = {*program.inputs, *program.constants}
     kept |= given
     readers_now: dict[str, list[int]] = {}
-    last_random: int | None = None
+    last_effect: int | None = None
     for position, (node, access) in enumerate(zip(nodes, used)):
         deps: set[int] = set()
         mutated = set(node.mutates)
@@ -134,10 +138,10 @@ def build_graph(program: Program) -> Graph:
             if name in mutated:
                 deps.update(readers_now.pop(name, ()))
             graph.writers.setdefault(name, []).append(position)
-        if is_random(node):
-            if last_random is not None:
-                deps.add(last_random)
-            last_random = position
+        if has_effect(node):
+            if last_effect is not None:
+                deps.add(last_effect)
+            last_effect = position
         deps.discard(position)
         graph.deps.append(deps)
     return graph
@@ -149,7 +153,7 @@ def _alive(nodes: list[Node], found: list[Accesses], kept: set[str]) -> tuple[li
     for position in reversed(range(len(nodes))):
         if _does_nothing(nodes[position]):
             continue
-        if is_random(nodes[position]) or not needed.isdisjoint(found[position].writes):
+        if has_effect(nodes[position]) or not needed.isdisjoint(found[position].writes):
             needed.update(found[position].reads)
             alive.append(position)
     alive.reverse()

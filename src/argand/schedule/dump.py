@@ -7,8 +7,19 @@ from typing import Any
 
 from argand.graph.expr import Expr
 from argand.ir.kernel import KernelPlan, Schedule
-from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, Value, tensor_refs
-from argand.schedule.access import accesses
+from argand.ir.loops import (
+    Buffer,
+    ExternNode,
+    LoopBlock,
+    LoopBody,
+    LoopNode,
+    Program,
+    Value,
+    statements_of,
+    tensor_refs,
+)
+from argand.schedule.access import Graph, accesses
+from argand.schedule.fuse import Unit
 
 
 def pre_fusion_text(program: Program) -> str:
@@ -31,9 +42,72 @@ def pre_fusion_text(program: Program) -> str:
 def post_fusion_text(schedule: Schedule) -> str:
     """One block per step, in execution order."""
     blocks = []
+    users = _step_users(schedule)
+    given = {*schedule.inputs, *schedule.constants}
     for step in schedule.steps:
-        blocks.append(_kernel_text(step) if isinstance(step, KernelPlan) else _extern_text(step))
+        made = _kernel_text(step, given, users) if isinstance(step, KernelPlan) else _extern_text(step)
+        blocks.append(made)
     return "\n\n".join(blocks) + "\n"
+
+
+def order_text(schedule: Schedule) -> str:
+    """One line per step, in execution order."""
+    lines = []
+    for number, step in enumerate(schedule.steps):
+        if isinstance(step, KernelPlan):
+            what = f"{len(step.stages)} stage{'s' if len(step.stages) > 1 else ''}"
+            lines.append(f"{number}: {step.name}({', '.join(step.inputs)}) -> {', '.join(step.outputs)}, {what}")
+        else:
+            reads = dict.fromkeys(ref.buffer for ref in tensor_refs((step.args, step.kwargs)))
+            lines.append(f"{number}: {step.target}({', '.join(reads)}) -> {', '.join(map(str, step.outputs))}")
+    taken = [f"  {new} takes the memory of {old}" for new, old in schedule.aliases.items()]
+    return "\n".join([f"{len(lines)} steps, {len(schedule.kernels())} different kernels:", *lines, *taken])
+
+
+def fusion_text(graph: Graph, units: Iterable[Unit]) -> str:
+    """Which nodes were put together, and why the others were not."""
+    lines = []
+    for unit in units:
+        nodes = [graph.nodes[position] for position in unit.positions]
+        names = " + ".join(node.name for node in nodes)
+        if len(nodes) > 1:
+            inside = {name for position in unit.positions for name in graph.accesses[position].writes}
+            shared = {name for position in unit.positions for name in graph.accesses[position].reads}
+            lines.append(f"{names}: one kernel; between them {_names(sorted(inside & shared)) or '[]'}")
+        elif isinstance(nodes[0], ExternNode):
+            lines.append(f"{names}: a call of {nodes[0].target}, not fused")
+        elif not unit.fusible:
+            lines.append(f"{names}: alone, it updates {_names(nodes[0].mutates)} in place")
+        else:
+            lines.append(f"{names}: alone")
+    return "\n".join([f"{len(graph.nodes)} nodes became {len(lines)} steps:", *lines])
+
+
+def dependencies_text(graph: Graph) -> str:
+    """What every node reads and writes, and which nodes must run before it."""
+    lines = []
+    for node, access, deps in zip(graph.nodes, graph.accesses, graph.deps):
+        after = _names(graph.nodes[position].name for position in sorted(deps))
+        lines.append(f"{node.name}: reads {_names(access.reads)} writes {_names(access.writes)} after {after}")
+    return "\n".join(lines)
+
+
+def _step_users(schedule: Schedule) -> dict[str, list[str]]:
+    """Which steps read a buffer, and whether it leaves the graph."""
+    users: dict[str, list[str]] = {}
+    for step in schedule.steps:
+        if isinstance(step, KernelPlan):
+            for name in step.inputs:
+                users.setdefault(name, []).append(f"NodeUser(node={step.name}, can_inplace=False)")
+            for name in step.outputs:
+                if any(s.op == "load" and s.args[0] == name for g in step.stages for s in statements_of(g.body)):
+                    users.setdefault(name, []).append(f"NodeUser(node={step.name}, can_inplace=True)")
+        else:
+            for name in dict.fromkeys(ref.buffer for ref in tensor_refs((step.args, step.kwargs))):
+                users.setdefault(name, []).append(f"NodeUser(node={step.name}, can_inplace=False)")
+    for ref in tensor_refs((tuple(schedule.outputs), tuple(ref for _, ref in schedule.mutations))):
+        users.setdefault(ref.buffer, []).append("NodeUser(node=OUTPUT, can_inplace=False)")
+    return {name: list(dict.fromkeys(found)) for name, found in users.items()}
 
 
 def _loop_text(node: LoopNode, program: Program, users: dict[str, list[str]]) -> str:
@@ -53,11 +127,40 @@ def _loop_text(node: LoopNode, program: Program, users: dict[str, list[str]]) ->
     return "\n".join([*lines, *body_text(f"{node.name}_loop_body", body)])
 
 
-def _kernel_text(plan: KernelPlan) -> str:
+def _memory(plan: KernelPlan, op: str) -> dict[str, list[str]]:
+    """Buffer -> the dependencies on it of a kernel's loads or stores, each once."""
+    found: dict[str, dict[str, None]] = {}
+    for stage in plan.stages:
+        body = stage.body
+        sizes = dict(zip((*body.vars, *body.reduction_vars), (*body.sizes, *body.reduction_sizes)))
+        sizes.update(plan.outer)
+        for statement in statements_of(body):
+            if statement.op == op:
+                buffer, index = statement.args[:2]
+                used = ", ".join(f"{var}: {size}" for var, size in sizes.items() if var in index.free)
+                found.setdefault(buffer, {})[f"MemoryDep('{buffer}', {index}, {{{used}}})"] = None
+    return {name: list(deps) for name, deps in found.items()}
+
+
+def _kernel_text(plan: KernelPlan, given: set[str], users: dict[str, list[str]]) -> str:
     kind = "FusedSchedulerNode" if len(plan.stages) > 1 or len(plan.stages[0].node.split()) > 1 else "SchedulerNode"
     nodes = ",".join(name for stage in plan.stages for name in stage.node.split())
     lines = [f"{plan.name}: {kind}({nodes})"]
-    lines += [f"{plan.name}.writes = {_names(plan.outputs)}", f"{plan.name}.reads = {_names(plan.inputs)}"]
+    loads, stores = _memory(plan, "load"), _memory(plan, "store")
+    reads = [(name, dep) for name, deps in loads.items() if name in plan.inputs for dep in deps]
+    writes = [dep for name, deps in stores.items() if name in plan.outputs for dep in deps]
+    lines += _listed(f"{plan.name}.writes", writes)
+    lines += _listed(f"{plan.name}.unmet_dependencies", [dep for name, dep in reads if name not in given])
+    lines += _listed(f"{plan.name}.met_dependencies", [dep for name, dep in reads if name in given])
+    for name in plan.outputs:
+        lines += _listed(f"{name}.users", users.get(name, []))
+    device = next((plan.buffers[name].device for name in plan.outputs if name in plan.buffers), "cpu")
+    lines.append(f"{plan.name}.group.device = {device}")
+    own = [(stage.body.sizes, stage.body.reduction_sizes) for stage in plan.stages]
+    nests = [f"({_python_tuple(p)}, {_python_tuple(r)})" for p, r in own]
+    lines.append(f"{plan.name}.group.iteration = {nests[0] if len(nests) == 1 else '(' + ', '.join(nests) + ')'}")
+    sizes = [f"([{_items(p)}], [{_items(r)}])" for p, r in own]
+    lines.append(f"{plan.name}.sizes = {sizes[0] if len(sizes) == 1 else '(' + ', '.join(sizes) + ')'}")
     lines.append(f"{plan.name}.outer = ({', '.join(f'{var}: {size}' for var, size in plan.outer)})")
     for name in plan.scratch:
         lines.append(f"{plan.name}.scratch {name} = {_layout(plan.buffers[name])}")
@@ -79,6 +182,25 @@ def _extern_text(node: ExternNode) -> str:
     if node.reason:
         lines.append(f"{node.name}.reason = {node.reason}")
     return "\n".join([*lines, *_origin_lines(node.origins)])
+
+
+def _listed(label: str, items: list[str]) -> list[str]:
+    if len(items) < 2:
+        return [f"{label} = [{items[0] if items else ''}]"]
+    return [
+        f"{label} =",
+        f"    [   {items[0]},",
+        *(f"        {item}," for item in items[1:-1]),
+        f"        {items[-1]}]",
+    ]
+
+
+def _python_tuple(items: tuple[Expr, ...]) -> str:
+    return f"({_items(items)}{',' if len(items) == 1 else ''})"
+
+
+def _items(items: Iterable[Expr]) -> str:
+    return ", ".join(str(item) for item in items)
 
 
 def _origin_lines(origins: Iterable[Any]) -> list[str]:
@@ -115,7 +237,9 @@ def _statements(statements: list[Value], indices: dict[Expr, str], indent: str) 
                 args.append(f"self.{label}")
             else:
                 args.append(repr(arg))
-        call = f"ops.{statement.op}({', '.join(args)})"
+        # The node's name, by which a report finds the statements of a node.
+        origin = f"  # {statement.origin.fx_node}" if statement.origin is not None else ""
+        call = f"ops.{statement.op}({', '.join(args)}){origin}"
         lines.append(f"{indent}{call}" if statement.op == "store" else f"{indent}{_value_name(statement)} = {call}")
     return lines
 

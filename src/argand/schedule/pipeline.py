@@ -32,7 +32,7 @@ def schedule(program: Program, *, threads: int = 1, fusion: bool = True) -> Sche
     """
     graph = build_graph(program)
     units = order(fuse(graph, program.buffers, threads, enabled=fusion))
-    if events.bus.sinks:
+    if events.bus.wanted("fusion") or events.bus.wanted("compute_dependencies"):
         _report(graph, units)
     steps = _emit(program, graph, units)
     if fusion:
@@ -47,13 +47,17 @@ def schedule(program: Program, *, threads: int = 1, fusion: bool = True) -> Sche
         list(program.mutations),
         hints=dict(program.hints),
         floats=program.floats,
+        graph=program.graph,
+        values=program.values,
     )
     if fusion:
         reuse_in_place(made)
     _name(made)
     if config.verify_ir:
         verify(made)
-    events.emit("schedule", "schedule", None, kernels=len(made.kernels()), steps=len(made.steps))
+    events.emit(
+        "schedule", "schedule", lambda: _text("order_text", made), kernels=len(made.kernels()), steps=len(made.steps)
+    )
     return made
 
 
@@ -113,4 +117,16 @@ def _ops(origins: Iterable[Origin]) -> str:
 def _report(graph: Graph, units: list[Unit]) -> None:
     fused = [unit for unit in units if len(unit.positions) > 1]
     loops = sum(1 for node in graph.nodes if isinstance(node, LoopNode))
-    events.emit("fusion", "schedule", None, loop_nodes=loops, units=len(units), fused=len(fused))
+    events.emit(
+        "fusion", "schedule", lambda: _text("fusion_text", graph, units),
+        loop_nodes=loops, units=len(units), fused=len(fused),
+    )  # fmt: skip
+    events.bus.detail("compute_dependencies", "schedule", lambda: _text("dependencies_text", graph))
+
+
+def _text(function: str, *args: object) -> str:
+    """A text of `schedule.dump`, which is imported only when somebody reads it."""
+    from argand.schedule import dump
+
+    text: str = getattr(dump, function)(*args)
+    return text

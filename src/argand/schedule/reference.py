@@ -119,6 +119,8 @@ class _Run:
             return args[0].view(dtype)
         if op == "where":
             return torch.where(args[0], args[1], args[2])
+        if op == "fma":
+            return (args[0].double() * args[1].double() + args[2].double()).to(dtype)
         if op == "masked":
             return self.masked(args[0], args[1], args[2], dtype, mask)
         if op == "reduction":

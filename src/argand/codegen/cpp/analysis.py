@@ -6,10 +6,23 @@ arguments, indices, `indirect` results and masks), and whether it comes after th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from argand.graph.expr import Const, Expr, Mod, Sym, Var, as_int, coefficient, evaluate, free_symbols, free_vars
+from argand.graph.expr import (
+    Const,
+    Expr,
+    Mod,
+    Simplifier,
+    Sym,
+    Var,
+    as_int,
+    coefficient,
+    evaluate,
+    free_symbols,
+    free_vars,
+)
+from argand.graph.expr_nodes import from_poly
 from argand.graph.hints import likely
 from argand.ir.loops import LoopBlock, LoopBody, Value
 
@@ -184,6 +197,20 @@ def separates(facts: StageFacts, index: Expr, var: Var, size: Expr) -> bool:
         return False
     reach = abs(step) * count
     return all(scale % reach == 0 for monomial, scale in index.poly if monomial and monomial != (var,))
+
+
+def apart(facts: StageFacts, index: Expr, var: Var, sizes: Mapping[Var, Expr]) -> bool:
+    """Whether two points that differ in `var` certainly have different values of `index`, whatever they look up."""
+    step = coefficient(index, var)
+    distance = as_int(step) if step is not None else None
+    if distance is None or distance < 1:
+        return False
+    rest = index - distance * var
+    count = as_int(sizes[var])
+    if count is not None:  # what moves it by whole rounds of `var` changes nothing
+        rest = from_poly({m: scale for m, scale in rest.poly if not m or scale % (distance * count)})
+    looked_up = {name: value.args[1] for name, value in facts.indirect.items()}
+    return Simplifier({**sizes, **looked_up}).between(rest, Const(distance))
 
 
 def symbols_of(exprs: Iterable[Expr]) -> set[Sym]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from argand.codegen.cpp.analysis import StageFacts, analyse, flatten, hint, separates
+from argand.codegen.cpp.analysis import StageFacts, analyse, apart, flatten, hint, separates
 from argand.codegen.cpp.loops import PARTS, Parallel, StageLoops, product_text, static_points
 from argand.codegen.cpp.plan import StagePlan, lanes_for, plan_stage, sizes_of
 from argand.codegen.cpp.plan import _cost as stage_cost
@@ -306,11 +306,15 @@ class KernelPrinter:
         work = sum(made.work for made in self.plans)
         return work, [size for _, size in self.plan.outer]
 
-    def _pragma(self, work: tuple[float, list[Expr]], collapse: int) -> str:
-        """The OpenMP line for loops whose every point costs `work[0]`; "" when one thread is better."""
+    def _pragma(self, work: tuple[float, list[Expr]], collapse: int, apart: bool = False) -> str:
+        """The OpenMP line for loops whose every point costs `work[0]`; "" when one thread is better.
+
+        Arguments:
+            apart: different points of these loops never write to one place.
+        """
         each, sizes = work
         threads = self.options.threads
-        if threads == 1 or self._unordered():
+        if threads == 1 or (not apart and self._unordered()):
             return ""
         total: int | None = 1
         for size in sizes:
@@ -338,7 +342,7 @@ class KernelPrinter:
         points = static_points(made, made.point)
         each = made.work / max(points or _hinted(made, made.point), 1)
         if _may_collide(facts):
-            return Parallel()
+            return self._scatter_parallel(facts, made, scalar, each)
         if not made.point:
             pragma = self._pragma((1.0, [made.sizes[v] for v in made.reduce]), 1) if made.reduce else ""
             if pragma and facts.reductions and not _stores_inside(facts):
@@ -364,6 +368,19 @@ class KernelPrinter:
         pragma = self._pragma((each, sizes), collapse + (1 if chunk else 0))
         return Parallel(pragma, collapse, chunk) if pragma else Parallel()
 
+    def _scatter_parallel(self, facts: StageFacts, made: StagePlan, scalar: Sequence[Var], each: float) -> Parallel:
+        """Threads share the outermost loops along which nothing is written twice."""
+        collapse, stores = 0, _scattered(facts)
+        if made.transposed or len({store.args[0] for store in stores}) < len(stores):
+            return Parallel()
+        for var in scalar:
+            if not all(apart(facts, store.args[1], var, made.sizes) for store in stores):
+                break
+            collapse += 1
+        sizes = [made.sizes[var] for var in made.point]
+        pragma = self._pragma((each, sizes), collapse, apart=True) if collapse else ""
+        return Parallel(pragma, collapse) if pragma else Parallel()
+
 
 def _chunk(size: int, lanes: int, covered: int, each: float, symbolic: bool) -> int:
     """Elements of a piece of the vector loop: enough pieces for many threads, each of some thousand operations."""
@@ -385,10 +402,13 @@ def _stores_inside(facts: StageFacts) -> bool:
 
 def _may_collide(facts: StageFacts) -> bool:
     """Whether two points may write to one place: a scatter, or an accumulating store."""
-    for value in facts.statements:
-        if value.op == "store" and (value.args[3] == "add" or any(v in facts.indirect for v in value.args[1].free)):
-            return True
-    return False
+    return bool(_scattered(facts))
+
+
+def _scattered(facts: StageFacts) -> list[Value]:
+    """Stores at positions that are looked up, and accumulating ones."""
+    stores = [value for value in facts.statements if value.op == "store"]
+    return [v for v in stores if v.args[3] == "add" or any(name in facts.indirect for name in v.args[1].free)]
 
 
 def _whole_lines(store: Value, made: StagePlan) -> bool:

@@ -43,7 +43,7 @@ def extern_function(node: ExternNode) -> ExternFunction:
     """The name by which a host module calls `node`'s kernel."""
     target = node.target
     schema = getattr(target, "_schema", None)
-    several = schema is not None and len(schema.returns) != 1
+    several = schema is not None and len(schema.returns) > 1
     text = str(target)
     if node.out_variant is not None:
         return ExternFunction(
@@ -51,6 +51,8 @@ def extern_function(node: ExternNode) -> ExternFunction:
         )
     if text in _FAST:
         return ExternFunction(_FAST[text].replace(".", "_"), _FAST[text], several)
+    if text.startswith("argand."):  # registered by the function that hands it out
+        return ExternFunction(text.replace(".", "_"), f"random_ops().{text.split('.')[1]}", several)
     if isinstance(target, torch._ops.OpOverload):
         return ExternFunction(text.replace(".", "_"), f"torch.ops.{text}", several)
     name = f"{target.__module__}.{target.__qualname__}"

@@ -17,6 +17,7 @@ from argand.ir.kernel import KernelPlan, Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, TensorRef, aliases_arguments, tensor_refs
 
 ALIGNMENT = 64
+BLOCK_BYTES = 16 << 20  # of what a forward keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,21 @@ class Live:
 
 
 @dataclass(slots=True)
+class Block:
+    """One allocation for several buffers that a forward keeps.
+
+    Arguments:
+        before: the step before which it is allocated.
+        nbytes: its size.
+        offsets: bytes from its start to each of its buffers.
+    """
+
+    before: int
+    nbytes: int = 0
+    offsets: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class MemoryPlan:
     """Where buffers live.
 
@@ -40,6 +56,7 @@ class MemoryPlan:
         slots: bytes of each slot, in order, behind the first `nbytes` bytes.
         slot_of: arena buffers whose size depends on symbols: their slot.
         allocated: buffers that `call` allocates, and the step before which it does.
+        blocks: allocations that several of the `allocated` buffers share.
         returned_by: buffers that an extern call returns.
         same_as: buffers that take over the memory of another one.
         frees: for each step, buffers outside the arena, inputs among them, whose memory is not needed after it.
@@ -51,6 +68,7 @@ class MemoryPlan:
     slots: list[Expr] = field(default_factory=list)
     slot_of: dict[str, int] = field(default_factory=dict)
     allocated: dict[str, int] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
     returned_by: set[str] = field(default_factory=set)
     same_as: dict[str, str] = field(default_factory=dict)
     frees: dict[int, list[str]] = field(default_factory=dict)
@@ -113,6 +131,7 @@ def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
             (symbolic if nbytes(schedule.buffers[name]) is None else temporaries).append(name)
         else:
             plan.allocated[name] = live.first
+    _share_blocks(plan, schedule)
     _pack(plan, temporaries, schedule.buffers)
     _assign_slots(plan, symbolic, schedule)
     for name in (*plan.allocated, *plan.returned_by):
@@ -160,6 +179,29 @@ def _lives(schedule: Schedule, given: set[str]) -> dict[str, Live]:
             raise InternalError(f"buffer {name} takes the memory of {taken}, which is not in the schedule")
         last[taken] = max(last[taken], last[name])
     return {name: Live(first[name], last[name]) for name in first}
+
+
+def _share_blocks(plan: MemoryPlan, schedule: Schedule) -> None:
+    """Put kept buffers that are made one after the other into one block.
+
+    The backward lets go of them together. The gradients that it makes in the meantime find a large piece of free
+    memory, where single tensors would leave holes too small for them.
+    """
+    roots: dict[str, bool] = {}  # memory that leaves the program -> only its backward sees it
+    for ref in tensor_refs(schedule.outputs):
+        root = _root(plan.same_as, ref.buffer)
+        roots[root] = roots.get(root, True) and ref.buffer in schedule.kept
+    sizes = {}
+    for name in sorted(plan.allocated, key=plan.allocated.__getitem__):
+        size = nbytes(schedule.buffers[name])
+        if roots.get(name) and size and size < BLOCK_BYTES // 2 and schedule.buffers[name].device.type == "cpu":
+            sizes[name] = _aligned(size)
+    for name, size in sizes.items():
+        if not plan.blocks or plan.blocks[-1].nbytes + size > BLOCK_BYTES:
+            plan.blocks.append(Block(plan.allocated[name]))
+        plan.blocks[-1].offsets[name] = plan.blocks[-1].nbytes
+        plan.blocks[-1].nbytes += size
+    plan.blocks = [block for block in plan.blocks if len(block.offsets) > 1]
 
 
 def _pack(plan: MemoryPlan, names: list[str], buffers: dict[str, Buffer]) -> None:

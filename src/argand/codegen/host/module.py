@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from argand.codegen.host.calls import as_linear, extern_function
-from argand.codegen.host.memory import MemoryPlan, plan_memory, same_layout
+from argand.codegen.host.memory import MemoryPlan, nbytes, plan_memory, same_layout
 from argand.errors import InternalError
 from argand.graph.expr import Const, Expr, Sym, as_int
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, TensorRef
+
+LARGE_BYTES = 32 << 20  # allocations that malloc maps anew each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class _Writer:
     constant_views: dict[str, str] = field(default_factory=dict)
     ref_names: dict[TensorRef, str] = field(default_factory=dict)
     flag: bool = False
+    large: bool = False
 
     def text(self) -> str:
         schedule = self.schedule
@@ -99,7 +102,9 @@ class _Writer:
             "import torch",
             "from torch import as_strided",
             "from argand.runtime.host import arena_pool, benchmark, load_kernels, rand_strided, reinterpret, restrided",
+            *(["from argand.graph.random_ops import random_ops"] if "random_ops()" in str(self.header) else []),
             *(["from argand.runtime.host import double_bits"] if self.schedule.floats else []),
+            *(["from argand.runtime.host import on_large_pages"] if self.large else []),
             "",
         ]
         if self.kernels is not None:
@@ -228,9 +233,30 @@ class _Writer:
         return f"{name}({_tuple(buffer.size)}, {_tuple(buffer.stride)})"
 
     def _allocate(self, number: int) -> None:
+        for index, block in enumerate(self.plan.blocks):
+            if block.before == number:
+                self.header["new_block"] = "torch.empty(0, dtype=torch.uint8).new_empty"
+                self.body.append(f"block{index} = new_block({block.nbytes}).untyped_storage()")
         for name, before in self.plan.allocated.items():
             if before == number:
-                self.body.append(f"{name} = {self._empty(self.schedule.buffers[name])}")
+                self.body.append(f"{name} = {self._in_block(name) or self._new(self.schedule.buffers[name])}")
+
+    def _new(self, buffer: Buffer) -> str:
+        """The expression that allocates a buffer."""
+        large = (nbytes(buffer) or 0) >= LARGE_BYTES and buffer.device.type == "cpu"
+        self.large = self.large or large
+        return f"on_large_pages({self._empty(buffer)})" if large else self._empty(buffer)
+
+    def _in_block(self, name: str) -> str:
+        """The expression for a buffer that lives in a block; "" for one that does not."""
+        buffer = self.schedule.buffers[name]
+        for index, block in enumerate(self.plan.blocks):
+            if name in block.offsets:
+                kind = dtype_text(buffer.dtype).removeprefix("torch.")
+                self.header[f"empty_{kind}"] = f"torch.empty(0, dtype={dtype_text(buffer.dtype)}).new_empty"
+                place = block.offsets[name] // buffer.dtype.itemsize
+                return f"empty_{kind}(0).set_(block{index}, {place}, {_tuple(buffer.size)}, {_tuple(buffer.stride)})"
+        return ""
 
     def _launch(self, plan: KernelPlan) -> None:
         if self.kernels is None:

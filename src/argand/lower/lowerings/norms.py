@@ -144,7 +144,8 @@ def per_channel(ctx: Context, x: Tensor, ndim: int) -> Tensor:
 def normalised(
     ctx: Context, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None, val: Any
 ) -> Tensor:
-    """x * (scale * weight) + (bias - mean * scale * weight), as eager's kernel: the brackets once per channel."""
+    """x * (scale * weight) + (bias - mean * scale * weight), as eager's kernel: the brackets once per channel, and each
+    sum rounded once, so that a relu behind it cuts where eager's does."""
     math = math_dtype(x.dtype)
     vector = meta(mean.size, math)
     operands = [scale] if weight is None else [scale, weight]
@@ -153,16 +154,13 @@ def normalised(
     )
 
     def shift(ops: Recorder, center: Value, slope: Value, *rest: Value) -> Value:
-        moved = ops.mul(center, slope)
-        return ops.sub(rest[0], moved) if rest else ops.neg(moved)
+        return ops.fma(ops.neg(center), slope, rest[0] if rest else ops.constant(0.0, math))
 
     operands = [mean, factor] if bias is None else [mean, factor, bias]
     offset = pointwise(ctx, shift, operands, common=math, val=vector, cost=4)
     ctx.realise_together([factor, offset])
     factor, offset = per_channel(ctx, factor, x.ndim), per_channel(ctx, offset, x.ndim)
-    return pointwise(
-        ctx, lambda ops, a, f, o: ops.add(ops.mul(a, f), o), [x, factor, offset], common=math, cost=2, val=val
-    )
+    return pointwise(ctx, lambda ops, a, f, o: ops.fma(a, f, o), [x, factor, offset], common=math, cost=2, val=val)
 
 
 def with_running_stats(

@@ -1,0 +1,56 @@
+"""What is rewritten before a joint graph is cut into forward and backward: the cut chooses among the nodes it sees."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from argand.graph import compat
+from argand.graph.builder import Builder
+from argand.graph.program import AtenProgram
+from argand.graph.specs import SpecTable
+from argand.passes.decompose import apply, replace
+from argand.passes.decompositions import RULES
+from argand.passes.randomness import functional_random
+
+aten = torch.ops.aten
+
+_NORMS = frozenset((aten.native_layer_norm.default, aten._fused_rms_norm.default))
+
+
+def prepare_joint(program: AtenProgram) -> int:
+    """Random ops become functions of a seed, and norms that the backward reads become their formulas."""
+    return functional_random(program) + open_norms(program)
+
+
+def open_norms(program: AtenProgram) -> int:
+    """Decompose the norms whose results the backward reads, besides their own backward.
+
+    It can then make such a result again from the norm's argument, which it reads anyway, and the moments: one kept
+    tensor per norm instead of two.
+    """
+    builder = Builder(program.graph, program.specs or SpecTable(), made_by="open_norms")
+    changes = 0
+    for node in list(program.graph.nodes):
+        if node.target not in _NORMS or "backward" in node.meta or not _read_again(node):
+            continue
+        with builder.at(node):
+            made = apply(RULES[node.target], builder, node)
+            if made is not NotImplemented:
+                replace(builder, node, made)
+                changes += 1
+    return changes
+
+
+def _read_again(norm: fx.Node) -> bool:
+    """Whether the backward reads the norm's first result, through views or not."""
+    pending = [user for user in norm.users if user.target is operator.getitem and user.args[1] == 0]
+    while pending:
+        for user in pending.pop().users:
+            if "backward" in user.meta:
+                return True
+            if isinstance(user.target, torch._ops.OpOverload) and compat.is_view_op(user.target):
+                pending.append(user)
+    return False
