@@ -1,0 +1,91 @@
+"""The folder that a report is written into: payloads stream in, pages replace each other whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from argand.report.records import Payload
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    size: int
+    lines: int
+    digest: str
+
+
+class Folder:
+    """Files below one directory, named by relative POSIX paths that `names` made safe.
+
+    Arguments:
+        root: created when missing.
+        live: somebody may be reading: files are replaced whole.
+    """
+
+    def __init__(self, root: Path, live: bool = False) -> None:
+        self.root = root
+        self.live = live
+        root.mkdir(parents=True, exist_ok=True)
+        self._made: set[str] = set()
+
+    def path(self, name: str) -> Path:
+        """The file of that name, its folder made.
+
+        Raises:
+            ValueError: the name leaves the folder.
+        """
+        parts = name.split("/")
+        if any(part in ("", ".", "..") or "\\" in part or ":" in part for part in parts):
+            raise ValueError(f"not a name within the report: {name!r}")
+        path = self.root.joinpath(*parts)
+        parent = "/".join(parts[:-1])
+        if parent not in self._made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._made.add(parent)
+        return path
+
+    def store(self, name: str, payload: Payload) -> Stored:
+        """Copy a payload, without its tabs, in pieces."""
+        digest = hashlib.blake2b(digest_size=12)
+        size = 0
+        with open(payload.path, "rb") as source, open(self.path(name), "wb") as target:
+            source.seek(payload.offset)
+            left = payload.length
+            after_newline = True  # the tab in front of the first line
+            while left > 0:
+                raw = source.read(min(_CHUNK, left))
+                if not raw:
+                    break
+                left -= len(raw)
+                text = raw.replace(b"\n\t", b"\n")
+                if after_newline and text.startswith(b"\t"):
+                    text = text[1:]
+                after_newline = raw.endswith(b"\n")
+                target.write(text)
+                digest.update(text)
+                size += len(text)
+        return Stored(size, payload.lines, digest.hexdigest())
+
+    def write(self, name: str, text: str | bytes) -> None:
+        """Write a file; of a live report so that a reader sees either the old or the new one."""
+        path = self.path(name)
+        data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+        if not self.live:
+            path.write_bytes(data)
+            return
+        beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
+        beside.write_bytes(data)
+        os.replace(beside, path)
+
+    def read(self, name: str, limit: int | None = None) -> str:
+        """A file's text, at most `limit` bytes of it; "" when there is none."""
+        try:
+            with open(self.path(name), "rb") as file:
+                return file.read(-1 if limit is None else limit).decode("utf-8", "replace")
+        except OSError:
+            return ""
