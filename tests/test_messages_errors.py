@@ -135,20 +135,43 @@ def test_exception_of_a_compiled_operation_has_the_users_lines() -> None:
 
 def test_exception_of_compiled_code_of_unknown_line() -> None:
     def f(x, i):
+        x.mul_(1)  # the graph has written to its input: it cannot be run again
         return x[i] + 1
 
-    error = raised_by(f, X, torch.tensor([7]), backend="native")
+    error = raised_by(f, X.clone(), torch.tensor([7]), backend="native")
     assert isinstance(error, IndexError)
     assert not any("argand" in entry.filename for entry in traceback.extract_tb(error.__traceback__))
     assert 'backend="eager"' in error.__notes__[0]
 
 
+def test_frames_of_inlined_calls_hold_no_caller() -> None:
+    def f(x, i):
+        x.mul_(1)
+        return deep(x, i)
+
+    error = raised_by(f, X.clone(), torch.tensor([7]))
+    inner = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    assert inner.f_code.co_name == "deep" and inner.f_back is None and inner.f_locals == {}
+    assert "return x[i]" in "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+
+
+def test_exception_of_the_native_backend_has_its_line() -> None:
+    def f(x, i):
+        y = x * 2
+        return y[i] + 1
+
+    error = raised_by(f, X, torch.tensor([7]), backend="native")
+    assert isinstance(error, IndexError) and not hasattr(error, "__notes__")
+    assert shown(error)[-1] == "f: return y[i] + 1"
+
+
 def test_verbose_keeps_everything() -> None:
     def f(x, i):
+        x.mul_(1)
         return x[i] + 1
 
     with argand.config.patch(verbose=True):
-        error = raised_by(f, X, torch.tensor([7]))
+        error = raised_by(f, X.clone(), torch.tensor([7]))
     assert "<eval_with_key>" in "".join(traceback.format_tb(error.__traceback__))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from argand import config
+from argand import config, events
 
 if TYPE_CHECKING:
     from argand.api import (
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         assume_constant_result,
         compile,
         compile_times,
+        counters,
         disable,
         error_on_graph_break,
         explain,
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
         list_backends,
         mark_dynamic,
         mark_static,
+        metrics,
         register_backend,
         reset,
+        same,
+        set_logs,
         set_stance,
         substitute_in_graph,
     )
@@ -39,6 +43,7 @@ __all__ = [
     "compile",
     "compile_times",
     "config",
+    "counters",
     "disable",
     "error_on_graph_break",
     "explain",
@@ -47,11 +52,32 @@ __all__ = [
     "list_backends",
     "mark_dynamic",
     "mark_static",
+    "metrics",
     "register_backend",
     "reset",
+    "same",
+    "set_logs",
     "set_stance",
     "substitute_in_graph",
 ]
+
+
+def _install_sinks() -> None:
+    """Called when compiling begins for the first time: whoever wants to listen subscribes (see their sinks.py)."""
+    import importlib
+
+    for_debug = importlib.import_module("argand.debug.sinks").refresh
+    for_report = importlib.import_module("argand.report.sinks").refresh
+
+    def refresh() -> None:
+        for_debug()
+        for_report()
+
+    refresh()
+    events.bus.prepare = refresh
+
+
+events.bus.prepare = _install_sinks
 
 
 def __getattr__(name: str) -> Any:

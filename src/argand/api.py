@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
 import torch
+from torch.nn.modules import module as _modules
 
 from argand._core import _C
 from argand.backends.registry import list_backends, lookup_backend, register_backend
@@ -33,10 +34,14 @@ from argand.capture.strict import error_on_graph_break
 from argand.capture.substitutes import substitute_in_graph
 from argand.capture.tracebacks import tidy
 from argand.config import config
+from argand.debug.accuracy import same
+from argand.debug.logs import set_logs
+from argand.debug.observe import JOINT
 from argand.debug.profiler import CompileProfiler
 from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
 from argand.events import bus
+from argand.report.sinks import counters, metrics
 
 __all__ = [
     "CompileProfiler",
@@ -46,6 +51,7 @@ __all__ = [
     "assume_constant_result",
     "compile",
     "compile_times",
+    "counters",
     "disable",
     "error_on_graph_break",
     "explain",
@@ -55,8 +61,11 @@ __all__ = [
     "lookup_backend",
     "mark_dynamic",
     "mark_static",
+    "metrics",
     "register_backend",
     "reset",
+    "same",
+    "set_logs",
     "set_stance",
     "substitute_in_graph",
 ]
@@ -107,6 +116,16 @@ def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict
 
     def call_backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
         function = lookup_backend(backend)
+        if JOINT.observer is not None:
+            function = JOINT.observer.backend(function, backend)
+        if config.check_numerics:
+            from argand.debug.numerics import checked
+
+            function = checked(function)
+        if config.repro_after:
+            from argand.debug.minify.watch import watch
+
+            function = watch(function, backend)
         try:
             compiled = function(gm, example_inputs, **kwargs)
         except Exception as error:
@@ -217,6 +236,7 @@ def compile(
         )
     if disable or config.disable:
         return model
+    bus.prepare()
     region, callback = _region(backend, fullgraph, dynamic, mode, options)
     model = _original(model)
     if getattr(model, "_torchdynamo_disable", False) is True and not isinstance(model, torch.nn.Module):
@@ -256,7 +276,18 @@ def _compiled_function(fn: Callable[..., Any], callback: Any, region: Region) ->
         target = call_builtin
     compiled = _C.Region(callback, region, target)
     functools.update_wrapper(compiled, fn)
-    return compiled
+    return _audited(compiled, fn)
+
+
+def _audited(compiled: Any, fn: Any) -> Any:
+    """`compiled`, checked as `config.audit_rate` says; or what an observer makes of it."""
+    if JOINT.observer is not None:
+        return JOINT.observer.function(compiled, fn)
+    if config.audit_rate <= 0:
+        return compiled
+    from argand.debug.audit import audited
+
+    return audited(compiled, fn)
 
 
 def _has_python_call(fn: Any) -> bool:
@@ -284,7 +315,8 @@ class OptimizedModule(torch.nn.Module):
 
     def _make_forward(self, module: torch.nn.Module) -> Any:
         callback, region = self.__dict__["_region"]
-        return _C.Region(callback, region, module.forward), module.__dict__.get("forward"), type(module).forward
+        compiled = _audited(_C.Region(callback, region, module.forward), module.forward)
+        return compiled, module.__dict__.get("forward"), type(module).forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module: Any = self._modules["_orig_mod"]
@@ -377,16 +409,12 @@ def _has_own_hooks(module: torch.nn.Module) -> bool:
 
 def _has_hooks(module: torch.nn.Module) -> bool:
     """Whether calling the module does more than calling its forward."""
-    from torch.nn.modules import module as registry
-
-    return (
+    return bool(
         _has_own_hooks(module)
-        or bool(
-            registry._global_forward_hooks
-            or registry._global_forward_pre_hooks
-            or registry._global_backward_hooks
-            or registry._global_backward_pre_hooks
-        )
+        or _modules._global_forward_hooks
+        or _modules._global_forward_pre_hooks
+        or _modules._global_backward_hooks
+        or _modules._global_backward_pre_hooks
         or type(module).__call__ not in (torch.nn.Module.__call__, OptimizedModule.__call__)
     )
 

@@ -13,6 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from argand.debug.minify.command import minify
+from argand.report import command as _report
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -21,6 +24,7 @@ app = typer.Typer(
 )
 cache_app = typer.Typer(no_args_is_help=True, help="The on-disk cache of compiled kernels.")
 app.add_typer(cache_app, name="cache")
+app.command("report")(_report.report)
 
 SCRIPT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -196,6 +200,9 @@ def cache_clear() -> None:
     from argand.runtime import cache
 
     typer.echo(f"removed {cache.clear()} kernels")
+
+
+app.command(context_settings=SCRIPT)(minify)
 
 
 def main() -> None:

@@ -153,6 +153,21 @@ def default_cache_dir() -> Path:
 
 _TRACE = {
     "enabled": Setting(False, "Write the debug directory.", ("ARGAND_COMPILE_DEBUG", "TORCH_COMPILE_DEBUG")),
+    "debug_log": Setting(True, "In the debug directory: debug.log, what each stage said."),
+    "info_log": Setting(False, "In the debug directory: info.log, debug.log's lines of level INFO and above."),
+    "fx_graph": Setting(True, "In the debug directory: fx_graph_readable.py and fx_graph_runnable.py."),
+    "fx_graph_transformed": Setting(True, "In the debug directory: fx_graph_transformed.py, the graph after passes."),
+    "ir_pre_fusion": Setting(True, "In the debug directory: ir_pre_fusion.txt."),
+    "ir_post_fusion": Setting(True, "In the debug directory: ir_post_fusion.txt."),
+    "output_code": Setting(True, "In the debug directory: output_code.py."),
+    "capture": Setting(True, "In the debug directory: the folder capture/ (graph, bytecode, guards of every compile)."),
+    "graph_diagram": Setting(False, "In the debug directory: graph_diagram.svg, the fused graph as a picture."),
+    "compile_profile": Setting(
+        False, "In the debug directory: compile_profile.txt and .json, the time of every stage."
+    ),
+    "save_data_limit": Setting(
+        1 << 26, "Bytes of constants that fx_graph_runnable.py keeps beside it; beyond that they are random."
+    ),
 }
 
 _CPP = {
@@ -200,12 +215,50 @@ _ROOT = {
     "output_code": Setting(False, "Print the generated code."),
     "debug": Setting(False, "Print the native compiler's debug output."),
     "log_level": Setting(30, "Level of argand's loggers (logging.WARNING).", types=(int,)),
+    "base_dir": Setting("", "Where files for debugging are written; empty is the current directory."),
+    "debug_dir_root": Setting(
+        "",
+        "Where the debug directory is written; empty is argand_compile_debug in base_dir.",
+        ("ARGAND_COMPILE_DEBUG_DIR", "TORCH_COMPILE_DEBUG_DIR"),
+    ),
+    "trace_dir": Setting("", "Write a structured trace into this directory.", ("ARGAND_TRACE", "TORCH_TRACE")),
+    "chrome_trace": Setting("", "Write a Chrome trace of compiling to this file.", ("ARGAND_CHROME_TRACE",)),
+    "metrics_file": Setting("", "Append each compile's metrics to this file, as JSON lines.", ("ARGAND_METRICS",)),
     "fallback_random": Setting(False, "Use eager's random number generation in compiled code."),
     "partitioner": Setting("min_cut", 'What the forward keeps: "min_cut" weighs memory and work, "default" keeps all.'),
     "activation_memory_budget": Setting(
         1.0, "Between 0 and 1: the share of the kept bytes that the backward may use; the rest is computed again."
     ),
     "lazy_backward": Setting(True, "Compile a backward when the first gradient is asked for, not with its forward."),
+    "repro_after": Setting(
+        "",
+        'Find the smallest graph that fails: "dynamo" for any backend, "aot" for the native compiler; "" does not.',
+        ("ARGAND_REPRO_AFTER", "TORCHDYNAMO_REPRO_AFTER"),
+    ),
+    "repro_level": Setting(
+        2,
+        "1 writes the graph that failed; 2 makes it small too; 3 writes every graph first and tries it in a process of "
+        "its own (crashes, hangs); 4 looks for wrong results.",
+        ("ARGAND_REPRO_LEVEL", "TORCHDYNAMO_REPRO_LEVEL"),
+    ),
+    "repro_tolerance": Setting(0.0, "Relative error from which a result is wrong; 0 is that of its dtype."),
+    "repro_time_limit": Setting(60.0, "Seconds after which one attempt of the minifier counts as hung."),
+    "repro_total_time": Setting(1800.0, "Seconds after which the minifier gives the smallest graph so far."),
+    "repro_memory_limit": Setting(0, "MiB that one attempt of the minifier may take; 0 is no limit."),
+    "repro_setup": Setting(
+        "", "Python code that reproductions run first (imports that register operators, say).", ("ARGAND_REPRO_SETUP",)
+    ),
+    "check_numerics": Setting(
+        False,
+        "Compare every kernel's output with ATen's while the program runs, and stop at the first that deviates.",
+        ("ARGAND_CHECK_NUMERICS",),
+    ),
+    "audit_rate": Setting(
+        0.0, "Share of the calls that are also run eagerly, and compared (between 0 and 1).", ("ARGAND_AUDIT_RATE",)
+    ),
+    "fusion": Setting(True, "Fuse loops into common kernels; False gives one kernel per operation (to find faults)."),
+    "disabled_passes": Setting("", "Names of ATen passes that are left out, with commas between (to find faults)."),
+    "reuse_graphs": Setting(True, "Share the compiled code of equal graphs in a process."),
     "verify_ir": Setting(False, "Run every IR's verifier after every pass.", ("ARGAND_VERIFY_IR",)),
 }
 

@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,10 @@ Sink = Callable[[Event], None]
 SpanPath = tuple[str, ...]
 
 
+def _nothing() -> None:
+    """What `EventBus.prepare` does where nobody set it."""
+
+
 class EventBus:
     """Delivers events to sinks, in the emitting thread. A sink that raises is dropped, with one warning.
 
@@ -65,26 +69,67 @@ class EventBus:
 
     def __init__(self) -> None:
         self.sinks: tuple[Sink, ...] = ()
+        self.named: dict[str, tuple[Sink, ...]] = {}
+        self.prepare: Callable[[], None] = _nothing
+        """Called where compiling begins: installs the sinks that the settings ask for (argand/__init__.py sets it)."""
         self.times: dict[SpanPath, list[float]] = {}
+        self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self._path: contextvars.ContextVar[SpanPath] = contextvars.ContextVar("span_path", default=())
         self._compile_id: contextvars.ContextVar[CompileId | None] = contextvars.ContextVar("compile_id", default=None)
 
-    def subscribe(self, sink: Sink) -> Callable[[], None]:
-        """Add a sink; returns the function that removes it."""
+    def subscribe(self, sink: Sink, names: Iterable[str] = ()) -> Callable[[], None]:
+        """Add a sink; returns the function that removes it.
+
+        Arguments:
+            names: only events of these names. The sink then is no reason to make any other, and gets the detailed
+                events too that `detail` emits.
+        """
+        names = tuple(names)
         with self._lock:
-            self.sinks = (*self.sinks, sink)
+            if not names:
+                self.sinks = (*self.sinks, sink)
+            named = dict(self.named)
+            for name in names:
+                named[name] = (*named.get(name, ()), sink)
+            self.named = named
         return lambda: self.unsubscribe(sink)
 
     def unsubscribe(self, sink: Sink) -> None:
         with self._lock:
             self.sinks = tuple(s for s in self.sinks if s is not sink)
+            left = {name: tuple(s for s in sinks if s is not sink) for name, sinks in self.named.items()}
+            self.named = {name: sinks for name, sinks in left.items() if sinks}
+
+    def number(self, kind: str) -> int:
+        """A running number for a thing of this kind: 0, 1, 2, ... in this process."""
+        with self._lock:
+            found = self._counts.get(kind, 0)
+            self._counts[kind] = found + 1
+        return found
+
+    @property
+    def listening(self) -> bool:
+        """Whether anybody listens to anything."""
+        return bool(self.sinks or self.named)
+
+    def wanted(self, name: str) -> bool:
+        """Whether an event of this name has a listener."""
+        return bool(self.sinks) or name in self.named
 
     def emit(self, name: str, stage: str, payload: Any = None, /, **data: Any) -> None:
-        if not self.sinks:
-            return
+        """Tell whoever listens; `payload` may be a callable, which is called only when a sink asks for the text."""
+        if self.sinks or name in self.named:
+            self._deliver((*self.sinks, *self.named.get(name, ())), name, stage, payload, data)
+
+    def detail(self, name: str, stage: str, payload: Any = None, /, **data: Any) -> None:
+        """An event so frequent (one an instruction) that only sinks that subscribed to its name get it."""
+        if name in self.named:
+            self._deliver(self.named[name], name, stage, payload, data)
+
+    def _deliver(self, sinks: tuple[Sink, ...], name: str, stage: str, payload: Any, data: dict[str, Any]) -> None:
         event = Event(name, stage, self._compile_id.get(), time.time_ns(), data, payload)
-        for sink in self.sinks:
+        for sink in sinks:
             try:
                 sink(event)
             except Exception as error:
@@ -98,7 +143,7 @@ class EventBus:
         return self._compile_id.get()
 
     @contextlib.contextmanager
-    def compiling(self, compile_id: CompileId) -> Iterator[None]:
+    def compiling(self, compile_id: CompileId | None) -> Iterator[None]:
         """Every event emitted inside carries `compile_id`."""
         token = self._compile_id.set(compile_id)
         try:
@@ -106,26 +151,35 @@ class EventBus:
         finally:
             self._compile_id.reset(token)
 
+    def next_attempt(self, attempt: int) -> None:
+        """The compile that is under way begins anew; ends with the `compiling` around it."""
+        now = self._compile_id.get()
+        if now is not None:
+            self._compile_id.set(CompileId(now.frame, now.recompile, attempt))
+
     @contextlib.contextmanager
-    def span(self, name: str, stage: str, /, **data: Any) -> Iterator[None]:
-        """Emit "span_begin" and "span_end" around a piece of work; the end carries `seconds` and `ok`."""
+    def span(self, name: str, stage: str, /, **data: Any) -> Iterator[dict[str, Any]]:
+        """Emit "span_begin" and "span_end" around a piece of work; the end carries `seconds` and `ok`.
+
+        Yields the end's data, to which the work may add.
+        """
         path = (*self._path.get(), name)
         token = self._path.set(path)
         seconds = self.times.get(path)
         if seconds is None:  # entered before the work, so that a stage comes before what it is made of
             seconds = self.times.setdefault(path, [])
-        if self.sinks:
+        if self.sinks or self.named:
             self.emit("span_begin", stage, None, span=name, **data)
         ok = False
         start = time.perf_counter()
         try:
-            yield
+            yield data
             ok = True
         finally:
             taken = time.perf_counter() - start
             seconds.append(taken)
             self._path.reset(token)
-            if self.sinks:
+            if self.sinks or self.named:
                 self.emit("span_end", stage, None, span=name, seconds=taken, ok=ok, **data)
 
 

@@ -1,0 +1,374 @@
+"""Are two results the same? Compiled against eager, with eager in float64 as the arbiter, so that only errors count.
+
+    from argand.debug.accuracy import same
+    assert same(expected, actual)
+
+A compiled result may differ from eager's in the last bits: both are roundings of the same number. What counts as an
+error is a result that is further from the float64 one than eager's is, by more than the dtype's tolerance.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from argand.errors import ArgandError
+
+log = logging.getLogger("argand.debug.accuracy")
+
+TOLERANCE = {
+    torch.float64: 1e-8,
+    torch.complex128: 1e-8,
+    torch.float32: 1e-4,
+    torch.complex64: 1e-4,
+    torch.float16: 4e-3,
+    torch.bfloat16: 2e-2,
+}
+"""How far a value may lie from the right one, relative to the values around it, by dtype."""
+_EAGER = 8.0  # times eager's own error
+_NOISE = 100.0  # the same, of values that nearly cancel: eager's are noise too
+_LARGE_ERROR = 1e-5  # a float64 run that differs from eager by more (beyond the tolerance) is no arbiter
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first difference between two results.
+
+    Arguments:
+        where: which part: "[0]", "['logits']", ".grad of weight", or "".
+        kind: "type", "structure", "shape", "dtype", "device", "stride", "requires_grad", "nan", "inf", "value".
+        size: largest error, relative to the typical size of the values (0 for kinds other than "value").
+        text: what differs.
+    """
+
+    where: str
+    kind: str
+    size: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where or 'the result'}: {self.text}"
+
+
+class AccuracyError(ArgandError):
+    """A compiled program computes something else than eager does.
+
+    Arguments:
+        mismatch: the difference.
+        output: name of the graph's result that is wrong, or "gradient of <input>".
+    """
+
+    stage = "accuracy"
+
+    def __init__(self, mismatch: Mismatch, output: str = "", *, remedy: str = "") -> None:
+        super().__init__(f"wrong result{' ' + output if output else ''}: {mismatch}", remedy=remedy)
+        self.mismatch = mismatch
+        self.output = output
+        self.data = {"output": output, "mismatch": mismatch.kind, "size": mismatch.size, **asdict(mismatch)}
+
+
+def same(
+    expected: Any,
+    actual: Any,
+    float64: Any = None,
+    *,
+    tol: float | None = None,
+    equal_nan: bool = True,
+    exact_dtype: bool = True,
+    strides: bool = False,
+) -> bool:
+    """Whether a compiled result is eager's; where it is not, a logged error says what differs.
+
+    Arguments:
+        expected: eager's result: tensors in lists, tuples, dicts, dataclasses; other objects are compared by `==`.
+        actual: the compiled one.
+        float64: eager's result in float64, with which both are compared; None compares them with each other.
+        tol: relative tolerance; by default that of the dtype (`TOLERANCE`).
+        equal_nan: NaN equals NaN.
+        exact_dtype: dtypes must be equal.
+        strides: so must strides.
+    """
+    found = compare(expected, actual, float64, tol=tol, equal_nan=equal_nan, exact_dtype=exact_dtype, strides=strides)
+    if found is not None:
+        log.error("Accuracy failed: %s", found)
+    return found is None
+
+
+def compare(
+    expected: Any,
+    actual: Any,
+    float64: Any = None,
+    *,
+    tol: float | None = None,
+    equal_nan: bool = True,
+    exact_dtype: bool = True,
+    strides: bool = False,
+    where: str = "",
+    floor: float = 0.0,
+) -> Mismatch | None:
+    """The first difference that counts; None when there is none.
+
+    Arguments: see `same`; and
+        where: how messages call the result.
+        floor: absolute errors up to this do not count.
+    """
+    options: dict[str, Any] = {"tol": tol, "equal_nan": equal_nan, "exact_dtype": exact_dtype, "strides": strides}
+    options["floor"] = floor
+    if isinstance(expected, torch.Tensor):
+        if not isinstance(actual, torch.Tensor):
+            return Mismatch(where, "type", 0.0, f"a {type(actual).__name__}, not a tensor")
+        arbiter = float64 if isinstance(float64, torch.Tensor) else None
+        return _tensors(expected, actual, arbiter, where=where, **options)
+    if type(expected) is not type(actual):
+        return Mismatch(where, "type", 0.0, f"a {type(actual).__name__}, not a {type(expected).__name__}")
+    parts = _parts(expected)
+    if parts is None:
+        return _plain(expected, actual, where, tol)
+    others, arbiters = _parts(actual) or {}, (_parts(float64) or {}) if type(float64) is type(expected) else {}
+    if parts.keys() != others.keys():
+        return Mismatch(where, "structure", 0.0, f"parts {list(others)}, not {list(parts)}")
+    for name, part in parts.items():
+        found = compare(part, others[name], arbiters.get(name), where=where + name, **options)
+        if found is not None:
+            return found
+    return None
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """What a container holds, by how one would write it; None for what is none."""
+    if isinstance(value, (list, tuple)):
+        names: Sequence[str] = getattr(value, "_fields", ())
+        return {f".{names[i]}" if names else f"[{i}]": item for i, item in enumerate(value)}
+    if isinstance(value, Mapping):
+        return {f"[{key!r}]": item for key, item in value.items()}
+    if isinstance(value, torch.nn.Module):
+        return {f".{name}": item for name, item in (*value.named_parameters(), *value.named_buffers())}
+    fields = getattr(type(value), "__dataclass_fields__", None)
+    if fields is not None:
+        return {f".{name}": getattr(value, name, None) for name in fields}
+    return None
+
+
+def _plain(expected: Any, actual: Any, where: str, tol: float | None) -> Mismatch | None:
+    if isinstance(expected, float):
+        both_nan = math.isnan(expected) and math.isnan(actual)
+        if both_nan or expected == actual or math.isclose(expected, actual, rel_tol=tol or 1e-4, abs_tol=1e-8):
+            return None
+        size = abs(expected - actual) / max(abs(expected), 1e-30)
+        return Mismatch(where, "value", size, f"{actual!r}, not {expected!r}")
+    try:
+        equal = expected is actual or bool(expected == actual)
+    except Exception:  # an object of the user's whose comparison means something else
+        equal = True
+    return None if equal else Mismatch(where, "value", 1.0, f"{actual!r}, not {expected!r}")
+
+
+def _tensors(
+    expected: torch.Tensor,
+    actual: torch.Tensor,
+    arbiter: torch.Tensor | None,
+    *,
+    tol: float | None,
+    equal_nan: bool,
+    exact_dtype: bool,
+    strides: bool,
+    where: str,
+    floor: float,
+) -> Mismatch | None:
+    if expected.shape != actual.shape:
+        return Mismatch(where, "shape", 0.0, f"shape {list(actual.shape)}, not {list(expected.shape)}")
+    if exact_dtype and expected.dtype != actual.dtype:
+        return Mismatch(where, "dtype", 0.0, f"{actual.dtype}, not {expected.dtype}")
+    if expected.device != actual.device:
+        return Mismatch(where, "device", 0.0, f"on {actual.device}, not {expected.device}")
+    if strides and expected.requires_grad != actual.requires_grad:
+        said = f"requires_grad={actual.requires_grad}, not {expected.requires_grad}"
+        return Mismatch(where, "requires_grad", 0.0, said)
+    if expected.layout is not torch.strided or actual.layout is not torch.strided:
+        expected, actual, arbiter = expected.to_dense(), actual.to_dense(), None
+    elif strides and not _same_strides(expected, actual):
+        return Mismatch(where, "stride", 0.0, f"strides {actual.stride()}, not {expected.stride()}")
+    if expected.is_quantized:
+        expected, actual, arbiter = expected.dequantize(), actual.dequantize(), None
+    with torch.no_grad():
+        return _values(expected.detach(), actual.detach(), arbiter, tol, equal_nan, where, floor)
+
+
+def _same_strides(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return one.numel() == 0 or all(n < 2 or a == b for n, a, b in zip(one.shape, one.stride(), two.stride()))
+
+
+def _values(
+    expected: torch.Tensor,
+    actual: torch.Tensor,
+    arbiter: torch.Tensor | None,
+    tol: float | None,
+    equal_nan: bool,
+    where: str,
+    floor: float,
+) -> Mismatch | None:
+    if torch.equal(expected, actual):
+        return None
+    if not (expected.is_floating_point() or expected.is_complex()):
+        wrong = int((expected != actual).sum())
+        large = float((expected.double() - actual.double()).abs().max())
+        size = large / max(1.0, float(expected.double().abs().max()))
+        return Mismatch(where, "value", size, f"{wrong} of {expected.numel()} elements differ, by up to {large:g}")
+    tol = TOLERANCE.get(expected.dtype, 1e-1) if tol is None else tol
+    if expected.is_complex():
+        expected, actual = torch.view_as_real(expected.resolve_conj()), torch.view_as_real(actual.resolve_conj())
+        arbiter = torch.view_as_real(arbiter.resolve_conj()) if arbiter is not None and arbiter.is_complex() else None
+    want, got = expected.double(), actual.double()
+    right = _arbiter(arbiter, want, tol)
+    found = _special(want, got, right, equal_nan, where)
+    if found is not None:
+        return found
+    normal = torch.isfinite(want) & torch.isfinite(got) & torch.isfinite(right)
+    want, got, right = want[normal], got[normal], right[normal]
+    if not want.numel():
+        return None
+    typical = float(right.square().mean().sqrt())
+    eager_error = (want - right).abs()
+    error = (got - right).abs()
+    noise = float(eager_error.square().mean().sqrt())
+    times = _NOISE if noise > 0.01 * typical else _EAGER
+    allowed = tol * (right.abs() + min(typical, 1.0) * 0.1 + 1e-30) + times * (eager_error + noise) + floor
+    if bool((error <= allowed).all()):
+        return None
+    wrong = int((error > allowed).sum())
+    size = float(error.max()) / max(typical, 1e-30)
+    said = f"allclose not within tol={tol:g}: {wrong} of {want.numel()} elements, by up to {float(error.max()):.3g}"
+    return Mismatch(where, "value", size, said)
+
+
+def _arbiter(arbiter: torch.Tensor | None, want: torch.Tensor, tol: float) -> torch.Tensor:
+    """The float64 result, unless it is of something else (random numbers that depend on the dtype, say)."""
+    if arbiter is None or arbiter.shape != want.shape or not arbiter.is_floating_point():
+        return want
+    right = arbiter.detach().double()
+    normal = torch.isfinite(want) & torch.isfinite(right)
+    if not bool((torch.isfinite(want) == torch.isfinite(right)).all()):
+        return want
+    difference = (want[normal] - right[normal]).square().mean().sqrt() if bool(normal.any()) else torch.zeros(())
+    typical = right[normal].square().mean().sqrt() if bool(normal.any()) else torch.ones(())
+    return want if float(difference) > 100 * tol * float(typical) + _LARGE_ERROR else right
+
+
+def _special(
+    want: torch.Tensor, got: torch.Tensor, right: torch.Tensor, equal_nan: bool, where: str
+) -> Mismatch | None:
+    """Differences in which elements are NaN or infinite, unless float64 takes the compiled side."""
+    if not equal_nan and bool(torch.isnan(want).any() | torch.isnan(got).any()):
+        return Mismatch(where, "nan", 0.0, "there are NaNs")
+    for name, test in (("nan", torch.isnan), ("inf", torch.isinf)):
+        odd = (test(want) != test(got)) & (test(got) != test(right))
+        if bool(odd.any()):
+            made = int((odd & test(got)).sum())
+            said = f"{int(odd.sum())} elements differ in being {name} ({made} of them are {name} when compiled)"
+            return Mismatch(where, name, 0.0, said)
+    infinite = torch.isinf(want) & torch.isinf(got) & (want != got)
+    return Mismatch(where, "inf", 0.0, "infinities of the other sign") if bool(infinite.any()) else None
+
+
+# ------------------------------------------------------------------------------- running
+
+_WIDER = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
+_WIDER_METHODS = {"float": "double", "half": "double", "bfloat16": "double"}
+
+
+def in_float64(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The same graph computing in float64: its dtype arguments, casts, parameters and constants."""
+    from torch import fx
+
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        made = env[node] = graph.node_copy(node, lambda source: env[source])
+        made.args = _widened(made.args)
+        made.kwargs = _widened(made.kwargs)
+        if made.op == "call_method":
+            made.target = _WIDER_METHODS.get(made.target, made.target)
+    root = {str(n.target): _attribute(gm, str(n.target)) for n in graph.nodes if n.op in ("get_attr", "call_module")}
+    for name, value in root.items():
+        if isinstance(value, fx.GraphModule):
+            root[name] = in_float64(value)
+        elif isinstance(value, torch.Tensor):
+            root[name] = widened(value)
+        elif isinstance(value, torch.nn.Module):
+            import copy
+
+            root[name] = copy.deepcopy(value).double()
+    return fx.GraphModule(root, graph)
+
+
+def _attribute(root: Any, path: str) -> Any:
+    for part in path.split("."):
+        root = getattr(root, part)
+    return root
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return _WIDER.get(value, value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_widened, value))
+    if isinstance(value, dict):
+        return {key: _widened(item) for key, item in value.items()}
+    return value
+
+
+def widened(value: Any) -> Any:
+    """A tensor in float64, or a plain value as it is; leaves that require gradients stay such."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.layout is not torch.strided:
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=torch.float64, device=value.device)
+    if all(stride or n < 2 for n, stride in zip(value.shape, value.stride())):
+        made.copy_(value.detach())
+    else:
+        made = value.detach().double()
+    return made.requires_grad_(value.requires_grad)
+
+
+def run_forward_backward(
+    function: Callable[..., Any], inputs: Sequence[Any], *, gradients: bool = True, at: Callable[[str], Any] = str
+) -> tuple[Any, list[torch.Tensor | None]]:
+    """Call a function, and differentiate a sum over its results where they require gradients.
+
+    Arguments:
+        inputs: tensors (leaves where they require gradients) or plain values; they may be written to.
+        gradients: also run the backward.
+        at: told "run" and "backward".
+
+    Returns:
+        the result and, for each input, its gradient (None where it has none).
+    """
+    at("run")
+    result = function(*inputs)
+    leaves = [part for part in _leaves(result) if isinstance(part, torch.Tensor) and part.requires_grad]
+    wanted = [v for v in inputs if isinstance(v, torch.Tensor) and v.requires_grad and v.is_leaf]
+    if not gradients or not leaves or not wanted:
+        return result, [None for _ in inputs]
+    at("backward")
+    total: Any = 0.0
+    for number, leaf in enumerate(leaves):
+        value = torch.view_as_real(leaf) if leaf.is_complex() else leaf
+        # weights that differ from element to element, so that what is swapped or missed shows
+        weights = torch.linspace(0.5, 1.5, max(1, value.numel()), dtype=torch.float64, device=value.device)
+        total = total + (value * weights.to(value.dtype)[: value.numel()].reshape(value.shape)).sum() * (number + 1)
+    found = torch.autograd.grad(total, wanted, allow_unused=True)
+    by_id = {id(value): gradient for value, gradient in zip(wanted, found)}
+    return result, [by_id.get(id(value)) if isinstance(value, torch.Tensor) else None for value in inputs]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    parts = _parts(value)
+    if parts is None:
+        yield value
+    else:
+        for part in parts.values():
+            yield from _leaves(part)

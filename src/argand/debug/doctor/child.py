@@ -1,0 +1,361 @@
+"""Runs the script once, in a forked child, in one of several ways, and keeps what its compiled functions return."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import json
+import os
+import random
+import runpy
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from argand import events
+from argand.capture.marks import is_compiling
+from argand.config import config
+from argand.debug.doctor.records import CallRecord, Kept, Run, read, write
+from argand.debug.doctor.visible import modules_of, plain_state
+from argand.debug.minify.isolate import mark, run_isolated
+from argand.debug.observe import JOINT, Backend
+
+_MAX_CALLS = 400  # calls of compiled functions whose results are kept
+_COUNTED = 12  # calls of one function after which live tensors are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is run.
+
+    Arguments:
+        path: the file; "" with `source`.
+        arguments: of its command line.
+        is_module: `path` is the name of a module.
+        source: the text, where it is not that of the file (while it is made smaller).
+    """
+
+    path: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    source: str = ""
+
+    def run(self) -> None:
+        """Run it as `__main__` in this process."""
+        sys.argv = [self.path, *self.arguments]
+        if self.is_module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(self.path, run_name="__main__", alter_sys=True)
+            return
+        sys.path.insert(0, str(Path(self.path).resolve().parent))
+        if not self.source:
+            runpy.run_path(self.path, run_name="__main__")
+            return
+        import linecache
+        from types import ModuleType
+
+        linecache.cache[self.path] = (len(self.source), None, self.source.splitlines(keepends=True), self.path)
+        main = ModuleType("__main__")
+        main.__file__ = self.path
+        sys.modules["__main__"] = main
+        exec(compile(self.source, self.path, "exec"), main.__dict__)
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A way to run the script.
+
+    Arguments:
+        name: for people.
+        eager: compiled functions run as they were written.
+        backend: used instead of every backend that the script names; "" leaves them.
+        fresh: everything compiled is forgotten before each call.
+        settings: of argand.config.
+        torch: torch.compile is answered by torch, with this backend ("" is the script's own); None: by argand.
+        exact_random: compiled code uses eager's random numbers.
+    """
+
+    name: str
+    eager: bool = False
+    backend: str = ""
+    fresh: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    torch: str | None = None
+
+
+PLAIN = Mode("eager (not compiled)", eager=True)
+OWN = Mode("as the script says")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Limits of one run: seconds, and bytes beyond what the process has (0: any number)."""
+
+    seconds: float = 120.0
+    memory: int = 0
+
+
+GraphBackend = Callable[["Recorder", Backend, Any], Backend]
+
+
+def run_script(
+    script: Script, mode: Mode, folder: Path, allowed: Allowed, graphs: GraphBackend | None = None
+) -> Run:
+    """Run the script in a child process.
+
+    Arguments:
+        folder: where the child writes; made here.
+        graphs: replaces each backend, in the child.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    outcome = run_isolated(
+        lambda: _in_child(script, mode, folder, graphs), time_limit=allowed.seconds, memory_limit=allowed.memory
+    )
+    facts: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        facts = json.loads((folder / "facts.json").read_text())
+    printed = folder / "stdout.txt"
+    text = printed.read_text(errors="replace") if printed.exists() else ""
+    return Run(mode.name, outcome, read(folder), text, facts)
+
+
+def _in_child(script: Script, mode: Mode, folder: Path, graphs: GraphBackend | None) -> None:
+    sys.stdout.flush()
+    file = os.open(folder / "stdout.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    torch.manual_seed(0)
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    recorder = Recorder(folder, mode, graphs)
+    settings = {"fallback_random": True, "suppress_errors": False, "repro_after": "", **mode.settings}
+    with config.patch(settings), recorder.installed():
+        try:
+            script.run()
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise RuntimeError(f"exit code {end.code}") from end
+        finally:
+            sys.stdout.flush()
+            recorder.finish()
+
+
+class Recorder:
+    """Stands between the script and its compiled functions.
+
+    Arguments:
+        folder: where records go.
+        mode: how the script is run.
+        graphs: replaces each backend.
+    """
+
+    def __init__(self, folder: Path, mode: Mode, graphs: GraphBackend | None = None) -> None:
+        self.folder = folder
+        self.mode = mode
+        self.graphs = graphs
+        self.kept = Kept()
+        self.number = 0
+        self.depth = 0
+        self.leaves: dict[str, torch.Tensor] = {}
+        self.facts: dict[str, Any] = {"backends": [], "recompiles": [], "breaks": [], "compiles": 0, "fallbacks": []}
+        self.function_calls: dict[str, int] = {}
+        self.spans: list[str] = []
+        self.again: dict[str, Callable[[], Any]] = {}
+        self.current = ""
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Compiled functions are observed, and `torch.compile` is answered, meanwhile."""
+        names = ("span_begin", "span_end", "recompiles", "graph_breaks", "graph_break", "fallback")
+        unsubscribe = events.bus.subscribe(self._event, names)
+        JOINT.observer = self
+        saved = torch.autograd.backward
+        torch.autograd.backward = self._backward(saved)
+        try:
+            with self._answers():
+                yield
+        finally:
+            torch.autograd.backward = saved
+            JOINT.observer = None
+            unsubscribe()
+
+    @contextlib.contextmanager
+    def _answers(self) -> Iterator[None]:
+        import importlib
+
+        if self.mode.torch is None:
+            answer = importlib.import_module("argand").__getattr__("answer_torch_compile")
+            with answer(backend="native"):
+                yield
+            return
+        original = torch.compile
+
+        def compile_with_torch(model: Any = None, **kwargs: Any) -> Any:
+            if model is None:
+                return functools.partial(compile_with_torch, **kwargs)
+            self._note("backends", str(kwargs.get("backend", "inductor")))
+            if self.mode.torch:
+                kwargs["backend"] = self.mode.torch
+                kwargs.pop("mode", None)
+                kwargs.pop("options", None)
+            compiled = original(model, **kwargs)
+            if isinstance(model, torch.nn.Module):
+                compiled.forward = self.function(compiled.forward, model.forward)
+                return compiled
+            return self.function(compiled, model)
+
+        torch.compile = compile_with_torch
+        try:
+            yield
+        finally:
+            torch.compile = original
+
+    def _event(self, event: events.Event) -> None:
+        if event.name == "span_begin":
+            self.spans.append(str(event.stage))
+            if event.data.get("span") == "capture_frame":
+                self.facts["compiles"] += 1
+            mark(f"compile: {event.stage}")
+        elif event.name == "span_end":
+            if self.spans:
+                self.spans.pop()
+            mark(f"compile: {self.spans[-1]}" if self.spans else "run")
+        elif event.name == "recompiles":
+            self._note("recompiles", [event.data.get("function", ""), list(event.data.get("reasons", ()))[:2]])
+        elif event.name == "fallback":
+            self._note("fallbacks", event.text()[:300])
+        else:
+            self._note("breaks", event.text()[:500])
+
+    def _note(self, name: str, value: Any) -> None:
+        if value not in self.facts[name] or name == "recompiles":
+            self.facts[name].append(value)
+
+    # --------------------------------------------------------------------------- the observer
+
+    def backend(self, function: Backend, asked: str | Backend) -> Backend:
+        name = asked if isinstance(asked, str) else f"<callable> {getattr(asked, '__name__', type(asked).__name__)}"
+        self._note("backends", name)
+        if self.graphs is not None:
+            return self.graphs(self, function, asked)
+        if self.mode.backend:
+            from argand.backends.registry import lookup_backend
+
+            chosen = lookup_backend(self.mode.backend)
+            return lambda gm, inputs, **options: chosen(gm, inputs)
+        return function
+
+    def function(self, compiled: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        code = getattr(getattr(original, "__func__", original), "__code__", None)
+        name = getattr(original, "__qualname__", type(original).__name__)
+        place = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+        run = original if self.mode.eager else compiled
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or self.depth:
+                return original(*args, **kwargs) if is_compiling() else run(*args, **kwargs)
+            return self._call(run, original, name, place, args, kwargs)
+
+        call.__dict__["_torchdynamo_orig_callable"] = original
+        return call
+
+    def _call(
+        self, run: Callable[..., Any], original: Any, name: str, place: str, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        record = CallRecord(name, place, state=plain_state(original, args, kwargs))
+        number, self.number = self.number, self.number + 1
+        keep = number < _MAX_CALLS
+        modules = modules_of(original, args) if keep else {}
+        if keep:
+            write(self.folder, number, record)
+            self._note_leaves(args, kwargs, modules)
+        if self.mode.fresh:
+            import importlib
+
+            importlib.import_module("argand").__getattr__("reset")()
+        self.again.setdefault(name, functools.partial(run, *args, **kwargs))
+        self.current = f"{name} call {number}"
+        mark("run")
+        self.depth += 1
+        start = time.perf_counter()
+        try:
+            result = run(*args, **kwargs)
+        finally:
+            self.depth -= 1
+            mark("script")
+        record.seconds = time.perf_counter() - start
+        if keep:
+            self.kept.flatten(result, "the result", record.values)
+            self.kept.flatten((args, kwargs), "the arguments", record.values)
+            for key, module in modules.items():
+                for buffer, value in module._buffers.items():
+                    if value is not None:
+                        self.kept.flatten(value, f"{key}{buffer}", record.values)
+            self._count(record)
+            record.ended = True
+            write(self.folder, number, record)
+        return result
+
+    def _count(self, record: CallRecord) -> None:
+        """Live tensors after the first calls of a function, where a leak shows."""
+        count = self.function_calls[record.function] = self.function_calls.get(record.function, 0) + 1
+        if 1 < count <= _COUNTED:
+            record.tensors = live_tensors()
+
+    def _note_leaves(self, args: Any, kwargs: Any, modules: dict[str, torch.nn.Module]) -> None:
+        found: dict[str, Any] = {}
+        for position, value in enumerate((*args, *kwargs.values())):
+            if isinstance(value, torch.Tensor):
+                found[f"argument {position}"] = value
+        for key, module in modules.items():
+            found.update({f"{key}{n}": p for n, p in module._parameters.items() if p is not None})
+        for name, value in found.items():
+            if value.requires_grad and value.is_leaf:
+                self.leaves[name] = value
+
+    def _backward(self, saved: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(saved)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or self.depth:
+                return saved(*args, **kwargs)
+            record = CallRecord("backward", "")
+            number, self.number = self.number, self.number + 1
+            if number < _MAX_CALLS:
+                write(self.folder, number, record)
+            mark("backward")
+            self.depth += 1
+            start = time.perf_counter()
+            try:
+                result = saved(*args, **kwargs)
+            finally:
+                self.depth -= 1
+                mark("script")
+            record.seconds = time.perf_counter() - start
+            if number < _MAX_CALLS:
+                for name, leaf in self.leaves.items():
+                    if leaf.grad is not None:
+                        self.kept.flatten(leaf.grad, f"the gradient of {name}", record.values)
+                record.ended = True
+                write(self.folder, number, record)
+            return result
+
+        return backward
+
+    def finish(self) -> None:
+        """Write what was noted."""
+        for key in ("recompiles", "breaks", "fallbacks"):
+            del self.facts[key][200:]
+        (self.folder / "facts.json").write_text(json.dumps(self.facts))
+
+
+def live_tensors() -> int:
+    """How many tensors the process holds."""
+    gc.collect()
+    return sum(1 for item in gc.get_objects() if issubclass(type(item), torch.Tensor))

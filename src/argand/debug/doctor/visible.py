@@ -1,0 +1,105 @@
+"""What a function can see: modules, and the plain values in arguments, cells, globals and attributes."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from argand.debug.audit import _contents, _functions, _modules
+
+_SCALARS = (int, float, bool, str, type(None), torch.dtype, torch.device)
+_LIMIT = 4000
+
+
+def modules_of(function: Any, arguments: Any) -> dict[str, torch.nn.Module]:
+    """Modules that a function may use, with the modules in them, by a prefix for names of what is in them."""
+    found: dict[str, torch.nn.Module] = {}
+    seen: set[int] = set()
+    for number, root in enumerate(_modules(function, arguments)):
+        for path, module in root.named_modules():
+            if id(module) not in seen:
+                seen.add(id(module))
+                head = "" if not number else f"module {number}: "
+                found[f"{head}{path}{'.' if path else ''}"] = module
+    return found
+
+
+def plain_state(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
+    """Plain values that `function` can see, as text, by where they are: what guards are about."""
+    found: dict[str, str] = {}
+    seen: set[int] = set()
+    for number, value in enumerate(args):
+        _look(value, f"argument {number}", found, seen)
+    for name, value in kwargs.items():
+        _look(value, f"argument {name}", found, seen)
+    for fn in _functions(function):
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+            _look(_contents(cell), f"variable {name}", found, seen)
+        for name in _names(fn.__code__):
+            if name in fn.__globals__:
+                _look(fn.__globals__[name], f"global {name}", found, seen)
+    _look(getattr(function, "__self__", None), "self", found, seen)
+    found["gradients recorded"] = repr(torch.is_grad_enabled())
+    found["autocast"] = repr(torch.is_autocast_enabled("cpu"))
+    found["default dtype"] = repr(torch.get_default_dtype())
+    found["inference mode"] = repr(torch.is_inference_mode_enabled())
+    return found
+
+
+def _names(code: types.CodeType) -> list[str]:
+    names = list(code.co_names)
+    for item in code.co_consts:
+        if isinstance(item, types.CodeType):
+            names += _names(item)
+    return list(dict.fromkeys(names))
+
+
+def _look(value: Any, where: str, found: dict[str, str], seen: set[int], depth: int = 0) -> None:
+    if len(found) > _LIMIT or depth > 8:
+        return
+    if isinstance(value, _SCALARS):
+        found[where] = repr(value)[:80]
+        return
+    if isinstance(value, torch.Tensor):
+        layout = f"{value.dtype} {list(value.shape)}"
+        if value.layout is torch.strided:
+            layout += f" stride {list(value.stride())}"
+        found[where] = layout + (" requires grad" if value.requires_grad else "")
+        return
+    if isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)):
+        if isinstance(value, types.FunctionType):
+            found[where] = f"function {value.__qualname__} at {id(value.__code__):x}"
+        return
+    if value is None or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, (list, tuple)):
+        found[f"len({where})"] = str(len(value))
+        for number, item in enumerate(value[:64]):
+            _look(item, f"{where}[{number}]", found, seen, depth + 1)
+    elif isinstance(value, dict):
+        found[f"keys of {where}"] = repr(list(value)[:64])[:200]
+        for key, item in list(value.items())[:64]:
+            if isinstance(key, (str, int)):
+                _look(item, f"{where}[{key!r}]", found, seen, depth + 1)
+    elif isinstance(value, torch.nn.Module):
+        for name, item in vars(value).items():
+            if name in ("_modules", "_parameters", "_buffers"):
+                for inner, held in item.items():
+                    _look(held, f"{where}.{inner}", found, seen, depth + 1)
+            elif not name.startswith("_"):
+                _look(item, f"{where}.{name}", found, seen, depth + 1)
+    elif getattr(value, "__dict__", None) is not None and not type(value).__module__.startswith(("torch", "argand")):
+        for name, item in list(vars(value).items())[:64]:
+            _look(item, f"{where}.{name}", found, seen, depth + 1)
+
+
+def changed(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """What is another value now, in words."""
+    found = []
+    for where in {**before, **now}:
+        if before.get(where) != now.get(where):
+            found.append(f"{where}: {before.get(where, 'absent')} -> {now.get(where, 'absent')}")
+    return found

@@ -1,0 +1,81 @@
+"""The minifier: the smallest graph that fails in the same way, found in child processes.
+
+    from argand.debug.minify import BackendCheck, minify
+
+    result = minify(gm, inputs, BackendCheck("native", accuracy=True))
+    print(result.calls, result.fingerprint)
+
+What goes in: an `fx.GraphModule`, a value for each of its placeholders, and a *check*: a callable `(gm, inputs)` that
+raises (or crashes, or hangs) where a graph fails. What comes out: `MinifyResult`. Every attempt is
+`run_isolated(function) -> Outcome` in a forked child with limits of time and memory; two failures are the same when
+`fingerprint(outcome)` matches: exception type, stage, normalised message; the signal of a crash and the stage; of a
+wrong value the kind of mismatch, a result that the original one depends on, and the order of its error. A candidate
+that fails otherwise is not accepted.
+
+* `minify(gm, inputs, check, *, wanted=None, limits=None, listener=None, tried=None, simplify=True) -> MinifyResult`:
+  raises `NotReproduced` when the whole graph passes in a child, or fails otherwise than `wanted`.
+* `run_isolated(function, *, time_limit=60, memory_limit=0, quiet=True) -> Outcome`; `mark(stage)` inside it says what
+  is going on; `outcome_of(error, stage)` is the outcome of an exception in this process.
+* `fingerprint(outcome) -> Fingerprint`, with `.matches(other)`.
+* `BackendCheck(backend, options, after="dynamo"|"aot", accuracy=False, run=True, surroundings)`: the check for a
+  backend, or for the native compiler on an ATen graph.
+* `same(expected, actual, float64=None)`, `AccuracyError`: `argand.debug.accuracy`.
+* `argand.debug.repro.write_run(...)` writes a result as files; `argand.debug.repro.minify_to_directory(...)` does all.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from argand.debug.accuracy import AccuracyError, same
+    from argand.debug.minify.checks import BackendCheck, Surroundings
+    from argand.debug.minify.identity import Fingerprint, fingerprint, normalise
+    from argand.debug.minify.isolate import Outcome, mark, outcome_of, run_isolated
+    from argand.debug.minify.loop import Limits, MinifyResult, NotReproduced, minify
+    from argand.debug.minify.surgery import Program
+
+__all__ = [
+    "AccuracyError",
+    "BackendCheck",
+    "Fingerprint",
+    "Limits",
+    "MinifyResult",
+    "NotReproduced",
+    "Outcome",
+    "Program",
+    "Surroundings",
+    "fingerprint",
+    "mark",
+    "minify",
+    "normalise",
+    "outcome_of",
+    "run_isolated",
+    "same",
+]
+
+_PLACES = {
+    "AccuracyError": "argand.debug.accuracy",
+    "same": "argand.debug.accuracy",
+    "BackendCheck": "argand.debug.minify.checks",
+    "Surroundings": "argand.debug.minify.checks",
+    "Fingerprint": "argand.debug.minify.identity",
+    "fingerprint": "argand.debug.minify.identity",
+    "normalise": "argand.debug.minify.identity",
+    "Outcome": "argand.debug.minify.isolate",
+    "mark": "argand.debug.minify.isolate",
+    "outcome_of": "argand.debug.minify.isolate",
+    "run_isolated": "argand.debug.minify.isolate",
+    "Limits": "argand.debug.minify.loop",
+    "MinifyResult": "argand.debug.minify.loop",
+    "NotReproduced": "argand.debug.minify.loop",
+    "minify": "argand.debug.minify.loop",
+    "Program": "argand.debug.minify.surgery",
+}
+
+
+def __getattr__(name: str) -> Any:  # the command line imports this package, and must not import torch with it
+    if name in _PLACES:
+        return getattr(importlib.import_module(_PLACES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

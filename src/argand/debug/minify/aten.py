@@ -1,0 +1,69 @@
+"""ATen programs as graphs that the minifier can take apart: constants as attributes, sizes as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph.expr import Expr, Sym, evaluate
+from argand.graph.program import AtenProgram
+
+
+def graph_module(program: AtenProgram) -> fx.GraphModule:
+    """The program's graph by itself; symbolic sizes are the numbers that it was traced with."""
+    hints = {scalar.sym.name: scalar.hint for scalar in program.scalars}
+
+    def number(value: Any) -> Any:
+        if isinstance(value, Expr):
+            names = {atom.name: hints[atom.name] for atom in value.free if isinstance(atom, Sym)}
+            return evaluate(value, names)
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(number, value))
+        return value
+
+    graph = fx.Graph()
+    env: dict[fx.Node, Any] = {}
+    scalars = {spec.name for spec in program.inputs if spec.kind == "scalar"}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in scalars:
+            env[node] = hints[node.name]
+            continue
+        made = graph.node_copy(node, lambda source: env[source])
+        made.args, made.kwargs = number(made.args), {key: number(value) for key, value in made.kwargs.items()}
+        if made.op == "output":
+            made.args = (tuple(part for part in made.args[0] if isinstance(part, fx.Node)),)
+        env[node] = made
+    constants = {str(n.target): program.constants[str(n.target)] for n in graph.nodes if n.op == "get_attr"}
+    return fx.GraphModule(constants, graph)
+
+
+def inputs_of(program: AtenProgram, real: Sequence[Any] | None, make: Callable[..., torch.Tensor]) -> list[Any]:
+    """A value for each placeholder of `graph_module(program)`.
+
+    Arguments:
+        real: the values of a call; None where there was none yet.
+        make: makes a tensor from size, stride, dtype, device.
+    """
+    hints: Mapping[str, Any] = {scalar.sym.name: scalar.hint for scalar in program.scalars}
+    found: list[Any] = []
+    for number, spec in enumerate(program.inputs):
+        if spec.kind == "scalar":
+            continue
+        if real is not None:
+            found.append(real[number])
+        elif spec.kind == "constant":
+            found.append(program.constants[spec.name].detach())
+        else:
+            one = spec.spec
+            size, stride = (tuple(_number(n, hints) for n in part) for part in (one.size, one.stride))
+            found.append(make(size, stride, one.dtype, str(one.device)))
+    return found
+
+
+def _number(value: Any, hints: Mapping[str, Any]) -> int:
+    if isinstance(value, Expr):
+        return int(evaluate(value, {atom.name: hints[atom.name] for atom in value.free if isinstance(atom, Sym)}))
+    return int(value)

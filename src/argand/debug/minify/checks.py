@@ -1,0 +1,176 @@
+"""Checks: what is run to see whether a graph fails, for a backend and for the native compiler alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.config import config
+from argand.debug import accuracy
+from argand.debug.accuracy import AccuracyError, run_forward_backward
+from argand.debug.minify.isolate import mark
+from argand.debug.minify.surgery import clone_inputs, output_node, steady
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """State of the process and thread in which a graph was compiled.
+
+    Arguments:
+        grad: gradients are recorded.
+        inference: inference mode.
+        autocast: dtype of CPU autocast, None when it is off.
+        threads: of torch.
+    """
+
+    grad: bool = True
+    inference: bool = False
+    autocast: torch.dtype | None = None
+    threads: int = 0
+
+    @classmethod
+    def now(cls) -> Surroundings:
+        """Of this thread."""
+        cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), cast, torch.get_num_threads())
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Run under this state."""
+        threads = torch.get_num_threads()
+        with contextlib.ExitStack() as stack:
+            if self.threads and self.threads != threads:
+                torch.set_num_threads(self.threads)
+                stack.callback(torch.set_num_threads, threads)
+            if self.autocast is not None:
+                stack.enter_context(torch.autocast("cpu", dtype=self.autocast))
+            if self.inference:
+                stack.enter_context(torch.inference_mode())
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            yield
+
+
+@dataclass(frozen=True, slots=True)
+class BackendCheck:
+    """Compiles a torch-level graph with a backend, runs it, and (`accuracy`) compares with eager.
+
+    Arguments:
+        backend: name or callable.
+        options: keyword arguments for it.
+        after: "dynamo" compiles with the backend; "aot" traces to ATen and gives that to the native compiler (or to
+            the backend "aot_eager"), without gradients.
+        accuracy: wrong results are failures too.
+        run: also call what was compiled; False when compiling is what failed.
+        surroundings: the state under which it failed.
+        tolerance: relative; 0 is that of the dtype.
+    """
+
+    backend: str | Callable[..., Any] = "native"
+    options: dict[str, Any] = field(default_factory=dict)
+    after: str = "dynamo"
+    accuracy: bool = False
+    run: bool = True
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    tolerance: float = 0.0
+
+    def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
+        """Raise as the graph fails; return when it does not."""
+        fallback_random = bool(config.fallback_random) or self.accuracy
+        # What the user sees must be seen here too, and nothing may start another search.
+        settings = {"repro_after": "", "suppress_errors": False, "fallback_random": fallback_random}
+        with self.surroundings.restored(), steady(), config.patch(settings):
+            mark("compile")
+            compiled = self.compile(gm, clone_inputs(inputs))
+            if not self.run and not self.accuracy:
+                return
+            arguments = clone_inputs(inputs)
+            gradients = self.surroundings.grad and self.after == "dynamo"
+            torch.manual_seed(0)
+            actual = run_forward_backward(compiled, arguments, gradients=gradients, at=mark)
+            if self.accuracy:
+                mark("accuracy")
+                compare_with_eager(gm, inputs, arguments, actual, gradients, self.tolerance)
+
+    def compile(self, gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        """A callable for the graph."""
+        if self.after == "aot":
+            return compile_aten(gm, inputs, self.backend)
+        from argand.backends.registry import lookup_backend
+
+        return lookup_backend(self.backend)(gm, inputs, **self.options)
+
+
+def compile_aten(gm: fx.GraphModule, inputs: list[Any], backend: str | Callable[..., Any]) -> Callable[..., Any]:
+    """The stages from the ATen graph on: passes, lowering, scheduling, code generation."""
+    from argand.autograd import trace_inference, wrap
+    from argand.backends import aot_eager, native
+
+    with torch.no_grad():
+        program = trace_inference(gm, inputs)
+        if backend == "aot_eager":
+            return wrap(program, aot_eager.run_eagerly(program))
+        return wrap(program, native.compile_program(program), boxed=True)
+
+
+def compare_with_eager(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    written: Sequence[Any],
+    actual: tuple[Any, list[torch.Tensor | None]],
+    gradients: bool = True,
+    tolerance: float = 0.0,
+) -> None:
+    """Compare a compiled graph's results, gradients and writes to its inputs with eager's, in its dtypes and float64.
+
+    Arguments:
+        gm: the graph.
+        inputs: what both ran on (not written to).
+        written: the compiled run's inputs, after it.
+        actual: its results and gradients (`run_forward_backward`).
+
+    Raises:
+        AccuracyError: they differ.
+    """
+    arguments = clone_inputs(inputs)
+    torch.manual_seed(0)
+    expected = run_forward_backward(gm.forward, arguments, gradients=gradients)
+    wide, wide_arguments = _in_float64(gm, inputs, gradients)
+    tol = tolerance or None
+    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    results: Any = output_node(gm.graph).args[0]
+    flat = isinstance(results, (tuple, list)) and isinstance(expected[0], (tuple, list))
+    for number, part in enumerate(expected[0] if flat else [expected[0]]):
+        got = actual[0][number] if flat else actual[0]
+        arbiter = None if wide is None else wide[0][number] if flat else wide[0]
+        found = accuracy.compare(part, got, arbiter, tol=tol, strides=True)
+        if found is not None:
+            node = results[number] if flat else results
+            raise AccuracyError(found, getattr(node, "name", str(number)))
+    for number, name in enumerate(names):
+        arbiter = wide_arguments[number] if wide_arguments else None
+        found = accuracy.compare(arguments[number], written[number], arbiter, tol=tol)
+        if found is not None:
+            raise AccuracyError(found, name)
+        arbiter = None if wide is None else wide[1][number]
+        found = accuracy.compare(expected[1][number], actual[1][number], arbiter, tol=tol)
+        if found is not None:
+            raise AccuracyError(found, f"gradient of {name}")
+
+
+def _in_float64(gm: fx.GraphModule, inputs: Sequence[Any], gradients: bool) -> tuple[Any, list[Any] | None]:
+    """Eager's results, gradients and written inputs in float64; None where the graph cannot run so."""
+    if not any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in inputs):
+        return None, None
+    arguments = [accuracy.widened(value) for value in inputs]
+    arguments = [a.clone() if a is b and isinstance(a, torch.Tensor) else a for a, b in zip(arguments, inputs)]
+    try:
+        torch.manual_seed(0)
+        with torch.autocast("cpu", enabled=False):
+            return run_forward_backward(accuracy.in_float64(gm).forward, arguments, gradients=gradients), arguments
+    except Exception:  # an op without a float64 kernel, a dtype that the program insists on
+        return None, None

@@ -1,0 +1,335 @@
+"""The minifier's loop: propose, try in a child process, keep what still fails in the same way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from argand.debug.minify.identity import Fingerprint, fingerprint
+from argand.debug.minify.isolate import Outcome, can_fork, run_isolated
+from argand.debug.minify.strategies import STRATEGIES, State, Strategy
+from argand.debug.minify.surgery import Program, ancestors
+from argand.errors import ArgandError
+
+Check = Callable[[fx.GraphModule, list[Any]], Any]
+_PATIENCE = 4.0  # seconds, and four times as long as any attempt took, until a part of a program that hangs hangs
+
+
+class NotReproduced(ArgandError):
+    """The program that is to be shrunk does not fail in a child process, or fails otherwise than it did."""
+
+    stage = "minify"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an attempt, and the whole search, may take.
+
+    Arguments:
+        attempt_seconds: an attempt that takes longer hangs.
+        memory: bytes that an attempt may take beyond what the process has; 0 is no limit.
+        total_seconds: after so long the smallest program so far is the result; 0 is no limit.
+    """
+
+    attempt_seconds: float = 60.0
+    memory: int = 0
+    total_seconds: float = 0.0
+
+
+class Listener(Protocol):
+    """Told how a search goes on (log, progress bar, files)."""
+
+    def line(self, text: str) -> None:
+        """A log line."""
+
+    def attempt(self, search: Search, outcome: Outcome) -> None:
+        """An attempt was made."""
+
+    def shrunk(self, search: Search) -> None:
+        """`search.state.program` is a new smallest failing program."""
+
+
+class Quiet:
+    """Tells nobody."""
+
+    def line(self, text: str) -> None:
+        pass
+
+    def attempt(self, search: Search, outcome: Outcome) -> None:
+        pass
+
+    def shrunk(self, search: Search) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class MinifyResult:
+    """The smallest program found.
+
+    Arguments:
+        gm, inputs: it.
+        outcome: how it fails.
+        fingerprint: of the original failure.
+        attempts, seconds: what the search took.
+        history: (strategy, nodes before, nodes after) of each success.
+        finished: nothing smaller was found; False when the time was up.
+        nodes_before: size of the original.
+        verified: the written reproduction fails in the same way in a new process; None when none was written.
+    """
+
+    gm: fx.GraphModule
+    inputs: list[Any]
+    outcome: Outcome
+    fingerprint: Fingerprint
+    attempts: int
+    seconds: float
+    history: list[tuple[str, int, int]]
+    finished: bool
+    nodes_before: int
+    verified: bool | None = None
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the result, placeholders and output included."""
+        return len(self.gm.graph.nodes)
+
+    @property
+    def calls(self) -> list[str]:
+        """What the result calls, in order: "torch.relu", "aten.neg.default"."""
+        return [name_of(n) for n in self.gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
+
+
+def name_of(node: fx.Node) -> str:
+    """What a node calls, as one would write it."""
+    from argand.debug.minify.code import NotCode, path_of
+
+    if isinstance(node.target, str):
+        return node.target
+    try:
+        return path_of(node.target).removeprefix("torch.ops.")
+    except NotCode:
+        return str(node.target)
+
+
+@dataclass(slots=True)
+class Search:
+    """One search.
+
+    Arguments:
+        state: the smallest failing program so far.
+        check, limits, listener: of `minify`.
+        wanted: the failure to keep.
+        tried: by program key: whether it fails as wanted (kept between runs).
+        slowest: seconds of the longest attempt that came to an end.
+    """
+
+    state: State
+    check: Check
+    limits: Limits
+    listener: Listener
+    wanted: Fingerprint
+    outcome: Outcome
+    tried: dict[str, bool] = field(default_factory=dict)
+    attempts: int = 0
+    started: float = field(default_factory=time.monotonic)
+    granularity: int = 2
+    strategy: str = ""
+    slowest: float = 0.0
+    history: list[tuple[str, int, int]] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def out_of_time(self) -> bool:
+        return 0 < self.limits.total_seconds < self.seconds
+
+    def fails(self, candidate: Program) -> bool:
+        """Whether a program fails as wanted; found out in a child process, once per program."""
+        known = self.tried.get(candidate.key)
+        if known is not None:
+            return known
+        limits = self.limits
+        if self.wanted.kind == "hung":  # parts of the program need not be waited for as long as all of it
+            limits = replace(limits, attempt_seconds=min(limits.attempt_seconds, _PATIENCE + 4 * self.slowest))
+        outcome = run(self.check, candidate, limits)
+        self.attempts += 1
+        if outcome.kind != "hung":
+            self.slowest = max(self.slowest, outcome.seconds)
+        found = outcome.failed and self.wanted.matches(fingerprint(outcome), self.related(candidate))
+        self.tried[candidate.key] = found
+        if found:
+            self.outcome = outcome
+        self.listener.attempt(self, outcome)
+        return found
+
+    def related(self, candidate: Program) -> frozenset[str]:
+        """Nodes in which a wrong value of the smallest program may come up in a smaller one: what it depends on."""
+        output = self.wanted.output
+        if output.startswith("gradient of "):
+            return frozenset(f"gradient of {node.name}" for node in self.state.program.graph.nodes) | frozenset(
+                f"gradient of {node.name}" for node in candidate.graph.nodes
+            )
+        return ancestors(self.state.program.graph, self.current_output) or frozenset([output])
+
+    @property
+    def current_output(self) -> str:
+        return str(self.outcome.data.get("output", self.wanted.output))
+
+    def accept(self, name: str, candidate: Program) -> None:
+        """Go on from `candidate`."""
+        self.history.append((name, self.state.program.nodes, candidate.nodes))
+        self.state.program, self.state.known = candidate, None
+        self.listener.shrunk(self)
+
+
+def run(check: Check, program: Program, limits: Limits) -> Outcome:
+    """One attempt, in a forked child or, where this process cannot be forked, in a new process."""
+    if not can_fork():
+        from argand.debug.minify.spawn import run_spawned
+
+        return run_spawned(check, program, limits)
+    return run_isolated(
+        lambda: check(program.gm, program.inputs), time_limit=limits.attempt_seconds, memory_limit=limits.memory
+    )
+
+
+def measure(program: Program) -> tuple[int, ...]:
+    """What must become smaller: calls, then inputs and results, then how much they hold, then how odd it looks."""
+    from argand.debug.minify.simplify import oddness
+
+    elements = sum(value.numel() for value in program.inputs if isinstance(value, torch.Tensor))
+    return len(program.calls), len(program.inputs) + len(program.outputs), elements, oddness(program)
+
+
+def minify(
+    gm: fx.GraphModule,
+    inputs: Iterable[Any],
+    check: Check,
+    *,
+    wanted: Fingerprint | None = None,
+    limits: Limits | None = None,
+    listener: Listener | None = None,
+    tried: dict[str, bool] | None = None,
+    outcome: Outcome | None = None,
+    simplify: bool = True,
+) -> MinifyResult:
+    """Shrink a graph to the least that fails in the same way.
+
+    Arguments:
+        gm: the graph: torch functions and methods, or ATen operators.
+        inputs: a value for each placeholder; they are not written to.
+        check: called as `check(gm, inputs)` in a child process; raises (or crashes, or hangs) where the program fails
+            and returns where it does not. `accuracy.AccuracyError` says that a result is wrong. `checks` has the ones
+            for backends.
+        wanted: the failure to keep; by default the one that the whole program shows.
+        limits: of time and memory.
+        listener: told how it goes on.
+        tried: what attempts of an earlier, interrupted search found; extended.
+        outcome: how the whole program fails, where `run` has just found that out.
+        simplify: go on with sizes, numbers and dtypes when no node can be left out.
+
+    Raises:
+        NotReproduced: the whole program passes, or fails otherwise than `wanted`.
+    """
+    limits, listener = limits or Limits(), listener or Quiet()
+    program = Program(gm, list(inputs))
+    outcome = outcome or run(check, program, limits)
+    found = fingerprint(outcome)
+    if not outcome.failed:
+        raise NotReproduced(
+            "the program does not fail when it is run by itself in another process",
+            remedy="what it fails on may be outside the graph: state of the backend, memory, other threads",
+        )
+    if wanted is not None and not _same_start(wanted, found):
+        raise NotReproduced(
+            f"run by itself the program fails otherwise: {found}, not {wanted}",
+            remedy="the failure depends on something outside the graph",
+        )
+    if wanted is None or not wanted.matches(found):
+        wanted = found
+    search = Search(State(program), check, limits, listener, wanted, outcome, {} if tried is None else tried)
+    before = program.nodes
+    listener.line(f"Started off with {before} nodes")
+    finished = _shrink(search)
+    if simplify and finished:
+        from argand.debug.minify.simplify import SIMPLIFICATIONS
+
+        while not search.out_of_time and sum(_apply(search, strategy, 1) for strategy in SIMPLIFICATIONS):
+            finished = _shrink(search)
+    final = search.state.program
+    return MinifyResult(
+        final.gm,
+        final.inputs,
+        search.outcome,
+        search.wanted,
+        search.attempts,
+        search.seconds,
+        search.history,
+        finished and not search.out_of_time,
+        before,
+    )
+
+
+def _same_start(wanted: Fingerprint, found: Fingerprint) -> bool:
+    """The failure in the child is the one that was seen in the process (where a crash has other signs)."""
+    return wanted.matches(found) or (bool(wanted.mismatch) and wanted.mismatch == found.mismatch)
+
+
+def _shrink(search: Search) -> bool:
+    """Run the strategies at doubling granularities until a whole round brings nothing; False when time is up.
+
+    What is left when a piece was taken out is looked at more closely before more is tried at the same granularity.
+    """
+    progress = True
+    while progress and not search.out_of_time:
+        progress = False
+        granularity = 2
+        while granularity < 2 * search.state.program.nodes:
+            search.granularity = granularity
+            search.listener.line(f"Trying granularity {granularity}")
+            for strategy in STRATEGIES:
+                if _apply(search, strategy, granularity):
+                    progress = True
+                    if strategy.takes_apart:
+                        break
+            granularity *= 2
+    return not search.out_of_time
+
+
+def _apply(search: Search, strategy: Strategy, granularity: int) -> bool:
+    """Try what one strategy proposes; whether the program became smaller."""
+    program = search.state.program
+    search.strategy = strategy.name
+    proposals = strategy.propose(search.state, granularity)
+    accepted = False
+    said = False
+    answer: bool | None = None
+    while not search.out_of_time:
+        try:
+            candidate = next(proposals) if answer is None else proposals.send(answer)
+        except StopIteration:
+            break
+        answer = False
+        if measure(candidate) >= measure(search.state.program):
+            continue
+        if not said and candidate.key not in search.tried:
+            said = True
+            search.listener.line(
+                f"Strategy: {strategy.name} (G: {granularity}) ({program.nodes} nodes, {len(program.inputs)} inputs)"
+            )
+        if search.fails(candidate):
+            answer = accepted = True
+            search.accept(strategy.name, candidate)
+    if accepted:
+        now = search.state.program
+        search.listener.line(f"SUCCESS: Went from {program.nodes} to {now.nodes} nodes")
+    elif said:
+        search.listener.line(f"FAIL: {strategy.name}")
+    return accepted

@@ -1,0 +1,242 @@
+"""When no node can be left out: smaller sizes, plainer inputs, simpler numbers, no state."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.debug.minify.strategies import Proposals, State, Strategy
+from argand.debug.minify.surgery import Program, clone_strided, rebuilt, values_of
+
+_SMALL = (1, 2, 3, 4, 8, 16, 17, 32, 64, 128, 256)
+_ARITHMETIC = frozenset((operator.add, operator.sub, operator.mul, operator.truediv, operator.pow))
+_PLAIN_DTYPES = {
+    torch.float64: torch.float32,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.int32: torch.int64,
+    torch.int16: torch.int64,
+    torch.int8: torch.int64,
+    torch.uint8: torch.int64,
+}
+
+
+def inline_state(state: State, granularity: int) -> Proposals:
+    """Parameters and buffers that the graph holds become inputs, whose layout is all that a reader needs."""
+    for node in [n for n in state.program.calls if n.op == "get_attr"]:
+        value: Any = state.program.gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor) or node.name not in {n.name for n in state.program.calls}:
+            continue
+        graph, env = fx.Graph(), {}
+        for one in state.program.placeholders:
+            env[one] = graph.node_copy(one)
+        made = graph.placeholder(node.name)
+        inputs = [*state.program.inputs, clone_strided(value)]
+        for one in state.program.graph.nodes:
+            if one.op == "placeholder":
+                continue
+            env[one] = made if one.name == node.name else graph.node_copy(one, lambda source, env=env: env[source])
+        yield Program(rebuilt(state.program.gm, graph), inputs)
+
+
+def constant_sizes(state: State, granularity: int) -> Proposals:
+    """Sizes that may vary become constants."""
+    if "symbols" in state.program.gm.meta:
+        graph = _mapped(state.program, lambda value: value)
+        made = rebuilt(state.program.gm, graph)
+        del made.meta["symbols"]
+        yield Program(made, state.program.inputs)
+
+
+def reduce_shapes(state: State, granularity: int) -> Proposals:
+    """Make sizes smaller: one number at a time, wherever it stands (in inputs' shapes and in arguments)."""
+    numbers = {n for v in state.program.inputs if isinstance(v, torch.Tensor) for n in v.shape}
+    numbers |= {n for node in state.program.calls for n in _integers((node.args, node.kwargs)) if n > 16}
+    for number in sorted((n for n in numbers if n > 1), reverse=True):
+        for smaller in (n for n in _SMALL if n < number):
+            candidate = resized(state.program, number, smaller)
+            if candidate is not None and (yield candidate):
+                break
+
+
+def resized(program: Program, number: int, smaller: int) -> Program | None:
+    """The program with every size `number` replaced; None when it does not run eagerly then."""
+
+    def change(value: Any) -> Any:
+        return smaller if type(value) is int and value == number else value
+
+    graph = _mapped(program, change)
+    for wrapped in (False, True):
+        inputs = [_cut(v, number, smaller, wrapped) if isinstance(v, torch.Tensor) else v for v in program.inputs]
+        candidate = Program(rebuilt(program.gm, graph), inputs)
+        if _runs(candidate):
+            return candidate
+    return None
+
+
+def _runs(program: Program) -> bool:
+    try:
+        values_of(program, ())
+    except Exception:  # sizes that do not fit together
+        return False
+    return True
+
+
+def _cut(value: torch.Tensor, number: int, smaller: int, wrapped: bool) -> torch.Tensor:
+    """The first elements along dimensions of that size, laid out as before; integers as indices of what is left."""
+    if number not in value.shape and not (wrapped and not value.is_floating_point()):
+        return value
+    part = value.detach()[tuple(slice(0, smaller) if n == number else slice(None) for n in value.shape)]
+    order = sorted(range(part.dim()), key=lambda dim: -value.stride(dim))
+    stride, step = [0] * part.dim(), 1
+    for dim in reversed(order):
+        if value.stride(dim) != 0:
+            stride[dim] = step
+            step *= part.shape[dim]
+    made = part.new_empty(step).as_strided(part.shape, stride)
+    made[tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)].copy_(
+        part[tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)]
+    )
+    if wrapped and not value.is_floating_point() and value.dtype is not torch.bool and not value.is_complex():
+        made = made.clamp(max=smaller - 1)
+    return made.requires_grad_(value.requires_grad)
+
+
+def plain_dtypes(state: State, granularity: int) -> Proposals:
+    """Compute in float32 and int64."""
+    for old, new in _PLAIN_DTYPES.items():
+        candidate = _with(
+            state.program, functools.partial(_dtype, old=old, new=new), functools.partial(_converted, old=old, new=new)
+        )
+        if candidate is not None and _runs(candidate):
+            yield candidate
+
+
+def _dtype(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
+    return new if value is old else value
+
+
+def _converted(value: torch.Tensor, old: torch.dtype, new: torch.dtype) -> torch.Tensor:
+    return value.detach().to(new).requires_grad_(value.requires_grad) if value.dtype is old else value
+
+
+def plain_inputs(state: State, granularity: int) -> Proposals:
+    """Contiguous inputs that require no gradients."""
+    changes: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+        lambda v: v.detach().clone(memory_format=torch.contiguous_format).requires_grad_(v.requires_grad),
+        lambda v: v.detach(),
+    )
+    for change in changes:
+        candidate = _with(state.program, lambda value: value, change)
+        if candidate is not None:
+            yield candidate
+
+
+def simple_numbers(state: State, granularity: int) -> Proposals:
+    """Numbers in arguments become 1 (or 2)."""
+    for name in [node.name for node in state.program.calls]:
+        for new in (1, 2):
+            candidate = _with_number(state.program, name, new)
+            if candidate is not None and _runs(candidate) and (yield candidate):
+                break
+
+
+def _with_number(program: Program, name: str, new: int) -> Program | None:
+    """The program with the numbers among the arguments of one node replaced; None when there are none."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    changed = False
+    for node in program.graph.nodes:
+        made = env[node] = graph.node_copy(node, lambda source: env[source])
+        if node.name == name:
+            change = functools.partial(_simple, node=node, new=new)
+            made.args, made.kwargs = _map(made.args, change), _map(made.kwargs, change)
+            changed = str((made.args, made.kwargs)) != str((node.args, node.kwargs))
+    return Program(rebuilt(program.gm, graph), program.inputs) if changed else None
+
+
+def _simple(value: Any, node: fx.Node, new: int) -> Any:
+    if type(value) is float and value not in (0.0, 1.0):
+        return float(new)
+    scalar = node.target in _ARITHMETIC or str(node.target).endswith(".Scalar")
+    return new if type(value) is int and scalar and value not in (0, 1) else value
+
+
+def _with(
+    program: Program, change: Callable[[Any], Any], convert: Callable[[torch.Tensor], torch.Tensor]
+) -> Program | None:
+    """The program with arguments and inputs changed; None when neither is."""
+    inputs = [convert(v) if isinstance(v, torch.Tensor) else v for v in program.inputs]
+    candidate = Program(rebuilt(program.gm, _mapped(program, change)), inputs)
+    return None if candidate.key == program.key else candidate
+
+
+def _mapped(program: Program, change: Callable[[Any], Any]) -> fx.Graph:
+    """The graph with `change` applied to every plain argument."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in program.graph.nodes:
+        made = env[node] = graph.node_copy(node, lambda source: env[source])
+        if node.op not in ("placeholder", "output"):
+            made.args, made.kwargs = _map(made.args, change), _map(made.kwargs, change)
+    return graph
+
+
+def _map(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(_map(v, change) for v in value) if isinstance(value, tuple) else [_map(v, change) for v in value]
+    if isinstance(value, dict):
+        return {key: _map(item, change) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(*(_map(part, change) for part in (value.start, value.stop, value.step)))
+    return change(value)
+
+
+def _integers(value: Any) -> Iterator[int]:
+    if type(value) is int:
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _integers(item)
+    elif isinstance(value, dict):
+        yield from _integers(tuple(value.values()))
+
+
+def oddness(program: Program) -> int:
+    """How much there is to explain about inputs and numbers: what these strategies make less."""
+    odd = int("symbols" in program.gm.meta)
+    for value in program.inputs:
+        if isinstance(value, torch.Tensor):
+            odd += int(not value.is_contiguous()) + int(value.requires_grad) + int(value.dtype in _PLAIN_DTYPES)
+    for node in program.calls:
+        for number in _numbers((node.args, node.kwargs)):
+            odd += 0 if number in (0, 1) else 1 if number == 2 else 2
+        odd += sum(text in str((node.args, node.kwargs)) for text in ("float64", "float16", "int32", "int16"))
+    return odd
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if type(value) in (int, float):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, dict):
+        yield from _numbers(tuple(value.values()))
+
+
+SIMPLIFICATIONS = (
+    Strategy("Constant sizes", constant_sizes),
+    Strategy("Inline state", inline_state),
+    Strategy("Reduce shapes", reduce_shapes),
+    Strategy("Plain dtypes", plain_dtypes),
+    Strategy("Plain inputs", plain_inputs),
+    Strategy("Simple numbers", simple_numbers),
+)

@@ -1,0 +1,241 @@
+"""Smaller graphs out of a graph: pieces of it, with what was cut off turned into inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph.printing import target_name
+
+_PLAIN = (int, float, bool, str, type(None), complex, torch.dtype, torch.device, torch.memory_format, torch.layout)
+
+
+@dataclass(slots=True)
+class Program:
+    """A graph and the values that it fails on.
+
+    Arguments:
+        gm: the graph; its placeholders are in the order of `inputs`.
+        inputs: tensors or plain values.
+    """
+
+    gm: fx.GraphModule
+    inputs: list[Any]
+    _key: str = field(default="", repr=False)
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self.gm.graph
+
+    @property
+    def nodes(self) -> int:
+        """Nodes, placeholders and output included: what the log lines count."""
+        return len(self.gm.graph.nodes)
+
+    @property
+    def calls(self) -> list[fx.Node]:
+        return [node for node in self.gm.graph.nodes if node.op not in ("placeholder", "output")]
+
+    @property
+    def placeholders(self) -> list[fx.Node]:
+        return [node for node in self.gm.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def outputs(self) -> list[fx.Node]:
+        """Nodes that are results, each once."""
+        return list(output_node(self.graph).all_input_nodes)
+
+    @property
+    def key(self) -> str:
+        """Equal for programs that compute the same from inputs of the same kind."""
+        if not self._key:
+            parts = []
+            for node in self.graph.nodes:
+                parts.append(f"{node.name} {node.op} {target_name(node.target)} {node.args} {node.kwargs}")
+            parts += [describe_input(value) for value in self.inputs]
+            parts += sorted(self.gm.meta)
+            self._key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+        return self._key
+
+
+def rebuilt(gm: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
+    """A graph with the attributes of `gm`, and what capture said of it as a whole."""
+    made = fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made
+
+
+def output_node(graph: fx.Graph) -> fx.Node:
+    """The graph's output node."""
+    return next(iter(reversed(graph.nodes)))
+
+
+def describe_input(value: Any) -> str:
+    """The metadata of an input, in short."""
+    if isinstance(value, torch.Tensor):
+        grad = " grad" if value.requires_grad else ""
+        return f"{value.dtype}{list(value.shape)}{list(value.stride())}{value.device}{grad}"
+    return repr(value)
+
+
+def clone_strided(value: torch.Tensor) -> torch.Tensor:
+    """A leaf with memory of its own, the same values and the same strides."""
+    plain = value.detach()
+    if plain.layout is not torch.strided or plain.device.type == "meta" or not plain.numel():
+        made = plain.clone()
+    else:
+        extent = 1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride()))
+        made = plain.new_empty(extent).as_strided(plain.shape, plain.stride())
+        if 0 in plain.stride():  # elements that share memory are written through one of them
+            index = tuple(slice(0, 1) if s == 0 else slice(None) for s in plain.stride())
+            made[index].copy_(plain[index])
+        else:
+            made.copy_(plain)
+    if isinstance(value, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=value.requires_grad)
+    return made.requires_grad_(value.requires_grad)
+
+
+def clone_inputs(inputs: Sequence[Any]) -> list[Any]:
+    """Inputs that a run may write to."""
+    return [clone_strided(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+@contextlib.contextmanager
+def steady(seed: int = 0) -> Iterator[None]:
+    """The same random numbers in every run; the state outside is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+class Recorder(fx.Interpreter):
+    """Runs a graph eagerly and keeps values, as they are when they come into being."""
+
+    def __init__(self, gm: fx.GraphModule, wanted: frozenset[str] | None) -> None:
+        super().__init__(gm)
+        self.wanted = wanted
+        self.values: dict[str, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.op != "output" and (self.wanted is None or n.name in self.wanted):
+            self.values[n.name] = clone_strided(value) if isinstance(value, torch.Tensor) else value
+        return value
+
+
+def values_of(program: Program, wanted: Iterable[str] | None = None) -> dict[str, Any]:
+    """Run the program eagerly; the values of the nodes named (of all, when None)."""
+    recorder = Recorder(program.gm, None if wanted is None else frozenset(wanted))
+    recorder.extra_traceback = False
+    with steady():
+        recorder.run(*clone_inputs(program.inputs))
+    return recorder.values
+
+
+def extract(
+    program: Program,
+    keep: Callable[[fx.Node], bool],
+    outputs: Sequence[fx.Node],
+    values: Callable[[set[str]], Mapping[str, Any]],
+    *,
+    drop_inputs: bool = True,
+) -> Program | None:
+    """The part of a program that consists of some of its nodes.
+
+    Arguments:
+        keep: which calls stay. Results of the others that are still read become inputs, or constants when they are
+            plain numbers; one whose result is neither (a list of tensors) stays after all.
+        outputs: what the part returns; plain values among them are left out.
+        values: from names of nodes to what they are when the program runs.
+        drop_inputs: leave out inputs that nobody reads.
+
+    Returns:
+        the part; None when nothing would be left to return.
+    """
+    kept = {node for node in program.calls if keep(node)}
+    cut = _boundary(program, kept, outputs, values)
+    if cut is None:
+        return None
+    graph = fx.Graph()
+    env: dict[fx.Node, Any] = {}
+    inputs: list[Any] = []
+    read = {source for node in kept for source in node.all_input_nodes} | {node for node in outputs if node in kept}
+    for node, value in zip(program.placeholders, program.inputs):
+        if not drop_inputs or node in read or node in outputs:
+            env[node] = graph.placeholder(node.name)
+            env[node].meta = dict(node.meta)
+            inputs.append(value)
+    for node in program.calls:
+        if node in kept or node not in cut:
+            continue
+        if isinstance(cut[node], torch.Tensor):
+            env[node] = graph.placeholder(node.name)
+            env[node].meta = {key: value for key, value in node.meta.items() if key != "source"}
+            inputs.append(cut[node])
+        else:
+            env[node] = cut[node]
+    for node in program.calls:
+        if node in kept:
+            env[node] = graph.node_copy(node, lambda source: env[source])
+    results = [env[node] for node in outputs if isinstance(env.get(node), fx.Node)]
+    if not results:
+        return None
+    graph.output(tuple(results))
+    return Program(rebuilt(program.gm, graph), inputs)
+
+
+def _boundary(
+    program: Program,
+    kept: set[fx.Node],
+    outputs: Sequence[fx.Node],
+    values: Callable[[set[str]], Mapping[str, Any]],
+) -> dict[fx.Node, Any] | None:
+    """Values of dropped nodes that kept ones read; nodes whose value cannot be an input join `kept`."""
+    while True:
+        needed = {s for node in kept for s in node.all_input_nodes if s not in kept and s.op != "placeholder"}
+        needed |= {node for node in outputs if node not in kept and node.op != "placeholder"}
+        attributes = {node for node in needed if node.op == "get_attr"}
+        if attributes:
+            kept |= attributes
+            continue
+        if not needed:
+            return {}
+        found = values({node.name for node in needed})
+        wrong = {node for node in needed if not _can_be_input(found.get(node.name))}
+        if not wrong:
+            return {node: found[node.name] for node in needed}
+        if wrong <= kept:
+            return None
+        kept |= wrong
+
+
+def _can_be_input(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.layout is torch.strided and not value.is_nested
+    if isinstance(value, (tuple, list)):
+        return all(_can_be_input(item) and not isinstance(item, torch.Tensor) for item in value)
+    return isinstance(value, _PLAIN)
+
+
+def with_outputs(program: Program, outputs: Sequence[fx.Node]) -> Program | None:
+    """The same nodes, returning some of the results only."""
+    return extract(program, lambda node: True, outputs, lambda names: {}, drop_inputs=False)
+
+
+def ancestors(graph: fx.Graph, name: str) -> frozenset[str]:
+    """Names of the nodes from which the node of that name is computed, itself included."""
+    found: set[fx.Node] = set()
+    todo = [node for node in graph.nodes if node.name == name]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return frozenset(node.name for node in found)

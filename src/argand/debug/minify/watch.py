@@ -1,0 +1,272 @@
+"""Watches backends while a program runs: a failure, or a wrong result, starts the minifier."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.autograd.training import uncaptured
+from argand.backends.watch import CompileProgram, watching
+from argand.config import config
+from argand.debug.accuracy import AccuracyError, Mismatch
+from argand.debug.minify import aten
+from argand.debug.minify.checks import BackendCheck, Surroundings
+from argand.debug.minify.files import Writer, copy_to_base, new_directory
+from argand.debug.minify.identity import Fingerprint, fingerprint
+from argand.debug.minify.isolate import Outcome, outcome_of
+from argand.debug.minify.loop import NotReproduced
+from argand.debug.minify.loop import run as run_check
+from argand.debug.minify.surgery import Program, clone_inputs
+from argand.debug.repro import limits, rand_strided, search_in
+from argand.errors import ArgandError, ConfigError
+from argand.graph.program import AtenProgram
+
+Backend = Callable[..., Callable[..., Any]]
+_ATEN_BACKENDS = ("native", "aot_eager")
+
+
+class ChildFailure(ArgandError):
+    """A graph crashes, hangs, or takes too much memory: found out in a child process, so that this one goes on."""
+
+    stage = "minify"
+
+
+def watch(function: Backend, backend: str | Backend) -> Backend:
+    """A backend that is watched as `config.repro_after` and `config.repro_level` say.
+
+    Arguments:
+        function: compiles graphs.
+        backend: the name, or the callable, by which it was asked for.
+
+    Raises:
+        ConfigError: a value that these settings do not have.
+    """
+    after, level = str(config.repro_after), int(config.repro_level)
+    if after not in ("dynamo", "capture", "aot"):
+        raise ConfigError(f"repro_after is {after!r}", remedy='it is "dynamo" (any backend) or "aot" (native)')
+    if not 1 <= level <= 4:
+        raise ConfigError(f"repro_level is {level}", remedy="it is 1, 2, 3 or 4")
+    if after == "aot" and backend in _ATEN_BACKENDS:
+        return _watch_programs(function, str(backend), level)
+
+    def call(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        check = BackendCheck(
+            backend,
+            options,
+            "dynamo",
+            accuracy=level == 4,
+            run=level >= 3,
+            surroundings=Surroundings.now(),
+            tolerance=float(config.repro_tolerance),
+        )
+        program = Program(gm, list(example_inputs))
+        if level == 3:
+            _try_first(program, check)
+        try:
+            with uncaptured():
+                compiled = function(gm, example_inputs, **options)
+        except Exception as error:
+            _handle(program, replace(check, run=False, accuracy=False), error)
+            raise
+        return compiled if not callable(compiled) else _Watched(compiled, gm, check)
+
+    return call
+
+
+def _watch_programs(function: Backend, backend: str, level: int) -> Backend:
+    def watcher(compile_program: CompileProgram, _name: str, boxed: bool) -> CompileProgram:
+        def compile_watched(program: AtenProgram) -> Callable[..., Any]:
+            check = BackendCheck(
+                backend,
+                {},
+                "aot",
+                accuracy=level == 4,
+                run=level >= 3,
+                surroundings=replace(Surroundings.now(), grad=False, autocast=None),
+                tolerance=float(config.repro_tolerance),
+            )
+            gm = aten.graph_module(program)
+            inputs = aten.inputs_of(program, None, rand_strided)
+            if level == 3:
+                _try_first(Program(gm, inputs), check)
+            try:
+                compiled = compile_program(program)
+            except Exception as error:
+                _handle(Program(gm, inputs), replace(check, run=False, accuracy=False), error)
+                raise
+            return _WatchedProgram(compiled, program, gm, check, boxed)
+
+        return compile_watched
+
+    def call(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        with watching(watcher):
+            return function(gm, example_inputs, **options)
+
+    return call
+
+
+class _Watched:
+    """A compiled graph whose first call is checked, and whose exceptions are looked into."""
+
+    def __init__(self, compiled: Callable[..., Any], gm: fx.GraphModule, check: BackendCheck) -> None:
+        self.compiled = compiled
+        self.gm = gm
+        self.check = check
+        self.checked = not check.accuracy
+
+    def __call__(self, *args: Any) -> Any:
+        if not self.checked:
+            self.checked = True
+            with uncaptured():
+                check_results(Program(self.gm, clone_inputs(args)), replace(self.check, run=True))
+        try:
+            return self.compiled(*args)
+        except Exception as error:
+            with uncaptured():
+                _handle_running(Program(self.gm, list(args)), replace(self.check, run=True), error)
+            raise
+
+
+class _WatchedProgram:
+    """The same for an ATen program."""
+
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        program: AtenProgram,
+        gm: fx.GraphModule,
+        check: BackendCheck,
+        boxed: bool,
+    ) -> None:
+        self.compiled = compiled
+        self.program = program
+        self.gm = gm
+        self.check = check
+        self.boxed = boxed
+        self.checked = not check.accuracy
+
+    def __call__(self, *args: Any) -> Any:
+        given = list(args[0]) if self.boxed else list(args)
+        if not self.checked:
+            self.checked = True
+            with uncaptured():
+                inputs = clone_inputs(aten.inputs_of(self.program, given, rand_strided))
+                check_results(Program(self.gm, [_detached(v) for v in inputs]), replace(self.check, run=True))
+        try:
+            return self.compiled(*args)
+        except Exception as error:
+            with uncaptured():
+                inputs = [_detached(v) for v in aten.inputs_of(self.program, given, rand_strided)]
+                _handle_running(Program(self.gm, inputs), replace(self.check, run=True), error)
+            raise
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def check_results(program: Program, check: BackendCheck) -> None:
+    """Level 4: run the graph compiled and eagerly; minify it when it fails or its results differ.
+
+    Raises:
+        AccuracyError, ChildFailure: it fails.
+    """
+    outcome = run_check(check, program, limits())
+    if not outcome.failed or (not outcome.data and _fails_eagerly(program, check, outcome)):
+        return
+    found = _minify(program, check, outcome, outcome)
+    error: ArgandError
+    if outcome.data:
+        data = outcome.data
+        mismatch = Mismatch(*(data[name] for name in ("where", "kind", "size", "text")))
+        error = AccuracyError(mismatch, str(data["output"]), remedy=found)
+    else:
+        error = ChildFailure(f"the compiled graph {outcome}", remedy=found)
+    raise error
+
+
+def _try_first(program: Program, check: BackendCheck) -> None:
+    """Level 3: write the graph down, and run it in a child before it is run here.
+
+    Raises:
+        ChildFailure: it would take this process with it.
+    """
+    directory = new_directory()
+    writer = Writer(directory, check, Fingerprint("unknown"))
+    with contextlib.suppress(ArgandError):
+        print(f"argand: graph written to {writer.launcher(program)}", file=sys.stderr)
+    outcome = run_check(check, program, limits())
+    if outcome.kind in ("crashed", "hung", "memory") and not _fails_eagerly(program, check, outcome):
+        error = ChildFailure(f"the compiled graph {outcome}")
+        error.add_note(_minify(program, check, outcome, outcome, directory))
+        raise error
+
+
+def _handle(program: Program, check: BackendCheck, error: Exception) -> None:
+    """A backend raised: note on the exception where the smallest graph that makes it raise was written."""
+    if not getattr(error, "argand_minified", False):
+        with contextlib.suppress(AttributeError):
+            error.argand_minified = True  # type: ignore[attr-defined]
+        found = _minify(program, check, outcome_of(error, "compile"))
+        error.add_note(found)
+
+
+def _handle_running(program: Program, check: BackendCheck, error: Exception) -> None:
+    """The compiled graph raised: the same, unless eager raises too (then it is the program's own error)."""
+    outcome = outcome_of(error, "run")
+    if not isinstance(error, AccuracyError) and not _fails_eagerly(program, check, outcome):
+        _handle(program, replace(check, accuracy=False), error)
+
+
+def _fails_eagerly(program: Program, check: BackendCheck, outcome: Outcome) -> bool:
+    """Whether the graph fails in the same way without the compiler."""
+    plain = replace(check, backend="eager", options={}, after="dynamo", accuracy=False, run=True)
+    eager = run_check(plain, program, limits())
+    return eager.failed and (eager.kind, eager.error) == (outcome.kind, outcome.error)
+
+
+def _minify(
+    program: Program,
+    check: BackendCheck,
+    outcome: Outcome,
+    in_child: Outcome | None = None,
+    directory: Path | None = None,
+) -> str:
+    """Write (level 1) or minify a failing graph; the sentence that says where the result is.
+
+    Arguments:
+        outcome: how it failed.
+        in_child: the same, when that was in a child process.
+        directory: where to write, by default a new one.
+    """
+    directory = directory or new_directory()
+    wanted = fingerprint(outcome)
+    writer = Writer(directory, check, wanted)
+    try:
+        with torch.random.fork_rng(devices=[]), uncaptured(), config.patch(repro_after=""):
+            writer.environment()
+            if int(config.repro_level) == 1:
+                writer.launcher(program)
+                copy_to_base(writer.repro(program))
+                return _found(directory, "The graph that fails is in")
+            search_in(directory, program, check, wanted, outcome=in_child)
+            return _found(directory, "The smallest graph that fails so is in")
+    except NotReproduced as error:
+        print(f"argand: {error}", file=sys.stderr)
+        return _found(directory, "The graph that fails (it could not be made smaller) is in")
+    except Exception as error:  # the program's own error is what the user must see
+        print(f"argand: the minifier failed: {type(error).__name__}: {error}", file=sys.stderr)
+        return _found(directory, "What the minifier wrote before it failed is in")
+
+
+def _found(directory: Path, text: str) -> str:
+    print(directory, file=sys.stderr, flush=True)
+    repro = directory / "repro.py"
+    return f"{text} {repro if repro.exists() else directory}"

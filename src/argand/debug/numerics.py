@@ -1,0 +1,213 @@
+"""`config.check_numerics`: every kernel's results are compared with ATen's while the program runs.
+
+The ATen graph that was lowered runs beside the compiled one, on the same inputs, in its own dtypes and in float64;
+after each kernel the buffers that it wrote and that hold the result of a node are compared. The first that deviates
+raises `NumericsError`, which names the kernel, the node and the user's line. Slow, and exact about where an error comes
+from.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.autograd.training import uncaptured
+from argand.backends.watch import CompileProgram, watching
+from argand.debug import accuracy
+from argand.debug.accuracy import Mismatch
+from argand.errors import ArgandError, UserLine
+from argand.graph.expr import Expr, Sym, evaluate
+from argand.graph.meta import user_line, user_lines
+from argand.graph.printing import target_name
+from argand.graph.program import AtenProgram
+from argand.ir.kernel import KernelPlan, Schedule
+from argand.ir.loops import TensorRef
+
+Backend = Callable[..., Callable[..., Any]]
+
+
+class NumericsError(ArgandError):
+    """A compiled kernel computes something else than ATen.
+
+    Arguments:
+        kernel: its name.
+        node: the FX node whose value is wrong.
+        mismatch: how.
+    """
+
+    stage = "codegen"
+
+    def __init__(self, kernel: str, node: str, mismatch: Mismatch, where: tuple[UserLine, ...] = ()) -> None:
+        super().__init__(
+            f"the kernel {kernel} computes {node} wrong: {mismatch.text}",
+            remedy='compile with backend="aot_eager" meanwhile; ARGAND_REPRO_AFTER=aot ARGAND_REPRO_LEVEL=4 makes a '
+            "file that shows the error",
+            where=where,
+        )
+        self.kernel = kernel
+        self.node = node
+        self.mismatch = mismatch
+        self.data = {"output": node.split(" = ")[0], "mismatch": mismatch.kind, "size": mismatch.size}
+
+
+def checked(function: Backend) -> Backend:
+    """A backend whose kernels are checked as they run (those of the native compiler; others are as they were)."""
+
+    def call(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        with watching(_watcher):
+            return function(gm, example_inputs, **options)
+
+    return call
+
+
+def _watcher(compile_program: CompileProgram, backend: str, boxed: bool) -> CompileProgram:
+    if backend != "native":
+        return compile_program
+
+    def compile_checked(program: AtenProgram) -> Callable[..., Any]:
+        from argand.backends import native
+
+        if any(node.meta["device"].type != "cpu" for node in program.graph.nodes if "device" in node.meta):
+            return compile_program(program)
+        schedule = native.schedule_program(program)
+        return CheckedGraph(native.host_text(schedule), schedule)
+
+    return compile_checked
+
+
+class CheckedGraph:
+    """A compiled graph that checks its kernels.
+
+    Arguments:
+        text: the host module.
+        schedule: what it runs, with `graph` and `values`.
+    """
+
+    def __init__(self, text: str, schedule: Schedule) -> None:
+        from argand.runtime.host import load_module
+
+        self.schedule = schedule
+        self.module = load_module(text, schedule.constants)
+        self.steps = [step for step in schedule.steps if isinstance(step, KernelPlan)]
+        self.nodes: dict[str, fx.Node] = {node.name: node for node in schedule.graph.nodes}
+        self.complete = self._complete()
+        self.gm = fx.GraphModule(dict(schedule.constants), schedule.graph)
+        for plan in schedule.kernels():
+            self.module.__dict__[plan.name] = self._wrapped(plan.name, self.module.__dict__[plan.name])
+        self.position = 0
+        self.expected: dict[str, Any] = {}
+        self.right: dict[str, Any] = {}
+        self.sizes: dict[str, int | float] = {}
+
+    def _complete(self) -> list[list[tuple[str, TensorRef]]]:
+        """For each launch, the nodes whose buffers are complete after it."""
+        last: dict[str, int] = {}
+        for number, plan in enumerate(self.steps):
+            for name in plan.outputs:
+                last[name] = number
+        found: list[list[tuple[str, TensorRef]]] = [[] for _ in self.steps]
+        for node, ref in self.schedule.values.items():
+            uninitialised = "empty" in str(self.nodes[node].target)
+            if ref.buffer in last and ref.dtype is None and not uninitialised:
+                found[last[ref.buffer]].append((node, ref))
+        return found
+
+    def __call__(self, args: list[Any]) -> Any:
+        with uncaptured():
+            inputs = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in args]
+            state = torch.random.get_rng_state()
+            with torch.no_grad():
+                self.expected = _values(self.gm, inputs)
+                torch.random.set_rng_state(state)
+                self.right = _values_in_float64(self.gm, inputs)
+            torch.random.set_rng_state(state)
+            self.position, self.sizes = 0, self._sizes(args)
+            try:
+                return self.module.call(args)
+            finally:
+                self.expected = self.right = {}
+
+    def _sizes(self, args: Sequence[Any]) -> dict[str, int | float]:
+        given = dict(zip(self.schedule.inputs, args))
+        found: dict[str, int | float] = {n: value for n, value in given.items() if isinstance(value, (int, float))}
+        for symbol, name, dim in self.schedule.input_symbols:
+            if name:
+                found[symbol] = int(given[name].size(dim))
+        return found
+
+    def _wrapped(self, name: str, kernel: Callable[..., None]) -> Callable[..., None]:
+        def run(*args: Any) -> None:
+            kernel(*args)
+            number, self.position = self.position, self.position + 1
+            plan = self.steps[number]
+            tensors = dict(zip((*plan.inputs, *plan.outputs), args))
+            for node, ref in self.complete[number]:
+                self._check(name, node, ref, tensors[ref.buffer])
+
+        return run
+
+    def _check(self, kernel: str, name: str, ref: TensorRef, buffer: torch.Tensor) -> None:
+        size, stride = (tuple(map(self._number, part)) for part in (ref.size, ref.stride))
+        actual = buffer.as_strided(size, stride, buffer.storage_offset() + self._number(ref.offset))
+        expected = self.expected.get(name)
+        if not isinstance(expected, torch.Tensor):
+            return
+        right = self.right.get(name)
+        node = self.nodes[name]
+        arbiter = right if isinstance(right, torch.Tensor) else None
+        found = accuracy.compare(expected, actual, arbiter, floor=self._floor(node, expected.dtype))
+        if found is not None:
+            raise NumericsError(kernel, _code(node), found, user_lines(node))
+
+    def _floor(self, node: fx.Node, dtype: torch.dtype) -> float:
+        """Rounding errors of what a value is computed from, where that cancels."""
+        if not dtype.is_floating_point:
+            return 0.0
+        largest = 0.0
+        sources = node.all_input_nodes
+        if node.target is operator.getitem:
+            sources = [further for source in sources for further in source.all_input_nodes]
+        for source in sources:
+            value = self.expected.get(source.name)
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+                largest = max(largest, float(torch.nan_to_num(value.detach(), 0.0, 0.0, 0.0).abs().max()))
+        return 16 * torch.finfo(dtype).eps * largest
+
+    def _number(self, value: Expr | int) -> int:
+        if isinstance(value, int):
+            return value
+        names = {atom.name: self.sizes.get(atom.name, 0) for atom in value.free if isinstance(atom, Sym)}
+        return int(evaluate(value, names))
+
+
+def _code(node: fx.Node) -> str:
+    args = ", ".join([str(arg) for arg in node.args] + [f"{key}={value}" for key, value in node.kwargs.items()])
+    line = user_line(node)
+    return f"{node.name} = {target_name(node.target)}({args})" + (f" ({line})" if line else "")
+
+
+def _values(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
+    """What each node of an ATen graph is, computed with ATen's kernels."""
+    found: dict[str, Any] = {}
+
+    class Keeper(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            value = super().run_node(n)
+            found[n.name] = value
+            return value
+
+    keeper = Keeper(gm, garbage_collect_values=False)
+    keeper.extra_traceback = False
+    keeper.run(*inputs)
+    return found
+
+
+def _values_in_float64(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
+    try:
+        return _values(accuracy.in_float64(gm), [accuracy.widened(value) for value in inputs])
+    except Exception:  # an op without a float64 kernel: eager's values alone decide
+        return {}

@@ -1,0 +1,267 @@
+"""The minifier as a function: smallest programs, the same failure, whatever kind it is."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import time
+
+import pytest
+import torch
+from torch import fx
+
+from argand.debug.minify import (
+    BackendCheck,
+    Fingerprint,
+    Limits,
+    NotReproduced,
+    Surroundings,
+    fingerprint,
+    mark,
+    minify,
+    normalise,
+    run_isolated,
+)
+from debug.minify_helpers import Lines, graph_for, no_relu, targets
+
+
+def model_like(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for step in range(10):
+        x = torch.sin(x @ w) + step
+    y = torch.relu(x)
+    for _ in range(10):
+        y = torch.cos(y) @ w
+    return y
+
+
+def test_single_node_is_found() -> None:
+    gm, inputs = graph_for(model_like, torch.randn(7, 5), torch.randn(5, 5))
+    listener = Lines()
+    result = minify(gm, inputs, no_relu, listener=listener)
+    assert targets(result.gm) == [torch.relu] and result.calls == ["torch.relu"]
+    assert result.nodes == 3 and len(result.inputs) == 1 and result.inputs[0].numel() == 1
+    assert listener.lines[0] == f"Started off with {len(gm.graph.nodes)} nodes"
+    assert listener.attempts < 40
+    assert result.finished and result.nodes_before == len(gm.graph.nodes)
+
+
+def test_original_is_left_alone() -> None:
+    gm, inputs = graph_for(lambda x: torch.relu(x.add_(1)) * 2, torch.zeros(3))
+    before = str(gm.graph)
+    inputs[0].zero_()
+    minify(gm, inputs, no_relu)
+    assert str(gm.graph) == before and torch.equal(inputs[0], torch.zeros(3))
+
+
+def test_pair_of_nodes_is_found() -> None:
+    def check(gm: fx.GraphModule, inputs: list) -> None:
+        called = targets(gm)
+        if torch.sin in called and torch.relu in called:
+            raise RuntimeError("sin and relu do not go together")
+
+    gm, inputs = graph_for(model_like, torch.randn(7, 5), torch.randn(5, 5))
+    result = minify(gm, inputs, check)
+    assert sorted(t.__name__ for t in targets(result.gm)) == ["relu", "sin"]
+
+
+def test_does_not_drift_to_another_error() -> None:
+    """Every program without the relu fails too, but otherwise: it must not be taken for a success."""
+
+    def check(gm: fx.GraphModule, inputs: list) -> None:
+        if torch.relu in targets(gm):
+            raise ValueError("relu is not supported")
+        raise ValueError("there is nothing to do")
+
+    gm, inputs = graph_for(model_like, torch.randn(3, 5), torch.randn(5, 5))
+    result = minify(gm, inputs, check)
+    assert targets(result.gm) == [torch.relu]
+    assert result.fingerprint.message == "relu is not supported"
+
+
+def test_failure_that_does_not_show() -> None:
+    gm, inputs = graph_for(lambda x: x + 1, torch.ones(2))
+    with pytest.raises(NotReproduced, match="does not fail"):
+        minify(gm, inputs, no_relu)
+    gm, inputs = graph_for(lambda x: torch.relu(x), torch.ones(2))
+    with pytest.raises(NotReproduced, match="otherwise"):
+        minify(gm, inputs, no_relu, wanted=Fingerprint("raised", "KeyError", "", "something else"))
+
+
+def test_crash_is_a_failure_like_any_other() -> None:
+    def check(gm: fx.GraphModule, inputs: list) -> None:
+        mark("run")
+        if torch.relu in targets(gm):
+            ctypes.string_at(0)
+
+    gm, inputs = graph_for(model_like, torch.randn(3, 5), torch.randn(5, 5))
+    result = minify(gm, inputs, check)
+    assert targets(result.gm) == [torch.relu]
+    assert result.outcome.kind == "crashed" and result.outcome.error == "SIGSEGV" and result.outcome.stage == "run"
+
+
+def test_hang_is_a_failure_like_any_other() -> None:
+    def check(gm: fx.GraphModule, inputs: list) -> None:
+        if torch.relu in targets(gm):
+            time.sleep(100)
+
+    gm, inputs = graph_for(lambda x: torch.relu(x + 1) * 2, torch.ones(2))
+    result = minify(gm, inputs, check, limits=Limits(attempt_seconds=1.5), simplify=False)
+    assert targets(result.gm) == [torch.relu] and result.outcome.kind == "hung"
+
+
+def test_memory_is_a_failure_like_any_other() -> None:
+    outcome = run_isolated(lambda: torch.zeros(1 << 32), memory_limit=1 << 30)
+    assert outcome.kind == "memory", outcome
+    assert fingerprint(outcome).matches(fingerprint(run_isolated(lambda: bytearray(4 << 30), memory_limit=1 << 30)))
+
+
+def test_effects_without_users_are_kept_when_they_matter() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.add_(1)
+        torch.sin(y)
+        return y
+
+    def check(gm: fx.GraphModule, inputs: list) -> None:
+        if "add_" in targets(gm):
+            raise RuntimeError("no writes, please")
+
+    gm, inputs = graph_for(program, torch.ones(3))
+    result = minify(gm, inputs, check)
+    assert targets(result.gm) == ["add_"]
+
+
+def test_results_that_are_no_tensors_stay_whole() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        a, b = torch.chunk(x.sin(), 2)
+        return torch.relu(a) + b
+
+    def check(gm: fx.GraphModule, inputs: list) -> None:
+        gm(*inputs)
+        if operator.getitem in targets(gm) and torch.relu in targets(gm):
+            raise RuntimeError("chunk then relu")
+
+    gm, inputs = graph_for(program, torch.ones(4))
+    result = minify(gm, inputs, check)
+    assert [getattr(t, "__name__", t) for t in targets(result.gm)] == ["chunk", "getitem", "relu"]
+
+
+def test_simplifications() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.leaky_relu(x.t(), 0.37)
+
+    def check(gm: fx.GraphModule, inputs: list) -> None:
+        gm(*inputs)
+        if torch.nn.functional.leaky_relu in targets(gm):
+            raise RuntimeError("no leaks")
+
+    gm, inputs = graph_for(program, torch.randn(40, 30, dtype=torch.float64, requires_grad=True))
+    result = minify(gm, inputs, check)
+    [value] = result.inputs
+    assert value.numel() == 1 and value.dtype is torch.float32 and not value.requires_grad
+    [call] = [node for node in result.gm.graph.nodes if node.op == "call_function"]
+    assert 0.37 not in call.args and 0.37 not in call.kwargs.values()
+
+
+def test_sizes_that_matter_stay() -> None:
+    def check(gm: fx.GraphModule, inputs: list) -> None:
+        gm(*inputs)
+        if any(isinstance(v, torch.Tensor) and v.shape[-1] >= 9 for v in inputs):
+            raise RuntimeError("too wide")
+
+    gm, inputs = graph_for(lambda x: torch.relu(x + 1), torch.randn(64, 100))
+    result = minify(gm, inputs, check)
+    assert list(result.inputs[0].shape) == [1, 16]  # the first of the sizes tried that still fails
+
+
+def test_state_becomes_an_input() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    w = graph.get_attr("weight")
+    graph.output((graph.call_function(torch.relu, (graph.call_function(torch.add, (x, w)),)),))
+    root = torch.nn.Module()
+    root.weight = torch.nn.Parameter(torch.randn(4))
+
+    def check(gm: fx.GraphModule, inputs: list) -> None:
+        gm(*inputs)
+        if torch.add in targets(gm):
+            raise RuntimeError("cannot add")
+
+    result = minify(fx.GraphModule(root, graph), [torch.randn(4)], check)
+    assert [n.op for n in result.gm.graph.nodes] == ["placeholder", "placeholder", "call_function", "output"]
+
+
+def test_interrupted_search_does_not_try_again() -> None:
+    gm, inputs = graph_for(model_like, torch.randn(3, 5), torch.randn(5, 5))
+    tried: dict[str, bool] = {}
+    first = Lines()
+    minify(gm, inputs, no_relu, tried=tried, listener=first)
+    again = Lines()
+    result = minify(gm, inputs, no_relu, tried=tried, listener=again)
+    assert first.attempts > 3 and again.attempts == 0 and targets(result.gm) == [torch.relu]
+
+
+def test_time_limit_gives_the_smallest_so_far() -> None:
+    gm, inputs = graph_for(model_like, torch.randn(3, 5), torch.randn(5, 5))
+    result = minify(gm, inputs, no_relu, limits=Limits(total_seconds=1e-6))
+    assert not result.finished and torch.relu in targets(result.gm)
+
+
+def test_attempt_costs_little() -> None:
+    """A warm child, not a torch import (which takes a second)."""
+    run_isolated(lambda: None)
+    start = time.perf_counter()
+    for _ in range(5):
+        run_isolated(lambda: None)
+    assert (time.perf_counter() - start) / 5 < 0.7
+
+
+def test_parallel_kernels_and_backward_work_in_the_child() -> None:
+    """OpenMP's threads do not survive a fork: what runs there must not wait for them."""
+    x = torch.randn(600, 600, requires_grad=True)
+    (x @ x).exp().sum().backward()
+    outcome = run_isolated(lambda: float(torch.autograd.grad((x @ x).sum(), x)[0].sum()), time_limit=60)
+    assert outcome.kind == "passed", outcome
+    assert outcome.value == pytest.approx(float(torch.autograd.grad((x @ x).sum(), x)[0].sum()), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("size mismatch, got input (32), mat (32x200), vec (300)", "size mismatch, got input (3), mat (3x2), vec (5)"),
+        ("bad pointer 0x7ffe12 in /tmp/a/b.py", "bad pointer 0x12 in /home/c/d/e.py"),
+        ("the lowering of add_17 failed", "the lowering of add failed"),
+        ("shape [2, 3, 4] is wrong", "shape [1] is wrong"),
+    ],
+)
+def test_messages_of_one_failure(one: str, two: str) -> None:
+    assert normalise(one) == normalise(two)
+
+
+def test_messages_of_two_failures() -> None:
+    assert normalise("no kernel for relu") != normalise("no kernel for sin")
+    assert "maximum" in normalise("Output:\nk.cpp:3:1: error: no matching function for call to 'maximum(u8&, int&)'")
+
+
+def test_wrong_values_of_another_order_are_another_failure() -> None:
+    def wrong(size: float, output: str = "y", kind: str = "value") -> Fingerprint:
+        return Fingerprint("raised", "AccuracyError", "accuracy", "", output, kind, size)
+
+    assert wrong(0.5).matches(wrong(0.4))
+    assert not wrong(0.5).matches(wrong(1e-5)), "noise is not the error that was seen"
+    assert not wrong(0.5).matches(wrong(0.5, kind="nan"))
+    assert wrong(0.5).matches(wrong(0.5, "x"), frozenset(["x", "y"]))
+    assert not wrong(0.5).matches(wrong(0.5, "z"), frozenset(["x", "y"]))
+
+
+def test_surroundings_are_restored() -> None:
+    seen = []
+
+    def backend(gm: fx.GraphModule, inputs: list):
+        seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+        return gm.forward
+
+    gm, inputs = graph_for(lambda x: x + 1, torch.ones(2))
+    BackendCheck(backend, surroundings=Surroundings(grad=False, autocast=torch.bfloat16))(gm, inputs)
+    BackendCheck(backend)(gm, inputs)
+    assert seen == [(False, True), (True, False)]
