@@ -17,17 +17,10 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = '''"""A transformer block with a graph break and a recompile."""
-import sys
-from pathlib import Path
-
 import torch
 from torch import nn
 
 import argand
-from argand import events
-from argand.report.writer import TraceSink
-
-events.bus.subscribe(TraceSink(Path(sys.argv[1])))
 
 
 class Block(nn.Module):
@@ -135,7 +128,8 @@ def main() -> None:
         script = work / "demo" / "train.py"
         script.parent.mkdir()
         script.write_text(PROGRAM)
-        subprocess.run([sys.executable, script, work / "trace"], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "ARGAND_TRACE": str(work / "trace")}
+        subprocess.run([sys.executable, script], check=True, env=env)
         from argand.report.html import build
 
         index = build(work / "trace", work / "report").index

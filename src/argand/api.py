@@ -42,6 +42,7 @@ from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
 from argand.events import bus
 from argand.report.sinks import counters, metrics
+from argand.runtime import profile
 
 __all__ = [
     "CompileProfiler",
@@ -152,6 +153,7 @@ def _region(
         if not _process.exchange_api_set:
             _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
             _C.set_exception_filter(tidy)
+            profile.connect()
             _process.exchange_api_set = True
         region = _process.regions.get(key)
         if region is None:

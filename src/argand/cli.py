@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from argand.debug.doctor.command import doctor
 from argand.debug.minify.command import minify
 from argand.report import command as _report
 
@@ -126,6 +127,32 @@ def explain(
     raise typer.Exit(_exit_code(report.outcome))
 
 
+@app.command(context_settings=SCRIPT)
+def bench(
+    context: typer.Context,
+    script: Annotated[str, typer.Argument(help="a Python script that uses torch.compile or argand.compile")],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False,
+    output: Annotated[Path | None, typer.Option(help="write the report to this file")] = None,
+    seconds: Annotated[float, typer.Option(help="how long to measure each function")] = 3.0,
+    rows: Annotated[int, typer.Option(help="lines of each table")] = 20,
+    functions: Annotated[int, typer.Option(help="measure this many functions, the most called ones")] = 8,
+    is_module: IsModule = False,
+) -> None:
+    """Run SCRIPT, then measure its compiled functions, eager against compiled, kernel by kernel."""
+    from argand.api import answer_torch_compile
+    from argand.debug.bench import Recorder
+    from argand.debug.bench_text import write_report
+
+    recorder = Recorder()
+    with answer_torch_compile(), recorder.observing():
+        outcome = _run_as_main(script, context.args, is_module)
+        found = recorder.measured(functions, seconds) if outcome == "finished" else []
+    with contextlib.ExitStack() as files:
+        file = files.enter_context(output.open("w")) if output is not None else sys.stdout
+        write_report(found, recorder, outcome, file, as_json=as_json, rows=rows)
+    raise typer.Exit(_exit_code(outcome))
+
+
 def environment() -> dict[str, Any]:
     """Versions, compiler, CPU and settings that decide what argand does on this machine."""
     import platform
@@ -203,6 +230,7 @@ def cache_clear() -> None:
 
 
 app.command(context_settings=SCRIPT)(minify)
+app.command(context_settings=SCRIPT)(doctor)
 
 
 def main() -> None:

@@ -96,6 +96,12 @@ def assertion(x):
     return x
 
 
+def loop(x):
+    while (x > 0).all():
+        x = x - 1
+    return x
+
+
 def item(x):
     return x * x[0].item()
 
@@ -174,7 +180,7 @@ def raises(x):
 PROGRAMS: list[tuple[Callable[..., Any], str, str]] = [
     (print_it, "print", "print(x + 1)"),
     (branch, "data-dependent branch", "return x if x.sum() > 0 else -x"),
-    (assertion, "data-dependent branch", "assert (x > 0).all()"),
+    (loop, "data-dependent branch", "while (x > 0).all():"),
     (item, "data-dependent value", "return x * x[0].item()"),
     (to_int, "data-dependent value", "return range(int(x[0]))"),
     (text_of, "data-dependent text", 'return len(f"{x}") + x'),
@@ -210,6 +216,13 @@ def test_reason_of(program: Callable[..., Any], kind: str, line: str, capsys: py
     for text in (reason.kind, reason.explanation, *reason.hints):
         assert not INTERNAL.search(text), text
     assert reason.explanation.endswith(".") and ".." not in reason.explanation.replace("...", "")
+
+
+def test_an_assertion_on_data_is_no_break() -> None:
+    explained = argand.explain(assertion)(X)
+    assert explained.break_reasons == () or explained.break_reasons == []
+    with pytest.raises(AssertionError):
+        argand.compile(assertion, backend="eager")(-X)
 
 
 def test_disabled_says_why() -> None:

@@ -265,3 +265,50 @@ def test_surroundings_are_restored() -> None:
     BackendCheck(backend, surroundings=Surroundings(grad=False, autocast=torch.bfloat16))(gm, inputs)
     BackendCheck(backend)(gm, inputs)
     assert seen == [(False, True), (True, False)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pieces_compute_what_the_whole_does(seed: int) -> None:
+    """Whatever nodes are kept, the piece's results are the whole program's values of those nodes."""
+    import random
+
+    from argand.debug.minify.strategies import State
+    from argand.debug.minify.surgery import Program, extract, values_of
+
+    def program(x: torch.Tensor, w: torch.Tensor, n: int) -> tuple:
+        a, b = torch.chunk(x @ w, 2, dim=-1)
+        c = torch.sin(a).t() * n
+        d = c.expand(3, *c.shape).sum(0).view(-1, x.size(0))
+        e = torch.where(d > 0, d, b[0, 0])
+        return e.sum(), torch.topk(b, 2).values, c.contiguous().relu()
+
+    gm, inputs = graph_for(program, torch.randn(4, 4), torch.randn(4, 6), 3)
+    whole = Program(gm, inputs)
+    values = values_of(whole)
+    rng = random.Random(seed)
+    for _ in range(20):
+        kept = {node.name for node in whole.calls if rng.random() < 0.5}
+        state = State(whole)
+        outputs = [node for node in whole.calls if node.name in kept]
+        piece = extract(whole, lambda node: node.name in kept, outputs, state.values)
+        if piece is None:
+            continue
+        results = values_of(piece)
+        for node in piece.outputs:
+            want, got = values[node.name], results[node.name]
+            if isinstance(want, torch.Tensor):
+                assert torch.equal(want, got) and want.stride() == got.stride(), node.name
+
+
+def test_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import sys
+
+    from argand.debug.minify.progress import Progress
+
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda self: True, raising=False)
+    gm, inputs = graph_for(lambda x: torch.relu(x + 1) * 2, torch.ones(2))
+    listener = Progress()
+    with listener.showing(len(gm.graph.nodes)):
+        minify(gm, inputs, no_relu, listener=listener)
+    text = capsys.readouterr().err
+    assert "Started off with 5 nodes" in text and "nodes left" in text

@@ -434,6 +434,43 @@ def test_graph_with_varying_sizes_is_minified() -> None:
     assert result.calls == ["torch.relu"] and "symbols" not in result.gm.meta
 
 
+def needs_symbols(gm: fx.GraphModule, inputs: list) -> fx.GraphModule:
+    if torch.relu in targets(gm) and "symbols" in gm.meta and inputs[0].shape[0] > 2:
+        raise RuntimeError("sizes vary")
+    return gm
+
+
+def test_file_keeps_sizes_that_vary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        y = torch.cat([x.sin(), x]) * n
+        return torch.relu(y.view(-1, x.size(1))) + 1
+
+    found: list = []
+
+    def keep(gm: fx.GraphModule, inputs: list):
+        found.append((gm, list(inputs)))
+        return gm.forward
+
+    argand.compile(f, backend=keep, dynamic=True)(torch.ones(5, 6), 7)
+    run, result = repro.minify_to_directory(*found[0], BackendCheck(needs_symbols))
+    assert result.calls == ["torch.relu"] and result.verified
+    assert "'varying': " in (run / "repro.py").read_text()
+    module = repro.load_module(run / "repro.py")
+    program = repro.program_of(module.Repro(), module.args)
+    table = program.gm.meta["symbols"]
+    sizes = program.placeholders[0].meta["sizes"]
+    assert [table.hints[s] for s in table.symbols if s in sizes] == [
+        n for n, s in zip(module.args[0].shape, sizes) if s in table.hints
+    ]
+    # the native compiler takes what was written as a graph for many sizes
+    compiled = BackendCheck("native").compile(program.gm, program.inputs)
+    for n in (3, 9):
+        x = torch.randn(n, *module.args[0].shape[1:])
+        assert argand.same(program.gm(x), compiled(x))
+
+
 def test_new_processes_where_a_fork_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     from argand.debug.minify import Limits, isolate, loop
     from argand.errors import ArgandError
@@ -461,3 +498,38 @@ def test_progress_is_plain_data(tmp_path: Path) -> None:
     writer.progress({"a": True}, 3, False)
     data = json.loads((tmp_path / "progress.json").read_text())
     assert data["tried"] == {"a": True} and Fingerprint.from_dict(data["wanted"]) == writer.wanted
+
+
+def test_reproduction_that_needs_more_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What this process did before is not in the file, unless `repro_setup` says so."""
+    monkeypatch.chdir(tmp_path)
+    marker = "ARGAND_TEST_MARKER"
+    monkeypatch.setattr(sys, marker, True, raising=False)
+    gm, inputs = graph_for(lambda x: torch.relu(x), torch.ones(2))
+    _, result = repro.minify_to_directory(gm, inputs, BackendCheck(fails_with_marker))
+    assert result.verified is False and "NOT REPRODUCED" in capsys.readouterr().err
+    with argand.config.patch(repro_setup=f"import sys\nsys.{marker} = True"):
+        _, result = repro.minify_to_directory(gm, inputs, BackendCheck(fails_with_marker))
+    assert result.verified is True and "NOT REPRODUCED" not in capsys.readouterr().err
+
+
+def fails_with_marker(gm: fx.GraphModule, inputs: list) -> fx.GraphModule:
+    if hasattr(sys, "ARGAND_TEST_MARKER"):
+        raise RuntimeError("the marker is set")
+    return gm
+
+
+def test_later_calls_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def wrong_above_one(gm: fx.GraphModule, inputs: list):
+        return lambda *args: [torch.where(r > 1, r * 2, r) for r in gm(*args)]
+
+    with argand.config.patch(repro_after="dynamo", repro_level=4):
+        compiled = argand.compile(lambda x: x.sin() + x, backend=wrong_above_one)
+        compiled(torch.zeros(3))
+        with pytest.raises(argand.debug.accuracy.AccuracyError):
+            compiled(torch.ones(3))
+    assert "inputs.pt" in (only_run(tmp_path) / "repro.py").read_text() or only_run(tmp_path)

@@ -64,12 +64,15 @@ class Entry:
         key: compared by identity with the key of the region. Pass `_C.get_callback()[1]`'s object (or `FrameInfo`'s
             region key, which the caller knows).
         payload: any object; kept alive with the entry.
+        label: the name of its runs in torch's profiler (`set_profiler`); without one they have no range.
 
     Raises:
         TypeError: a wrong type, or code of the wrong shape.
     """
 
-    def __init__(self, code: CodeType, guards: GuardTree | None, key: object, payload: object = None) -> None: ...
+    def __init__(
+        self, code: CodeType, guards: GuardTree | None, key: object, payload: object = None, label: str = ...
+    ) -> None: ...
     @property
     def code(self) -> CodeType: ...
     @property
@@ -78,6 +81,8 @@ class Entry:
     def key(self) -> Any: ...
     @property
     def payload(self) -> Any: ...
+    @property
+    def label(self) -> str | None: ...
     @property
     def hits(self) -> int:
         """How often the guards matched (the run right after its making is not counted)."""
@@ -165,6 +170,19 @@ def new_frame(code: CodeType, globals: dict[str, Any], /) -> FrameType:
 def set_exception_filter(filter: Callable[[BaseException], object] | None, /) -> None:
     """`filter(exception)` is called for each exception that leaves a region that has a callback, before its caller's
     frame joins the traceback; it may set `__traceback__`. What it raises is dropped. None: nobody is called."""
+
+def set_profiler(
+    space: dict[str, Any],
+    flag: str,
+    range: Callable[[str, tuple[Any, ...]], Any],
+    kernels_wanted: Callable[[], bool],
+    /,
+) -> None:
+    """While `space[flag]` is true, entries that have a label run in `with range(label, ())`.
+
+    So do kernels, with their tensors, where `kernels_wanted()` or their `annotated` is true. A range that raises is left
+    out. While the flag is false a call costs a comparison more than without any of this.
+    """
 
 def set_regions_enabled(enabled: bool, /) -> bool:
     """False: every region, in every thread, runs as if its callback were None. Returns the setting before."""
@@ -431,3 +449,7 @@ class Kernel:
     def owner(self) -> Any: ...
     @property
     def calls(self) -> int: ...
+    annotated: bool
+    """Give each call a range in torch's profiler, whatever `set_profiler`'s `kernels_wanted` says."""
+    label: str
+    """The name of that range; by default `name`."""

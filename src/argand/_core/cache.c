@@ -280,9 +280,10 @@ cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t
 static PyObject *
 entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"code", "guards", "key", "payload", NULL};
-    PyObject *code, *guards, *key, *payload = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|O:Entry", names, &PyCode_Type, &code, &guards, &key, &payload)) {
+    static char *names[] = {"code", "guards", "key", "payload", "label", NULL};
+    PyObject *code, *guards, *key, *payload = Py_None, *label = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OU:Entry", names, &PyCode_Type, &code, &guards, &key, &payload,
+                                     &label)) {
         return NULL;
     }
     if (guards != Py_None && !Py_IS_TYPE(guards, &GuardTree_Type)) {
@@ -307,6 +308,7 @@ entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->guards = Py_NewRef(guards);
     self->key = Py_NewRef(key);
     self->payload = Py_NewRef(payload);
+    self->label = Py_XNewRef(label);
     return (PyObject *)self;
 }
 
@@ -327,6 +329,7 @@ entry_clear(Entry *self)
 {
     /* code, guards and key stay valid for a finalizer that gets at the entry; they are freed with it. */
     Py_CLEAR(self->payload);
+    Py_CLEAR(self->label);
     Py_CLEAR(self->last_failure);
     Py_CLEAR(self->func);
     return 0;
@@ -366,6 +369,7 @@ static PyMemberDef entry_members[] = {
     {"guards", T_OBJECT, offsetof(Entry, guards), READONLY, NULL},
     {"key", T_OBJECT, offsetof(Entry, key), READONLY, NULL},
     {"payload", T_OBJECT, offsetof(Entry, payload), READONLY, NULL},
+    {"label", T_OBJECT, offsetof(Entry, label), READONLY, NULL},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, NULL},
     {NULL},
 };
@@ -378,7 +382,7 @@ static PyGetSetDef entry_getset[] = {
 
 PyTypeObject Entry_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "argand._core._C.Entry",
-    .tp_doc = "Entry(code, guards, key, payload=None)\n--\n\nA transformed code object and the guards under which it may run.",
+    .tp_doc = "Entry(code, guards, key, payload=None, label=...)\n--\n\nA transformed code object and the guards under which it may run.",
     .tp_basicsize = sizeof(Entry),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = entry_new,

@@ -44,6 +44,7 @@ typedef struct Entry {
     PyObject *guards; /* GuardTree or None */
     PyObject *key;
     PyObject *payload;
+    PyObject *label; /* str: its name in profiles; or NULL */
     PyObject *last_failure; /* tuple or NULL */
     PyObject *func;         /* cached function object, or NULL */
     unsigned long long hits;

@@ -2,6 +2,7 @@
 #include "hook_compat.h"
 
 #include "core.h"
+#include "profile.h"
 
 #include <pthread.h>
 
@@ -367,6 +368,10 @@ run_entry(PyThreadState *tstate, InterpreterFrame *frame, Entry *entry, Py_ssize
 {
     PyObject *result = NULL;
     PyFunctionObject *func = entry_function(entry, FRAME_FUNC(frame));
+    PyObject *range = NULL;
+    if (UNLIKELY(profiler_runs()) && entry->label != NULL) {
+        range = range_begin(entry->label, NULL, 0);
+    }
     Py_DECREF(entry);
     if (func != NULL) {
         PyObject *outer = tls.inputs;
@@ -377,6 +382,9 @@ run_entry(PyThreadState *tstate, InterpreterFrame *frame, Entry *entry, Py_ssize
         Py_DECREF(func);
     }
     Py_XDECREF(inputs);
+    if (UNLIKELY(range != NULL)) {
+        range_end(range);
+    }
     if (UNLIKELY(result != NULL && Py_IS_TYPE(result, &Rerun_Type))) {
         return run_original(tstate, frame, nargs, (Rerun *)result);
     }

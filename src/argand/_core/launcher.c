@@ -1,5 +1,6 @@
 /* Kernel: a C function at an address, called with data pointers and integers. */
 #include "core.h"
+#include "profile.h"
 
 typedef void (*KernelFn)(void **ptrs, const int64_t *ints);
 
@@ -11,6 +12,8 @@ typedef struct {
     bool release_gil;
     unsigned long long calls;
     PyObject *name, *owner;
+    PyObject *label; /* its name in profiles, or NULL: `name` */
+    char annotated;  /* always in profiles, whatever the settings are */
 } Kernel;
 
 static int
@@ -85,6 +88,10 @@ kernel_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyOb
         }
     }
     self->calls++;
+    PyObject *range = NULL;
+    if (UNLIKELY(profiler_runs()) && (self->annotated || kernel_ranges_wanted())) {
+        range = range_begin(self->label != NULL ? self->label : self->name, args, self->num_tensors);
+    }
     if (self->release_gil) {
         KernelFn fn = self->fn;
         Py_INCREF(self); /* and with it its owner, which keeps the code loaded */
@@ -95,6 +102,9 @@ kernel_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyOb
     }
     else {
         self->fn(pointers, integers);
+    }
+    if (UNLIKELY(range != NULL)) {
+        range_end(range);
     }
     result = Py_NewRef(Py_None);
 done:
@@ -149,6 +159,7 @@ kernel_dealloc(Kernel *self)
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->name);
     Py_CLEAR(self->owner);
+    Py_CLEAR(self->label);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -172,11 +183,33 @@ static PyMemberDef kernel_members[] = {
     {"num_tensors", T_PYSSIZET, offsetof(Kernel, num_tensors), READONLY, NULL},
     {"num_ints", T_PYSSIZET, offsetof(Kernel, num_ints), READONLY, NULL},
     {"release_gil", T_BOOL, offsetof(Kernel, release_gil), READONLY, NULL},
+    {"annotated", T_BOOL, offsetof(Kernel, annotated), 0, NULL},
     {"calls", T_ULONGLONG, offsetof(Kernel, calls), READONLY, NULL},
     {NULL},
 };
 
-static PyGetSetDef kernel_getset[] = {{"address", (getter)kernel_address, NULL, NULL, NULL}, {NULL}};
+static PyObject *
+kernel_label(Kernel *self, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(self->label != NULL ? self->label : self->name);
+}
+
+static int
+kernel_set_label(Kernel *self, PyObject *label, void *Py_UNUSED(closure))
+{
+    if (label == NULL || !PyUnicode_Check(label)) {
+        PyErr_SetString(PyExc_TypeError, "the label of a kernel is a text");
+        return -1;
+    }
+    Py_XSETREF(self->label, Py_NewRef(label));
+    return 0;
+}
+
+static PyGetSetDef kernel_getset[] = {
+    {"address", (getter)kernel_address, NULL, NULL, NULL},
+    {"label", (getter)kernel_label, (setter)kernel_set_label, NULL, NULL},
+    {NULL},
+};
 
 PyTypeObject Kernel_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "argand._core._C.Kernel",

@@ -1,5 +1,6 @@
 /* The module object: collects what the other files define. */
 #include "core.h"
+#include "profile.h"
 #include "watch.h"
 
 static int
@@ -69,7 +70,8 @@ exec_core(PyObject *module)
     }
     if (init_process() < 0 || add_types(module) < 0 || add_constants(module) < 0 ||
         PyModule_AddFunctions(module, hook_methods) < 0 || PyModule_AddFunctions(module, cache_methods) < 0 ||
-        PyModule_AddFunctions(module, tensor_methods) < 0 || PyModule_AddFunctions(module, equality_methods) < 0) {
+        PyModule_AddFunctions(module, tensor_methods) < 0 || PyModule_AddFunctions(module, equality_methods) < 0 ||
+        PyModule_AddFunctions(module, profile_methods) < 0) {
         return -1;
     }
     return 0;

@@ -14,7 +14,7 @@ from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import ArgandError, AutogradError, UserLine
 from argand.graph import compat
-from argand.graph.meta import NodeOrigin, user_line, user_stack
+from argand.graph.meta import NodeOrigin, caller_line, user_line, user_stack
 from argand.graph.program import AtenProgram, InputSpec, TensorSpec
 
 
@@ -207,24 +207,28 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
     for node in gm.graph.nodes:
         op = node.op
         if op == "call_function":
-            tracer.origin = NodeOrigin(node.name, user_line(node))
+            tracer.origin = _origin(node)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             env[node] = _call(node, node.target, args, kwargs)
         elif op == "placeholder":
             env[node] = next(remaining) if not node.target.startswith("*") else _rest(node, remaining)
         elif op == "call_method":
-            tracer.origin = NodeOrigin(node.name, user_line(node))
+            tracer.origin = _origin(node)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             env[node] = _call(node, getattr(args[0], node.target), args[1:], kwargs)
         elif op == "get_attr":
             env[node] = attributes[node.target]
         elif op == "call_module":
-            tracer.origin = NodeOrigin(node.name, user_line(node))
+            tracer.origin = _origin(node)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             env[node] = _call(node, attribute(gm, node.target), args, kwargs)
         else:
             return _values(node.args[0], env)
     raise AutogradError("the graph has no output node")
+
+
+def _origin(node: fx.Node) -> NodeOrigin:
+    return NodeOrigin(node.name, user_line(node), caller=caller_line(node))
 
 
 def _rest(node: fx.Node, remaining: Any) -> Any:

@@ -72,18 +72,19 @@ def build(program: AtenProgram) -> HostCall:
     """The pipeline: step 3."""
     if program.model < 0:
         program.model = events.bus.number("model")
-    name = f"model__{program.model}_{program.kind}_{events.bus.number('compiled graph')}"
+    number = events.bus.number("compiled graph")
+    name = f"model__{program.model}_{program.kind}_{number}"
     with events.span("compile_graph", "backend", graph=name, kind=program.kind, number=program.model):
         events.bus.detail("fx_graph", "backend", lambda: readable(program.graph), program=program)
-        return _build(program)
+        return _build(program, f"graph_{number}")
 
 
-def _build(program: AtenProgram) -> HostCall:
+def _build(program: AtenProgram, graph: str) -> HostCall:
     try:
         schedule = schedule_program(program)
         text = host_text(schedule)
         with events.span("load", "runtime"):
-            return load_module(text, schedule.constants).call
+            return load_module(text, schedule.constants, graph=graph).call
     except ToolchainMissing as error:
         _memo.warn_once(str(error))
         events.emit("fallback", "runtime", str(error), backend="native", scope="graph", reason="no C++ compiler")
@@ -92,6 +93,7 @@ def _build(program: AtenProgram) -> HostCall:
 
 def schedule_program(program: AtenProgram) -> Schedule:
     """From ATen graph to ordered kernels and extern calls."""
+    from argand.codegen.host.products import choose_products
     from argand.lower import lower
     from argand.passes import run_passes
     from argand.schedule.inplace import write_inputs_in_place
@@ -108,6 +110,7 @@ def schedule_program(program: AtenProgram) -> Schedule:
         made = schedule(loops, threads=torch.get_num_threads(), fusion=bool(config.fusion))
         write_inputs_in_place(made, written)
         made.kept = _kept(program, made)
+        choose_products(made)
     events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(made))
     events.emit("provenance", "schedule", lambda: provenance(program.graph, made))
     events.bus.detail("fused_graph", "schedule", None, schedule=made)

@@ -438,6 +438,11 @@ class Access:
         if not self.concrete:
             self.state.note_local(fn)
 
+    def load_function(self, fn: Any) -> None:
+        """Make a function found in a class known as an outer object: its attributes are read and written outside."""
+        if not (self.concrete or id(fn) in self.outer or id(fn) in self.local_functions):
+            self.state.load_source(ConstSource(fn), fn)
+
     def load_class(self, cls: type) -> None:
         """Make a class known as an outer object, so that writes to it can be replayed."""
         if id(cls) not in self.outer:

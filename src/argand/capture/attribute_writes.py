@@ -102,6 +102,8 @@ def _refuse_native(meta: Any, obj: Any, name: str, *values: Any) -> None:
 
 
 def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    if type(obj) is types.FunctionType:
+        interp.load_function(obj)
     if interp.is_outer(obj):
         if attributes.own_dict(obj) is None:
             raise attributes.missing(interp, obj, name)
@@ -215,6 +217,8 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
     meta = facts.lookup(cls, name)
     if meta is not NULL and _through_descriptor(interp, meta, obj, name, "deleter", ()):
         return
+    if cls is types.FunctionType:
+        interp.load_function(obj)
     if interp.is_outer(obj):
         if generic_is_absent(interp, obj, name):
             raise attributes.missing(interp, obj, name)

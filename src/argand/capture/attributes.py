@@ -489,6 +489,7 @@ def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
         return getattr(func, name)
     if interp.concrete or id(func) in interp.local_functions:
         return _read_native(interp, func, name)
+    interp.load_function(func)
     if name == "__dict__":
         return instance_dict(interp, func) if interp.is_outer(func) else func.__dict__
     if interp.is_outer(func):
@@ -500,7 +501,7 @@ def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
             return interp.state.load_source(FuncDefaultsTupleSource(source), func.__defaults__)
         if name == "__kwdefaults__" and func.__kwdefaults__ is not None:
             return interp.state.load_source(FuncKwdefaultsDictSource(source), func.__kwdefaults__)
-        if name in ("__annotations__", "__closure__"):
+        if name in _FUNCTION_FIELDS and name not in ("__globals__", "__builtins__", "__code__"):
             return interp.state.load_source(AttrSource(source, name), getattr(func, name))
     return _read_native(interp, func, name)
 

@@ -357,7 +357,7 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
 def intrinsic_1(interp: Interpreter, name: str, value: Any) -> Any:
     """CALL_INTRINSIC_1."""
     if name == "INTRINSIC_LIST_TO_TUPLE":
-        return tuple(value)
+        return tuple(interp.shadow(value))
     if name == "INTRINSIC_STOPITERATION_ERROR":
         return generators.stop_iteration_error(value)
     if name == "INTRINSIC_UNARY_POSITIVE":

@@ -65,6 +65,7 @@ _IDENTITY_INSTANCES: tuple[type, ...] = (
     types.BuiltinFunctionType,
     type(functools.lru_cache(maxsize=None)(len)),
     *_TYPING_ALIASES,
+    type(typing.NoReturn),
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
     torch._ops._OpNamespace,

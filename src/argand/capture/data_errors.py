@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
+from argand.capture.before_error import Points
 from argand.capture.kinds import is_a
 from argand.capture.words import words
 
@@ -48,6 +49,7 @@ class OnData:
         noticed: there is one inside a `try` or `with` that would be told.
         outside: the graph does what running the frame again would do twice.
         behind: (the node after which such an operation was recorded, whether it is a noticed one).
+        points: such operations, and what the program did before each.
     """
 
     known: Known | None = None
@@ -57,6 +59,7 @@ class OnData:
     noticed: bool = False
     outside: bool = False
     behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
+    points: Points = field(default_factory=Points)
 
     @property
     def split(self) -> bool:
@@ -166,8 +169,11 @@ def raises(builder: GraphBuilder, name: str) -> None:
         if found.split or found.outside:
             raise _inside_try(name)
         found.noticed = True
+    last = next(iter(reversed(builder.root.nodes)), builder.root._root)
+    if found.known is not None and not found.points.add(builder.state, last) and found.outside and found.may_split:
+        raise _effects_lost(name)
     if builder.graph is builder.root:
-        found.behind.append((next(iter(reversed(builder.graph.nodes)), builder.graph._root), noticed))
+        found.behind.append((last, noticed))
 
 
 def keep(builder: GraphBuilder, outputs: list[Any]) -> list[torch.Tensor]:
@@ -178,6 +184,7 @@ def keep(builder: GraphBuilder, outputs: list[Any]) -> list[torch.Tensor]:
 
     Returns results that it must return too, lest the backend drop an operation whose error the program would notice.
     """
+    builder.on_data.points.settle()
     found = [(marker.next, noticed) for marker, noticed in builder.on_data.behind if marker.next.op.startswith("call_")]
     if not found:
         return []
@@ -230,6 +237,18 @@ def changes_outside(builder: GraphBuilder, name: str) -> None:
             "one handles exceptions: the graph ends before it.",
             hints=("Move the operation that may raise out of the try block (or the with block).",),
         )
+    if builder.on_data.points.lost and builder.on_data.may_split and builder.on_data.known is not None:
+        raise _effects_lost(name)
+
+
+def _effects_lost(name: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="effect before an operation that may raise",
+        context=name,
+        explanation="An operation may raise because of the values of its tensors, and what the program has done before "
+        f"it would be lost, as a graph that writes to an input does not run twice: the graph ends before {name}.",
+        hints=("Do the operation that may raise first, or return the values instead of storing them.",),
+    )
 
 
 def _name(func: Any) -> str:

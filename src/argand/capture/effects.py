@@ -40,6 +40,13 @@ def pending(state: CaptureState) -> list[Shadow | Overlay]:
     return found
 
 
+def any_pending(state: CaptureState) -> bool:
+    """Whether the program has done something visible besides computing tensors."""
+    if state.extra_effects or pending(state):
+        return True
+    return any(info.source is not None and info.tensor.__dict__ for info in state.tensors.values())
+
+
 class Replay:
     """Emits the effects in two steps: first every value is evaluated, then the writes are made.
 

@@ -326,7 +326,13 @@ class _Capture:
         for resume in made.resumes:
             _process.session().original_offsets[resume.code] = resume.original_offsets
         self._emit_events(state, made)
-        return _C.Entry(made.code, guards, self.region, made)
+        return _C.Entry(made.code, guards, self.region, made, self._label())
+
+    def _label(self) -> str:
+        """How torch's profiler calls the compiled code."""
+        now = events.bus.compile_id
+        number = "" if now is None else f" {now.frame}/{now.recompile}"
+        return f"Argand-Compiled Region:{number} ({self.info.code.co_name})"
 
     def _without_graph(self, state: CaptureState) -> _C.Answer:
         """Nothing of torch's ran: the frame's own code, kept under the guards that led here."""

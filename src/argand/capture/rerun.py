@@ -26,7 +26,7 @@ from argand._core import _C
 from argand.bytecode.assemble import Label
 from argand.bytecode.cells import SAVED_CELL_MARK
 from argand.bytecode.resume import StackSlot, frame_arg_names
-from argand.capture import effects, failures
+from argand.capture import before_error, effects, failures
 from argand.capture.data_errors import RAISED, RERUNS, OnData, manager_is_told
 from argand.capture.tensors import RANDOM
 from argand.capture.words import words
@@ -71,6 +71,7 @@ class Rerun:
         devices: whose random numbers the graph draws.
         entry: None where no block is open when the frame begins.
         catch, saved: the handler, and the temporary with the states of the generators.
+        points: what to do before the error goes on, where the frame does not start again; None: nothing.
     """
 
     code: weakref.ref[CodeType]
@@ -82,6 +83,7 @@ class Rerun:
     entry: Entry | None
     catch: Label
     saved: str = ""
+    points: before_error.Points | None = None
 
     @contextlib.contextmanager
     def covering(self, emitter: Emitter) -> Iterator[None]:
@@ -99,6 +101,8 @@ class Rerun:
         asm = emitter.asm
         asm.bind(self.catch)
         exc = emitter.store_temp("x")
+        if self.points is not None:
+            self._do_effects(emitter, exc)
         asm.load_const_callable(raised)
         asm.load_fast(exc)
         asm.load_const(self)
@@ -122,15 +126,32 @@ class Rerun:
             asm.bind(at_entry)
             _raise_at_entry(emitter, transformer, self.entry, exc)
 
-    def _start_again(self, emitter: Emitter, exc: str, answer: str) -> None:
+    def _do_effects(self, emitter: Emitter, exc: str) -> None:
         asm, code = emitter.asm, emitter.code
-        asm.load_const(None)  # the exception, its traceback and this frame hold each other
-        asm.store_fast(exc)
-        asm.load_const_callable(_C.run_original)
+        asm.load_const_callable(before_error.do_effects)
+        asm.load_fast(exc)
+        asm.load_const(self.points)
+        self._load_arguments(emitter)
+        for name in code.co_freevars:
+            asm.load_closure(name)
+        asm.build_tuple(len(code.co_freevars))
+        asm.call(4)
+        asm.pop_top()
+
+    def _load_arguments(self, emitter: Emitter) -> None:
+        """-> list of the frame's arguments."""
+        asm, code = emitter.asm, emitter.code
         names = frame_arg_names(code)
         for name in names:
             (asm.load_deref if name in code.co_cellvars else asm.load_fast)(name)
         asm.build_list(len(names))
+
+    def _start_again(self, emitter: Emitter, exc: str, answer: str) -> None:
+        asm = emitter.asm
+        asm.load_const(None)  # the exception, its traceback and this frame hold each other
+        asm.store_fast(exc)
+        asm.load_const_callable(_C.run_original)
+        self._load_arguments(emitter)
         asm.load_fast(answer)
         asm.call(2)
         asm.return_value()
@@ -149,15 +170,15 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     if found.known is None:
         return None
     random = any(_draws(node) for node in (*builder.effectful, *builder.writing))
-    needed = found.noticed or (found.possible and _has_effects(state))
+    needed = found.noticed or (found.possible and effects.any_pending(state))
     again = not found.outside and (needed or not (gives_away or random))
-    if not again and entry is None:
+    points = found.points if found.outside and found.points.any else None
+    if not again and entry is None and points is None:
         return None
     devices = tuple(dict.fromkeys(info.device for info in builder.tensors.values())) if random and again else ()
     code = weakref.ref(state.code)
-    return Rerun(
-        code, found.known, _answered(found) if again else (), found.noticed, found.may_split, devices, entry, Label()
-    )
+    answered = _answered(found) if again else ()
+    return Rerun(code, found.known, answered, found.noticed, found.may_split, devices, entry, Label(), points=points)
 
 
 def _answered(found: OnData) -> tuple[type[Exception], ...]:
@@ -209,13 +230,6 @@ def _raise_at_entry(emitter: Emitter, transformer: Transformer, entry: Entry, ex
     wanted = transformer.live(handler.target)
     names = [name for name in frame_arg_names(code) if name in wanted and name not in cells and name not in entry.stack]
     transformer.resume_with(emitter, handler.target, [*stack, exc], names)
-
-
-def _has_effects(state: CaptureState) -> bool:
-    """Whether the program does something visible besides computing tensors."""
-    if state.extra_effects or effects.pending(state):
-        return True
-    return any(info.source is not None and info.tensor.__dict__ for info in state.tensors.values())
 
 
 def _draws(node: fx.Node) -> bool:

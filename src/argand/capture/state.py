@@ -308,6 +308,8 @@ class CaptureState:
         if not is_a(source, ConstSource):
             from argand._core import _C
 
+            if not _C.has_exchange_api():  # where nothing was compiled yet
+                _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
             dims = self.policy.dims(source, real) if self.policy is not None else None
             opened = symbolic_policy.tensor_input(self, source, real, dims) if dims else ((), ())
             self.guards.add(source, "tensor", *_C.tensor_guard_args(real, *opened))

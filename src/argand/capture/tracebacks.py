@@ -76,19 +76,26 @@ def _of_the_program(step: TracebackType) -> bool:
 
 def _places(step: TracebackType) -> list[Place]:
     """Where in the program the operation at this line of a graph's text came from, outermost first; empty: unknown."""
+    node = node_at(step)
+    trace = node.meta.get("stack_trace", "") if node is not None else ""
+    return [(file, int(line), function) for file, line, function in _PLACE.findall(trace)]
+
+
+def node_at(step: TracebackType) -> Any:
+    """The node that stands at this line of a graph's text; None: there is none."""
+    if not step.tb_frame.f_code.co_filename.startswith(_GRAPH):
+        return None
     module: Any = step.tb_frame.f_locals.get("self")
     nodes = getattr(getattr(module, "graph", None), "nodes", None)
-    if not step.tb_frame.f_code.co_filename.startswith(_GRAPH) or nodes is None:
-        return []
+    if nodes is None:
+        return None
     lines = module.code.splitlines()
     # The text that was compiled may be preceded by imports: `def forward` is the line to count from.
     start = next((i for i, line in enumerate(lines) if line.startswith("def forward")), 0)
     number = step.tb_lineno - step.tb_frame.f_code.co_firstlineno + start
     text = lines[number] if 0 <= number < len(lines) else ""
     name = text.strip().split(" ", 1)[0].rstrip(":")
-    node = next((node for node in nodes if node.name == name), None)
-    trace = node.meta.get("stack_trace", "") if node is not None else ""
-    return [(file, int(line), function) for file, line, function in _PLACE.findall(trace)]
+    return next((node for node in nodes if node.name == name), None)
 
 
 def _made_up(place: Place, following: TracebackType | None) -> TracebackType:

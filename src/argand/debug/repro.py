@@ -33,6 +33,7 @@ from argand.debug.minify.loop import run as run_check
 from argand.debug.minify.progress import Progress
 from argand.debug.minify.spawn import run_file
 from argand.debug.minify.surgery import Program
+from argand.debug.minify.varying import restore
 from argand.errors import ConfigError
 
 __all__ = ["AccuracyError", "load", "minify_main", "minify_to_directory", "rand_strided", "run_repro"]
@@ -82,8 +83,16 @@ def from_script(path: str, name: str) -> Any:
 def run_repro(module: torch.nn.Module, args: Sequence[Any], check: BackendCheck) -> None:
     """Run a reproduction in this process: raises (or crashes) as the program did, and says so when it does not."""
     faulthandler.enable()  # a crash says where
-    check(graph_of(module), list(args))
+    program = program_of(module, args)
+    check(program.gm, program.inputs)
     print("argand: this graph does not fail any more", file=sys.stderr)
+
+
+def program_of(module: torch.nn.Module, args: Sequence[Any]) -> Program:
+    """The graph that a written module is, with its inputs."""
+    gm, inputs = graph_of(module), list(args)
+    restore(gm, inputs)
+    return Program(gm, inputs)
 
 
 def minify_main(
@@ -100,11 +109,11 @@ def minify_main(
         the result; None when it was not possible, which is said on stderr.
     """
     directory = Path(file).resolve().parent
-    program, tried = Program(graph_of(module), list(args)), {}
+    program, tried = program_of(module, args), {}
     with contextlib.suppress(OSError, ValueError, KeyError):
         tried = json.loads((directory / "progress.json").read_text())["tried"]
         loaded = load_module(directory / "repro.py")
-        program = Program(graph_of(loaded.Repro()), list(loaded.args))
+        program = program_of(loaded.Repro(), loaded.args)
     try:
         return search_in(directory, program, check, wanted, tried=tried)
     except NotReproduced as error:
@@ -135,6 +144,7 @@ class _Files(Progress):
         self.writer = writer
 
     def shrunk(self, search: Search) -> None:
+        super().shrunk(search)
         self.writer.repro(search.state.program)
         self.writer.progress(search.tried, search.state.program.nodes, False)
 

@@ -29,7 +29,7 @@ class Builder:
     def at(self, node: fx.Node) -> Any:
         """Context: new nodes go before `node` and carry its origin."""
         origin = node.meta.get("origin") or NodeOrigin()
-        self.origin = NodeOrigin(origin.source_node, origin.user_line, self.made_by)
+        self.origin = NodeOrigin(origin.source_node, origin.user_line, self.made_by, origin.caller)
         self.inherited = {key: node.meta[key] for key in ("backward", "recompute") if key in node.meta}
         return self.graph.inserting_before(node)
 

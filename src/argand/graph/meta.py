@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from argand.errors import UserLine
 from argand.graph import compat
 from argand.graph.program import TensorSpec
 
+_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<func>\S+)')
 _USER_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+?)(?:: (?P<text>.*))?$")
 
@@ -24,12 +26,14 @@ class NodeOrigin:
     Arguments:
         source_node: name of the torch-level node that was running when it was recorded.
         user_line: "file.py:12 in forward: text", or "".
-        passes: name of the pass that made the node, or "" when the tracer did.
+        made_by: name of the pass that made the node, or "" when the tracer did.
+        caller: the program's own line that led to `user_line`, when that is one of torch's (a library module's); or "".
     """
 
     source_node: str = ""
     user_line: str = ""
     made_by: str = ""
+    caller: str = ""
 
 
 def spec_of(tensor: torch.Tensor, device: torch.device | None = None) -> TensorSpec:
@@ -62,14 +66,35 @@ def user_line(node: fx.Node) -> str:
     where = _frames(str(trace)[str(trace).rfind('File "') :])
     if not where:
         return ""
-    last = where[-1]
-    text = f"{last.filename}:{last.lineno} in {last.function}"
-    return f"{text}: {last.text}" if last.text else text
+    return _line_text(where[-1])
+
+
+def caller_line(node: fx.Node) -> str:
+    """The innermost line outside torch that led to a node, when `user_line` is one of torch's own; else ""."""
+    origin = node.meta.get("origin")
+    if origin is not None:
+        return str(origin.caller)
+    if not user_line(node).startswith(_TORCH):
+        return ""
+    for frame in reversed(user_stack(node)):
+        if not frame.filename.startswith(_TORCH):
+            return _line_text(frame)
+    return ""
+
+
+def _line_text(frame: UserLine) -> str:
+    text = f"{frame.filename}:{frame.lineno} in {frame.function}"
+    return f"{text}: {frame.text}" if frame.text else text
 
 
 def user_lines(node: fx.Node) -> tuple[UserLine, ...]:
     """The user's line that made a node, as an error carries it; empty when unknown."""
-    found = _USER_LINE.match(user_line(node))
+    return parse_line(user_line(node))
+
+
+def parse_line(text: str) -> tuple[UserLine, ...]:
+    """A line as "file.py:12 in forward: text", read back; empty for ""."""
+    found = _USER_LINE.match(text)
     if found is None:
         return ()
     return (UserLine(found["file"], int(found["line"]), found["function"], found["text"] or ""),)

@@ -47,7 +47,64 @@ def infer(table: SpecTable, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         )
     if kwargs.get("generator") is not None:
         raise AutogradError(f"{func} takes an explicit random generator")
-    return _wrap(table, _make(func, args, kwargs, specs, device), device)
+    made = _elementwise(table, func, args, kwargs, specs)
+    return _wrap(table, _make(func, args, kwargs, specs, device) if made is None else made, device)
+
+
+def _elementwise(
+    table: SpecTable, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[Spec]
+) -> torch.Tensor | None:
+    """The result of a pointwise op without its meta kernel, or None where that one must answer.
+
+    Those kernels are Python that imports sympy when first used (0.3 s) and takes longer than all else here: the shape is
+    the arguments' broadcast one, and which dtype comes out is seen by running the op on one element of each dtype.
+    """
+    if not specs or not layouts.is_elementwise(func) or func._schema.is_mutable:
+        return None
+    if compat.has_tag(func, "nondeterministic_seeded") or any(s.meta.is_conj() or s.meta.is_neg() for s in specs):
+        return None
+    shape = layouts.broadcast_shape([spec.size for spec in specs])
+    if shape is None or 0 in shape:
+        return None
+    key = (func, _kinds(args), tuple(kwargs), _kinds(tuple(kwargs.values())))
+    try:
+        dtype = table.dtypes.get(key)
+    except TypeError:  # an argument that cannot be hashed
+        return None
+    if dtype is None:
+        dtype = table.dtypes[key] = _dtype_on_one(func, args, kwargs)
+    if dtype is torch.Tensor:
+        return None
+    made = torch.empty(shape, dtype=dtype, device=_META)
+    result: torch.Tensor = layouts.elementwise(
+        made, func, _to_meta(args), {name: _to_meta(v) for name, v in kwargs.items()}
+    )
+    return result
+
+
+def _kinds(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What of the arguments decides the dtype of a pointwise result."""
+    return tuple(
+        (value.dtype, value.size == ()) if value.__class__ is Spec else (type(value), value)
+        if not isinstance(value, (int, float, complex)) or isinstance(value, bool)
+        else type(value)
+        for value in values
+    )
+
+
+def _dtype_on_one(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The dtype that the op gives one element of each argument; `torch.Tensor` where that shows nothing."""
+
+    def one(value: Any) -> Any:
+        if value.__class__ is Spec:
+            return torch.ones(() if value.size == () else (1,), dtype=value.dtype, device=_CPU)
+        return _CPU if isinstance(value, torch.device) else value
+
+    try:
+        made = func(*map(one, args), **{name: one(value) for name, value in kwargs.items()})
+    except Exception:  # the meta kernel raises what eager does, or knows a dtype that the CPU has no kernel for
+        return torch.Tensor
+    return made.dtype if isinstance(made, torch.Tensor) and made.numel() == 1 else torch.Tensor
 
 
 def _make(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[Spec], device: torch.device) -> Any:

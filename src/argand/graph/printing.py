@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from argand.graph.expr import Expr
-from argand.graph.meta import user_line
+from argand.graph.meta import caller_line, user_line
 from argand.graph.symbolic import SymbolicTensor
 
 _DTYPE_SHORT = {
@@ -67,11 +67,13 @@ def graph_source(
     last_use = _last_uses(nodes)
     params = [node.name for node in nodes if node.op == "placeholder"]
     lines = [f"def {name}({', '.join(params)}):"]
-    seen_line = ""
+    seen: list[str] = []
     for node in nodes:
-        if comments and (line := user_line(node)) and line != seen_line and node.op != "placeholder":
-            lines.append(f"    # {line}")
-            seen_line = line
+        if comments and (line := user_line(node)) and node.op != "placeholder":
+            place = [line] if not (caller := caller_line(node)) else [caller, line]
+            if place != seen:
+                lines += [f"    # {part}" for part in place]
+                seen = place
         if node.op == "output":
             lines.append(f"    return {writer.value(node.args[0])}")
             continue

@@ -25,6 +25,13 @@ class Origin:
     fx_node: str  # name of the ATen FX node
     fx_code: str  # that node as one line of code
     user_line: str = ""  # "file.py:12 in forward: x = a + b"
+    caller: str = ""  # the program's own line, when `user_line` is in a module of torch
+
+    @property
+    def comment(self) -> str:
+        """The node and the lines that it came from, in one line that may stand in a triple-quoted text."""
+        lines = (self.fx_code or self.fx_node, self.user_line, self.caller)
+        return "  <- ".join(" ".join(line.splitlines()) for line in lines if line).replace("'''", "' ' '")
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,40 +261,49 @@ class Context:
         for x in lazy:
             buffer = self.new_buffer(x.size, x.stride, x.dtype, x.device)
             value = x.load(ops, index)
-            ops.origin = value.origin
+            ops.origin = x.origin or value.origin
             ops.store(buffer.name, sum_of([position * stride for position, stride in zip(index, buffer.stride)]), value)
             refs.append(self.ref_of(buffer))
         self.add_loop(ops, dims, lazy[0].size, (), (), [ref.buffer for ref in refs], [])
         for x, ref in zip(lazy, refs):
             x.hold(ref)
 
-    def store(self, x: Tensor, ref: TensorRef, *, creates: bool) -> None:
+    def store(self, x: Tensor, ref: TensorRef, *, creates: bool, origin: Origin | None = None) -> None:
         """Append the loop nest that writes `x` to `ref`.
 
         Arguments:
             creates: whether this is the first write to the buffer (else it counts as updating it).
+            origin: of the store, and of a plain copy; by default that of `x`.
         """
+        origin = origin or x.origin or self.origin
         if x.split is None:
-            self._store_part(x, ref, x.size, -1, ZERO, creates)
+            self._store_part(x, ref, x.size, -1, ZERO, creates, origin)
             return
         dim, cuts = x.split
         for number, (start, end) in enumerate(zip((ZERO, *cuts), (*cuts, x.size[dim]))):
             size = (*x.size[:dim], end - start, *x.size[dim + 1 :])
-            self._store_part(x, ref, size, dim, start, creates and number == 0)
+            self._store_part(x, ref, size, dim, start, creates and number == 0, origin)
 
     def _store_part(
-        self, x: Tensor, ref: TensorRef, size: tuple[Expr, ...], dim: int, start: Expr, creates: bool
+        self,
+        x: Tensor,
+        ref: TensorRef,
+        size: tuple[Expr, ...],
+        dim: int,
+        start: Expr,
+        creates: bool,
+        origin: Origin | None,
     ) -> None:
         """Store the part of `x` that begins at `start` along `dim`."""
         ranges, variables, index = self.loop(size, stride_order(size, ref.stride, self.hints))
         if dim >= 0:
             index = (*index[:dim], index[dim] + start, *index[dim + 1 :])
         ops = Recorder(ranges)
+        ops.origin = origin
         value = x.load(ops, index)
         if value.dtype is not x.dtype:
             raise InternalError(f"{x.origin}: the lowered value is {value.dtype}, not {x.dtype}")
         terms = [position * stride for position, stride in zip(index, ref.stride)]
-        ops.origin = value.origin
         ops.store(ref.buffer, sum_of([*terms, ref.offset]), value)
         self.add_loop(ops, variables, size, (), (), [ref.buffer] if creates else [], [] if creates else [ref.buffer])
 

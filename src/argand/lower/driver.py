@@ -305,8 +305,8 @@ def origin_of(node: fx.Node) -> Origin:
     args = [_print_arg(arg) for arg in node.args]
     args += [f"{name} = {_print_arg(arg)}" for name, arg in node.kwargs.items()]
     info = node.meta.get("origin")
-    line = info.user_line if info is not None else ""
-    return Origin(node.name, f"{node.name} = torch.ops.{_name_of(node.target)}({', '.join(args)})", line)
+    line, caller = (info.user_line, info.caller) if info is not None else ("", "")
+    return Origin(node.name, f"{node.name} = torch.ops.{_name_of(node.target)}({', '.join(args)})", line, caller)
 
 
 @lru_cache(maxsize=1 << 10)

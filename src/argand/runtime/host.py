@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from argand.config import config
 from argand.errors import InternalError
 from argand.runtime.arena import Arena, arena_pool
-from argand.runtime.launch import Kernel, make_kernel, profiled
+from argand.runtime.launch import make_kernel
+from argand.runtime.profile import Kernel, label
 
 _PAGE, _MADV_HUGEPAGE = mmap.PAGESIZE, 14
 _DOUBLE, _INT64 = struct.Struct("=d"), struct.Struct("=q")
@@ -40,25 +40,30 @@ def load_kernels(source: str, kernels: Mapping[str, tuple[str, int, int]], parts
     from argand.runtime import toolchain
 
     library = toolchain.load_text(source, parts=parts)
-    profile = bool(config.cpp.enable_kernel_profile)
     loaded = []
     for name, (symbol, tensors, ints) in kernels.items():
         kernel = make_kernel(library.address(symbol), name, tensors, ints)
-        loaded.append(profiled(kernel, name) if profile else kernel)
+        label(kernel, name)
+        loaded.append(kernel)
     return loaded
 
 
-def load_module(text: str, constants: Mapping[str, torch.Tensor], filename: str = "output_code.py") -> ModuleType:
+def load_module(
+    text: str, constants: Mapping[str, torch.Tensor], filename: str = "output_code.py", *, graph: str = ""
+) -> ModuleType:
     """Execute host module text; its kernels are compiled on the way.
 
     Arguments:
         text: what codegen/host wrote.
         constants: tensors that the text refers to by name.
         filename: shown in tracebacks.
+        graph: "graph_0", say: how names of the kernels begin in profiles, so that those of two graphs stay apart.
     """
     module = ModuleType("argand_output_code")
     module.__dict__["constants"] = dict(constants)
     exec(compile(text, filename, "exec"), module.__dict__)
+    for name in module.__dict__.get("kernels", ()) if graph else ():
+        label(module.__dict__[name], f"{graph}_{name}")
     return module
 
 
@@ -83,6 +88,11 @@ def on_large_pages(tensor: torch.Tensor) -> torch.Tensor:
         begin = -(-tensor.data_ptr() // _PAGE) * _PAGE
         advise(begin, max(tensor.data_ptr() + tensor.nbytes - begin, 0), _MADV_HUGEPAGE)  # a refusal does no harm
     return tensor
+
+
+def product_into(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, out: torch.Tensor) -> None:
+    """`x @ weight.T + bias`, computed by oneDNN, in `out`."""
+    out.copy_(torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], ""))
 
 
 def reinterpret(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-Kernel = Callable[..., None]
+from argand.runtime.profile import Kernel, ProfiledKernel, connect
 
 
 class CtypesKernel:
@@ -40,20 +39,11 @@ def make_kernel(address: int, name: str, num_tensors: int, num_ints: int) -> Ker
     try:
         from argand._core import _C
     except ImportError:
-        return CtypesKernel(address, name, num_tensors, num_ints)
+        return ProfiledKernel(CtypesKernel(address, name, num_tensors, num_ints), name)
     kernel_type = getattr(_C, "Kernel", None)
     if kernel_type is None:
-        return CtypesKernel(address, name, num_tensors, num_ints)
+        return ProfiledKernel(CtypesKernel(address, name, num_tensors, num_ints), name)
+    connect()
     _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
     made: Kernel = kernel_type(address, name, num_tensors, num_ints)
     return made
-
-
-def profiled(kernel: Kernel, name: str) -> Kernel:
-    """The kernel, appearing by name in torch.profiler (`config.cpp.enable_kernel_profile`)."""
-
-    def run(*args: Any) -> None:
-        with torch.profiler.record_function(name):
-            kernel(*args)
-
-    return run

@@ -375,9 +375,12 @@ def compile_error(command: list[str], output: str, kept: Path, source: Path) -> 
         lines.append(f"Kernel line {number}: {text[number - 1].strip()}")
         if origin is not None:
             lines.append(f"FX node: {origin['code']}")
-            user = _USER_LINE.match(origin["user"] or "")
-            if user:
-                where = (UserLine(user["file"], int(user["line"]), user["function"], user["text"] or ""),)
+            lines_found = (_USER_LINE.match(line) for line in reversed((origin["user"] or "").split("  <- ")))
+            where = tuple(
+                UserLine(user["file"], int(user["line"]), user["function"], user["text"] or "")
+                for user in lines_found
+                if user
+            )
         lines += _operand_lines(text, number)
         break
     return CppCompileError(

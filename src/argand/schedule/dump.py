@@ -204,7 +204,7 @@ def _items(items: Iterable[Expr]) -> str:
 
 
 def _origin_lines(origins: Iterable[Any]) -> list[str]:
-    return [f"# {origin.fx_code}{f'  <- {origin.user_line}' if origin.user_line else ''}" for origin in origins]
+    return [f"# {origin.comment}" for origin in origins]
 
 
 def body_text(name: str, body: LoopBody) -> list[str]:

@@ -33,6 +33,8 @@ def provenance(graph: fx.Graph, schedule: Schedule) -> dict[str, Any]:
         told = into.setdefault(name, [])
         for origin in step.origins:
             row = {"node": origin.fx_node, "code": origin.fx_code, "user_line": origin.user_line}
+            if origin.caller:
+                row["caller"] = origin.caller
             if row not in told:
                 told.append(row)
     return {"pre_to_post": pre_to_post, "kernels": kernels, "extern": extern}

@@ -6,7 +6,6 @@ names, buffers are `in_ptr0`, `out_ptr0` or a scratch array's name.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -155,10 +154,7 @@ class Printer:
         if origin is None or origin is self._origin or origin == self._origin:
             return
         self._origin = origin
-        text = origin.fx_code or origin.fx_node
-        if origin.user_line:
-            text += f"  <- {origin.user_line}"
-        self.out.line("// " + re.sub(r"[\r\n]+", " ", text).rstrip("\\ "))
+        self.out.line("// " + origin.comment.rstrip("\\ "))
 
     def emit(self, value: Value) -> None:
         """Print the statement that makes `value`."""

@@ -11,10 +11,11 @@ import torch
 
 from argand.codegen.host.calls import as_linear, extern_function
 from argand.codegen.host.memory import MemoryPlan, nbytes, plan_memory, same_layout
+from argand.codegen.host.products import INTO
 from argand.errors import InternalError
 from argand.graph.expr import Const, Expr, Sym, as_int
 from argand.ir.kernel import KernelPlan, Schedule
-from argand.ir.loops import Buffer, ExternNode, TensorRef
+from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef
 
 LARGE_BYTES = 32 << 20  # allocations that malloc maps anew each time
 
@@ -105,6 +106,7 @@ class _Writer:
             *(["from argand.graph.random_ops import random_ops"] if "random_ops()" in str(self.header) else []),
             *(["from argand.runtime.host import double_bits"] if self.schedule.floats else []),
             *(["from argand.runtime.host import on_large_pages"] if self.large else []),
+            *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
             "",
         ]
         if self.kernels is not None:
@@ -298,7 +300,13 @@ class _Writer:
         place = str(self.plan.offsets[root]) if slot is None else f"slot{slot}"
         self.views[name] = f"arena.tensor({place}, {size}, {stride}, {dtype})"
 
+    def _comment(self, origins: Iterable[Origin]) -> None:
+        """What the call below computes: the FX nodes, each with the user's line."""
+        for origin in origins:
+            self.body.append(f"# {origin.comment}")
+
     def _extern(self, node: ExternNode) -> None:
+        self._comment(node.origins)
         node = as_linear(node, self.schedule.buffers) or node
         args = [self._value(arg) for arg in node.args]
         args += [f"{key}={self._value(arg)}" for key, arg in node.kwargs.items()]

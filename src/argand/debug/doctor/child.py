@@ -187,11 +187,8 @@ class Recorder:
 
     @contextlib.contextmanager
     def _answers(self) -> Iterator[None]:
-        import importlib
-
         if self.mode.torch is None:
-            answer = importlib.import_module("argand").__getattr__("answer_torch_compile")
-            with answer(backend="native"):
+            with front_door("answer_torch_compile")(backend="native"):
                 yield
             return
         original = torch.compile
@@ -277,9 +274,7 @@ class Recorder:
             write(self.folder, number, record)
             self._note_leaves(args, kwargs, modules)
         if self.mode.fresh:
-            import importlib
-
-            importlib.import_module("argand").__getattr__("reset")()
+            front_door("reset")()
         self.again.setdefault(name, functools.partial(run, *args, **kwargs))
         self.current = f"{name} call {number}"
         mark("run")
@@ -353,6 +348,27 @@ class Recorder:
         for key in ("recompiles", "breaks", "fallbacks"):
             del self.facts[key][200:]
         (self.folder / "facts.json").write_text(json.dumps(self.facts))
+
+
+def warm() -> None:
+    """Import what every child needs, before it is forked."""
+    import importlib
+    import pkgutil
+
+    importlib.import_module("argand.api")
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # torch imports it at the first meta kernel
+    for name in ("autograd", "passes", "lower", "schedule", "codegen", "runtime"):
+        package = importlib.import_module(f"argand.{name}")
+        for found in pkgutil.walk_packages(package.__path__, f"argand.{name}."):
+            if "triton" not in found.name:
+                importlib.import_module(found.name)
+
+
+def front_door(name: str) -> Any:
+    """A function of `argand.api`, as a script would call it (this package is below that module)."""
+    import importlib
+
+    return getattr(importlib.import_module("argand.api"), name)
 
 
 def live_tensors() -> int:

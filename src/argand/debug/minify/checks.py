@@ -68,6 +68,7 @@ class BackendCheck:
         run: also call what was compiled; False when compiling is what failed.
         surroundings: the state under which it failed.
         tolerance: relative; 0 is that of the dtype.
+        calls: how often the compiled graph is called; what each call returned is looked at after the last.
     """
 
     backend: str | Callable[..., Any] = "native"
@@ -77,6 +78,7 @@ class BackendCheck:
     run: bool = True
     surroundings: Surroundings = field(default_factory=Surroundings)
     tolerance: float = 0.0
+    calls: int = 1
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
         """Raise as the graph fails; return when it does not."""
@@ -88,13 +90,16 @@ class BackendCheck:
             compiled = self.compile(gm, clone_inputs(inputs))
             if not self.run and not self.accuracy:
                 return
-            arguments = clone_inputs(inputs)
             gradients = self.surroundings.grad and self.after == "dynamo"
-            torch.manual_seed(0)
-            actual = run_forward_backward(compiled, arguments, gradients=gradients, at=mark)
+            made = []
+            for _ in range(self.calls):
+                arguments = clone_inputs(inputs)
+                torch.manual_seed(0)
+                made.append((arguments, run_forward_backward(compiled, arguments, gradients=gradients, at=mark)))
             if self.accuracy:
                 mark("accuracy")
-                compare_with_eager(gm, inputs, arguments, actual, gradients, self.tolerance)
+                for arguments, actual in made:
+                    compare_with_eager(gm, inputs, arguments, actual, gradients, self.tolerance)
 
     def compile(self, gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """A callable for the graph."""

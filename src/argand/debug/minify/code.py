@@ -21,6 +21,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from argand.debug.minify.varying import description
 from argand.errors import ArgandError
 from argand.graph.meta import user_line
 
@@ -142,6 +143,9 @@ def module_code(gm: fx.GraphModule, name: str = "Repro") -> tuple[str, dict[str,
     setup = _attributes(gm, name, classes, state)
     lines = [f"class {name}(torch.nn.Module):"]
     about = {key: value for key, value in gm.meta.items() if key in ("call", "count", "unbacked")}
+    varying = description(gm)
+    if varying:
+        about["varying"] = varying
     if about:
         lines += [f"    graph_meta = {literal(about)}", ""]
     if setup:

@@ -145,7 +145,7 @@ class Writer:
             if field.name == "surroundings":
                 inner = [f"{f.name}={_text(getattr(value, f.name))}" for f in fields(Surroundings)]
                 parts.append(f"surroundings=Surroundings({', '.join(inner)})")
-            elif value:
+            elif value and (field.name, value) != ("calls", 1):
                 parts.append(f"{field.name}={_text(value)}")
             elif field.name == "run":
                 parts.append("run=False")

@@ -83,10 +83,12 @@ class Fingerprint:
 def normalise(message: str) -> str:
     """The text of an error without what differs between programs that fail in the same way.
 
-    Of a C++ compiler's output only the first error counts.
+    Of a C++ compiler's output only the first error counts, of other long texts the first two lines: what follows often
+    shows the values or objects at hand.
     """
     found = _COMPILER_ERROR.search(message)
-    text = found["text"] if found else message
+    lines = [line for line in message.splitlines() if line.strip()]
+    text = found["text"] if found else "\n".join(lines[:2])
     for pattern, to in _NORMALISE:
         text = pattern.sub(to, text)
     return text.strip()[:400]

@@ -57,14 +57,18 @@ class Progress:
 
     def attempt(self, search: Search, outcome: Outcome) -> None:
         """Update the bar."""
+        self._update(search)
+
+    def shrunk(self, search: Search) -> None:
+        """Update the bar."""
+        self._update(search)
+
+    def _update(self, search: Search) -> None:
         if self._bar is not None:
             nodes = search.state.program.nodes
             total = self._bar.tasks[0].total
             said = f"{nodes} nodes left, {search.attempts} attempts, about {remaining(search):.0f} s left"
             self._bar.update(self._task, completed=max(0, total + 3 - nodes), said=said)
-
-    def shrunk(self, search: Search) -> None:
-        pass
 
 
 def remaining(search: Search) -> float:

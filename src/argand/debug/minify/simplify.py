@@ -43,16 +43,14 @@ def inline_state(state: State, granularity: int) -> Proposals:
             if one.op == "placeholder":
                 continue
             env[one] = made if one.name == node.name else graph.node_copy(one, lambda source, env=env: env[source])
-        yield Program(rebuilt(state.program.gm, graph), inputs)
+        yield rebuilt(state.program, graph, inputs)
 
 
 def constant_sizes(state: State, granularity: int) -> Proposals:
     """Sizes that may vary become constants."""
     if "symbols" in state.program.gm.meta:
         graph = _mapped(state.program, lambda value: value)
-        made = rebuilt(state.program.gm, graph)
-        del made.meta["symbols"]
-        yield Program(made, state.program.inputs)
+        yield Program(fx.GraphModule(state.program.gm, graph), state.program.inputs)
 
 
 def reduce_shapes(state: State, granularity: int) -> Proposals:
@@ -75,7 +73,7 @@ def resized(program: Program, number: int, smaller: int) -> Program | None:
     graph = _mapped(program, change)
     for wrapped in (False, True):
         inputs = [_cut(v, number, smaller, wrapped) if isinstance(v, torch.Tensor) else v for v in program.inputs]
-        candidate = Program(rebuilt(program.gm, graph), inputs)
+        candidate = rebuilt(program, graph, inputs)
         if _runs(candidate):
             return candidate
     return None
@@ -159,7 +157,7 @@ def _with_number(program: Program, name: str, new: int) -> Program | None:
             change = functools.partial(_simple, node=node, new=new)
             made.args, made.kwargs = _map(made.args, change), _map(made.kwargs, change)
             changed = str((made.args, made.kwargs)) != str((node.args, node.kwargs))
-    return Program(rebuilt(program.gm, graph), program.inputs) if changed else None
+    return rebuilt(program, graph, program.inputs) if changed else None
 
 
 def _simple(value: Any, node: fx.Node, new: int) -> Any:
@@ -174,7 +172,7 @@ def _with(
 ) -> Program | None:
     """The program with arguments and inputs changed; None when neither is."""
     inputs = [convert(v) if isinstance(v, torch.Tensor) else v for v in program.inputs]
-    candidate = Program(rebuilt(program.gm, _mapped(program, change)), inputs)
+    candidate = rebuilt(program, _mapped(program, change), inputs)
     return None if candidate.key == program.key else candidate
 
 

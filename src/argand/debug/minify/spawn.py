@@ -29,6 +29,7 @@ from argand.errors import ArgandError
 if TYPE_CHECKING:
     from argand.debug.minify.loop import Check, Limits
 
+_SETTINGS = ("ARGAND_REPRO_AFTER", "TORCHDYNAMO_REPRO_AFTER")  # would start a search in the search
 _STARTING = 60.0  # seconds that imports may take besides the attempt
 
 
@@ -61,7 +62,7 @@ def run_file(path: Path, limits: Limits) -> Outcome:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env={**os.environ, "ARGAND_REPRO_AFTER": "", "TORCHDYNAMO_REPRO_AFTER": ""},
+                env={name: value for name, value in os.environ.items() if name not in _SETTINGS},
             )
             ended = True
             try:
@@ -84,16 +85,15 @@ def main(path: Path, folder: Path, memory_limit: int) -> None:
     """The new process."""
     import faulthandler
 
-    from argand.debug.minify.code import graph_of
-    from argand.debug.repro import load_module
+    from argand.debug.repro import load_module, program_of
 
     faulthandler.enable()
     with open(folder / "stage", "r+b") as file:
         isolate.use_stage(mmap.mmap(file.fileno(), 4096))
     module = load_module(path)
-    gm, args = graph_of(module.Repro()), list(module.args)
+    program = program_of(module.Repro(), module.args)
     isolate.limit_memory(memory_limit)
-    outcome = isolate.call(lambda: module.check(gm, args))
+    outcome = isolate.call(lambda: module.check(program.gm, program.inputs))
     (folder / "outcome.json").write_text(json.dumps(asdict(outcome)))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.debug.minify.varying import refresh
 from argand.graph.printing import target_name
 
 _PLAIN = (int, float, bool, str, type(None), complex, torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -64,11 +65,13 @@ class Program:
         return self._key
 
 
-def rebuilt(gm: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
-    """A graph with the attributes of `gm`, and what capture said of it as a whole."""
-    made = fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made
+def rebuilt(program: Program, graph: fx.Graph, inputs: list[Any]) -> Program:
+    """A graph with the attributes of the program's, and what capture said of that as a whole."""
+    made = fx.GraphModule(program.gm, graph)
+    made.meta.update(program.gm.meta)
+    if "symbols" in made.meta:
+        refresh(made, inputs)
+    return Program(made, inputs)
 
 
 def output_node(graph: fx.Graph) -> fx.Node:
@@ -188,7 +191,7 @@ def extract(
     if not results:
         return None
     graph.output(tuple(results))
-    return Program(rebuilt(program.gm, graph), inputs)
+    return rebuilt(program, graph, inputs)
 
 
 def _boundary(

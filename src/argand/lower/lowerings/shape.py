@@ -89,7 +89,7 @@ def joined(ctx: Context, parts: Sequence[Tensor], dim: int) -> Tensor:
             size = (*whole.size[:dim], x.size[dim], *whole.size[dim + 1 :])
             target = TensorRef(buffer.name, size, buffer.stride, start * buffer.stride[dim])
             converted = x if x.dtype is dtype else _converted(ctx, x, dtype)
-            ctx.store(converted, target, creates=number == 0)
+            ctx.store(converted, target, creates=number == 0, origin=whole.origin)
         return ctx.ref_of(buffer)
 
     result = ctx.lazy(load, parts, cost=3 * len(parts), count=5 * len(parts))

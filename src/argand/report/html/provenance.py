@@ -7,6 +7,7 @@ comment explains stays unmarked.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ from argand.report.html.model import Artifact, Compile
 
 GRAPHS = ("inductor_post_grad_graph", "aot_forward_graph", "aot_inference_graph", "aot_backward_graph")
 LOOPS = ("ir_post_fusion", "inductor_ir_post_fusion", "ir_pre_fusion")
-CODE = ("kernel_code", "inductor_output_code")
+CODE = ("inductor_output_code", "kernel_code")  # the whole program, library calls included, before the kernels alone
 MAPPINGS = "inductor_provenance_tracking_node_mappings"
 
 _FRAGMENT = re.compile(r"#\s+%(\w+)\b")
@@ -27,6 +28,11 @@ _TRAILING = re.compile(r"  # (?P<node>[A-Za-z_]\w*)$")
 _BLOCK = re.compile(r"^(\w+): \w*SchedulerNode\(")
 _KERNEL = re.compile(r"(?:\bvoid|^def) (\w+)\(")
 _NO_STATEMENT = ("for ", "for(", "alignas", "typedef", "template", "#", "const i64 ")
+_TORCH = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
+_CALL = re.compile(r"^\s+(?:[\w, ]+ = )?(?:self\.)?(\w+)\(")
+_CALLS = re.compile(r"^\s*def call\(")
+_HOUSEKEEPING = re.compile(r"^\s+(?:del |return\b|arena|assert_size_stride|block\d+ = |\w+ = (?:new|empty)\w*\()")
+_LONGEST_SILENCE = 12  # lines that stand for nothing, before they are folded into one
 _LIST = re.compile(r"^(?://|#) (?P<nodes>[A-Za-z_]\w*(?:; [A-Za-z_]\w*)*)$")
 
 
@@ -133,6 +139,7 @@ def _of_group(group: list[Artifact], read: Read) -> Provenance | None:
         pane.lines = code_lines(read(code), index, kernels)
         if loops is not None:
             share_kernels(pane.lines, twins(panes[2].lines, index))
+        pane.lines = folded(pane.lines)
     panes.append(pane)
     return Provenance("", list(index), panes)
 
@@ -144,10 +151,10 @@ def _user_pane(graph_lines: list[GraphLine], index: dict[str, int]) -> Pane:
             nodes.setdefault(place, {})[index[line.node]] = None
     pane = Pane("user", "Your code")
     file = function = ""
-    for place in sorted(nodes):
+    for place in sorted(nodes, key=lambda place: (bool(_TORCH.search(place.file)), place)):
         if (place.file, place.function) != (file, function):
             file, function = place.file, place.function
-            pane.lines.append(Line(f"# {file} in {function}"))
+            pane.lines.append(Line(f"# {function}, {'/'.join(file.split('/')[-2:])}"))
         pane.lines.append(Line(f"{place.line:>5}  {place.code}", tuple(nodes[place])))
     if not pane.lines:
         pane.missing = "The graph carries no source lines."
@@ -253,10 +260,18 @@ def code_lines(text: str, index: dict[str, int], kernels: dict[str, list[str]]) 
     gathered: dict[int, None] = {}  # by the comment lines directly above
     kernel: tuple[int, ...] = ()  # by torch's table, for the text of a kernel
     listed = False  # the comment above names the nodes of a whole kernel: it stands for the kernel's first line
+    calls: dict[str, tuple[int, ...]] = {}  # kernel -> nodes, for the lines that call it
+    calling = False  # inside the function that calls kernels and libraries
     for number, text_line in enumerate(text.split("\n"), 1):
         stripped = text_line.strip()
         nodes: tuple[int, ...] = ()
-        if stripped.startswith(("//", "#")) and not stripped.startswith("#include"):
+        calling = bool(_CALLS.match(text_line)) or (calling and text_line[:1] in ("", " ", "\t"))
+        called = _CALL.match(text_line) if calling else None
+        if called and called[1] in calls:
+            nodes, current, gathered = calls[called[1]], (), {}
+        elif calling and _HOUSEKEEPING.match(text_line):
+            current, gathered = (), {}
+        elif stripped.startswith(("//", "#")) and not stripped.startswith("#include"):
             nodes = _comment_nodes(stripped, index)
             if _STATEMENT_ORIGIN.match(stripped) or "Source Nodes:" in stripped:
                 gathered = {}
@@ -275,9 +290,24 @@ def code_lines(text: str, index: dict[str, int], kernels: dict[str, list[str]]) 
             elif not stripped.startswith(_NO_STATEMENT):
                 nodes = current or kernel
             if listed:
+                head = _KERNEL.search(text_line)
+                if head:
+                    calls[head[1]] = nodes
                 current, gathered, listed = (), {}, False
         lines.append(Line(text_line, nodes, number))
     return lines
+
+
+def folded(lines: list[Line]) -> list[Line]:
+    """`lines` with every long run of those that stand for nothing (a prelude) as one line."""
+    made: list[Line] = []
+    for linked, group in itertools.groupby(lines, lambda line: bool(line.nodes)):
+        run = list(group)
+        if not linked and len(run) > _LONGEST_SILENCE:
+            first, last = 3 if made else 0, len(run) - 4
+            run[first:last] = [Line(f"⋯ {last - first} lines", (), run[first].number)]
+        made += run
+    return made
 
 
 def _comment_nodes(comment: str, index: dict[str, int]) -> tuple[int, ...]:

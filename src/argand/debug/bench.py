@@ -1,0 +1,377 @@
+"""`argand bench`: the compiled functions of a script, eager against compiled, kernel by kernel.
+
+    recorder = Recorder()
+    with recorder.observing():            # every function that is compiled is remembered, with its arguments
+        ... run the script ...
+    for measured in recorder.measured(8, 3.0):
+        print(as_text(measured))
+
+The program runs as it would; what was called is then measured on the arguments that it was called with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from argand._core import _C
+from argand.capture.marks import is_compiling
+from argand.debug import bench_profile
+from argand.debug.bench_profile import Side
+from argand.debug.observe import JOINT, Backend
+from argand.debug.work import GraphWork, graph_work
+from argand.events import Event, bus
+
+_WARM_UP = 3
+_MAX_ROUNDS = 200
+_MIN_ROUNDS = 5
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors in lists, tuples, dicts and objects with a `__dict__` (dataclasses, model outputs)."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, set)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from tensors_in(getattr(value, name, None))
+
+
+@dataclass(slots=True)
+class Call:
+    """Arguments of one layout with which a compiled function was called, and the settings it was called under."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    grad: bool
+    inference: bool
+    autocast: torch.dtype | None
+    count: int = 0
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """As at the call."""
+        with contextlib.ExitStack() as stack:
+            if self.inference:
+                stack.enter_context(torch.inference_mode())
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            if self.autocast is not None:
+                stack.enter_context(torch.autocast("cpu", dtype=self.autocast))
+            yield
+
+    def shapes(self) -> str:
+        """`f32[8, 16][16, 1]` and so on: dtype, sizes and strides of every tensor."""
+        from argand.graph.printing import describe
+
+        return ", ".join(describe(t) for t in tensors_in((self.args, self.kwargs)))
+
+
+def _signature(args: Any, kwargs: Any) -> tuple[Any, ...]:
+    return (torch.is_grad_enabled(), *((t.shape, t.dtype, t.requires_grad) for t in tensors_in((args, kwargs))))
+
+
+class Recorded:
+    """One compiled function: what was called, and with what."""
+
+    def __init__(self, compiled: Callable[..., Any], original: Callable[..., Any]) -> None:
+        self.compiled = compiled
+        self.original = original
+        self.calls: dict[tuple[Any, ...], Call] = {}
+
+    def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the arguments of this call; of one layout those of the last."""
+        signature = _signature(args, kwargs)
+        count = self.calls[signature].count if signature in self.calls else 0
+        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        made = Call(args, kwargs, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, count + 1)
+        self.calls[signature] = made
+
+    @property
+    def name(self) -> str:
+        bound = getattr(self.original, "__self__", None)
+        if isinstance(bound, torch.nn.Module) and self.original.__name__ == "forward":
+            return type(bound).__name__
+        return str(getattr(self.original, "__qualname__", repr(self.original)))
+
+    @property
+    def place(self) -> str:
+        code = getattr(getattr(self.original, "__func__", self.original), "__code__", None)
+        return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+    def usual(self) -> Call:
+        """The layout that most calls had; the last of those."""
+        return max(reversed(self.calls.values()), key=lambda call: call.count)
+
+
+class Recorder:
+    """Remembers the compiled functions of a program, their arguments, and what their graphs consist of."""
+
+    def __init__(self) -> None:
+        self.all: list[Recorded] = []
+        self.graphs: dict[str, GraphWork] = {}
+        self._current: dict[int, str] = {}
+
+    def function(self, compiled: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        """`compiled`, whose calls are remembered."""
+        recorded = Recorded(compiled, original)
+        self.all.append(recorded)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)
+            recorded.note(args, kwargs)
+            return compiled(*args, **kwargs)
+
+        call.__dict__["_torchdynamo_orig_callable"] = original
+        return call
+
+    def backend(self, function: Backend, asked: str | Backend) -> Backend:
+        """Backends are left as they are."""
+        return function
+
+    @contextlib.contextmanager
+    def observing(self) -> Iterator[None]:
+        """Take in what is compiled, and what is called."""
+        remove = bus.subscribe(self._take, ("span_begin", "fused_graph"))
+        JOINT.observer = self
+        try:
+            yield
+        finally:
+            JOINT.observer = None
+            remove()
+
+    def _take(self, event: Event) -> None:
+        thread = threading.get_ident()
+        if event.name == "span_begin":
+            if event.data.get("span") == "compile_graph":
+                self._current[thread] = f"graph_{str(event.data['graph']).rpartition('_')[2]}"
+            return
+        graph = self._current.get(thread)
+        if graph is not None:
+            self.graphs[graph] = graph_work(graph, event.data["schedule"])
+
+    def functions(self) -> list[Recorded]:
+        """Those that were called, the most called first."""
+        called = [recorded for recorded in self.all if recorded.calls]
+        return sorted(called, key=lambda one: -sum(call.count for call in one.calls.values()))
+
+    def measured(self, limit: int, seconds: float) -> list[Measured]:
+        """`measure` of the first `limit` functions."""
+        return [measure(recorded, self.graphs, seconds=seconds) for recorded in self.functions()[:limit]]
+
+
+@dataclass(slots=True)
+class Measured:
+    """One function, eager against compiled.
+
+    Arguments:
+        name, place: of the function.
+        shapes: of the arguments.
+        what: "forward", or "forward and backward".
+        calls: how often the script called it.
+        eager_ms, compiled_ms: median wall time of an iteration.
+        eager, compiled: what an iteration consists of.
+        copy_gbs: bandwidth that a large copy reaches on this machine, in GB/s.
+        call_us: time that eager takes for an operation on one element.
+    """
+
+    name: str
+    place: str
+    shapes: str
+    what: str
+    calls: int
+    eager_ms: float
+    compiled_ms: float
+    eager: Side
+    compiled: Side
+    copy_gbs: float
+    call_us: float
+    rounds: int = 0
+    reasons: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def speedup(self) -> float:
+        return self.eager_ms / self.compiled_ms if self.compiled_ms else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return {
+            "function": self.name,
+            "place": self.place,
+            "arguments": self.shapes,
+            "what": self.what,
+            "calls": self.calls,
+            "rounds": self.rounds,
+            "eager_ms": self.eager_ms,
+            "compiled_ms": self.compiled_ms,
+            "speedup": self.speedup,
+            "copy_gbs": self.copy_gbs,
+            "call_us": self.call_us,
+            "eager": self.eager.as_dict(),
+            "compiled": self.compiled.as_dict(),
+            "reasons": self.reasons,
+        }
+
+
+class _Iteration:
+    """One iteration of a recorded call: the call, and the backward where the result has one."""
+
+    def __init__(self, recorded: Recorded, call: Call) -> None:
+        self.call = call
+        self.backward = False
+        leaves = [t for t in tensors_in((call.args, call.kwargs)) if t.is_leaf and t.requires_grad]
+        module = getattr(recorded.original, "__self__", None)
+        if isinstance(module, torch.nn.Module):
+            leaves += [p for p in module.parameters() if p.requires_grad]
+        self.leaves = leaves
+        self.gradients = [leaf.grad for leaf in leaves]
+
+    def run(self, function: Callable[..., Any]) -> Any:
+        result = function(*self.call.args, **self.call.kwargs)
+        if self.backward:
+            outputs = [t for t in tensors_in(result) if t.requires_grad and t.grad_fn is not None]
+            torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
+        return result
+
+    def clear(self) -> None:
+        """Gradients as after zero_grad()."""
+        for leaf in self.leaves:
+            leaf.grad = None
+
+    def restore(self) -> None:
+        for leaf, gradient in zip(self.leaves, self.gradients):
+            leaf.grad = gradient
+
+
+def measure(recorded: Recorded, graphs: dict[str, GraphWork], *, seconds: float = 3.0) -> Measured:
+    """Time a function on the arguments that it was usually called with, and find out where the time goes.
+
+    Arguments:
+        recorded: the function.
+        graphs: work of the compiled graphs (`Recorder.graphs`).
+        seconds: how long to measure, about.
+    """
+    call = recorded.usual()
+    iteration = _Iteration(recorded, call)
+
+    def eager() -> None:
+        with regions_off():
+            iteration.run(recorded.original)
+
+    def compiled() -> None:
+        iteration.run(recorded.compiled)
+
+    with call.settings():
+        result = iteration.run(recorded.compiled)
+        outputs = [t for t in tensors_in(result) if t.requires_grad and t.grad_fn is not None]
+        iteration.backward = call.grad and bool(outputs)
+        del result, outputs
+        times = interleaved({"eager": eager, "compiled": compiled}, iteration.clear, seconds)
+        costs = bench_profile.operation_work(eager)
+        iteration.clear()
+        sides = {}
+        for name, run in (("eager", eager), ("compiled", compiled)):
+            rows = costs if name == "eager" else {}
+            sides[name] = bench_profile.profile_side(run, iteration.clear, rows, graphs if name == "compiled" else {})
+    iteration.restore()
+    from argand.debug.bench_text import reasons
+
+    made = Measured(
+        recorded.name,
+        recorded.place,
+        call.shapes(),
+        "forward and backward" if iteration.backward else "forward",
+        sum(one.count for one in recorded.calls.values()),
+        statistics.median(times["eager"]) * 1e3,
+        statistics.median(times["compiled"]) * 1e3,
+        sides["eager"],
+        sides["compiled"],
+        copy_bandwidth(),
+        call_cost() * 1e6,
+        len(times["eager"]),
+    )
+    made.reasons = reasons(made)
+    return made
+
+
+@contextlib.contextmanager
+def regions_off() -> Iterator[None]:
+    """Compiled functions run eagerly."""
+    before = _C.set_regions_enabled(False)
+    try:
+        yield
+    finally:
+        _C.set_regions_enabled(before)
+
+
+def interleaved(
+    calls: dict[str, Callable[[], None]], between: Callable[[], None], seconds: float
+) -> dict[str, list[float]]:
+    """Seconds of each run of each, which take turns, so that what else the machine does meets both."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+
+    def once(name: str) -> float:
+        between()
+        _synchronize()
+        start = time.perf_counter()
+        calls[name]()
+        _synchronize()
+        return time.perf_counter() - start
+
+    for _ in range(_WARM_UP):
+        for name in calls:
+            once(name)
+    end = time.perf_counter() + seconds
+    for number in range(_MAX_ROUNDS):
+        if number >= _MIN_ROUNDS and time.perf_counter() > end:
+            break
+        for name in calls:
+            times[name].append(once(name))
+    between()
+    return times
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+@functools.cache
+def copy_bandwidth() -> float:
+    """GB/s that a copy of 64 MiB reads and writes."""
+    source = torch.ones(1 << 24)
+    target = torch.empty_like(source)
+    best = float("inf")
+    for _ in range(8):
+        start = time.perf_counter()
+        target.copy_(source)
+        best = min(best, time.perf_counter() - start)
+    return 2 * int(source.nbytes) / best / 1e9
+
+
+@functools.cache
+def call_cost() -> float:
+    """Seconds of an operation on one element: nearly all of it is Python and dispatch."""
+    x = torch.ones(1)
+    best = float("inf")
+    with torch.no_grad():
+        for _ in range(20):
+            start = time.perf_counter()
+            for _ in range(100):
+                torch.neg(x)
+            best = min(best, (time.perf_counter() - start) / 100)
+    return best

@@ -1,0 +1,137 @@
+"""In a child process that runs the script: finds the graph that fails, makes it small, finds the stage to blame."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.autograd.training import uncaptured
+from argand.config import config
+from argand.debug.doctor.child import Recorder
+from argand.debug.doctor.stages import Blame, Trial, blame
+from argand.debug.minify.checks import BackendCheck, Surroundings
+from argand.debug.minify.files import new_directory
+from argand.debug.minify.identity import fingerprint
+from argand.debug.minify.isolate import Outcome
+from argand.debug.minify.loop import Limits, MinifyResult, NotReproduced, name_of
+from argand.debug.minify.loop import run as run_check
+from argand.debug.minify.surgery import Program, clone_inputs
+from argand.debug.observe import Backend
+from argand.debug.repro import search_in
+from argand.graph.meta import user_line
+
+FOUND = 77  # exit code of a child that found the graph
+_CALLS = 3  # of each graph, with the values of the program
+
+
+@dataclass(slots=True)
+class Dissection:
+    """Replaces backends in the child.
+
+    Arguments:
+        folder: where the finding is written (finding.json).
+        backend: used instead of the one that was asked for; "" keeps it.
+        seconds: limit of one attempt.
+        calls: how often a compiled graph is called in a check.
+    """
+
+    folder: Path
+    backend: str = ""
+    seconds: float = 60.0
+    calls: int = 1
+
+    def __call__(self, recorder: Recorder, function: Backend, asked: Any) -> Backend:
+        chosen = self.backend or asked
+
+        def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+            check = BackendCheck(
+                chosen, {} if self.backend else options, accuracy=True, surroundings=Surroundings.now()
+            )
+            if self.calls > 1:
+                check = replace(check, calls=self.calls)
+            with uncaptured():
+                self.examine(recorder, Program(gm, list(example_inputs)), check)
+            return _Checked(self, recorder, gm, check)
+
+        return compile_graph
+
+    def examine(self, recorder: Recorder, program: Program, check: BackendCheck) -> None:
+        """Try a graph in a child; does not return when it fails."""
+        if any(isinstance(v, torch.Tensor) and v.device.type == "meta" for v in program.inputs):
+            return
+        outcome = run_check(check, program, Limits(self.seconds))
+        if not outcome.failed:
+            return
+        plain = replace(check, backend="eager", options={}, accuracy=False)
+        eager = run_check(plain, program, Limits(self.seconds))
+        if eager.failed and (eager.kind, eager.error) == (outcome.kind, outcome.error):
+            return
+        finding: dict[str, Any] = {"graph": recorder.current, "outcome": str(outcome), "error": outcome.error}
+        finding["detail"], finding["message"], finding["kind"] = outcome.detail, outcome.message, outcome.kind
+        try:
+            finding.update(self.dissect(program, check, outcome))
+        except Exception as error:
+            finding["problem"] = f"{type(error).__name__}: {error}"
+        (self.folder / "finding.json").write_text(json.dumps(finding))
+        recorder.finish()
+        sys.stdout.flush()
+        os._exit(FOUND)
+
+    def dissect(self, program: Program, check: BackendCheck, outcome: Outcome) -> dict[str, Any]:
+        """Make it small, and find what is to blame."""
+        directory = new_directory()
+        wanted = fingerprint(outcome)
+        small, result = program, None
+        with open(directory / "search.txt", "w") as log, contextlib.redirect_stderr(log):
+            settings = {"repro_time_limit": self.seconds, "repro_total_time": 4 * self.seconds}
+            with contextlib.suppress(NotReproduced), torch.random.fork_rng(devices=[]), config.patch(settings):
+                result = search_in(directory, program, check, wanted, outcome=outcome)
+                small = Program(result.gm, result.inputs)
+        if check.backend == "native":
+            found = blame(Trial(small, check, wanted, min(self.seconds, 20.0 + 4 * outcome.seconds)))
+        else:
+            found = Blame("autograd" if check.backend == "aot_eager" else "backend")
+        names = {node.name for node in small.calls}
+        lines = [user_line(node) for node in program.graph.nodes if node.name in names]
+        return {
+            "stage": found.stage,
+            "part": found.part,
+            "evidence": found.evidence,
+            "calls": _calls(result, small),
+            "lines": list(dict.fromkeys(str(line) for line in lines if line)),
+            "repro": str(directory / "repro.py"),
+            "directory": str(directory),
+            "fingerprint": str(wanted),
+            "nodes_before": len(program.calls),
+        }
+
+
+def _calls(result: MinifyResult | None, program: Program) -> list[str]:
+    return result.calls if result is not None else [name_of(node) for node in program.calls if node.op != "get_attr"]
+
+
+class _Checked:
+    """A graph that runs eagerly, after its compiled version was tried on the same values."""
+
+    def __init__(self, owner: Dissection, recorder: Recorder, gm: fx.GraphModule, check: BackendCheck) -> None:
+        self.owner = owner
+        self.recorder = recorder
+        self.gm = gm
+        self.check = check
+        self.left = _CALLS
+
+    def __call__(self, *args: Any) -> Any:
+        if self.left > 0:
+            self.left -= 1
+            with uncaptured():
+                self.owner.examine(self.recorder, Program(self.gm, clone_inputs(args)), self.check)
+        return self.gm.forward(*args)

@@ -1,0 +1,231 @@
+"""The procedure: run the script in several ways, compare, and name the stage that is to blame."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from argand.debug.doctor.child import OWN, PLAIN, Allowed, GraphBackend, Mode, Script, run_script, warm
+from argand.debug.doctor.dissect import FOUND, Dissection
+from argand.debug.doctor.records import Difference, Run, first_difference
+from argand.debug.doctor.setup import setup_of, source_of
+from argand.debug.doctor.verdict import STAGES, Verdict
+from argand.debug.doctor.visible import changed
+
+_NATIVE = ("native", "inductor")
+_OURS = ("eager", "aot_eager", *_NATIVE)
+
+
+@dataclass(slots=True)
+class Doctor:
+    """One examination.
+
+    Arguments:
+        script: what is examined.
+        output: where results go.
+        allowed: limits of one run.
+        say: told what is going on.
+        torch: scripts' `torch.compile` is answered by torch.
+    """
+
+    script: Script
+    output: Path
+    allowed: Allowed = field(default_factory=Allowed)
+    say: Callable[[str], None] = print
+    torch: bool = False
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="argand_doctor_")))
+    evidence: list[str] = field(default_factory=list)
+    runs: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def examine(self) -> Verdict:
+        """Everything."""
+        warm()
+        try:
+            found = self._examine()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        found.evidence = [*self.evidence, *found.evidence]
+        found.seconds = time.monotonic() - self.started
+        return found
+
+    def run(self, mode: Mode, graphs: GraphBackend | None = None, *, allowed: Allowed | None = None) -> Run:
+        """Run the script once."""
+        self.runs += 1
+        folder = self.folder / f"run_{self.runs}"
+        made = run_script(self.script, mode, folder, allowed or self.allowed, graphs)
+        shutil.rmtree(folder, ignore_errors=True)
+        return made
+
+    def compared(self, eager: Run, mode: Mode, **options: Any) -> tuple[Run, Difference | None]:
+        """A run and its first difference from the eager one."""
+        made = self.run(mode, **options)
+        found = first_difference(eager, made)
+        said = found.text if found is not None else "as eager"
+        self._note(f"{mode.name}: {said}")
+        return made, found
+
+    def _note(self, text: str) -> None:
+        self.evidence.append(text)
+        self.say(text)
+
+    def _examine(self) -> Verdict:
+        eager = self.run(PLAIN)
+        self._note(f"{PLAIN.name}: {eager.outcome if eager.outcome.failed else 'finished'}, {len(eager.calls)} calls "
+                   "of compiled functions")  # fmt: skip
+        if eager.outcome.failed and not eager.calls:
+            text = f"The script fails before it calls anything compiled: {eager.outcome}."
+            return Verdict("exception", "program", text, evidence=[eager.outcome.detail])
+        own_mode = replace(OWN, torch="") if self.torch else OWN
+        own, found = self.compared(eager, own_mode)
+        if found is None:
+            from argand.debug.doctor.healthy import examine_healthy
+
+            return examine_healthy(self, eager, own, own_mode)
+        if self.torch:
+            from argand.debug.doctor.torchs import blame_torch
+
+            return blame_torch(self, eager, own, found)
+        return self.blame(eager, own, found)
+
+    def blame(self, eager: Run, own: Run, found: Difference) -> Verdict:
+        """Which stage is to blame for a difference between argand's run and the eager one."""
+        asked = [str(name) for name in own.facts.get("backends", [])]
+        _, by_eager = self.compared(eager, Mode('backend "eager"', backend="eager"))
+        if by_eager is not None and _alike(found, by_eager):
+            return self.blame_capture(eager, by_eager, found)
+        others = [name for name in asked if name not in _OURS]
+        if others and len(others) == len(asked):
+            return self.dissect(eager, found, "backend", "")
+        _, by_aot = self.compared(eager, Mode('backend "aot_eager"', backend="aot_eager"))
+        if by_aot is not None and _alike(found, by_aot):
+            return self.dissect(eager, found, "autograd", "aot_eager")
+        mode = Mode("with every cache off", settings={"cache": False, "reuse_graphs": False})
+        _, uncached = self.compared(eager, mode)
+        if uncached is None and found.kind not in ("leak",):
+            return self.reduced(eager, found, "cache", OWN)
+        return self.dissect(eager, found, "native", "")
+
+    def blame_capture(self, eager: Run, by_eager: Difference, found: Difference) -> Verdict:
+        """Capture or guards: the graphs, run as they are, differ from the frame."""
+        _, fresh = self.compared(eager, Mode('backend "eager", captured anew for each call', backend="eager", fresh=True))
+        stage = "capture" if fresh is not None else "guards"
+        return self.reduced(eager, by_eager, stage, Mode('backend "eager"', backend="eager"))
+
+    # --------------------------------------------------------------------------- below the graph
+
+    def dissect(self, eager: Run, found: Difference, coarse: str, backend: str) -> Verdict:
+        """Find the graph that fails, make it small, and name the stage."""
+        self.say("looking for the smallest graph that fails")
+        folder = self.folder / "dissection"
+        folder.mkdir(exist_ok=True)
+        setup = setup_of(source_of(self.script.path), str(Path(self.script.path).resolve().parent))
+        settings = {"base_dir": str(self.output), "repro_setup": setup}
+        allowed = Allowed(20 * self.allowed.seconds, 0)
+        finding: dict[str, Any] = {}
+        for calls in (1, 3):
+            mode = Mode("dissection", settings=settings)
+            self.run(mode, Dissection(folder, backend, self.allowed.seconds, calls), allowed=allowed)
+            if (folder / "finding.json").exists():
+                finding = json.loads((folder / "finding.json").read_text())
+                break
+        if not finding:
+            stage = {"native": "cache" if found.kind != "wrong value" else "rounding"}.get(coarse, coarse)
+            return self.reduced(eager, found, stage, Mode("as the script says", backend=backend))
+        return self.verdict_of(finding, found, coarse)
+
+    def verdict_of(self, finding: dict[str, Any], found: Difference, coarse: str) -> Verdict:
+        """The paragraph, and whether the reproduction fails by itself."""
+        self.evidence += finding.get("evidence", [])
+        stage = finding.get("stage") or ("codegen" if coarse == "native" else coarse)
+        operations = finding.get("calls", [])
+        verdict = Verdict(found.kind, stage, "", finding.get("part", ""), operations, finding.get("lines", []))
+        verdict.nodes = len(operations) if operations else -1
+        repro = Path(finding.get("repro", ""))
+        if repro.name and repro.exists():
+            verdict.repro = str(repro)
+            verdict.fails_alone = fails_alone(repro, finding, self.allowed.seconds)
+        verdict.text = _paragraph(verdict, found, finding)
+        return verdict
+
+    # --------------------------------------------------------------------------- above the graph
+
+    def reduced(self, eager: Run, found: Difference, stage: str, mode: Mode) -> Verdict:
+        """A fault that no graph shows: the script itself is made small."""
+        from argand.debug.doctor.shrink import shrink_script
+
+        verdict = Verdict(found.kind, stage, "")
+        if stage == "guards":
+            verdict.lines = self._what_changed(eager, found)
+        if not self.script.is_module:
+            self.say("making the script small")
+            repro, nodes, place = shrink_script(self, found, mode)
+            if repro is not None:
+                verdict.repro, verdict.nodes = str(repro), nodes
+                finding = {"kind": found.kind, "error": "", "message": found.text}
+                verdict.fails_alone = fails_alone(repro, finding, self.allowed.seconds)
+            if place:
+                verdict.lines = [*place, *verdict.lines]
+        if not verdict.lines and found.place:
+            verdict.lines = [found.place]
+        verdict.text = _paragraph(verdict, found, {})
+        return verdict
+
+    def _what_changed(self, eager: Run, found: Difference) -> list[str]:
+        """What the function could see that was another value in the call before the one that went wrong."""
+        if found.call < 0:
+            return []
+        now = eager.calls[found.call]
+        before = [c for c in eager.calls[: found.call] if c.function == now.function]
+        return [f"changed before call {found.call + 1}: {text}" for text in changed(before[-1].state, now.state)[:8]] if before else []
+
+
+def _alike(one: Difference, two: Difference) -> bool:
+    """Whether two differences can have the same cause: both are wrong results, or both end the same way."""
+    wrong = ("wrong", "NaN")
+    if one.kind.startswith(wrong) and two.kind.startswith(wrong):
+        return True
+    return one.kind == two.kind
+
+
+def fails_alone(repro: Path, finding: dict[str, Any], seconds: float) -> bool:
+    """Whether a written reproduction fails in the same way in a clean process."""
+    try:
+        done = subprocess.run(
+            [sys.executable, str(repro)], capture_output=True, text=True, timeout=seconds, check=False, cwd=repro.parent
+        )
+    except subprocess.TimeoutExpired:
+        return finding.get("kind") in ("hung", "hang")
+    if done.returncode == 0:
+        return False
+    if finding.get("kind") in ("crashed", "crash"):
+        return done.returncode < 0 or "Fatal Python error" in done.stderr or done.returncode > 1
+    error = str(finding.get("error", "")).rpartition(".")[2]
+    return error in done.stderr
+
+
+def _paragraph(verdict: Verdict, found: Difference, finding: dict[str, Any]) -> str:
+    stage = STAGES.get(verdict.stage, verdict.stage)
+    what = found.text[:1].upper() + found.text[1:].rstrip(".")
+    parts = [f"{what}.", f"To blame is {stage}" + (f": {verdict.part}." if verdict.part else ".")]
+    if verdict.operations:
+        parts.append(f"The smallest graph that shows it calls {', '.join(verdict.operations[:6])}"
+                     + (f" (of {finding['nodes_before']} calls)." if finding.get("nodes_before") else "."))  # fmt: skip
+    if verdict.lines:
+        parts.append("The line: " + "; ".join(" ".join(line.split()) for line in verdict.lines[:4]) + ".")
+    if finding.get("problem"):
+        parts.append(f"It could not be made small: {finding['problem']}.")
+    if verdict.fails_alone is False:
+        parts.append("The reproduction does not fail when run alone: what matters is outside of it.")
+    return " ".join(parts)
+
+
+__all__ = ["FOUND", "Doctor"]

@@ -1,0 +1,303 @@
+"""Makes a script small that goes wrong above the graph (capture, guards, caches): its statements, then expressions.
+
+Every candidate is run eagerly and compiled in child processes; one is kept when the two differ in the same way.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from argand.debug.doctor.child import PLAIN, Allowed, Mode, Recorder, Script, run_script
+from argand.debug.doctor.records import Difference, first_difference
+from argand.debug.doctor.setup import source_of
+from argand.debug.minify.files import hardware_lines, new_directory
+from argand.debug.minify.identity import Fingerprint, fingerprint
+from argand.debug.observe import Backend
+
+if TYPE_CHECKING:
+    from argand.debug.doctor.procedure import Doctor
+
+_SECONDS, _ATTEMPTS = 120.0, 400
+_BODIES = ("body", "orelse", "finalbody", "handlers")
+
+
+@dataclass(slots=True)
+class Shrinker:
+    """One search.
+
+    Arguments:
+        script: the original.
+        mode: how it goes wrong.
+        wanted: the difference to keep.
+        failure: fingerprint of the compiled run's end, where that is the difference.
+    """
+
+    script: Script
+    mode: Mode
+    folder: Path
+    wanted: Difference
+    failure: Fingerprint
+    allowed: Allowed
+    started: float = field(default_factory=time.monotonic)
+    attempts: int = 0
+    tried: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def out_of_time(self) -> bool:
+        return time.monotonic() - self.started > _SECONDS or self.attempts > _ATTEMPTS
+
+    def fails(self, source: str) -> bool:
+        """Whether a program goes wrong in the same way."""
+        known = self.tried.get(source)
+        if known is None:
+            self.attempts += 1
+            known = self.tried[source] = self._fails(source)
+        return known
+
+    def _fails(self, source: str) -> bool:
+        script = replace(self.script, source=source)
+        folder = self.folder / f"shrink_{self.attempts}"
+        eager = run_script(script, PLAIN, folder / "eager", self.allowed)
+        if eager.outcome.failed or not eager.calls:
+            return False
+        other = run_script(script, self.mode, folder / "compiled", self.allowed)
+        found = first_difference(eager, other)
+        if found is None or found.signature != self.wanted.signature:
+            return False
+        return not other.outcome.failed or self.failure.kind == "passed" or _alike(self.failure, fingerprint(other.outcome))
+
+    def search(self, source: str) -> ast.Module:
+        """The smallest program found."""
+        tree = ast.parse(source)
+        progress = True
+        while progress and not self.out_of_time:
+            progress = False
+            for proposals in (_without_statements, _unwrapped, _simpler_expressions):
+                smaller = self._apply(tree, proposals)
+                if smaller is not None:
+                    tree, progress = smaller, True
+        return tree
+
+    def _apply(self, tree: ast.Module, proposals: Any) -> ast.Module | None:
+        """The tree after every proposal of a kind that keeps the failure; None when none does."""
+        changed = None
+        position = 0
+        while not self.out_of_time:
+            candidates = list(proposals(tree))
+            if position >= len(candidates):
+                return changed
+            candidate = candidates[position]
+            text = _text(candidate)
+            if text is not None and len(text) < len(ast.unparse(tree)) and self.fails(text):
+                tree = changed = candidate  # what follows moves up
+            else:
+                position += 1
+        return changed
+
+
+def _alike(one: Fingerprint, two: Fingerprint) -> bool:
+    return (one.kind, one.error, one.mismatch) == (two.kind, two.error, two.mismatch)
+
+
+def _text(tree: ast.Module) -> str | None:
+    try:
+        text = ast.unparse(ast.fix_missing_locations(tree))
+        compile(text, "candidate", "exec")
+    except (SyntaxError, ValueError, RecursionError, AttributeError, TypeError):
+        return None
+    return text
+
+
+def _bodies(tree: ast.AST) -> list[tuple[ast.AST, str, list[Any]]]:
+    found = []
+    for node in ast.walk(tree):
+        for name in _BODIES:
+            body = getattr(node, name, None)
+            if isinstance(body, list) and body:
+                found.append((node, name, body))
+    return found
+
+
+
+def _without_statements(tree: ast.Module) -> Iterator[ast.Module]:
+    """Pieces of bodies left out: halves and quarters first, then single statements, from the end."""
+    for number, (_, _, body) in enumerate(_bodies(tree)):
+        size = len(body)
+        while size >= 1:
+            for start in range(len(body) - size, -1, -size):
+                if len(body) == size and number == 0:
+                    continue
+                made = copy.deepcopy(tree)
+                _, name, target = _bodies(made)[number]
+                del target[start : start + size]
+                if not target and name == "body":
+                    target.append(ast.Pass())
+                yield made
+            size //= 2
+
+
+def _unwrapped(tree: ast.Module) -> Iterator[ast.Module]:
+    """Compound statements replaced by what is in them."""
+    for number, (_, _, body) in enumerate(_bodies(tree)):
+        for index, statement in enumerate(body):
+            if isinstance(statement, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
+                made = copy.deepcopy(tree)
+                target = _bodies(made)[number][2]
+                target[index : index + 1] = target[index].body
+                yield made
+
+
+def _simpler_expressions(tree: ast.Module) -> Iterator[ast.Module]:
+    """Expressions replaced by parts of them."""
+    for number, node in enumerate(_expressions(tree)):
+        for choice in range(len(_parts(node))):
+            made = copy.deepcopy(tree)
+            parent, name, index, expression = _places(made)[number]
+            part = _parts(expression)[choice]
+            if index is None:
+                setattr(parent, name, part)
+            else:
+                getattr(parent, name)[index] = part
+            yield made
+
+
+def _places(tree: ast.AST) -> list[tuple[ast.AST, str, int | None, ast.expr]]:
+    found: list[tuple[ast.AST, str, int | None, ast.expr]] = []
+    for node in ast.walk(tree):
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, ast.expr) and _parts(value):
+                found.append((node, name, None, value))
+            elif isinstance(value, list):
+                for index, item in enumerate(value):
+                    if isinstance(item, ast.expr) and _parts(item):
+                        found.append((node, name, index, item))
+    return found
+
+
+def _expressions(tree: ast.AST) -> list[ast.expr]:
+    return [expression for _, _, _, expression in _places(tree)]
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    """What may stand for an expression."""
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    if isinstance(node, ast.UnaryOp):
+        return [node.operand]
+    if isinstance(node, ast.BoolOp):
+        return list(node.values)
+    if isinstance(node, ast.IfExp):
+        return [node.body, node.orelse]
+    if isinstance(node, ast.Call):
+        found: list[ast.expr] = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
+        if isinstance(node.func, ast.Attribute):
+            found.insert(0, node.func.value)
+        if node.keywords:
+            found.append(ast.Call(node.func, node.args, node.keywords[:-1]))
+        return found
+    if isinstance(node, (ast.Tuple, ast.List)) and isinstance(node.ctx, ast.Load):
+        return list(node.elts)
+    if isinstance(node, ast.Constant) and type(node.value) is int and node.value > 2:
+        return [ast.Constant(2)]
+    return []
+
+
+# ----------------------------------------------------------------------- the result
+
+
+@dataclass(slots=True)
+class Counter:
+    """Counts the calls of captured graphs; graphs run as they are, or through the backend."""
+
+    backend: str
+
+    def __call__(self, recorder: Recorder, function: Backend, asked: Any) -> Backend:
+        def compile_graph(gm: fx.GraphModule, example_inputs: Any, **options: Any) -> Any:
+            calls = [n for n in gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
+            recorder.facts["nodes"] = recorder.facts.get("nodes", 0) + len(calls)
+            if self.backend == "eager":
+                return gm.forward
+            return function(gm, example_inputs, **options)
+
+        return compile_graph
+
+
+_REPRO = '''"""Goes wrong when it is compiled: {text}
+
+Made by `argand doctor` from {path}; `python {name}` runs the program below eagerly and compiled{how}, and raises
+where the two differ.
+"""
+
+{hardware}
+
+from argand.debug.doctor.program import run_program
+
+PROGRAM = r"""
+{source}
+"""
+
+if __name__ == "__main__":
+    run_program(PROGRAM, folder={folder!r}, backend={backend!r}, settings={settings!r})
+'''
+
+
+def shrink_script(doctor: Doctor, found: Difference, mode: Mode) -> tuple[Path | None, int, list[str]]:
+    """The smallest program that goes wrong in the same way, as a file.
+
+    Returns:
+        its path (None when the script itself does not fail again), the calls in its graphs, and the lines of the
+        compiled function that are left.
+    """
+    source = source_of(doctor.script.path)
+    settings = {**mode.settings}
+    first = doctor.run(mode)
+    eager = doctor.run(PLAIN)
+    seconds = min(doctor.allowed.seconds, 5.0 + 4 * max(first.outcome.seconds, eager.outcome.seconds))
+    if found.kind == "hang":
+        seconds = min(doctor.allowed.seconds, 5.0 + 4 * eager.outcome.seconds)
+    again = first_difference(eager, first)
+    if again is None:
+        return None, -1, []
+    shrinker = Shrinker(
+        doctor.script, mode, doctor.folder, again, fingerprint(first.outcome), Allowed(seconds, doctor.allowed.memory)
+    )
+    tree = shrinker.search(source) if source else ast.Module([], [])
+    text = ast.unparse(tree)
+    folder = doctor.folder / "count"
+    counted = run_script(replace(doctor.script, source=text), mode, folder, shrinker.allowed, Counter(mode.backend))
+    nodes = int(counted.facts.get("nodes", 0))
+    from argand.config import config
+
+    with config.patch(base_dir=str(doctor.output)):
+        directory = new_directory()
+    path = directory / "repro.py"
+    how = f' (backend "{mode.backend}")' if mode.backend else ""
+    filled = _REPRO.format(
+        text=again.text.replace("\\", "\\\\").replace('"""', "'''"), path=doctor.script.path, name=path.name, how=how,
+        hardware="\n".join("# " + line for line in hardware_lines()), source=text.replace('"""', "'''"),
+        folder=str(Path(doctor.script.path).resolve().parent), backend=mode.backend, settings=settings,
+    )  # fmt: skip
+    path.write_text(filled, encoding="utf8")
+    return path, nodes, _lines(tree, found, doctor.script.path, source)
+
+
+def _lines(tree: ast.Module, found: Difference, path: str, source: str) -> list[str]:
+    """Lines of the compiled function that are left, as they were in the script."""
+    name = found.function.rpartition(".")[2]
+    texts = source.splitlines()
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            for statement in node.body:
+                number = getattr(statement, "lineno", 0)
+                if 0 < number <= len(texts) and not isinstance(statement, ast.Pass):
+                    lines.append(f"{path}:{number} in {name}: {texts[number - 1].strip()}")
+    return lines[:4]

@@ -1,0 +1,269 @@
+"""Which stage of the native compiler makes a small graph fail: each stage's result is run by a slow, plain interpreter.
+
+The graph is compiled as far as one stage and what that stage made is interpreted. The first stage after which the
+result is wrong (or that raises, crashes, hangs) is to blame; what comes later only hands the fault on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from argand.backends import native
+from argand.backends.watch import CompileProgram, watching
+from argand.config import config
+from argand.debug.minify.checks import BackendCheck
+from argand.debug.minify.identity import Fingerprint, fingerprint
+from argand.debug.minify.isolate import Outcome, run_isolated
+from argand.debug.minify.surgery import Program
+from argand.graph.program import AtenProgram
+from argand.ir.kernel import KernelPlan, Schedule
+from argand.passes.pipeline import INFERENCE, run_passes
+
+Boxed = Callable[[list[Any]], Any]
+
+
+@dataclass(slots=True)
+class Blame:
+    """What is to blame.
+
+    Arguments:
+        stage: "autograd", "passes", "lowering", "fusion", "codegen", "vector", "host", "cache", "backend".
+        part: the pass, or kernels, in it; "" where that is not known.
+        evidence: what was tried, and how it ended.
+    """
+
+    stage: str
+    part: str = ""
+    evidence: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Trial:
+    """Tries a graph in one variant of the compiler after the other.
+
+    Arguments:
+        program: the graph.
+        check: what fails on it.
+        wanted: how.
+        seconds: limit of a trial.
+    """
+
+    program: Program
+    check: BackendCheck
+    wanted: Fingerprint
+    seconds: float = 30.0
+    evidence: list[str] = field(default_factory=list)
+
+    def fails(self, what: str, variant: CompileProgram | None = None, **settings: Any) -> bool:
+        """Whether it fails in the same way when ATen programs are compiled by `variant` (None: as always)."""
+        outcome = self.run(variant, self.check, settings)
+        same = self.same(outcome)
+        said = "fails in the same way" if same else f"{outcome}" if outcome.failed else "is right"
+        self.evidence.append(f"{what}: {said}")
+        return same
+
+    def run(self, variant: CompileProgram | None, check: BackendCheck, settings: dict[str, Any]) -> Outcome:
+        """One trial in a child process."""
+
+        def attempt() -> None:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(config.patch(settings))
+                if variant is not None:
+                    stack.enter_context(watching(lambda _compile, _name, _boxed: variant))
+                check(self.program.gm, self.program.inputs)
+
+        return run_isolated(attempt, time_limit=self.seconds)
+
+    def same(self, outcome: Outcome) -> bool:
+        """Whether this is the failure that was seen: by kind and type, whatever stage it shows in."""
+        if not outcome.failed:
+            return False
+        found = fingerprint(outcome)
+        if (found.kind, found.mismatch) != (self.wanted.kind, self.wanted.mismatch):
+            return False
+        return found.kind in ("hung", "memory") or found.error == self.wanted.error
+
+
+def blame(trial: Trial) -> Blame:
+    """The first stage whose result fails."""
+    found = _blame(trial)
+    found.evidence = trial.evidence
+    return found
+
+
+def _blame(trial: Trial) -> Blame:
+    eager = replace(trial.check, backend="aot_eager", options={})
+    outcome = trial.run(None, eager, {})
+    if trial.same(outcome):
+        trial.evidence.append("the traced ATen graph, run by eager's kernels: fails in the same way")
+        return Blame("autograd")
+    trial.evidence.append("the traced ATen graph, run by eager's kernels: is right")
+    if trial.fails("ATen graphs before passes", _eager):
+        return Blame("passes", "prepare_joint")
+    if trial.fails("after all passes", _after_passes(len(INFERENCE))):
+        for count, one in enumerate(INFERENCE, 1):
+            if count == len(INFERENCE) or trial.fails(f"after the pass {one.name}", _after_passes(count)):
+                return Blame("passes", one.name)
+    if trial.fails("the loop program, interpreted", _interpreted):
+        return Blame("lowering")
+    if trial.fails("the schedule, interpreted", _scheduled):
+        off = trial.fails("the schedule without fusion, interpreted", _scheduled, fusion=False)
+        return Blame("fusion", "" if off else "fusion")
+    if trial.fails("generating the C++ text", _generated):
+        return Blame("codegen")
+    if not trial.fails("compiled, with no cache", None, cache=False, reuse_graphs=False):
+        if trial.fails("compiled, with the cache", None):
+            return Blame("cache")
+    if trial.fails("the host module, with interpreted kernels", _hosted):
+        return Blame("host")
+    kernels = ", ".join(kernel_names(trial))
+    fresh: dict[str, Any] = {"reuse_graphs": False}
+    if not trial.fails("compiled as scalar code", None, **{**fresh, "cpp.simdlen": 0}):
+        return Blame("vector", kernels)
+    return Blame("codegen", kernels)
+
+
+# ----------------------------------------------------------------------- variants of the native compiler
+
+
+def _eager(program: AtenProgram) -> Boxed:
+    return native._eager_kernels(program)
+
+
+def _after_passes(count: int) -> CompileProgram:
+    def compile_program(program: AtenProgram) -> Boxed:
+        return native._eager_kernels(run_passes(program, INFERENCE[:count]))
+
+    return compile_program
+
+
+def _interpreted(program: AtenProgram) -> Boxed:
+    from argand.lower import lower
+    from argand.lower.interpret import interpret
+
+    loops = lower(run_passes(program))
+    loops.mutations = []
+
+    def call(args: list[Any]) -> tuple[Any, ...]:
+        with torch.no_grad():
+            return tuple(interpret(loops, [_plain(value) for value in args]))
+
+    return call
+
+
+def _scheduled(program: AtenProgram) -> Boxed:
+    from argand.schedule.reference import run_schedule
+
+    made = native.schedule_program(program)
+
+    def call(args: list[Any]) -> tuple[Any, ...]:
+        with torch.no_grad():
+            return tuple(run_schedule(made, [_plain(value) for value in args]))
+
+    return call
+
+
+def _generated(program: AtenProgram) -> Boxed:
+    from argand.codegen.host.kernels import kernel_source
+    from argand.graph.hints import size_hints
+    from argand.schedule.reference import run_schedule
+
+    made = native.schedule_program(program)
+    with size_hints(made.hints):
+        kernel_source(made)
+
+    def call(args: list[Any]) -> tuple[Any, ...]:
+        with torch.no_grad():
+            return tuple(run_schedule(made, [_plain(value) for value in args]))
+
+    return call
+
+
+def _hosted(program: AtenProgram) -> Boxed:
+    from argand.runtime import host
+
+    made = native.schedule_program(program)
+    with _no_kernels():
+        module = host.load_module(native.host_text(made), made.constants)
+    kernels = _Interpreted(made)
+    for plan in made.kernels():
+        module.__dict__[plan.name] = kernels.run
+
+    def call(args: list[Any]) -> Any:
+        kernels.begin(args)
+        return module.call(args)
+
+    return call
+
+
+class _Interpreted:
+    """Kernels of a host module that are interpreted."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.steps = [step for step in schedule.steps if isinstance(step, KernelPlan)]
+        self.position = 0
+        self.sizes: dict[str, Any] = {}
+
+    def begin(self, args: list[Any]) -> None:
+        given = dict(zip(self.schedule.inputs, args))
+        self.position = 0
+        self.sizes = {name: value for name, value in given.items() if isinstance(value, (int, float))}
+        for symbol, name, dim in self.schedule.input_symbols:
+            if name:
+                self.sizes[symbol] = int(given[name].size(dim))
+
+    def run(self, *args: Any) -> None:
+        from argand.schedule.reference import run_kernel
+
+        plan = self.steps[self.position % len(self.steps)]
+        self.position += 1
+        tensors = dict(zip((*plan.inputs, *plan.outputs), args))
+        with torch.no_grad():
+            run_kernel(plan, self.sizes, {name: _flat(tensor) for name, tensor in tensors.items()})
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor from its first element on."""
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
+    return _plain(tensor).as_strided((extent,), (1,), tensor.storage_offset())
+
+
+def _plain(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+@contextlib.contextmanager
+def _no_kernels() -> Iterator[None]:
+    """Host modules are loaded without their kernels being compiled."""
+    from argand.runtime import host
+
+    saved = host.load_kernels
+    host.load_kernels = lambda source, kernels, parts=(): [None] * len(kernels)  # type: ignore[assignment, return-value, misc]
+    try:
+        yield
+    finally:
+        host.load_kernels = saved
+
+
+def kernel_names(trial: Trial) -> list[str]:
+    """Names of the kernels that the graph is compiled to."""
+
+    def look() -> list[str]:
+        names: list[str] = []
+
+        def note(program: AtenProgram) -> Boxed:
+            made = native.schedule_program(program)
+            names.extend(plan.name for plan in made.kernels())
+            return native._eager_kernels(program)
+
+        with watching(lambda _compile, _name, _boxed: note), contextlib.suppress(Exception):
+            replace(trial.check, accuracy=False)(trial.program.gm, trial.program.inputs)
+        return list(dict.fromkeys(names))
+
+    return run_isolated(look, time_limit=trial.seconds).value or []
