@@ -382,33 +382,22 @@ def fusion_wrong_order() -> None:
 
 
 @plant
-def fusion_drops_store() -> None:
-    """A fused unit forgets that others read what it writes."""
-    from argand.schedule import pipeline
+def fusion_wrong_constant() -> None:
+    """Numbers of loops that are fused come out one larger."""
+    from argand.schedule.emit import Emitter
 
-    original = pipeline.fuse
+    original = Emitter.emit
 
-    def fuse(graph: Any, buffers: Any, threads: int, *, enabled: bool = True) -> Any:
-        units = original(graph, buffers, threads, enabled=enabled)
-        if enabled and any(len(unit.positions) > 1 for unit in units):
-            for unit in units:
-                if len(unit.positions) > 1:
-                    _negate_stores(unit.group)
-        return units
+    def emit(self: Any, group: Any, *args: Any) -> Any:
+        plan = original(self, group, *args)
+        if len(group.members) > 1:
+            for stage in plan.stages:
+                for statement in stage.body.statements:
+                    if statement.op == "constant" and isinstance(statement.args[0], float):
+                        object.__setattr__(statement, "args", (statement.args[0] + 1.0, *statement.args[1:]))
+        return plan
 
-    pipeline.fuse = fuse
-
-
-def _negate_stores(group: Any) -> None:
-    """Constants in a fused group lose their sign and size."""
-    for stage in group.stages:
-        for statement in _statements(stage.body.statements):
-            if statement.op == "constant" and isinstance(statement.args[0], float):
-                object.__setattr__(statement, "args", (statement.args[0] + 1.0, *statement.args[1:]))
-
-
-def _statements(statements: Any) -> Any:
-    yield from statements
+    Emitter.emit = emit
 
 
 @plant
@@ -534,78 +523,60 @@ def vector_compile_error() -> None:
 # ----------------------------------------------------------------------- host code
 
 
-def _host(change: Callable[[str], str]) -> None:
+def _host(before_return: str, result: str = "{}", head: str = "") -> None:
+    """Host modules run `before_return` at the end of each call, and return `result` made of their results."""
     from argand.codegen.host import module
 
     original = module.host_module
-    module.host_module = lambda *args, **kwargs: change(original(*args, **kwargs))
+
+    def host_module(*args: Any, **kwargs: Any) -> str:
+        text = original(*args, **kwargs)
+        start, separator, rest = text.partition("def call(args):")
+        body, end, tail = rest.partition("\n\n\ndef ")
+        lines = []
+        for line in body.split("\n"):
+            if line.startswith("    return ("):
+                value = line.strip().removeprefix("return ")
+                lines += [f"    {before_return}"] if before_return else []
+                lines += [f"    _out = {value}", f"    return {result.format('_out')}"]
+            else:
+                lines.append(line)
+        return start + head + separator + "\n".join(lines) + end + tail
+
+    module.host_module = host_module
 
 
 @plant
 def host_raises() -> None:
-    _host(lambda text: text.replace("    return (", "    undefined_name\n    return ("))
-
-
-@plant
-def host_leaks() -> None:
-    def change(text: str) -> str:
-        lines = []
-        for line in text.splitlines():
-            if line.strip().startswith("return (") and line.startswith("    "):
-                lines.append(line.replace("return ", "_kept.append(") + "); return _kept[-1]")
-            else:
-                lines.append(line)
-        return "\n".join(["_kept = []", *lines]) if "from __future__" not in text else _after_future(lines)
-
-    _host(change)
-
-
-def _after_future(lines: list[str]) -> str:
-    for index, line in enumerate(lines):
-        if line.startswith("from __future__"):
-            return "\n".join([*lines[: index + 1], "_kept = []", *lines[index + 1 :]])
-    return "\n".join(lines)
+    _host("undefined_name")
 
 
 @plant
 def host_crashes() -> None:
-    _host(lambda text: text.replace("    return (", "    __import__('ctypes').string_at(0)\n    return ("))
+    _host("__import__('ctypes').string_at(0)")
 
 
 @plant
 def host_hangs() -> None:
-    _host(lambda text: text.replace("    return (", "    while True: __import__('time').sleep(0.05)\n    return ("))
+    _host("while True: __import__('time').sleep(0.05)")
+
+
+@plant
+def host_leaks() -> None:
+    """Results are kept for ever."""
+    _host("", "_kept.append({0}) or {0}", "_kept = []\n\n\n")
 
 
 @plant
 def host_wrong_value() -> None:
     """The first result is multiplied by two."""
-
-    def change(text: str) -> str:
-        lines = []
-        for line in text.splitlines():
-            if line.startswith("    return ("):
-                line = "    _out = " + line.strip().removeprefix("return ") + "\n    return (_out[0] * 2, *_out[1:])"
-            lines.append(line)
-        return "\n".join(lines)
-
-    _host(change)
+    _host("", "({0}[0] * 2, *{0}[1:])")
 
 
 @plant
 def host_wrong_stride() -> None:
     """The first result comes back in another layout."""
-
-    def change(text: str) -> str:
-        lines = []
-        for line in text.splitlines():
-            if line.startswith("    return ("):
-                line = ("    _out = " + line.strip().removeprefix("return ")
-                        + "\n    return (_out[0].t().contiguous().t() if _out[0].dim() == 2 else _out[0], *_out[1:])")
-            lines.append(line)
-        return "\n".join(lines)
-
-    _host(change)
+    _host("", "({0}[0].t().contiguous().t() if {0}[0].dim() == 2 else {0}[0], *{0}[1:])")
 
 
 # ----------------------------------------------------------------------- caches

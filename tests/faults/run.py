@@ -17,6 +17,8 @@ sys.path.insert(0, str(HERE))
 
 from suite import FAULTS, Fault  # noqa: E402
 
+sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != HERE]  # scripts find the plants themselves
+
 
 def examine(fault: Fault, folder: Path, seconds: float = 20.0):
     """The doctor's verdict on one fault."""

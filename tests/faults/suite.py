@@ -240,7 +240,7 @@ FAULTS = [
     Fault("lowering_wrong_reduction", "lowering", WRONG, _small("amax", "x.amax(1, keepdim=True)")),
     # fusion
     Fault("fusion_wrong_order", "fusion", WRONG, _small("mm", "torch.mm(x, torch.cos(y).t()).sum()")),
-    Fault("fusion_drops_store", "fusion", WRONG, _small("softmax", "torch.softmax(x * 2.0 + 0.25, 1)"), quick=True),
+    Fault("fusion_wrong_constant", "fusion", WRONG, _small("softmax", "torch.softmax(x * 2.0 + 0.25, 1)"), quick=True),
     Fault("fusion_raises", "fusion", RAISES, _small("softmax2", "torch.softmax(x, 1)")),
     Fault("fusion_hangs", "fusion", HANG, _small("softmax3", "torch.softmax(x, 1)")),
     # C++ code generation

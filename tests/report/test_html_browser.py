@@ -152,6 +152,33 @@ def test_code_inside_code_is_highlighted(page: Any, rich: Path) -> None:
     assert page.locator("pre.code .kt", has_text="void").count() == 1
 
 
+def test_highlighting_keeps_the_text(page: Any, tmp_path: Path) -> None:
+    """Whatever the text, every line shows what the file holds, in its own element, in every language."""
+    quotes = "'''"
+    texts = {
+        "dynamo_output_graph": GRAPH + f"x = {quotes}\n" * 9 + 's = \'open\nt = r"\\"\n@d\n0x1f 1e-5 <b>&amp;</b>\n\n',
+        "inductor_output_code": f'a = {quotes}\n#define X \\\n 1\n/* <i>\n\n\n*/ void f(); "\n{quotes}\nb = {quotes}\n\n\n\n\nend',
+        "dynamo_cpp_guards_str": "TREE_GUARD_MANAGER:\n+- RootGuardManager\n| +- TYPE: a['<b>']  # why\n",
+        "kernel_code": '#include <x>\n  #if 1 // c\n\'a\' "b\\"" /* never closed\n &lt;',
+        "fx_graph_cache_miss": '{"a": [1, -2.5e3, true, "<b>\\""],\n "open',
+    }
+    made = TraceMaker(tmp_path / "trace.log")
+    for name, text in texts.items():
+        made.put("artifact", {"name": name, "encoding": "string"}, text, (0, 0))
+    built = build(made.save(), tmp_path / "out")
+    shown = sorted(built.index.parent.glob("-_0_0_0/*.html"))
+    shown = [path for path in shown if "pre class" in path.read_text()]
+    assert len(shown) == len(texts)
+    for path in shown:
+        page.goto(path.as_uri())
+        name = next(name for name in texts if name in path.name)
+        text = texts[name]
+        lines = page.locator("#code .l").evaluate_all("lines => lines.map(line => line.textContent)")
+        assert "".join(lines).rstrip("\n") == text.rstrip("\n") and lines == [f"{part}\n" for part in text.split("\n")]
+        assert page.locator("#code span span").count() > 0, name
+        assert page.locator("#code b, #code i").count() == 0
+
+
 def test_search_by_keyboard(page: Any, rich: Path) -> None:
     page.goto((rich.parent / "time.html").as_uri())
     page.keyboard.press("/")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from argand.report.html import Limits, build, reasons
-from argand.report.html.code import highlighted, language_of
+from argand.report.html.code import language_of, numbered, plain
 from argand.report.html.collect import Collector
 from argand.report.html.compare import guard_lines, side_by_side
 from argand.report.html.graphtext import operations, place_in, read_graph
@@ -291,16 +291,13 @@ def test_search_index_is_bounded() -> None:
     "text",
     [GRAPH, POST_GRAD, CODE, "", "\n", "a\n\n", "x = '''\n" * 9, '{"a": 1}\n', "int x;\n<&>", "r'''\n\n\n\n\n<b>"],
 )
-def test_highlighting_keeps_the_text(text: str) -> None:
+def test_numbered_lines_keep_the_text(text: str) -> None:
     import html
     import re
 
-    for language in ("python", "cpp", "json", "guards", "text"):
-        lines = highlighted(text, language)
-        bare = [html.unescape(re.sub(r"</?span[^>]*>", "", line)) for line in lines]
-        assert "\n".join(bare) == text, language
-        for line in lines:
-            assert line.count("<span") == line.count("</span>"), line
+    made = numbered(plain(text))
+    assert html.unescape(re.sub(r"</?span[^>]*>", "", made)) == text + "\n"
+    assert made.count("<span") == made.count("</span>") == text.count("\n") + 1
 
 
 def test_languages() -> None:

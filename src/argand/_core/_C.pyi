@@ -224,7 +224,7 @@ class GuardTree:
     "global", name      the frame's globals; parent must be 0
     "builtin", name     the frame's builtins; parent must be 0
     "closure", i        contents of free variable i; parent must be 0
-    "const", obj        obj itself (held strongly); parent must be 0
+    "const", obj        obj itself (held strongly; classes and functions weakly); parent must be 0
     "attr", name        getattr(value, name)
     "type"              type(value)
     "type_attr", name   raw lookup along the MRO of a class (value must be a class), no descriptors run

@@ -33,6 +33,15 @@ const AccessorInfo accessor_table[NUM_ACCESSORS] = {
 
 /* ---- building -------------------------------------------------------------------------------------------------- */
 
+enum { WEAK_CONST = 1 }; /* `index` of a "const" node whose `arg` is a weak reference */
+
+/* Classes and functions that a program makes while it runs may die although guards look into them. */
+static bool
+const_is_weak(PyObject *obj)
+{
+    return PyFunction_Check(obj) || (PyType_Check(obj) && (((PyTypeObject *)obj)->tp_flags & Py_TPFLAGS_HEAPTYPE));
+}
+
 int
 node_parse(Node *node, PyObject *arg)
 {
@@ -70,6 +79,11 @@ node_parse(Node *node, PyObject *arg)
         }
         break;
     case ARG_OBJECT:
+        if (node->accessor == ACC_CONST && const_is_weak(arg)) {
+            node->index = WEAK_CONST;
+            node->arg = PyWeakref_NewRef(arg, NULL);
+            return node->arg == NULL ? -1 : 0;
+        }
         if (node->accessor == ACC_DICT_ITEM) {
             node->hash = PyObject_Hash(arg);
             if (node->hash == -1) {
@@ -117,7 +131,7 @@ node_fetch_root(const PlanNode *node, Walk *walk)
     case ACC_CLOSURE:
         return fetch_cell(view->closure, node->index);
     default: /* ACC_CONST: the builder lets no other accessor hang on the root */
-        return Py_NewRef(node->arg);
+        return Py_XNewRef(node->index == WEAK_CONST ? identity_target(node->arg, true) : node->arg);
     }
 }
 
@@ -250,6 +264,8 @@ node_missing_detail(const PlanNode *node, PyObject *parent)
 {
     const char *type = parent == NULL ? "frame" : Py_TYPE(parent)->tp_name;
     switch (node->accessor) {
+    case ACC_CONST:
+        return PyUnicode_FromString("a class or function no longer exists");
     case ACC_LOCAL:
         return PyUnicode_FromFormat("the frame has no argument %zd", node->index);
     case ACC_GLOBAL:
@@ -316,9 +332,12 @@ node_source(const GuardTree *tree, int index)
     case ARG_INDEX:
         text = PyUnicode_FromFormat("%U%s%s[%zd]", parent, dot, info->name, node->index);
         break;
-    default:
-        arg = short_repr(node->arg);
+    default: {
+        bool weak = node->accessor == ACC_CONST && node->index == WEAK_CONST;
+        PyObject *target = weak ? identity_target(node->arg, true) : node->arg;
+        arg = short_repr(target == NULL ? Py_None : target);
         text = arg == NULL ? NULL : PyUnicode_FromFormat("%U%s%s(%U)", parent, dot, info->name, arg);
+    }
     }
     Py_XDECREF(arg);
     Py_DECREF(parent);

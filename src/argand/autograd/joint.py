@@ -173,6 +173,16 @@ class _JointOutputs(Outputs):
     def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         self.carriers: dict[int, torch.Tensor] = {}  # result position -> the tensor that autograd knows
+        self._taped: set[int] = set()  # ids of roots of which a returned tensor requires grad
+
+    def classify(self, leaves: list[Any]) -> list[OutputSpec]:
+        tensors = [self.tracer.tensor(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self._taped = {id(tensor.value.root) for tensor in tensors if tensor.requires_grad}
+        return super().classify(leaves)
+
+    def may_hold(self, tensor: TraceTensor) -> bool:
+        """A detached tensor is a view of the one with the gradient, whichever is returned first."""
+        return tensor.requires_grad or id(tensor.value.root) not in self._taped
 
     def _tensor(self, tensor: TraceTensor, shared: set[int], bases: dict[int, int]) -> OutputSpec:
         spec = super()._tensor(tensor, shared, bases)
@@ -182,9 +192,15 @@ class _JointOutputs(Outputs):
             return spec
         if spec.kind == "alias_of_output" and spec.view is not None:
             return self._view_of_result(tensor, spec)
-        if spec.kind == "alias_of_input" and not tensor.requires_grad:
-            return replace(spec, detached=True)
+        if spec.kind == "alias_of_input":
+            return self._view_of_input(tensor, spec)
         return spec
+
+    def _view_of_input(self, tensor: TraceTensor, spec: OutputSpec) -> OutputSpec:
+        if not tensor.requires_grad:
+            # A view of an input without a gradient gives it one when it is multiplied by something that has one.
+            return replace(spec, detached=tensor._base is not self.tracer.inputs[spec.index])
+        return replace(spec, untaped=_made_under_no_grad(tensor))
 
     def _carry(self, position: int, tensor: torch.Tensor) -> None:
         self.carriers.setdefault(position, tensor)
@@ -192,6 +208,8 @@ class _JointOutputs(Outputs):
     def _view_of_result(self, tensor: TraceTensor, spec: OutputSpec) -> OutputSpec:
         if not tensor.requires_grad:
             return replace(spec, detached=True)
+        if _made_under_no_grad(tensor):
+            spec = replace(spec, untaped=True)
         if spec.index in self.carriers:
             return spec
         base = tensor._base
@@ -204,6 +222,11 @@ class _JointOutputs(Outputs):
 
     def refuse_gradient(self, tensor: TraceTensor) -> None:
         """Results may require grad here."""
+
+
+def _made_under_no_grad(tensor: TraceTensor) -> bool:
+    """Eager's view requires grad, as what it views does, and hands none on."""
+    return tensor._is_view() and tensor.grad_fn is None
 
 
 class _Finisher:

@@ -102,13 +102,17 @@ class Outputs:
         base = bases.get(id(root))
         if base is None:
             base = bases[id(root)] = self.result(root)
-        if _covers(value, root):
+        if _covers(value, root) and self.may_hold(tensor):
             # Two objects of one value: the second must be an object of its own.
             if base not in self._objects.values():
                 self._objects[id(tensor)] = base
                 return OutputSpec("value", base)
         self.tracer.read(value)
         return OutputSpec("alias_of_output", base, _replay(value, root))
+
+    def may_hold(self, tensor: TraceTensor) -> bool:
+        """Whether the tensor may be the one that others, returned too, are views of."""
+        return True
 
     def refuse_gradient(self, tensor: TraceTensor) -> None:
         """Without gradients nothing that the graph returns may require grad."""

@@ -132,6 +132,9 @@ def _leaf(program: AtenProgram, position: int, spec: OutputSpec, lines: list[str
     if spec.view is None:
         return base
     text = _viewed(program, position, spec, base, lines, names)
+    if spec.untaped:
+        lines += ["    with no_grad():", f"        u{position} = {text}"]
+        return f"u{position}"
     return f"{text}.detach()" if spec.detached else text
 
 

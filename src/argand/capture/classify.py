@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, per_class
 
 _EQUALS: frozenset[type] = frozenset(
     {int, float, complex, str, bytes, range, slice, torch.Size, torch.device, types.GenericAlias, types.UnionType}
@@ -76,7 +76,7 @@ _ATOMS: frozenset[type] = _EQUALS | _IDENTITY | {types.FunctionType}
 _CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, collections.deque)
 
 
-@functools.lru_cache(maxsize=4096)
+@per_class
 def _handling_of_type(cls: type) -> str:
     if cls in _EQUALS:
         return "equals"

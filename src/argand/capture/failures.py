@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import warnings
+import weakref
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -31,9 +32,9 @@ class Known:
 
     frame_id: int
     compiles: int = 0
-    raised: int = 0
     reruns: int = 0
     warned: set[str] = field(default_factory=set)
+    raised_in: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
     histories: dict[Region, History] = field(default_factory=dict)
 
     def history(self, region: Region) -> History:
@@ -66,10 +67,14 @@ def unsupported(found: errors.GraphBreak, code: CodeType) -> errors.Unsupported:
     return errors.Unsupported(cause, remedy=" Or: ".join(reason.hints), where=reason.where)
 
 
+def program_raises(found: errors.GraphBreak) -> bool:
+    """Whether a break stands for an exception that the program itself raises in this call."""
+    return isinstance(found.extra.get("exception"), Exception)
+
+
 def must_raise(found: errors.GraphBreak, region: Region) -> bool:
     """Whether this break is an error: asked for by the region or around the code, and not the program's own error."""
-    raised = isinstance(found.extra.get("exception"), Exception)
-    return (region.fullgraph or found.extra.get("strict") is True or strict.wanted()) and not raised
+    return (region.fullgraph or found.extra.get("strict") is True or strict.wanted()) and not program_raises(found)
 
 
 def gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region) -> _C.Answer:
@@ -80,8 +85,7 @@ def gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region) -> _C.
     events.emit(
         "graph_breaks", "capture", str(found.reason), reason=found.reason, function=name, frame_skipped=True
     )  # fmt: skip
-    raised = isinstance(found.extra.get("exception"), Exception)
-    return None if raised else _C.SKIP  # a torch call that raises in this call may not in the next
+    return None if program_raises(found) else _C.SKIP  # a torch call that raises in this call may not in the next
 
 
 def because_of(found: errors.GraphBreak, inner: errors.BreakReason | None) -> errors.GraphBreak:

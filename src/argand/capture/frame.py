@@ -117,6 +117,8 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return _C.RUN_ONLY
     if stance.CURRENT.name != "default":
         return failures.without_compiling(info)
+    if region.fullgraph and _caller_raises(region):
+        return None
     events.bus.prepare()
     compile_id = events.CompileId(known.frame_id, known.compiles)
     known.compiles += 1
@@ -130,6 +132,8 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         try:
             return _Capture(info, region, known).run()
         except errors.GraphBreak as found:
+            if failures.program_raises(found):
+                known.raised_in.add(region)
             return failures.gave_up(found, info, region)
         except BaseException as error:
             if room.ran_out(error):
@@ -140,6 +144,21 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
             if isinstance(error, RecursionError):  # values nested too deeply, say
                 return failures.gave_up(too_deep(), info, region)
             return failures.internal_failure(error, info, region, known)
+
+
+def _caller_raises(region: Region) -> bool:
+    """Whether this is called by a function that runs eagerly as the program raises in it.
+
+    With fullgraph=True nothing that it calls is to be captured for itself: what would break the graph there, an
+    iterator that the function has begun, say, is part of the graph when the function is captured.
+    """
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        known = _process.known.get(frame.f_code)
+        if known is not None and region in known.raised_in:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _asked_for(code: types.CodeType) -> bool:
@@ -298,7 +317,7 @@ class _Capture:
 
     def _raised(self, exit: RootExit) -> _C.Answer:
         """The program raises in this call: run it for real, so that everything about the exception is right."""
-        self.known.raised += 1
+        self.known.raised_in.add(self.region)
         events.emit("frame_raised", "capture", lambda: repr(exit.exc), function=self.info.code.co_name)
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -174,6 +175,8 @@ def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[
     registry = names.closed_over(interp, dispatch, "registry") if is_a(dispatch, types.FunctionType) else NULL
     if not args or not is_a(registry, dict):
         return NotImplemented
+    if type(names.closed_over(interp, dispatch, "dispatch_cache")) is not weakref.WeakKeyDictionary:
+        return NotImplemented  # a cache of the program's own wants to be asked
     known = interp.shadow(registry)
     cls = type(args[0])
     implementation = known.get(cls, NULL)

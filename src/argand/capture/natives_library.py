@@ -523,22 +523,6 @@ def _cast(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return args[1] if len(args) == 2 else interp.native(fn, *args, **kwargs)
 
 
-@function(typing.get_type_hints)
-def _type_hints(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Interpreted for functions: each call may bring another function of the same code with other annotations."""
-    if args and is_a(args[0], type):
-        return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
-    return NotImplemented
-
-
-@function(inspect.signature, inspect.getfullargspec)
-def _signature(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Which function it is matters: another one of the same code may have other defaults and annotations."""
-    for arg in args:
-        interp.pin(arg)
-    return pure(interp, fn, args, kwargs)
-
-
 @function(importlib.import_module)
 def _import_module(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     from argand.capture import names

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import types
+import typing
 from typing import TYPE_CHECKING, Any
 
 from argand.capture import attribute_writes, attributes, calls, classes, generators, iteration, operators, text
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
-from argand.capture.natives import CLASS_METHODS, KEEP, METHODS, add_methods, method, python_object_in_native
+from argand.capture.natives import (
+    CLASS_METHODS,
+    KEEP,
+    METHODS,
+    add_methods,
+    function,
+    method,
+    pure,
+    python_object_in_native,
+)
 from argand.capture.natives_methods import COMPARISONS, Args, Kwargs, comparing, keeping, read_only, textual
 from argand.errors import graph_break
 
@@ -325,3 +336,19 @@ def _group(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kw
         else:
             ready.append(interp.plain(arg))
     return interp.native(getattr(owner, name), *ready)
+
+
+@function(typing.get_type_hints)
+def _type_hints(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Interpreted for functions: each call may bring another function of the same code with other annotations."""
+    if args and is_a(args[0], type):
+        return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    return NotImplemented
+
+
+@function(inspect.signature, inspect.getfullargspec)
+def _signature(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Which function it is matters: another one of the same code may have other defaults and annotations."""
+    for arg in args:
+        interp.pin(arg)
+    return pure(interp, fn, args, kwargs)

@@ -122,13 +122,24 @@ def _data_dependent(explanation: str, *hints: str) -> Special:
             if made is not NotImplemented:
                 return made
         if name in ("__bool__", "is_nonzero"):
-            raise data_dependent.branch(name)
-        said = data_dependent.READS.get(name, f"{callable_words(func)} is called")
-        raise errors.graph_break(
-            kind="data-dependent value", context=name, explanation=f"{said}: {explanation}", hints=hints
-        )
+            found = data_dependent.branch(name)
+        else:
+            said = data_dependent.READS.get(name, f"{callable_words(func)} is called")
+            found = errors.graph_break(
+                kind="data-dependent value", context=name, explanation=f"{said}: {explanation}", hints=hints
+            )
+        if name in _OF_CONSTANTS and name != "tolist" and args and _is_no_number(builder, args[0]):
+            found.extra["exception"] = RuntimeError("not a tensor of one element")  # the program's error: eager's text
+        raise found
 
     return handler
+
+
+def _is_no_number(builder: GraphBuilder, tensor: Any) -> bool:
+    """Whether asking for a tensor's value as a number raises whatever the value is."""
+    info = builder.tensors.get(id(tensor))
+    with torch._C.DisableTorchFunction():
+        return info is not None and info.dynamic is None and tensor.numel() != 1
 
 
 special(

@@ -15,7 +15,11 @@ from typing import Any
 
 from argand import errors
 
-_MODULES = tuple(f"argand.capture.{name}" for name in ("interpreter", "operators", "attributes", "iteration", "access"))
+_NAMES = (
+    "interpreter", "operators", "attributes", "attribute_writes", "iteration", "access", "calls", "classes", "natives",
+    "natives_builtins", "natives_iteration", "natives_library", "natives_methods", "natives_objects",
+)  # fmt: skip
+_MODULES = tuple(f"argand.capture.{name}" for name in _NAMES)
 
 
 @contextlib.contextmanager
@@ -23,6 +27,8 @@ def heard() -> Iterator[None]:
     """While this is open, a warning about a line of argand's raises GraphBreak in the thread that opened it."""
     files: set[Any] = set()
     for name in _MODULES:
+        if name not in sys.modules:
+            continue
         module = vars(sys.modules[name])
         module.pop("__warningregistry__", None)  # else it would be given once per line of argand's
         files.add(module["__file__"])

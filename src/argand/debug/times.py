@@ -10,6 +10,8 @@ from typing import Any
 from argand.errors import ConfigError
 from argand.events import SpanPath, bus
 
+_NOTHING = "argand has compiled nothing yet."
+
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
@@ -64,14 +66,15 @@ def compile_times(repr: str = "str", aggregate: bool = False) -> Any:
 
     Arguments:
         repr: "str": a table to print; "csv": (header, rows as lists of strings), as two values, for a csv writer;
-            "dict": a list of dicts with the keys stage, count, total, own and seconds.
+            "dict": a list of dicts with the keys stage, count, total, own and seconds; "flat": a table in which each
+            stage is once, wherever it ran, the most expensive first.
         aggregate: sums only, instead of the time of each occurrence too.
 
     Raises:
         ConfigError: another `repr`.
     """
-    if repr not in ("str", "csv", "dict"):
-        raise ConfigError(f"compile_times has no repr {repr!r}", remedy='use "str", "csv" or "dict"')
+    if repr not in ("str", "csv", "dict", "flat"):
+        raise ConfigError(f"compile_times has no repr {repr!r}", remedy='use "str", "csv", "dict" or "flat"')
     if not isinstance(aggregate, bool):
         raise ConfigError(f"aggregate takes True or False, not {aggregate!r}", remedy="leave it out for False")
     rows = stages()
@@ -81,7 +84,28 @@ def compile_times(repr: str = "str", aggregate: bool = False) -> Any:
     if repr == "csv":
         header = ["stage", "count", "total", "own"] + ([] if aggregate else ["seconds"])
         return header, [_cells(row, aggregate) for row in rows]
-    return _table(rows, aggregate)
+    return _flat_table(rows) if repr == "flat" else _table(rows, aggregate)
+
+
+def by_name(rows: list[StageTimes]) -> list[tuple[str, int, float]]:
+    """(stage, count, own seconds) of every stage, wherever it ran, the most expensive first."""
+    found: dict[str, tuple[int, float]] = {}
+    for row in rows:
+        count, own = found.get(row.path[-1], (0, 0.0))
+        found[row.path[-1]] = (count + len(row.seconds), own + row.own)
+    return sorted(((name, count, own) for name, (count, own) in found.items()), key=lambda item: -item[2])
+
+
+def _flat_table(rows: list[StageTimes]) -> str:
+    if not rows:
+        return _NOTHING
+    stages = by_name(rows)
+    total = sum(own for _, _, own in stages)
+    width = max(len(name) for name in ("stage", "total", *(name for name, _, _ in stages)))
+    lines = [f"{'stage':{width}s} {'count':>6s} {'own (s)':>10s} {'share':>7s}"]
+    for name, count, own in stages:
+        lines.append(f"{name:{width}s} {count:6d} {own:10.4f} {100 * own / total if total else 0:6.1f}%")
+    return "\n".join([*lines, f"{'total':{width}s} {'':6s} {total:10.4f}"])
 
 
 def _cells(row: StageTimes, aggregate: bool) -> list[str]:
@@ -91,7 +115,7 @@ def _cells(row: StageTimes, aggregate: bool) -> list[str]:
 
 def _table(rows: list[StageTimes], aggregate: bool) -> str:
     if not rows:
-        return "argand has compiled nothing yet."
+        return _NOTHING
     names = ["  " * (len(row.path) - 1) + row.path[-1] for row in rows]
     width = max(map(len, [*names, "stage"]))
     lines = [

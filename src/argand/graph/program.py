@@ -82,6 +82,7 @@ class OutputSpec:
     view: ViewReplay | None = None
     value: Any = None
     detached: bool = False  # a view that carries no gradient although what it views does
+    untaped: bool = False  # a view made under no_grad
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def _as_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> ExternNode | Non
         return None
     weight = replace(right, size=right.size[::-1], stride=right.stride[::-1])
     target: Any = torch.ops.mkldnn._linear_pointwise.default
-    args = (left, weight, bias[0] if bias else None, "none", [], "")
+    args: tuple[Any, ...] = (left, weight, bias[0] if bias else None, "none", [], "")
     return replace(node, target=target, args=args, out_variant=None)
 
 

@@ -78,7 +78,7 @@ class Mode:
         fresh: everything compiled is forgotten before each call.
         settings: of argand.config.
         torch: torch.compile is answered by torch, with this backend ("" is the script's own); None: by argand.
-        exact_random: compiled code uses eager's random numbers.
+        count: live tensors are counted after calls (which takes time).
     """
 
     name: str
@@ -87,6 +87,7 @@ class Mode:
     fresh: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     torch: str | None = None
+    count: bool = False
 
 
 PLAIN = Mode("eager (not compiled)", eager=True)
@@ -301,7 +302,7 @@ class Recorder:
     def _count(self, record: CallRecord) -> None:
         """Live tensors after the first calls of a function, where a leak shows."""
         count = self.function_calls[record.function] = self.function_calls.get(record.function, 0) + 1
-        if 1 < count <= _COUNTED:
+        if self.mode.count and 1 < count <= _COUNTED:
             record.tensors = live_tensors()
 
     def _note_leaves(self, args: Any, kwargs: Any, modules: dict[str, torch.nn.Module]) -> None:
@@ -362,6 +363,8 @@ def warm() -> None:
         for found in pkgutil.walk_packages(package.__path__, f"argand.{name}."):
             if "triton" not in found.name:
                 importlib.import_module(found.name)
+    gc.collect()
+    gc.freeze()  # children need not look at what is there already, nor copy its pages
 
 
 def front_door(name: str) -> Any:

@@ -26,7 +26,8 @@ def setup_of(source: str, folder: str) -> str:
     chosen = [index for index, statement in enumerate(tree.body) if _changes(statement, imported)]
     if not chosen:
         return ""
-    needed = _closure(tree, set(chosen))
+    paths = [index for index, statement in enumerate(tree.body) if ast.unparse(statement).startswith("sys.path.")]
+    needed = _closure(tree, {*chosen, *paths})
     body = [tree.body[index] for index in sorted(needed)]
     lines = ["import sys", f"sys.path.insert(0, {folder!r})"]
     return "\n".join([*lines, ast.unparse(ast.Module(body, []))])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -110,7 +111,9 @@ def _alike(one: Fingerprint, two: Fingerprint) -> bool:
 def _text(tree: ast.Module) -> str | None:
     try:
         text = ast.unparse(ast.fix_missing_locations(tree))
-        compile(text, "candidate", "exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(text, "candidate", "exec")
     except (SyntaxError, ValueError, RecursionError, AttributeError, TypeError):
         return None
     return text

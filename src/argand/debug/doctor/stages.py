@@ -22,7 +22,7 @@ from argand.debug.minify.isolate import Outcome, run_isolated
 from argand.debug.minify.surgery import Program
 from argand.graph.program import AtenProgram
 from argand.ir.kernel import KernelPlan, Schedule
-from argand.passes.pipeline import INFERENCE, run_passes
+from argand.passes import pipeline
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -105,9 +105,10 @@ def _blame(trial: Trial) -> Blame:
     trial.evidence.append("the traced ATen graph, run by eager's kernels: is right")
     if trial.fails("ATen graphs before passes", _eager):
         return Blame("passes", "prepare_joint")
-    if trial.fails("after all passes", _after_passes(len(INFERENCE))):
-        for count, one in enumerate(INFERENCE, 1):
-            if count == len(INFERENCE) or trial.fails(f"after the pass {one.name}", _after_passes(count)):
+    passes = pipeline.INFERENCE
+    if trial.fails("after all passes", _after_passes(len(passes))):
+        for count, one in enumerate(passes, 1):
+            if count == len(passes) or trial.fails(f"after the pass {one.name}", _after_passes(count)):
                 return Blame("passes", one.name)
     if trial.fails("the loop program, interpreted", _interpreted):
         return Blame("lowering")
@@ -137,7 +138,7 @@ def _eager(program: AtenProgram) -> Boxed:
 
 def _after_passes(count: int) -> CompileProgram:
     def compile_program(program: AtenProgram) -> Boxed:
-        return native._eager_kernels(run_passes(program, INFERENCE[:count]))
+        return native._eager_kernels(pipeline.run_passes(program, pipeline.INFERENCE[:count]))
 
     return compile_program
 
@@ -146,7 +147,7 @@ def _interpreted(program: AtenProgram) -> Boxed:
     from argand.lower import lower
     from argand.lower.interpret import interpret
 
-    loops = lower(run_passes(program))
+    loops = lower(pipeline.run_passes(program))
     loops.mutations = []
 
     def call(args: list[Any]) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import Expr
+from argand.graph.expr import Expr, as_int, product
 from argand.graph.symbolic import MetaTensor, contiguous_meta
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
@@ -25,6 +25,8 @@ from argand.lower.registry import lowers
 from argand.lower.tensor import Index, Tensor
 
 aten = torch.ops.aten
+
+SCATTERED_GROUPS = 1 << 14  # elements from which on eager's kernel norms groups of channels that lie last
 
 
 def meta(size: Sequence[Expr], dtype: torch.dtype) -> MetaTensor:
@@ -105,6 +107,10 @@ def native_group_norm(
     refuse(not is_float(x), "group norm of integers")
     refuse(any(extent == 0 for extent in x.size), "group norm of nothing")
     out_val, mean_val, scale_val = ctx.val
+    scattered = x.ndim > 2 and x.stride[1] == 1 and as_int(x.size[1]) != 1
+    refuse(
+        scattered and (as_int(product(x.size)) or 0) > SCATTERED_GROUPS, "large group norm of channels that lie last"
+    )
     math = math_dtype(x.dtype)
     per_group = ctx.expr(channels) // groups
     before_moments(ctx, x)

@@ -112,8 +112,6 @@ class Builder:
         self.out = out
         self.top = Folder(out, live)
         self.writers: list[RunWriter] = []
-        self.highlight_left = limits.highlight_total
-        self._highlighted: dict[tuple[str, str], list[str]] = {}
         for name, text in pages.assets().items():
             self.top.write(name, text)
 
@@ -135,24 +133,6 @@ class Builder:
         writer = RunWriter(self, run, several)
         self.writers.append(writer)
         return writer
-
-    def highlighted(self, artifact: Artifact, text: str, language: str) -> list[str] | None:
-        """The lines of an artifact as HTML; None when it, or the report, is too large for highlighting."""
-        if language == "text":
-            return code.plain(text)
-        if artifact.size > self.limits.highlight_bytes:
-            return None
-        key = (artifact.digest, language)
-        lines = self._highlighted.pop(key, None)
-        if lines is None:
-            if artifact.size > self.highlight_left:
-                return None
-            self.highlight_left -= artifact.size
-            lines = code.highlighted(text, language)
-        self._highlighted[key] = lines  # graphs often come again, unchanged by a phase
-        if len(self._highlighted) > 24:
-            del self._highlighted[next(iter(self._highlighted))]
-        return lines
 
     def build(self) -> Built:
         """Read everything, then write every page."""
@@ -189,6 +169,11 @@ class Builder:
         }
 
 
+def list_page(number: int) -> str:
+    """The page that lists the compiles of that part of the trace."""
+    return f"compiles-{number + 1}.html" if number else "index.html"
+
+
 @dataclass(slots=True)
 class RunWriter:
     """Writes the pages of one run; only those that changed since the last time."""
@@ -223,6 +208,8 @@ class RunWriter:
         self.run.problems.update({key: n - self.run.problems[key] for key, n in problems.items()})
         dirty, self.collector.dirty = self.collector.dirty, set()
         keys = list(self.run.compiles)
+        for position, compile in enumerate(self.run.compiles.values()):
+            compile.listed = list_page(position // self.builder.limits.compiles)
         for position, key in enumerate(keys):
             neighbours = {keys[position - 1] if position else key, keys[min(position + 1, len(keys) - 1)]}
             if key in dirty or neighbours & dirty:
@@ -250,6 +237,19 @@ class RunWriter:
     def _overview(self) -> None:
         compiles = list(self.run.compiles.values())
         trie, left_out = build_trie(compiles)
+        per_page = self.builder.limits.compiles
+        starts = range(0, max(len(compiles), 1), per_page)
+        shared: dict[str, Any] = {
+            "compiles": compiles,
+            "provenances": self.provenances,
+            "names": [list_page(number) for number in range(len(starts))],
+            "ranges": [f"{start + 1}–{min(start + per_page, len(compiles))}" for start in starts],
+            "slowest": max((compile.seconds or 0.0 for compile in compiles), default=0.0),
+        }
+        for number, start in enumerate(starts[1:], 1):
+            listed = compiles[start : start + per_page]
+            title = f"Compiles {shared['ranges'][number]}"
+            self._page(list_page(number), "compiles.jinja", title, "overview", listed=listed, number=number, **shared)
         self._page(
             "index.html",
             "index.jinja",
@@ -257,12 +257,14 @@ class RunWriter:
             "overview",
             trie=trie,
             left_out=left_out,
-            compiles=compiles,
             phases=pages.phase_artifacts(compiles),
-            provenances=self.provenances,
+            elsewhere={pages.anchor(compile.id): compile.listed for compile in compiles[per_page:]},
+            listed=compiles[:per_page],
+            number=0,
+            **shared,
         )
-        listed = {kind: _numbered(getattr(self.run, kind)) for kind in ("breaks", "recompiles")}
-        self._page("breaks.html", "breaks.jinja", "Graph breaks and recompiles", "breaks", compiles=compiles, **listed)
+        reasons = {kind: _numbered(getattr(self.run, kind)) for kind in ("breaks", "recompiles")}
+        self._page("breaks.html", "breaks.jinja", "Graph breaks and recompiles", "breaks", compiles=compiles, **reasons)
         spans = self.collector.spans
         totals = sorted(spans.totals.items(), key=lambda item: -item[1].own)
         data = spans.as_data()
@@ -293,9 +295,8 @@ class RunWriter:
             self.word_count += len(self.words[artifact.path])
         note = ""
         language = code.language_of(artifact.title, artifact.name, text[:4000])
-        lines = self.builder.highlighted(artifact, text, language)
-        if lines is None:
-            lines = code.plain(text)
+        lines = code.plain(text)
+        if artifact.size > limits.highlight_bytes:
             note = "Large: shown without highlighting."
         self._page(
             artifact.page,

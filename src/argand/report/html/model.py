@@ -25,24 +25,24 @@ class Limits:
 
     Arguments:
         highlight_bytes: the largest payload that gets syntax highlighting.
-        highlight_total: payload bytes highlighted in one report; the rest is shown as plain text.
         view_bytes: the largest payload that gets a page of its own; larger ones are linked as text files.
         analyse_bytes: the largest graph, code or guard text that provenance and comparisons read.
         diff_lines: the most lines of a text that is compared line by line.
         spans: the most time spans kept for the flame graph; the shortest go first.
         words: the most (word, artifact) pairs in the search index.
         reasons: the most distinct graph breaks and recompiles listed.
+        compiles: how many compiles the overview lists with their artifacts; the others have pages of as many each.
         embed_bytes: the largest file that a single-file report takes in.
     """
 
-    highlight_bytes: int = 256 << 10
-    highlight_total: int = 4 << 20
+    highlight_bytes: int = 512 << 10
     view_bytes: int = 2 << 20
     analyse_bytes: int = 1 << 20
     diff_lines: int = 3000
     spans: int = 20_000
     words: int = 300_000
     reasons: int = 500
+    compiles: int = 60
     embed_bytes: int = 4 << 20
 
 
@@ -120,9 +120,10 @@ class Attempt:
 
 @dataclass(slots=True)
 class Compile:
-    """One compile `[x/y]` with its attempts."""
+    """One compile `[x/y]` with its attempts, listed with its artifacts on the page `listed`."""
 
     id: TraceId
+    listed: str = "index.html"
     attempts: dict[int, Attempt] = field(default_factory=dict)
     breaks: list[Reason] = field(default_factory=list)
     recompiles: list[Reason] = field(default_factory=list)

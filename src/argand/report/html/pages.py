@@ -1,10 +1,11 @@
 """The model → HTML pages, through jinja2 templates that escape everything.
 
-Only `code` makes HTML itself, with every text escaped; nothing else is marked as safe.
+Only `code` and `linked_lines` make HTML themselves, with every text escaped; nothing else is marked as safe.
 """
 
 from __future__ import annotations
 
+import html
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +15,11 @@ import jinja2
 from markupsafe import Markup
 
 from argand.report.html.model import MARKS, STATUSES, Artifact, Compile
+from argand.report.html.provenance import Line
 from argand.report.records import TraceId
 
 HERE = Path(__file__).parent
-SCRIPTS = ("shell.js", "trie.js", "search.js", "flame.js", "provenance.js", "live.js")
+SCRIPTS = ("shell.js", "highlight.js", "trie.js", "search.js", "flame.js", "provenance.js", "live.js")
 POLICY = (
     "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'"
@@ -107,6 +109,18 @@ def for_script(value: Any) -> Markup:
     return Markup(text)
 
 
+def linked_lines(lines: list[Line]) -> Markup:
+    """The lines of a provenance pane; a template would take several times as long, and there are many."""
+    made = []
+    for line in lines:
+        if line.nodes:
+            head = '<div role="option" aria-selected="false" tabindex="-1" class="p" data-n="'
+            made.append(f'{head}{" ".join(map(str, line.nodes))}">{html.escape(line.text)}</div>')
+        else:
+            made.append(f'<div class="q" role="presentation">{html.escape(line.text) or " "}</div>')
+    return Markup("".join(made))
+
+
 def anchor(id: TraceId | None) -> str:
     """The id of a compile's place on the overview: `[0/0]`, as tlparse spells it."""
     return "[-/-]" if id is None else str(TraceId(id.frame, id.recompile, 0, id.compiled_autograd))
@@ -129,7 +143,13 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        bytes=fmt_bytes, seconds=fmt_seconds, value=fmt_value, script=for_script, anchor=anchor, short=short_path
+        bytes=fmt_bytes,
+        seconds=fmt_seconds,
+        value=fmt_value,
+        script=for_script,
+        anchor=anchor,
+        short=short_path,
+        linked=linked_lines,
     )
     made.globals.update(statuses=STATUSES, marks=MARKS, policy=POLICY, explanations=EXPLANATIONS)
     return made

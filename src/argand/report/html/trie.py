@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from argand.report.html.model import Compile
 from argand.report.records import StackFrame
 
-MAX_NODES = 20_000
+MAX_NODES = 5_000
 
 
 @dataclass(slots=True)

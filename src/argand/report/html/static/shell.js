@@ -55,6 +55,13 @@ argand.aim = (hash) => {
   let name = hash.replace(/^#/, "");
   try { name = decodeURIComponent(name); } catch { /* as it is */ }
   const target = name && document.getElementById(name);
+  const elsewhere = document.getElementById("elsewhere"); // compiles that other pages list
+  const listed = !target && elsewhere && JSON.parse(elsewhere.textContent)[name];
+  if (listed) {
+    if (argand.single()) argand.open(argand.page.replace(/[^/]*$/, listed), hash);
+    else location.replace(argand.carried(listed) + hash);
+    return;
+  }
   if (!target || target.id === "main") return;
   for (let box = target.closest("details"); box; box = box.parentElement.closest("details")) box.open = true;
   if (target.matches("details")) target.open = true;
