@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import functools
 import json
+import logging
 import math
 import os
 import pickle
@@ -554,6 +555,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     argand.config.fallback_random = True
+    argand.config.log_level = logging.ERROR  # breaks are counted
     if options.direct:
         common_methods_invocations.wrapper_set_seed = unseeded
     tallies: list[Tally] = []

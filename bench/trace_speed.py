@@ -1,16 +1,18 @@
-"""How fast argand's reader goes through a big structured trace, beside torch's own `tlparse`.
+"""How fast argand's reader and report go through a big structured trace, beside torch's own `tlparse`.
 
     python bench/trace_speed.py [--megabytes 500] [--source TRACE.log] [--runs 2] [--plain-only] [--keep FILE]
 
 Writes a trace of that size by repeating a real one (argand's, made on the spot, or `--source`: one of TORCH_TRACE) with
 other frame ids, then lets each read it in turn. tlparse also writes its pages, so it is shown with its plainest output
-(`--plain-text`, no highlighting) and with its default one.
+(`--plain-text`, no highlighting) and with its default one. `argand report` writes more than both: pages for provenance,
+comparisons, search. Seconds are processor time, as other programs may be running.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -76,7 +78,7 @@ def read_all(path: Path, verify: bool) -> tuple[float, int]:
     """Seconds and number of records of argand's reader; a payload in a hundred is looked at."""
     from argand.report.reader import Reader
 
-    start = time.perf_counter()
+    start = time.process_time()
     count = 0
     reader = Reader(path, verify=verify)
     for record in reader:
@@ -85,25 +87,39 @@ def read_all(path: Path, verify: bool) -> tuple[float, int]:
             record.payload.text()
     if reader.problems:
         raise SystemExit(f"the reader found problems: {dict(reader.problems)}")
-    return time.perf_counter() - start, count
+    return time.process_time() - start, count
 
 
-def _memory() -> str | None:
-    """A folder in memory where there is one: tlparse writes many small files, and disks should not decide."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+def _memory(size: int) -> str | None:
+    """A folder in memory where one has room: there are many small files, and disks should not decide."""
+    shared = Path("/dev/shm")
+    return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > 7 * size else None
 
 
-def tlparse(path: Path, plain: bool) -> float | None:
-    """Seconds that tlparse takes; None without it."""
+def run(command: list[str]) -> tuple[float, float]:
+    """Processor seconds and peak memory (MB) of a program."""
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)} failed with {child.returncode}")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+def report(path: Path) -> tuple[float, float]:
+    """Seconds and memory of `argand report`."""
+    with tempfile.TemporaryDirectory(dir=_memory(path.stat().st_size)) as out:
+        return run([sys.executable, "-m", "argand", "report", str(path), "-o", f"{out}/o"])
+
+
+def tlparse(path: Path, plain: bool) -> tuple[float, float] | None:
+    """Seconds and memory of tlparse; None without it."""
     binary = Path(sys.executable).with_name("tlparse")
     found = str(binary) if binary.exists() else shutil.which("tlparse")
     if found is None:
         return None
-    with tempfile.TemporaryDirectory(dir=_memory()) as out:
-        command = [found, str(path), "-o", f"{out}/o", "--no-browser", *(["--plain-text"] if plain else [])]
-        start = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - start
+    with tempfile.TemporaryDirectory(dir=_memory(path.stat().st_size)) as out:
+        return run([found, str(path), "-o", f"{out}/o", "--no-browser", *(["--plain-text"] if plain else [])])
 
 
 def main() -> None:
@@ -114,27 +130,30 @@ def main() -> None:
     parser.add_argument("--plain-only", action="store_true", help="leave out tlparse's slower default output")
     parser.add_argument("--keep", type=Path, help="write the big trace here and leave it")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=_memory()) as work:
+    with tempfile.TemporaryDirectory(dir=_memory(options.megabytes << 20)) as work:
         source = options.source or real_trace(Path(work) / "trace")
         big = options.keep or Path(work) / "big.log"
         records = enlarge(source, big, options.megabytes << 20)
         size = big.stat().st_size / 1e6
         print(f"{size:.0f} MB, {records} records, from {source.stat().st_size / 1e6:.2f} MB of {source.name}")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        best: dict[str, float] = {}
+        best: dict[str, tuple[float, float]] = {}
         for _ in range(options.runs):
-            for name, taken in (
-                ("argand, digests verified", read_all(big, True)[0]),
-                ("argand, digests not verified", read_all(big, False)[0]),
-                ("tlparse --plain-text", tlparse(big, True)),
+            verified, unverified = read_all(big, True)[0], read_all(big, False)[0]
+            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+            for name, measured in (
+                ("argand's reader", (verified, grown)),
+                ("the same, digests not verified", (unverified, grown)),
+                ("argand report", report(big)),
                 ("tlparse", None if options.plain_only else tlparse(big, False)),
+                ("tlparse --plain-text", tlparse(big, True)),
             ):
-                if taken is not None:
-                    best[name] = min(taken, best.get(name, taken))
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-        for name, taken in best.items():
-            print(f"{name:32} {taken:7.2f} s  {size / taken:7.0f} MB/s")
-        print(f"argand's reader needed {grown:.0f} MB of memory")
+                if measured is not None:
+                    best[name] = min(measured, best.get(name, measured))
+        for name, (taken, memory) in best.items():
+            print(f"{name:32} {taken:7.2f} s  {size / taken:7.1f} MB/s  {memory:6.0f} MB of memory")
+        if "tlparse" in best:
+            print(f"argand report runs at {best['tlparse'][0] / best['argand report'][0]:.2f} of tlparse's speed")
 
 
 if __name__ == "__main__":

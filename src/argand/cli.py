@@ -15,6 +15,7 @@ import typer
 
 from argand.debug.doctor.command import doctor
 from argand.debug.minify.command import minify
+from argand.debug.replay import replay
 from argand.report import command as _report
 
 app = typer.Typer(
@@ -231,6 +232,7 @@ def cache_clear() -> None:
 
 app.command(context_settings=SCRIPT)(minify)
 app.command(context_settings=SCRIPT)(doctor)
+app.command()(replay)
 
 
 def main() -> None:

@@ -261,6 +261,12 @@ _ROOT = {
     "audit_rate": Setting(
         0.0, "Share of the calls that are also run eagerly, and compared (between 0 and 1).", ("ARGAND_AUDIT_RATE",)
     ),
+    "replay_record_enabled": Setting(
+        False,
+        "Write a record of each frame whose capture fails, for `argand replay`.",
+        ("ARGAND_REPLAY_RECORD", "TORCHDYNAMO_REPLAY_RECORD"),
+    ),
+    "replay_record_limit": Setting(256, "MiB of tensors that a record of a frame keeps; the rest are random."),
     "fusion": Setting(True, "Fuse loops into common kernels; False gives one kernel per operation (to find faults)."),
     "disabled_passes": Setting("", "Names of ATen passes that are left out, with commas between (to find faults)."),
     "reuse_graphs": Setting(True, "Share the compiled code of equal graphs in a process."),

@@ -157,3 +157,10 @@ def test_threads_share_scatters_only_where_nothing_collides() -> None:
         stop()
     scatters = [text.split('extern "C"')[-1] for text in texts]
     assert "#pragma omp parallel for" in scatters[0] and "#pragma omp" not in scatters[1]
+
+
+def test_a_lookup_whose_value_nobody_needs_still_checks_its_position():
+    table = argand.compile(lambda x, n: torch.ones(8)[(x + n).int()], fullgraph=True)
+    assert torch.equal(table(torch.zeros(1), 1), torch.ones(1))
+    with pytest.raises(IndexError):
+        table(torch.full((1,), 100.0), 1)

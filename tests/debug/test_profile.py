@@ -267,6 +267,7 @@ def test_flat_table_of_stages() -> None:
         argand.compile_times("rows")
 
 
+@pytest.mark.filterwarnings("ignore:Profiler clears events")
 def test_schedule_of_the_profiler() -> None:
     """Only what runs while the profiler records is annotated; between cycles nothing is."""
     compiled, inputs = compiled_function()

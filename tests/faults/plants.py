@@ -1,6 +1,6 @@
 """Faults to plant: each replaces one component of argand by one that is wrong. A script installs one at its top.
 
-    import plants; plants.install("guards_equals")
+import plants; plants.install("guards_equals")
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def capture_swaps_sub() -> None:
 @plant
 def capture_drops_keyword() -> None:
     """A keyword argument of sum() is lost: keepdim."""
-    _swap_call(_named("sum"), lambda func, args, kwargs: (func, args, {k: v for k, v in kwargs.items() if k != "keepdim"}))
+    _swap_call(
+        _named("sum"), lambda func, args, kwargs: (func, args, {k: v for k, v in kwargs.items() if k != "keepdim"})
+    )
 
 
 @plant
@@ -77,7 +79,14 @@ def capture_wrong_dtype() -> None:
 @plant
 def capture_wrong_stride() -> None:
     """`x.contiguous()` is recorded as nothing."""
-    _swap_call(_named("contiguous"), lambda func, args, kwargs: (torch.Tensor.alias if hasattr(torch.Tensor, "alias") else torch.Tensor.detach, args[:1], {}))
+    _swap_call(
+        _named("contiguous"),
+        lambda func, args, kwargs: (
+            torch.Tensor.alias if hasattr(torch.Tensor, "alias") else torch.Tensor.detach,
+            args[:1],
+            {},
+        ),
+    )
 
 
 @plant
@@ -109,13 +118,13 @@ def capture_forgets_write() -> None:
     """Attributes that the program sets are not set."""
     from argand.capture.effects import Replay
 
-    Replay._evaluate_overlay = lambda self, entry: None  # type: ignore[method-assign]
+    Replay.write = lambda self: None  # type: ignore[method-assign]
 
 
 @plant
 def capture_nan() -> None:
-    """`torch.sqrt(x)` is recorded on -x."""
-    _swap_call(_named("sqrt"), lambda func, args, kwargs: (func, (-args[0],), kwargs))
+    """`torch.sqrt` is recorded as `torch.acosh`."""
+    _swap_call(_named("sqrt"), lambda func, args, kwargs: (torch.acosh, args, kwargs))
 
 
 # ----------------------------------------------------------------------- guards
@@ -214,11 +223,17 @@ def autograd_raises() -> None:
 
 
 @plant
-def autograd_forgets_mutation() -> None:
-    """What the program wrote into its arguments is not written back."""
-    from argand.autograd import runtime
+def autograd_wrong_mutation() -> None:
+    """`x.add_(y)` is made functional as `x.sub(y)`."""
+    _after_trace(lambda program: _replace_written(program))
 
-    runtime._mutation_lines = lambda program: []
+
+def _replace_written(program: Any) -> None:
+    results = program.output_node.args[0]
+    for mutation in program.mutations:
+        node = results[mutation.output]
+        if node.target is aten.add.Tensor:
+            node.target = aten.sub.Tensor
 
 
 @plant
@@ -227,11 +242,19 @@ def autograd_wrong_stride() -> None:
 
     def change(program: Any) -> None:
         for node in list(program.graph.nodes):
-            if node.target is aten.t.default or node.target is aten.transpose.int or node.target is aten.permute.default:
+            if (
+                node.target is aten.t.default
+                or node.target is aten.transpose.int
+                or node.target is aten.permute.default
+            ):
                 with program.graph.inserting_after(node):
-                    made = program.graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+                    made = program.graph.call_function(
+                        aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
+                    )
                 made.meta.update(node.meta)
-                made.meta["val"] = torch.empty(tuple(node.meta["val"].shape), dtype=node.meta["val"].dtype, device="meta")
+                made.meta["val"] = torch.empty(
+                    tuple(node.meta["val"].shape), dtype=node.meta["val"].dtype, device="meta"
+                )
                 node.replace_all_uses_with(made, delete_user_cb=lambda user, made=made: user is not made)
 
     _after_trace(change)

@@ -1,6 +1,6 @@
 """Plants every fault, asks the doctor, prints a table.
 
-    python tests/faults/run.py [--only NAME[,NAME]] [--stage STAGE] [--quick] [--markdown FILE]
+python tests/faults/run.py [--only NAME[,NAME]] [--stage STAGE] [--quick] [--markdown FILE]
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ sys.path.insert(0, str(HERE))
 
 from suite import FAULTS, Fault  # noqa: E402
 
-sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != HERE]  # scripts find the plants themselves
+sys.path[:] = [
+    place for place in sys.path if Path(place or ".").resolve() != HERE
+]  # scripts find the plants themselves
 
 
 def examine(fault: Fault, folder: Path, seconds: float = 20.0):
@@ -74,7 +76,10 @@ def main() -> int:
         row = (fault.name, fault.stage, fault.kind, verdict.stage, str(verdict.nodes),
                "yes" if verdict.fails_alone else "no", f"{took:.0f} s", ", ".join(wrong) or "ok")  # fmt: skip
         rows.append(row)
-        print(f"{row[0]:26s} {row[1]:9s} {row[2]:18s} -> {row[3]:9s} {row[4]:>3s} calls, alone: {row[5]:3s} {row[6]:>6s}  {row[7]}", flush=True)
+        print(
+            f"{row[0]:26s} {row[1]:9s} {row[2]:18s} -> {row[3]:9s} {row[4]:>3s} calls, alone: {row[5]:3s} {row[6]:>6s}  {row[7]}",
+            flush=True,
+        )
         if options.verbose or wrong:
             print("   ", verdict.text)
             for line in verdict.evidence if options.verbose else []:
@@ -82,7 +87,10 @@ def main() -> int:
             print("   ", verdict.repro, flush=True)
     print(f"{len(chosen) - failed} of {len(chosen)} found")
     if options.markdown:
-        lines = ["| fault | stage | kind | named | calls left | fails alone | time | |", "|---|---|---|---|---|---|---|---|"]
+        lines = [
+            "| fault | stage | kind | named | calls left | fails alone | time | |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
         lines += ["| " + " | ".join(row) + " |" for row in rows]
         Path(options.markdown).write_text("\n".join(lines) + "\n")
     return 1 if failed else 0

@@ -12,6 +12,7 @@ import argparse
 import functools
 import itertools
 import linecache
+import logging
 import multiprocessing
 import random
 import sys
@@ -130,6 +131,12 @@ def check_seed(seed: int, options: argparse.Namespace) -> tuple[int, str, str | 
     return seed, source, difference(source, options.backend, options.calls, dynamic)
 
 
+def quiet() -> None:
+    """One thread, and no line for each of the many graph breaks."""
+    torch.set_num_threads(1)
+    argand.config.log_level = logging.ERROR
+
+
 def checked(options: argparse.Namespace) -> Iterator[tuple[int, str, str | None]]:
     """`check_seed` of every seed, over `--jobs` processes."""
     seeds = range(options.seed, options.seed + options.count)
@@ -138,7 +145,7 @@ def checked(options: argparse.Namespace) -> Iterator[tuple[int, str, str | None]
         return
     torch.set_num_threads(1)
     context = multiprocessing.get_context("spawn")
-    with context.Pool(options.jobs, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with context.Pool(options.jobs, initializer=quiet) as pool:
         yield from pool.imap(functools.partial(check_seed, options=options), seeds, chunksize=10)
 
 
@@ -154,6 +161,7 @@ def main() -> int:
     ap.add_argument("--size", type=int, default=10)
     ap.add_argument("--keep", help="write the programs that differ into this directory")
     options = ap.parse_args()
+    quiet()
     bad = 0
     for seed, source, found in checked(options):
         if found is not None:

@@ -116,6 +116,23 @@ def test_deep_links_open_and_aim(page: Any, rich: Path) -> None:
     assert page.url.endswith("#L3") and page.query_selector(".l.aim").get_attribute("id") == "L3"
 
 
+def test_deep_links_find_compiles_on_other_pages(page: Any, tmp_path: Path) -> None:
+    made = TraceMaker(tmp_path / "trace.log")
+    for frame in range(5):
+        made.put("dynamo_output_graph", {}, GRAPH, (frame, 0))
+    trace = made.save()
+    index = build(trace, tmp_path / "out", limits=Limits(compiles=2)).index
+    page.goto(f"{index.as_uri()}?k=v#[4/0]")
+    page.wait_for_url("**/compiles-3.html?k=v#[4/0]")
+    assert page.locator(".aim summary .id").inner_text() == "[4/0]"
+    page.click("nav.pages a >> nth=1")
+    page.wait_for_url("**/compiles-2.html?k=v")
+    assert page.locator("details.compile").count() == 2
+    alone = build(trace, tmp_path / "one.html", single_file=True, limits=Limits(compiles=2)).index
+    page.goto(f"{alone.as_uri()}#!index.html#[4/0]")
+    page.wait_for_selector(".aim summary .id:has-text('[4/0]')")
+
+
 def test_query_parameters_travel(page: Any, rich: Path) -> None:
     page.goto(rich.as_uri() + "?user=me&x=a%20b")
     page.click("text=-_0_0_0/dynamo_output_graph_1.txt")

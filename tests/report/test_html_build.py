@@ -183,6 +183,39 @@ def test_argand_trace_has_four_linked_panes(tmp_path: Path) -> None:
     assert "mark_dynamic" in text
 
 
+LIBRARY_PROGRAM = """
+import torch, argand
+net = torch.nn.Linear(8, 4)
+@argand.compile
+def step(x):
+    h = net(x)
+    z = torch.cat([h, x], 1)
+    return z * 2, z.t()
+step(torch.randn(16, 8))
+"""
+
+
+def test_library_calls_and_copies_are_linked(tmp_path: Path) -> None:
+    """Calls of ATen's own kernels, kernels that only copy, and the line that called a module of torch's."""
+    (tmp_path / "program.py").write_text(LIBRARY_PROGRAM)
+    env = {**os.environ, "ARGAND_TRACE": str(tmp_path / "trace")}
+    subprocess.run([sys.executable, tmp_path / "program.py"], check=True, env=env, capture_output=True)
+    build(tmp_path / "trace", tmp_path / "out")
+    (code,) = (tmp_path / "out").glob("*/inductor_output_code_*.txt")
+    text = code.read_text()
+    call = re.search(r"    # (addmm = .*)\n    linear_out\(", text)
+    assert call and "linear.py" in call[1] and call[1].endswith("program.py:6 in step: h = net(x)")
+    assert "cpp_fused_loop" not in text and re.search(r"// cat = .*program.py:7 in step", text)
+    (page,) = (tmp_path / "out").glob("*/provenance.html")
+    shown = page.read_text()
+    lines = re.findall(r'data-n="([^"]*)">([^<]*)</div>', shown)
+    mine = next(nodes for nodes, line in lines if line.endswith("h = net(x)"))
+    torchs = next(nodes for nodes, line in lines if "F.linear(" in line and not line.lstrip().startswith("#"))
+    called = next(nodes for nodes, line in lines if line.strip().startswith("linear_out("))
+    assert set(called.split()) <= set(mine.split()) == set(torchs.split())
+    assert any("cpp_fused" in line and "extern" not in line and nodes for nodes, line in lines)
+
+
 TORCH_PROGRAM = """
 import torch
 
@@ -313,6 +346,22 @@ def test_stacks_that_part_at_every_level(tmp_path: Path) -> None:
             made.start((last, 0), *chain, ("/a.py", last, "g", ""))
     build(made.save(), tmp_path / "out")
     assert "compiles deeper down" in Page(tmp_path / "out/index.html").text
+
+
+def test_many_compiles_have_pages_of_their_own(tmp_path: Path) -> None:
+    """The overview of thousands of compiles stays small; every link to a compile leads to the page that lists it."""
+    made = TraceMaker(tmp_path / "trace.log")
+    for frame in range(7):
+        made.put("dynamo_output_graph", {}, GRAPH, (frame, 0))
+    built = build(made.save(), tmp_path / "out", limits=Limits(compiles=3))
+    out = tmp_path / "out"
+    for number, name in enumerate(("index.html", "compiles-2.html", "compiles-3.html")):
+        text = (out / name).read_text()
+        assert [f'id="[{frame}/0]"' in text for frame in range(7)] == [frame // 3 == number for frame in range(7)]
+        assert all(other in text for other in ("compiles-2.html", "compiles-3.html") if other != name)
+    assert not (out / "compiles-4.html").exists()
+    assert "compiles-3.html#%5B6/0%5D" in (out / "-_6_0_0/compile.html").read_text()
+    assert built.problems == 0
 
 
 def test_large_payloads_are_files_or_plain_text(tmp_path: Path) -> None:

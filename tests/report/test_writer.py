@@ -302,3 +302,9 @@ def test_under_torch_compile(tmp_path: Path) -> None:
     assert named(records, "inductor_output_code")
     ids = {record.id for record in records if record.kind != "str"}
     assert len(ids) == 1 and None not in ids
+    (metrics,) = [record.fields for record in records if record.kind == "compilation_metrics"]
+    assert metrics["co_name"] == "f" and metrics["co_filename"] == __file__
+    assert metrics["graph_op_count"] == 2 and metrics["fail_type"] is None
+    assert 0 < metrics["inductor_compile_time_s"] <= metrics["entire_frame_compile_time_s"]
+    kinds = [record.kind for record in records]
+    assert kinds.count("dynamo_start") == kinds.count("dynamo_output_graph") == 1

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.inference import InputBuilder, attribute, lift_attributes, run_graph
+from argand.autograd.inference import InputBuilder, attribute, lift_attributes, records_gradients, run_graph
 from argand.autograd.outputs import Outputs, check_aliased_inputs
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
@@ -39,12 +39,14 @@ class JointProgram:
         results: how many of the graph's outputs are the forward's.
         differentiable: positions among these that have a tangent, in the order of the tangents.
         gradients: per gradient that the graph returns, the position of the input it belongs to.
+        enables_grad: the graph itself turns gradients on, as one does that ends a `no_grad` block which it began in.
     """
 
     program: AtenProgram
     results: int
     differentiable: tuple[int, ...]
     gradients: tuple[int, ...]
+    enables_grad: bool = False
 
     @property
     def forward_inputs(self) -> list[InputSpec]:
@@ -145,6 +147,7 @@ def trace_joint(
         with tracer, compat.hidden_from_saved_tensor_hooks():
             result = run_graph(gm, arguments, attributes, tracer)
         joint = _Finisher(tracer, builder, leaves).finish(result)
+    joint.enables_grad = records_gradients(gm, example_inputs, enabled=False)
     joint.program.num_args = len(example_inputs)
     joint.program.specialised = specialised
     return joint

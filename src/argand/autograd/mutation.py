@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from argand.autograd.values import TraceTensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.specs import Spec, strided_meta
@@ -131,6 +132,8 @@ def _write(tracer: Tracer, target: Any, new: Any) -> None:
     if isinstance(target, (list, tuple)):
         # All values exist before the first write.
         for one, value in zip(target, new):
+            if value.__class__ is not TraceTensor:  # of lists in a tuple, which the graph has no node for
+                raise AutogradError("an operator that writes to several lists of tensors is not in the graph")
             tracer.write(tracer.tensor(one), value)
         return
     tracer.write(tracer.tensor(target), new)

@@ -28,7 +28,7 @@ def finish(
     """Close the graph: returned values, written inputs, the output node; `result`: what the torch-level graph gave."""
     leaves, tree = compat.tree_flatten(result)
     check_aliased_inputs(tracer, reals)
-    builder = Outputs(tracer)
+    builder = Outputs(tracer, tuple(real.requires_grad for real in reals))
     outputs = builder.classify(leaves)
     mutations = [MutationSpec(index, builder.result(root)) for index, root in tracer.mutated.items()]
     graph = tracer.graph
@@ -59,8 +59,9 @@ def check_aliased_inputs(tracer: Tracer, reals: list[torch.Tensor]) -> None:
 class Outputs:
     """Sorts user outputs into kinds and collects the graph's own outputs."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, requires_grad: tuple[bool, ...] = ()) -> None:
         self.tracer = tracer
+        self._requires_grad = requires_grad  # per input, where nothing of the graph is recorded by autograd
         self.nodes: list[fx.Node] = []
         self._objects: dict[int, int] = {}  # id of a returned tensor object -> its graph output
         self._inputs = {id(tensor): index for index, tensor in enumerate(tracer.inputs)}
@@ -92,7 +93,8 @@ class Outputs:
         value = tensor.value
         root = value.root
         if root.input >= 0:
-            return OutputSpec("alias_of_input", root.input, _replay(value, root))
+            untaped = root.input < len(self._requires_grad) and self._requires_grad[root.input]
+            return OutputSpec("alias_of_input", root.input, _replay(value, root), untaped=untaped)
         known = self._objects.get(id(tensor))
         if known is not None:
             return OutputSpec("alias_of_output", known)

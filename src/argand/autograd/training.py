@@ -64,7 +64,7 @@ def training_function(
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
             ctx.save_for_backward(*[inputs[i] if kind == "input" else out[i] for kind, i in plan.saved])
             ctx.set_materialize_grads(False)
-            results = tuple(out[: plan.results])
+            results = tuple([without_base(out[i]) if i in plan.fresh else out[i] for i in range(plan.results)])
             if plan.plain:
                 ctx.mark_non_differentiable(*[results[i] for i in plan.plain])
             return results
@@ -80,6 +80,11 @@ def training_function(
 
     apply: Callable[..., Any] = CompiledFunction.apply
     return apply
+
+
+def without_base(result: torch.Tensor) -> torch.Tensor:
+    """A result that the graph's kernels made as a view of something that nobody else sees may be written to."""
+    return result.detach() if result._is_view() else result
 
 
 def _alone(kept: torch.Tensor) -> torch.Tensor:
@@ -116,6 +121,7 @@ class _Plan:
     def __init__(self, joint: JointProgram, cut: Partition) -> None:
         self.results = cut.results
         self.plain = [i for i in range(cut.results) if i not in joint.differentiable]
+        self.fresh = set(range(cut.results)) - {mutation.output for mutation in cut.forward.mutations}
         self.saved = [(slot.kind, slot.index) for slot in cut.saved]
         self.differentiable = joint.differentiable
         self.inputs = len(joint.forward_inputs)

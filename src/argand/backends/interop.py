@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from argand import events
+from argand.errors import UserLine
+from argand.graph.meta import user_stack
+from argand.graph.module_text import module_text
 
 _LIMIT = 64  # compiled versions kept per graph: past that, further shapes run eagerly
 
@@ -37,11 +42,31 @@ def argand_for_torch_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], 
             if len(versions) >= _LIMIT:
                 return gm.forward(*args)
             events.bus.prepare()
-            with events.bus.compiling(compile_id):
+            with events.bus.compiling(compile_id), _announced(gm, len(versions)):
                 version = versions[key] = inner(gm, [_plain(arg) for arg in args], **chosen)
         return version(*args)
 
     return call
+
+
+@contextlib.contextmanager
+def _announced(gm: fx.GraphModule, entries: int) -> Iterator[None]:
+    """What argand's own capture says of a frame and its graph, of a graph that torch captured."""
+    stack = next((found for node in gm.graph.nodes if (found := user_stack(node))), ())
+    place = stack[0] if stack else UserLine("", 0, "")
+    with events.span("torch_compile", "backends", function=place.function):
+        events.emit(
+            "frame_start",
+            "backends",
+            lambda: [(line.filename, line.lineno, line.function) for line in stack[:1]],
+            function=place.function,
+            filename=place.filename,
+            lineno=place.lineno,
+            entries=entries,
+        )
+        events.emit("graph", "backends", lambda: module_text(gm), graph=gm)
+        with events.span("backend", "backends", backend="native"):
+            yield
 
 
 def _torchs_compile_id() -> events.CompileId | None:
@@ -104,3 +129,35 @@ def torch_backend(name: str) -> Callable[..., Callable[..., Any]] | None:
 def _fake(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
     """Example inputs as torch's backends get them: real tensors do, as long as no fake mode is active."""
     return list(example_inputs)
+
+
+@contextlib.contextmanager
+def torch_compile_observed(
+    backend: str, observe: Callable[[Any, Any], Any], noted: Callable[[str], Any]
+) -> Iterator[None]:
+    """Meanwhile `torch.compile` is torch's own, with another backend, and what it makes is looked at.
+
+    Arguments:
+        backend: used instead of the one that the program names; "" leaves it.
+        observe: called with a compiled function and the original; the program gets what it returns.
+        noted: told the name of each backend that the program asks for.
+    """
+    original = torch.compile
+
+    def compile_observed(model: Any = None, **kwargs: Any) -> Any:
+        if model is None:
+            return functools.partial(compile_observed, **kwargs)
+        noted(str(kwargs.get("backend", "inductor")))
+        if backend:
+            kwargs = {"backend": backend, **{k: v for k, v in kwargs.items() if k in ("fullgraph", "dynamic")}}
+        compiled = original(model, **kwargs)
+        if isinstance(model, torch.nn.Module):
+            compiled.forward = observe(compiled.forward, model.forward)
+            return compiled
+        return observe(compiled, model)
+
+    torch.compile = compile_observed
+    try:
+        yield
+    finally:
+        torch.compile = original

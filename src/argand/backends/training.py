@@ -12,7 +12,7 @@ from argand import events
 from argand.autograd import wrap
 from argand.autograd.joint import JointProgram, trace_joint
 from argand.autograd.partition import Partition, partition
-from argand.autograd.training import Boxed, LazyBackward, training_function, uncaptured
+from argand.autograd.training import Boxed, LazyBackward, training_function, uncaptured, without_base
 from argand.config import config
 from argand.errors import ArgandError, InternalError
 from argand.graph.printing import graph_function, readable
@@ -64,7 +64,8 @@ def compile_joint(
     if not joint.gradients:
         program = joint.program
         events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=number)
-        return wrap(program, _untaped(_boxed(compile_program(program), boxed)), boxed=True, otherwise=otherwise)
+        call = wrap(program, _untaped(_boxed(compile_program(program), boxed)), boxed=True, otherwise=otherwise)
+        return _under_grad(call) if joint.enables_grad else call
     events.emit("aot_joint_graph", "autograd", lambda: readable(joint.program.graph), backend=backend, model=number)
     with events.span("partition", "autograd", backend=backend):
         cut = partition(joint, budget=config.activation_memory_budget, default=config.partitioner == "default")
@@ -82,6 +83,8 @@ def compile_joint(
     if not config.lazy_backward:
         backward.prepare()
     run = training_function(joint, cut, forward, backward)
+    if joint.enables_grad:
+        return _under_grad(wrap(cut.forward, run, otherwise=otherwise))
     plain = wrap(cut.forward, _results_only(forward, cut), boxed=True, otherwise=otherwise)
     return _with_tape(wrap(cut.forward, run, otherwise=otherwise), plain)
 
@@ -109,12 +112,25 @@ def _with_tape(recorded: Callable[..., Any], plain: Callable[..., Any]) -> Calla
     return call
 
 
+def _under_grad(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A graph that turns gradients on: what its end does for autograd must not happen in the mode that it began in."""
+    enabled, enable = torch.is_grad_enabled, torch.enable_grad
+
+    def call(*args: Any) -> Any:
+        if enabled():
+            return run(*args)
+        with enable():
+            return run(*args)
+
+    return call
+
+
 def _untaped(run: Callable[..., Any]) -> Callable[..., Any]:
     """No result depends on a tensor that requires grad; views of inputs, made outside, may."""
 
     def call(args: list[Any]) -> Any:
         with torch.no_grad():
-            return run(args)
+            return [without_base(result) for result in run(args)]
 
     return call
 

@@ -11,7 +11,7 @@ import os
 import types
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import identity, natives_numpy
+from argand.capture import identity, natives_numpy, virtual
 from argand.capture.exceptions import InternalFailure, ObservedException
 from argand.capture.frames import NULL, LazyLocal
 from argand.capture.kinds import is_a
@@ -136,6 +136,7 @@ class Access:
         self.local_functions: dict[int, Any] = {}
         self.local_classes: dict[int, type] = {}
         self.tainted = False
+        self.unregistered: virtual.Unregistered | None = None
         self.dynamic = False
         self.rounds = 0
         self.number = -1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import sys
 from pathlib import Path
 from types import CodeType, FrameType
@@ -10,7 +9,7 @@ from types import CodeType, FrameType
 from argand import events
 from argand._core import _C
 from argand.capture.guards import GuardSet
-from argand.capture.words import code_words
+from argand.capture.words import code_words, source_line
 from argand.errors import UserLine
 
 _OWN = str(Path(__file__).resolve().parent.parent)
@@ -50,7 +49,7 @@ def place(position: tuple[CodeType, int] | None) -> UserLine | None:
     if position is None:
         return None
     code, line = position
-    return UserLine(code.co_filename, line, code_words(code), linecache.getline(code.co_filename, line).strip())
+    return UserLine(code.co_filename, line, code_words(code), source_line(code.co_filename, line).strip())
 
 
 def _callers(frame: FrameType | None) -> list[tuple[str, int, str]]:

@@ -269,6 +269,8 @@ def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str
                 if result is not NotImplemented:
                     return result
             return calls.call_function(interp, hook, [cls, *args], kwargs)
+        if not is_a(hook, types.WrapperDescriptorType):  # a static or class method, a callable object of any kind
+            return calls.call(interp, attributes.bind(interp, hook, cls, meta), tuple(args), kwargs)
     if not interp.concrete and interp.is_torch_class(cls):
         result = interp.torch_call(cls, args, kwargs)
         if result is not NotImplemented:

@@ -84,6 +84,7 @@ _ALWAYS = frozenset(
     inverse pinverse cholesky cholesky_inverse cholesky_solve lu lu_solve lu_unpack logdet slogdet svd svd_lowrank
     pca_lowrank lobpcg geqrf ormqr nuclear_norm matrix_power triangular_solve
     _assert_async _functional_assert_async _validate_sparse_coo_tensor_args complex polar
+    istft fake_quantize_per_channel_affine
     fractional_max_pool2d fractional_max_pool3d pack_padded_sequence _pack_padded_sequence tensor_split
     """
     )

@@ -188,9 +188,15 @@ class Replay:
         self.asm.store_subscr()
 
     def _delete_global(self, globals_: dict[str, Any], own: bool, name: str) -> None:
+        # Captured code may have been what made it, and then there is none yet.
+        self.asm.load_const(None)
         if own:
+            self.asm.store_global(name)
             self.asm.delete_global(name)
             return
+        self.asm.load_const(globals_)
+        self.asm.load_const(name)
+        self.asm.store_subscr()
         self.asm.load_const(globals_)
         self.asm.load_const(name)
         self.asm.delete_subscr()

@@ -18,7 +18,7 @@ from argand.capture import recompiles, stance, strict
 from argand.capture.interpreter import user_line
 from argand.capture.region import Region
 from argand.capture.symbolic_policy import History
-from argand.capture.words import code_words
+from argand.capture.words import code_words, source_line
 from argand.config import config
 
 CACHE_LIMIT_HELP = (
@@ -150,10 +150,8 @@ def report_this() -> str:
 
 
 def _first_line(code: CodeType) -> errors.UserLine:
-    import linecache
-
     line = code.co_firstlineno
-    return errors.UserLine(code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line).strip())
+    return errors.UserLine(code.co_filename, line, code.co_name, source_line(code.co_filename, line).strip())
 
 
 def _interpreted_lines(error: BaseException) -> tuple[errors.UserLine, ...]:

@@ -26,6 +26,7 @@ from argand.capture import (
     aliasing,
     announce,
     data_errors,
+    endings,
     failures,
     generators,
     modes,
@@ -132,10 +133,13 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         try:
             return _Capture(info, region, known).run()
         except errors.GraphBreak as found:
+            events.bus.detail("capture_failed", "capture", None, info=info, error=found)
             if failures.program_raises(found):
                 known.raised_in.add(region)
+            found.__traceback__ = found.__context__ = None  # its frames hold the arguments, which may be the last to
             return failures.gave_up(found, info, region)
         except BaseException as error:
+            events.bus.detail("capture_failed", "capture", None, info=info, error=error)
             if room.ran_out(error):
                 events.emit("frame_raised", "capture", repr(error), function=code.co_name)
                 return None
@@ -325,6 +329,7 @@ class _Capture:
         empty = _is_empty(state)
         if exit.kind == "return" and empty:
             return self._without_graph(state)
+        endings.check(state)
         aliasing.guard(state)
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
         made = (transformer.build_prefix() if empty else None) or transformer.build(self._backend)

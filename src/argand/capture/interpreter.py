@@ -7,7 +7,6 @@ that native code is called only when it is known to be harmless.
 
 from __future__ import annotations
 
-import linecache
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from argand.capture import (
     natives_builtins,
     natives_iteration,
     natives_library,
+    natives_logging,
     natives_methods,
     natives_objects,
     operators,
@@ -42,6 +42,7 @@ from argand.capture.exceptions import (
 from argand.capture.frames import NULL, RETURN, Frame, LazyLocal, Program
 from argand.capture.kinds import is_a
 from argand.capture.opcodes import OPCODES, ROOT_OPCODES
+from argand.capture.words import source_line
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 
 if TYPE_CHECKING:
@@ -394,7 +395,7 @@ def user_line(frame: Frame) -> UserLine:
     """Position of a frame in the user's program: the text of the line, and the part of it that is being executed."""
     code = frame.code
     lineno = frame.lineno
-    line = linecache.getline(code.co_filename, lineno)
+    line = source_line(code.co_filename, lineno)
     text = line.strip()
     start, end = columns(line, frame.instruction.positions) if text else (-1, -1)
     return UserLine(code.co_filename, lineno, code.co_name, text, start, end)
@@ -424,6 +425,7 @@ __all__ = [
     "natives_builtins",
     "natives_iteration",
     "natives_library",
+    "natives_logging",
     "natives_methods",
     "natives_objects",
 ]

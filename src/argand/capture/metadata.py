@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -252,7 +253,35 @@ def _second_try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error:
                 return made
         except Exception as again:
             error = again
-    raise meta_failure(name, error)
+    raise meta_failure(name, None if error is not None and _works(func, args, kwargs) else error)
+
+
+_MOST_BYTES = 1 << 24
+
+
+def _works(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether torch runs this on tensors of zeros, having failed on stand-ins: the program is not to blame."""
+    if not str(getattr(func, "__module__", None) or "torch").startswith("torch"):
+        return False  # of unknown effects
+    room = [_MOST_BYTES]
+
+    def real(value: Any) -> Any:
+        if isinstance(value, _Tensor):
+            room[0] -= value.numel() * value.element_size()
+            if room[0] < 0:
+                raise ValueError("too large to try out")
+            return _Tensor.new_zeros(value, value.shape, device="cpu")
+        if type(value) in (list, tuple):
+            return type(value)([real(item) for item in value])
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            func(*[real(arg) for arg in args], **{key: real(value) for key, value in kwargs.items()})
+    except Exception:
+        return False
+    return True
 
 
 def meta_failure(name: str, error: Exception | None) -> errors.GraphBreak:

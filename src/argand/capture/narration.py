@@ -5,7 +5,6 @@ Nothing here touches a value of the program but by its type: neither its methods
 
 from __future__ import annotations
 
-import linecache
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from torch import fx
 
 from argand import events
 from argand.bytecode.format import instruction_text
+from argand.capture.words import source_line
 
 if TYPE_CHECKING:
     from argand.capture.frames import Frame
@@ -48,7 +48,7 @@ class _Told:
         if line is not None and line != self.line:
             self.line = line
             place = f"TRACE starts_line {code.co_filename}:{line} in {code.co_name}"
-            text = linecache.getline(code.co_filename, line).rstrip()
+            text = source_line(code.co_filename, line).rstrip()
             events.bus.detail("trace_source", "capture", f"{place}\n    {text}", filename=code.co_filename, line=line)
         said = f"TRACE {instruction_text(instruction)} {stack_text(frame.stack)}"
         events.bus.detail("trace_bytecode", "capture", said, filename=code.co_filename, line=line)

@@ -19,6 +19,7 @@ from argand.capture import (
     iteration,
     operators,
     polyfills,
+    tainted,
     text,
 )
 from argand.capture.frames import NULL, LazyLocal
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 Args = list[Any]
 Kwargs = dict[str, Any]
 
-HELPER_FILES.add(polyfills.__file__)
+HELPER_FILES.update((polyfills.__file__, tainted.__file__))
 
 
 # ---- attributes ----------------------------------------------------------------------------------------------------

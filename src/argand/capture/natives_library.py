@@ -12,7 +12,6 @@ import functools
 import importlib
 import inspect
 import itertools
-import logging
 import math
 import operator
 import os
@@ -22,7 +21,6 @@ import struct
 import types
 import typing
 import warnings
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from argand.capture import attribute_writes, attributes, calls, iteration, operators, polyfills
@@ -33,7 +31,6 @@ from argand.capture.natives import (
     CALLABLE_OBJECTS,
     CLASS_METHODS,
     KEEP,
-    METHODS,
     PURE_MODULES,
     SAFE_NEW,
     add_functions,
@@ -44,7 +41,6 @@ from argand.capture.natives import (
     pure,
 )
 from argand.capture.natives_methods import comparing, keeping, known_iterator, read_only
-from argand.capture.sources import CallSource
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -479,36 +475,6 @@ def _re_sub(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return interp.native(fn, *args, **kwargs)
 
 
-# ---- weak references -----------------------------------------------------------------------------------------------
-
-
-def dereference(ref: Any) -> Any:
-    """What a weak reference refers to (a step of a source)."""
-    return ref()
-
-
-@function(weakref.ref)
-def _ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) == 2 and args[1] is not None:
-        args = [args[0], interp.trampoline(args[1])]
-    return interp.native(fn, *args, **kwargs)
-
-
-SAFE_NEW.add(weakref.ref)
-
-
-def _call_ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    found = interp.native(fn, *args, **kwargs)
-    if interp.is_outer(fn):
-        return interp.state.load_source(CallSource(interp.source(fn), dereference), found)
-    return found
-
-
-CALLABLE_OBJECTS[weakref.ref] = _call_ref
-add_methods(weakref.ref, comparing, "__eq__ __ne__ __hash__")
-METHODS[id(weakref.ref), "__init__"] = lambda interp, cls, name, owner, args, kwargs: None
-
-
 # ---- what is harmless, what is ignored, what must be shown at each call --------------------------------------------
 
 add_functions(
@@ -538,29 +504,6 @@ def _warn(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return interp.native(fn, *args, **kwargs)
     interp.replay(fn, args, kwargs)
     return None
-
-
-def _log(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Logging happens at each call if its level is enabled when the function is compiled."""
-    logger = args[0]
-    name = fn.__name__
-    level = {"warn": logging.WARNING, "exception": logging.ERROR, "fatal": logging.CRITICAL}.get(name)
-    if level is None:
-        level = args[1] if name == "log" and len(args) > 1 else logging.getLevelName(name.upper())
-    if is_a(logger, logging.Logger) and is_a(level, int) and logger.isEnabledFor(level):
-        interp.replay(fn, args, kwargs)
-    return None
-
-
-add_functions(
-    _log, logging.Logger.debug, logging.Logger.info, logging.Logger.warning, logging.Logger.warn, logging.Logger.error,
-    logging.Logger.exception, logging.Logger.critical, logging.Logger.log,
-)  # fmt: skip
-
-
-@function(logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.getLogger)
-def _logger_question(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *args, **kwargs)
 
 
 add_methods(types.SimpleNamespace, keeping, "__init__")

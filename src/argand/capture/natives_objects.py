@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import types
 import typing
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from argand.capture import attribute_writes, attributes, calls, classes, generators, iteration, operators, text
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
 from argand.capture.natives import (
+    CALLABLE_OBJECTS,
     CLASS_METHODS,
     KEEP,
     METHODS,
+    SAFE_NEW,
     add_methods,
     function,
     method,
@@ -21,6 +24,7 @@ from argand.capture.natives import (
     python_object_in_native,
 )
 from argand.capture.natives_methods import COMPARISONS, Args, Kwargs, comparing, keeping, read_only, textual
+from argand.capture.sources import CallSource
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -352,3 +356,40 @@ def _signature(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     for arg in args:
         interp.pin(arg)
     return pure(interp, fn, args, kwargs)
+
+
+# ---- weak references -----------------------------------------------------------------------------------------------
+
+
+def dereference(ref: Any) -> Any:
+    """What a weak reference refers to (a step of a source)."""
+    return ref()
+
+
+@function(weakref.ref)
+def _ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 2 and args[1] is not None:
+        if interp.is_outer(args[0]):
+            raise graph_break(
+                kind="weak reference with a callback",
+                context=type(args[0]).__name__,
+                explanation="The callback would be kept by an object that outlives the capture.",
+                hints=("Make the weak reference outside of the compiled function.",),
+            )
+        args = [args[0], interp.trampoline(args[1])]
+    return interp.native(fn, *args, **kwargs)
+
+
+SAFE_NEW.add(weakref.ref)
+
+
+def _call_ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    found = interp.native(fn, *args, **kwargs)
+    if interp.is_outer(fn):
+        return interp.state.load_source(CallSource(interp.source(fn), dereference), found)
+    return found
+
+
+CALLABLE_OBJECTS[weakref.ref] = _call_ref
+add_methods(weakref.ref, comparing, "__eq__ __ne__ __hash__")
+METHODS[id(weakref.ref), "__init__"] = lambda interp, cls, name, owner, args, kwargs: None

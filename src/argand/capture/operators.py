@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attributes, calls, generators, iteration, polyfills, symbolic_ops
+from argand.capture import attributes, calls, generators, iteration, polyfills, symbolic_ops, virtual
 from argand.capture.access import TaintedText
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
@@ -567,7 +567,7 @@ def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
             return True
         claimed = attributes.try_attr(interp, value, "__class__")
         return is_a(claimed, type) and is_subclass(interp, claimed, cls)
-    return bool(interp.native(isinstance, value, cls))
+    return virtual.answer(interp, isinstance, value, type(value), cls)
 
 
 def _claims_a_class(interp: Interpreter, cls: type) -> bool:
@@ -587,7 +587,7 @@ def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
         if interp.types.python_level(meta, "__subclasscheck__") and not (is_a(cls, type) and interp.known_meta(meta)):
             hook = attributes.lookup_special(interp, cls, "__subclasscheck__")
             return truth(interp, calls.call(interp, hook, (value,), None))
-    return bool(interp.native(issubclass, value, cls))
+    return virtual.answer(interp, issubclass, value, value, cls)
 
 
 def _generator() -> Any:

@@ -194,3 +194,9 @@ def filter_items(fn: Any, items: Any) -> Iterator[Any]:
     for item in items:
         if fn(item) if fn is not None else item:
             yield item
+
+
+def logger_enabled(logger: Any, level: int) -> Any:
+    if logger.disabled or logger.manager.disable >= level:
+        return False
+    return level >= logger.getEffectiveLevel()

@@ -59,6 +59,11 @@ def new_deque(items: list[Any], maxlen: int | None, cls: type) -> Any:
     return made
 
 
+def bound(owner: Any, descriptor: Any) -> Any:
+    """A method of a C class bound to an object of a class that overrides it."""
+    return descriptor.__get__(owner)
+
+
 def new_object(cls: type) -> Any:
     """An instance without state."""
     return object.__new__(cls)
@@ -253,10 +258,12 @@ def write_attribute(original: Any, value: Any, name: str) -> None:
 
 
 def delete_attribute(original: Any, name: str) -> None:
-    if isinstance(original, type):
-        type.__delattr__(original, name)
-    else:
-        object.__delattr__(original, name)
+    """The object has no such attribute afterwards; captured code may have been what made it, and then there is none."""
+    with contextlib.suppress(AttributeError):
+        if isinstance(original, type):
+            type.__delattr__(original, name)
+        else:
+            object.__delattr__(original, name)
 
 
 def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from argand.capture.words import code_words
+from argand.capture.words import code_words, source_line
 from argand.errors import UserLine
 
 _LABEL = re.compile(r"(?:local|closure|global|builtin|constant) '(.*)' ([A-Z_]+)$", re.DOTALL)
@@ -114,9 +114,7 @@ def of_frame(code: CodeType, failures: Iterable[tuple[int, str, str]], entries: 
 
 
 def _line(code: CodeType, line: int) -> UserLine:
-    import linecache
-
-    return UserLine(code.co_filename, line, code_words(code), linecache.getline(code.co_filename, line).strip())
+    return UserLine(code.co_filename, line, code_words(code), source_line(code.co_filename, line).strip())
 
 
 def _failure(label: str, detail: str, version: int, where: UserLine | None) -> GuardFailure:

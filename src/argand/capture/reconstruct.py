@@ -34,7 +34,7 @@ from argand.capture.generators import TracedGenerator
 from argand.capture.interpreter import Trampoline
 from argand.capture.iteration import NativeIterator
 from argand.capture.kinds import is_a
-from argand.capture.sources import ConstSource, Source
+from argand.capture.sources import ClosureSource, ConstSource, LocalSource, Source
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool, SymbolicSize
 from argand.capture.typefacts import is_native
 
@@ -135,10 +135,13 @@ class Reconstructor:
             self.used_cells.add(self.root_cells[id(obj)])
             self.asm.load_closure(self.root_cells[id(obj)])
             return
-        if classify.is_constant(obj) and not self._is_local(obj):
-            self.asm.load_const(obj)
-            return
         source = self.state.outer.get(id(obj))
+        if classify.is_constant(obj) and not self._is_local(obj):
+            if source is not None and is_a(obj, type) and is_a(source, LocalSource | ClosureSource):
+                self._outer(source)  # a class that the program made: as a constant the code would keep it alive
+            else:
+                self.asm.load_const(obj)
+            return
         if source is not None:
             self._outer(source)
             return
@@ -343,6 +346,14 @@ class Reconstructor:
             self.asm.load_const(obj)
             return
         self.push(obj.__self__)
+        found = (vars(cls)[obj.__name__] for cls in type(obj.__self__).__mro__ if obj.__name__ in vars(cls))
+        first = next(found, None)
+        if is_a(first, types.FunctionType):  # `super().method`: not what the object's own class says
+            meant = next((f for f in found if hasattr(f, "__objclass__") and f.__get__(obj.__self__) == obj), None)
+            if meant is None:
+                raise unreconstructable(obj, "a method of a base class")
+            self.emitter.call_helper(rebuild.bound, (meant,))
+            return
         self.asm.load_attr(obj.__name__)
 
     def _partial(self, obj: Any) -> None:
@@ -370,6 +381,8 @@ class Reconstructor:
         target = obj()
         if target is None:
             raise unreconstructable(obj, "dead weak reference")
+        if obj.__callback__ is not None:
+            raise unreconstructable(obj, "a weak reference with a callback")
         self.push(target)
         self.emitter.call_helper(weakref.ref)
         self._remember(obj)
@@ -446,7 +459,7 @@ class Reconstructor:
         """The object with the state that its C base keeps."""
         if base is object:
             self.asm.load_const_callable(rebuild.new_object)
-            self.asm.load_const(cls)
+            self.push(cls)
             self.asm.call(1)
         elif base is collections.defaultdict:
             self._defaultdict(obj)

@@ -169,6 +169,44 @@ def _glu(x: Any, dim: Any = -1) -> torch.Tensor:
 RULES[F.glu] = _glu
 
 
+def _fake_quantize(x: Any, scale: Any, zero_point: Any, *rest: int, **more: int) -> torch.Tensor:
+    *axis, low, high = *rest, *(more[key] for key in ("axis", "quant_min", "quant_max") if key in more)
+    if len(rest) + len(more) not in (2, 3) or low > high or not tensor(x).dtype.is_floating_point:
+        raise Unknown
+    if type(zero_point) is int and not low <= zero_point <= high:
+        raise Unknown
+    if axis and (scale.dtype is not torch.float32 or tuple(scale.shape) != (x.shape[axis[0]],)):
+        raise Unknown
+    if axis and tuple(zero_point.shape) != tuple(scale.shape):
+        raise Unknown
+    return new(*layout_of(x), x.dtype, needs_grad(x, scale, zero_point))
+
+
+RULES[torch.fake_quantize_per_tensor_affine] = RULES[torch.fake_quantize_per_channel_affine] = _fake_quantize
+
+
+def _istft(x: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, center: bool = True,
+           normalized: bool = False, onesided: Any = None, length: Any = None,
+           return_complex: bool = False) -> torch.Tensor:  # fmt: skip
+    *batch, bins, frames = tensor(x).shape
+    hop = n_fft // 4 if hop_length is None else hop_length
+    size = n_fft if win_length is None else win_length
+    if not x.dtype.is_complex or len(batch) > 1 or 0 in x.shape or not 0 < hop <= size <= n_fft:
+        raise Unknown
+    if bins != (n_fft // 2 + 1 if (bins != n_fft if onesided is None else onesided) else n_fft):
+        raise Unknown
+    if window is not None and (tuple(window.shape) != (size,) or (window.dtype.is_complex and not return_complex)):
+        raise Unknown
+    samples = n_fft + hop * (frames - 1) - (n_fft // 2 * 2 if center else 0) if length is None else length
+    if samples <= 0:
+        raise Unknown
+    dtype = x.dtype if return_complex else x.dtype.to_real()
+    return new((*batch, samples), None, dtype, needs_grad(x, window))
+
+
+RULES[torch.istft] = RULES[torch.Tensor.istft] = _istft
+
+
 def _foobar(x: Any, *flags: bool, **more: bool) -> torch.Tensor:
     """ATen's op for trying out errors (docs/minifier.md): it has no meta kernel."""
     if needs_grad(tensor(x)):

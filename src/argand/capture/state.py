@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import linecache
 import types
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,6 +31,7 @@ from argand.capture.sources import (
     SequenceItemSource,
     Source,
 )
+from argand.capture.words import source_line
 
 if TYPE_CHECKING:
     from argand.capture.symbolic_policy import Policy
@@ -521,7 +521,7 @@ class CaptureState:
 def user_line(code: types.CodeType, lineno: int | None) -> errors.UserLine:
     """The line as errors and stack traces show it."""
     line = lineno or code.co_firstlineno
-    return errors.UserLine(code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line).strip())
+    return errors.UserLine(code.co_filename, line, code.co_name, source_line(code.co_filename, line).strip())
 
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from argand import errors
 from argand.capture import hops, subgraphs, torch_polyfills
-from argand.capture.torch_calls import NAMED, Args, Kwargs
+from argand.capture.torch_calls import NAMED, Args, Kwargs, handler
 
 if TYPE_CHECKING:
     from torch import fx
@@ -144,6 +145,29 @@ def _associative_scan(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) 
     return state.interpreter.call(torch_polyfills.associative_scan, args, kwargs)
 
 
+_COMPILE_OPTIONS = frozenset(("fullgraph", "dynamic", "backend", "mode", "options", "disable"))
+
+
+def _compile(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """torch.compile of a function: what it would compile is part of the graph."""
+    bound = {**({"model": args[0]} if args else {}), **kwargs}
+    model = bound.pop("model", None)
+    options = set(bound) <= _COMPILE_OPTIONS and len(args) < 2
+    if model is None and options:
+        return state.interpreter.call(torch_polyfills.compiling, (fn, bound), {})
+    if options and bound.get("disable") is True:
+        return model
+    if not options or not isinstance(model, types.FunctionType | types.MethodType):
+        raise errors.graph_break(
+            kind="torch function with outside effects",
+            context="torch.compile",
+            explanation="torch.compile of what is no function makes an object with a state of its own.",
+            hints=("Compile it outside the compiled function.",),
+        )
+    return state.interpreter.call(torch_polyfills.compiled, (model,), {})
+
+
+handler(torch.compile)(_compile)
 NAMED["torch._higher_order_ops.associative_scan.associative_scan"] = _associative_scan
 NAMED["torch._higher_order_ops.cond.cond"] = NAMED["torch.cond"] = _cond
 NAMED["torch._higher_order_ops.while_loop.while_loop"] = _while_loop

@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from argand import errors
-from argand.capture import hops, subgraphs, torch_polyfills
+from argand.capture import hops, natives, subgraphs, torch_polyfills
 from argand.capture.torch_calls import CODES, NAMED, Args, Kwargs, all_of, find, handler, name_of
 from argand.capture.torch_calls import leaf as operation
 
@@ -150,6 +150,15 @@ def _function_apply(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
     if context.argand_refused == "mark_dirty" or any(out is arg for out in outputs for arg in tensors):
         raise _returns_input(what)
     return result
+
+
+@natives.function(torch.autograd.function.FunctionMeta.__init__)
+def _function_class(interp: Any, fn: Any, args: list[Any], kwargs: Kwargs) -> Any:
+    """A subclass of autograd.Function that the captured code defines: torch makes a class for its backward nodes."""
+    interp.native(fn, *args, **kwargs)
+    interp.types.forget()
+    interp.renew_facts()
+    interp.note_local_class(args[0]._backward_cls)
 
 
 def _returns_input(what: str) -> errors.GraphBreak:

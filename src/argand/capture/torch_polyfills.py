@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,25 @@ def _rebuild(tree: Any, leaves: list[Any]) -> Any:
     if isinstance(tree, dict):
         return {key: _rebuild(tree[key], leaves) for key in sorted(tree)}
     return leaves.pop(0)
+
+
+def compiled(model: Any) -> Any:
+    """What torch.compile makes of a function, where the graph holds what the function does."""
+
+    @functools.wraps(model)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model(*args, **kwargs)
+
+    return call
+
+
+def compiling(compile_: Any, options: Any) -> Any:
+    """torch.compile (`compile_`) with options alone, for use as a decorator."""
+
+    def decorate(model: Any) -> Any:
+        return compile_(model, **options)
+
+    return decorate
 
 
 def associative_scan(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:

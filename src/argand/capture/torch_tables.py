@@ -146,7 +146,7 @@ _BREAKS = """
 manual_seed seed initial_seed get_rng_state set_rng_state random.manual_seed random.seed save load
 set_num_threads set_num_interop_threads
 set_default_device set_default_tensor_type set_printoptions
-compile jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
+jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
 cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
 autograd.detect_anomaly autograd.backward autograd.grad from_dlpack frombuffer
 utils.dlpack.from_dlpack utils.dlpack.to_dlpack

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import linecache
 from collections.abc import Callable
 from types import CodeType
 
@@ -9,6 +11,21 @@ from types import CodeType
 def words(text: str) -> list[str]:
     """The words of a text."""
     return text.split()
+
+
+def source_line(filename: str, line: int) -> str:
+    """A line of a source file, "" if there is none. `linecache` is left as it is: the program may look at it."""
+    if filename in linecache.cache:
+        return linecache.getline(filename, line)
+    lines = _lines(filename)
+    return lines[line - 1] if 0 < line <= len(lines) else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _lines(filename: str) -> tuple[str, ...]:
+    lines = tuple(linecache.getlines(filename))
+    linecache.cache.pop(filename, None)
+    return lines
 
 
 _PUBLIC = (

@@ -14,7 +14,6 @@ from argand.config import config
 from argand.debug.work import GraphWork, Work, flops_of, is_library, profile_name
 from argand.graph.compat import allocations
 
-_ITERATIONS = 5
 _ROOT = "argand bench iteration"
 _WRAPPERS = ("Argand-Compiled Region", "CompiledFunction", "autograd::engine", "torch::autograd::", "ProfilerStep")
 _ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")
@@ -151,6 +150,7 @@ def profile_side(
     between: Callable[[], None],
     operations: Mapping[str, list[Work]],
     graphs: Mapping[str, GraphWork],
+    count: int,
 ) -> Side:
     """Profile some iterations; the fastest counts.
 
@@ -159,6 +159,7 @@ def profile_side(
         between: called before each, not measured.
         operations: eager's operations by name, where this is an eager run: rows are made of these.
         graphs: the compiled graphs, where it is a compiled one.
+        count: how many iterations.
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -168,7 +169,7 @@ def profile_side(
             run()
         between()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
-            for _ in range(_ITERATIONS):
+            for _ in range(count):
                 between()
                 with torch.profiler.record_function(_ROOT):
                     run()
@@ -181,7 +182,7 @@ def profile_side(
             made.add(event)
     sizes = allocations(prof)
     side = made.side()
-    side.allocated, side.allocations = sum(sizes) / _ITERATIONS, len(sizes) / _ITERATIONS
+    side.allocated, side.allocations = sum(sizes) / count, len(sizes) / count
     return side
 
 

@@ -142,9 +142,7 @@ def _traffic(found: Measured, eager: _Share, compiled: _Share) -> dict[str, Any]
     if before > after:
         text += f", {100 * (before - after) / before:.0f} % less"
     if before != after:
-        text += (
-            f"; from memory, at the {found.copy_gbs:.1f} GB/s of a copy, that is {milliseconds(abs(saved))}"
-        )
+        text += f"; from memory, at the {found.copy_gbs:.1f} GB/s of a copy, that is {milliseconds(abs(saved))}"
     return _reason("memory traffic", saved, f"{text}.")
 
 
@@ -198,7 +196,7 @@ _NAMES = {"fusion": "the fused operations", "library": "library calls", "dispatc
 def as_text(found: Measured, limit: int = 20) -> str:
     """The report of one function."""
     lines = [f"{found.name}  {found.place}", f"arguments: {found.shapes or 'no tensors'}", ""]
-    lines += [f"{found.what}, median of {found.rounds} rounds in turns"]
+    lines += [f"{found.what}, the fastest of {found.rounds} rounds in turns"]
     lines += [f"eager use: {found.eager_ms:.4f} ms/iter", f"argand use: {found.compiled_ms:.4f} ms/iter"]
     lines += [f"speed up ratio: {found.speedup:.4f}", ""]
     for title, side in (("Eager", found.eager), ("Compiled", found.compiled)):

@@ -22,6 +22,10 @@ def refresh() -> None:
             from argand.debug.suppressed import SUPPRESSED
 
             SUPPRESSED.install()
+        if config.replay_record_enabled:
+            from argand.debug.record import RECORDS
+
+            RECORDS.install()
         if config.trace.enabled or "argand.debug.directory" in sys.modules:
             from argand.debug.directory import INSTALLED
 

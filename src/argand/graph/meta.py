@@ -89,12 +89,7 @@ def _line_text(frame: UserLine) -> str:
 
 def user_lines(node: fx.Node) -> tuple[UserLine, ...]:
     """The user's line that made a node, as an error carries it; empty when unknown."""
-    return parse_line(user_line(node))
-
-
-def parse_line(text: str) -> tuple[UserLine, ...]:
-    """A line as "file.py:12 in forward: text", read back; empty for ""."""
-    found = _USER_LINE.match(text)
+    found = _USER_LINE.match(user_line(node))
     if found is None:
         return ()
     return (UserLine(found["file"], int(found["line"]), found["function"], found["text"] or ""),)

@@ -56,8 +56,8 @@ def _elementwise(
 ) -> torch.Tensor | None:
     """The result of a pointwise op without its meta kernel, or None where that one must answer.
 
-    Those kernels are Python that imports sympy when first used (0.3 s) and takes longer than all else here: the shape is
-    the arguments' broadcast one, and which dtype comes out is seen by running the op on one element of each dtype.
+    Those kernels are Python that imports sympy when first used (0.3 s) and takes longer than all else here. The shape
+    is the arguments' broadcast one; which dtype comes out is seen by running the op on one element of each argument.
     """
     if not specs or not layouts.is_elementwise(func) or func._schema.is_mutable:
         return None
@@ -84,12 +84,15 @@ def _elementwise(
 
 def _kinds(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """What of the arguments decides the dtype of a pointwise result."""
-    return tuple(
-        (value.dtype, value.size == ()) if value.__class__ is Spec else (type(value), value)
-        if not isinstance(value, (int, float, complex)) or isinstance(value, bool)
-        else type(value)
-        for value in values
-    )
+    return tuple(map(_kind, values))
+
+
+def _kind(value: Any) -> Any:
+    if value.__class__ is Spec:
+        return value.dtype, value.size == ()
+    if isinstance(value, (int, float, complex)) and not isinstance(value, bool):
+        return type(value)
+    return type(value), value
 
 
 def _dtype_on_one(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.meta import caller_line, parse_line, user_lines
+from argand.graph.meta import user_lines
 from argand.graph.printing import describe
 
 _STATEMENT = re.compile(r"    (\w+)( = .*)")
@@ -34,7 +34,7 @@ def _forward(graph: fx.Graph) -> list[str]:
     lines = [f"    def forward({', '.join(['self', *params])}):"]
     body = graph.python_code("self").src.strip("\n").split("\n")
     start = next((number for number, line in enumerate(body) if line.startswith("def ")), -1) + 1
-    seen: list[str] | None = None
+    seen = "nothing"
     for line in body[start:]:
         found = _STATEMENT.fullmatch(line)
         node = nodes.get(found[1]) if found is not None else None
@@ -45,18 +45,18 @@ def _forward(graph: fx.Graph) -> list[str]:
         if place != seen:
             seen = place
             lines += [""] if len(lines) > 1 else []
-            lines += [f"        # {text}" for text in place or ["No stacktrace found for following nodes"]]
+            lines.append(f"        # {place or 'No stacktrace found for following nodes'}")
         kind = _kind(node)
         lines.append(f'        {found[1]}: "{kind}"{found[2]}' if kind else f"    {line}")
     return [*lines, ""]
 
 
-def _place(node: fx.Node) -> list[str]:
-    """The program's line; below it torch's own, for a node of a library module."""
-    return [
-        f"File: {line.filename}:{line.lineno} in {line.function}, code: {line.text}"
-        for line in (*parse_line(caller_line(node)), *user_lines(node))
-    ]
+def _place(node: fx.Node) -> str:
+    where = user_lines(node)
+    if not where:
+        return ""
+    line = where[-1]
+    return f"File: {line.filename}:{line.lineno} in {line.function}, code: {line.text}"
 
 
 def _parameter(node: fx.Node) -> str:

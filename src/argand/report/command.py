@@ -80,10 +80,10 @@ def _follow(source: Path, output: Path | None, open_browser: bool, port: int) ->
 
 def _wait(address: str, open_browser: bool) -> None:
     """Say where the report is, and wait for Ctrl-C."""
-    typer.echo(f"serving on {address} (Ctrl-C ends)")
-    if open_browser:
-        _open(address)
     with contextlib.suppress(KeyboardInterrupt):
+        typer.echo(f"serving on {address} (Ctrl-C ends)")
+        if open_browser:
+            _open(address)
         while True:
             time.sleep(3600)
 

@@ -108,7 +108,7 @@ class _Open:
     depth: Counter[str] = field(default_factory=Counter)
 
 
-ROOTS = ("capture_frame", "compile_backward")
+ROOTS = ("capture_frame", "torch_compile", "compile_backward")  # "torch_compile": a graph that it captured
 
 
 class Collector:
@@ -165,7 +165,7 @@ def _start(event: Event) -> _Open:
     assert event.compile_id is not None
     made = CompilationMetrics(start_time=event.time_ns / 1e9, thread=threading.get_native_id())
     root = str(event.data["span"])
-    made.is_forward = root == "capture_frame"
+    made.is_forward = root != "compile_backward"
     made.co_name = event.data.get("function")
     return _Open(made, root, event.compile_id)
 
@@ -295,7 +295,8 @@ def _counted(event: Event) -> list[tuple[str, str, int]]:
     """(group, name, count) of what an event adds."""
     name, data = event.name, event.data
     if name == "span_end":
-        return [("frames", "compiled" if data["ok"] else "failed", 1)] if data["span"] == "capture_frame" else []
+        root = data["span"] in ("capture_frame", "torch_compile")
+        return [("frames", "compiled" if data["ok"] else "failed", 1)] if root else []
     if name == "graph":
         graph = data.get("graph")
         ops = 0 if graph is None else sum(node.op.startswith("call") for node in graph.graph.nodes)

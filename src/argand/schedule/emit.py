@@ -386,11 +386,14 @@ class Emitter:
 
 
 def arrange(statements: list[Value], reduced: set[Var]) -> list[Value]:
-    """Drop statements that no store needs; order: before, inside and after the reduction loops."""
+    """Drop statements that no store needs; order: before, inside and after the reduction loops.
+
+    An `indirect` stays: it raises where its position is out of bounds, whether or not anything is loaded from there.
+    """
     needed: set[int] = set()
     kept = []
     for statement in reversed(statements):
-        if statement.op == "store" or statement.id in needed:
+        if statement.op in ("store", "indirect") or statement.id in needed:
             needed.update(_operands(statement))
             kept.append(statement)
     kept.reverse()

@@ -105,9 +105,7 @@ class Allowed:
 GraphBackend = Callable[["Recorder", Backend, Any], Backend]
 
 
-def run_script(
-    script: Script, mode: Mode, folder: Path, allowed: Allowed, graphs: GraphBackend | None = None
-) -> Run:
+def run_script(script: Script, mode: Mode, folder: Path, allowed: Allowed, graphs: GraphBackend | None = None) -> Run:
     """Run the script in a child process.
 
     Arguments:
@@ -165,15 +163,17 @@ class Recorder:
         self.depth = 0
         self.leaves: dict[str, torch.Tensor] = {}
         self.facts: dict[str, Any] = {"backends": [], "recompiles": [], "breaks": [], "compiles": 0, "fallbacks": []}
+        self.facts["suppressed"] = []
         self.function_calls: dict[str, int] = {}
         self.spans: list[str] = []
-        self.again: dict[str, Callable[[], Any]] = {}
         self.current = ""
+        self.raised: list[list[str]] = []
+        self.at_end: Callable[[], None] | None = None
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Compiled functions are observed, and `torch.compile` is answered, meanwhile."""
-        names = ("span_begin", "span_end", "recompiles", "graph_breaks", "graph_break", "fallback")
+        names = ("span_begin", "span_end", "recompiles", "graph_breaks", "fallback", "suppressed", "frame_raised")
         unsubscribe = events.bus.subscribe(self._event, names)
         JOINT.observer = self
         saved = torch.autograd.backward
@@ -192,27 +192,10 @@ class Recorder:
             with front_door("answer_torch_compile")(backend="native"):
                 yield
             return
-        original = torch.compile
+        from argand.backends.interop import torch_compile_observed
 
-        def compile_with_torch(model: Any = None, **kwargs: Any) -> Any:
-            if model is None:
-                return functools.partial(compile_with_torch, **kwargs)
-            self._note("backends", str(kwargs.get("backend", "inductor")))
-            if self.mode.torch:
-                kwargs["backend"] = self.mode.torch
-                kwargs.pop("mode", None)
-                kwargs.pop("options", None)
-            compiled = original(model, **kwargs)
-            if isinstance(model, torch.nn.Module):
-                compiled.forward = self.function(compiled.forward, model.forward)
-                return compiled
-            return self.function(compiled, model)
-
-        torch.compile = compile_with_torch
-        try:
+        with torch_compile_observed(self.mode.torch, self.function, lambda name: self._note("backends", name)):
             yield
-        finally:
-            torch.compile = original
 
     def _event(self, event: events.Event) -> None:
         if event.name == "span_begin":
@@ -227,7 +210,11 @@ class Recorder:
         elif event.name == "recompiles":
             self._note("recompiles", [event.data.get("function", ""), list(event.data.get("reasons", ()))[:2]])
         elif event.name == "fallback":
-            self._note("fallbacks", event.text()[:300])
+            self._note("fallbacks", [event.stage, event.text()[:300]])
+        elif event.name == "frame_raised":
+            self.raised.append([str(event.data.get("function", "")), event.text()[:500]])
+        elif event.name == "suppressed":
+            self._note("suppressed", [str(event.data.get("function", "")), event.text()[:500]])
         else:
             self._note("breaks", event.text()[:500])
 
@@ -276,10 +263,10 @@ class Recorder:
             self._note_leaves(args, kwargs, modules)
         if self.mode.fresh:
             front_door("reset")()
-        self.again.setdefault(name, functools.partial(run, *args, **kwargs))
         self.current = f"{name} call {number}"
         mark("run")
         self.depth += 1
+        self.raised.clear()
         start = time.perf_counter()
         try:
             result = run(*args, **kwargs)
@@ -287,6 +274,9 @@ class Recorder:
             self.depth -= 1
             mark("script")
         record.seconds = time.perf_counter() - start
+        for function, error in self.raised:
+            if function == name.rpartition(".")[2]:  # it did not raise, though capture says that it does
+                self._note("suppressed", [function, error])
         if keep:
             self.kept.flatten(result, "the result", record.values)
             self.kept.flatten((args, kwargs), "the arguments", record.values)
@@ -346,6 +336,8 @@ class Recorder:
 
     def finish(self) -> None:
         """Write what was noted."""
+        if self.at_end is not None:
+            self.at_end()
         for key in ("recompiles", "breaks", "fallbacks"):
             del self.facts[key][200:]
         (self.folder / "facts.json").write_text(json.dumps(self.facts))

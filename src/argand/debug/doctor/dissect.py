@@ -97,7 +97,8 @@ class Dissection:
                 result = search_in(directory, program, check, wanted, outcome=outcome)
                 small = Program(result.gm, result.inputs)
         if check.backend == "native":
-            found = blame(Trial(small, check, wanted, min(self.seconds, 20.0 + 4 * outcome.seconds)))
+            limit = 8.0 if wanted.kind == "hung" else 20.0 + 4 * outcome.seconds
+            found = blame(Trial(small, check, wanted, min(self.seconds, limit)))
         else:
             found = Blame("autograd" if check.backend == "aot_eager" else "backend")
         names = {node.name for node in small.calls}

@@ -2,16 +2,264 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from argand.debug.doctor.child import Mode
-from argand.debug.doctor.records import Run
+import torch
+from torch import fx
+
+from argand.autograd.training import uncaptured
+from argand.backends import native
+from argand.backends.watch import watching
+from argand.debug.doctor.child import OWN, PLAIN, Mode, Recorder
+from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.verdict import Verdict
+from argand.debug.observe import Backend
+from argand.graph.program import AtenProgram
+from argand.ir.kernel import KernelPlan, Schedule
 
 if TYPE_CHECKING:
     from argand.debug.doctor.procedure import Doctor
 
+_MANY = 4  # recompiles of one function that are worth a word
+_STEADY = 3  # calls in a row that each leave more tensors alive
+
 
 def examine_healthy(doctor: Doctor, eager: Run, own: Run, mode: Mode) -> Verdict:
     """What to say of a script whose results are right."""
-    return Verdict("none", "none", "The compiled program does what the eager one does.")
+    found = _leak(doctor, mode)
+    if found is not None:
+        return found
+    texts = ["The compiled program does what the eager one does."]
+    kind = "none"
+    recompiled = _recompiles(own)
+    if recompiled:
+        kind, text = "recompiles", recompiled
+        texts.append(text)
+    if not own.outcome.failed and mode.torch is None:
+        slow = _slow(doctor, eager, own)
+        if slow is not None:
+            texts.append(slow)
+            kind = "slow" if kind == "none" else kind
+    verdict = Verdict(kind, "none", " ".join(texts))
+    if kind != "none":
+        verdict.stage = "guards" if kind == "recompiles" else "codegen"
+    return verdict
+
+
+# ----------------------------------------------------------------------- leaks
+
+
+def _leak(doctor: Doctor, mode: Mode) -> Verdict | None:
+    """Compiled calls after which more tensors live than before, again and again, where eager ones leave none."""
+    plain = _growth(doctor.run(replace(PLAIN, count=True)))
+    own = _growth(doctor.run(replace(mode, count=True)))
+    grown = {name: n for name, n in own.items() if n > plain.get(name, 0)}
+    if not grown:
+        return None
+    name, count = max(grown.items(), key=lambda item: item[1])
+    text = f"each call of {name} leaves {count} more tensor{'s' if count > 1 else ''} alive than the call before"
+    doctor.say(text)
+    if mode.torch is not None:
+        return Verdict("leak", "backend", text)
+    stage = "host"
+    for backend, blamed in (("eager", "capture"), ("aot_eager", "autograd")):
+        run = doctor.run(Mode(f'backend "{backend}"', backend=backend, count=True))
+        leaks = _growth(run).get(name, 0) > plain.get(name, 0)
+        doctor.evidence.append(f'backend "{backend}": {"leaks too" if leaks else "does not leak"}')
+        if leaks:
+            stage = blamed
+            break
+    others = [n for n in own_backends(doctor, mode) if n not in ("native", "eager", "aot_eager")]
+    if stage == "host" and others:
+        stage = "backend"
+    return doctor.reduced(doctor.run(PLAIN), Difference("leak", text, function=name), stage, replace(OWN, count=True))
+
+
+def own_backends(doctor: Doctor, mode: Mode) -> list[str]:
+    """Backends that the script asks for."""
+    return [str(name) for name in doctor.run(mode).facts.get("backends", [])]
+
+
+def _growth(run: Run) -> dict[str, int]:
+    """By function: tensors that each of its last calls left alive; 0 where the number does not grow steadily."""
+    counts: dict[str, list[int]] = {}
+    for call in run.calls:
+        if call.tensors >= 0:
+            counts.setdefault(call.function, []).append(call.tensors)
+    found = {}
+    for name, numbers in counts.items():
+        steps = [b - a for a, b in itertools.pairwise(numbers)][-_STEADY:]
+        found[name] = min(steps) if len(steps) == _STEADY else 0
+    return found
+
+
+def leaks(eager: Run, other: Run) -> Difference | None:
+    """The leak of a run that an eager one does not have."""
+    before, after = _growth(eager), _growth(other)
+    for name, count in after.items():
+        if count > max(before.get(name, 0), 0):
+            text = f"each call of {name} leaves {count} more tensors alive than the call before"
+            return Difference("leak", text, function=name)
+    return None
+
+
+# ----------------------------------------------------------------------- recompiles
+
+
+def _recompiles(run: Run) -> str:
+    found = Counter(str(function) for function, _ in run.facts.get("recompiles", []))
+    many = [(name, count) for name, count in found.most_common(3) if count >= _MANY]
+    if not many:
+        return ""
+    reasons: dict[str, list[str]] = {}
+    for function, why in run.facts["recompiles"]:
+        reasons.setdefault(str(function), []).extend(map(str, why))
+    said = []
+    for name, count in many:
+        last = " ".join(reasons[name][-1].split()) if reasons[name] else "unknown"
+        said.append(f"{name} is compiled {count + 1} times; the last reason: {last}")
+    return "It compiles too often: " + "; ".join(said) + "."
+
+
+# ----------------------------------------------------------------------- slow steps
+
+
+class Timed:
+    """Replaces the native backend, in the child: kernels and ATen calls are timed as they run."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.rows: dict[str, list[float]] = {}  # name -> seconds of each launch
+        self.bytes: dict[str, int] = {}
+        self.whole: list[float] = []
+
+    def __call__(self, recorder: Recorder, function: Backend, asked: Any) -> Backend:
+        def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+            with watching(lambda compile_program, name, boxed: self.compiled):
+                return function(gm, example_inputs, **options)
+
+        return compile_graph
+
+    def compiled(self, program: AtenProgram) -> Callable[..., Any]:
+        from argand.runtime.host import load_module
+
+        made = native.schedule_program(program)
+        module = load_module(native.host_text(made), made.constants)
+        for plan in made.kernels():
+            self.bytes.setdefault(plan.name, _bytes(plan, made))
+            module.__dict__[plan.name] = self._timed(plan.name, module.__dict__[plan.name])
+
+        def call(args: list[Any]) -> Any:
+            start = time.perf_counter()
+            with uncaptured():
+                result = module.call(args)
+            self.whole.append(time.perf_counter() - start)
+            return result
+
+        return call
+
+    def _timed(self, name: str, kernel: Callable[..., None]) -> Callable[..., None]:
+        rows = self.rows.setdefault(name, [])
+
+        def run(*args: Any) -> None:
+            start = time.perf_counter()
+            kernel(*args)
+            rows.append(time.perf_counter() - start)
+
+        return run
+
+    def write(self) -> None:
+        """Leave what was measured for the parent process."""
+        rows = [
+            {"name": name, "seconds": sum(times), "launches": len(times), "best": min(times), "bytes": self.bytes[name]}
+            for name, times in self.rows.items()
+            if times
+        ]
+        self.file.write_text(json.dumps({"rows": rows, "whole": sum(self.whole), "bandwidth": bandwidth()}))
+
+
+def _bytes(plan: KernelPlan, schedule: Schedule) -> int:
+    """Memory that a kernel must at least read and write."""
+    from argand.graph.hints import size_hints
+    from argand.schedule.access import hint_bytes
+
+    with size_hints(schedule.hints):
+        return sum(hint_bytes(plan.buffers[name]) for name in (*plan.inputs, *plan.outputs))
+
+
+def bandwidth() -> float:
+    """Bytes per second of a large copy on this machine (read and written)."""
+    source = torch.ones(1 << 23)
+    target = torch.empty_like(source)
+    best = 1e9
+    for _ in range(5):
+        start = time.perf_counter()
+        target.copy_(source)
+        best = min(best, time.perf_counter() - start)
+    return float(2 * source.nbytes / best)
+
+
+def _slow(doctor: Doctor, eager: Run, own: Run) -> str | None:
+    """What takes the time, where the last compiled calls are slower than eager's."""
+    ratio = _ratio(eager, own)
+    if ratio is None:
+        return None
+    if ratio < 1.1:
+        doctor.evidence.append(f"a compiled call takes {ratio:.2f} of the time of an eager one")
+        return None
+    file = doctor.folder / "timed.json"
+    timed = Timed(file)
+    doctor.run(Mode("kernels timed"), _written(timed))
+    text = f"A compiled call takes {ratio:.1f} times as long as an eager one."
+    if not file.exists():
+        return text
+    found = json.loads(file.read_text())
+    rows = sorted(found["rows"], key=lambda row: -row["seconds"])
+    if not rows or not found["whole"]:
+        return text + " None of the time is in kernels: it is in guards, host code and ATen calls."
+    kernels = sum(row["seconds"] for row in rows)
+    first = rows[0]
+    share = first["seconds"] / found["whole"]
+    part = first["bytes"] / first["best"] / found["bandwidth"]
+    text += (
+        f" The kernel {first['name']} is {share:.0%} of the time in graphs, at {part:.0%} of the bandwidth of a copy."
+    )
+    if kernels < 0.5 * found["whole"]:
+        text += f" Kernels are {kernels / found['whole']:.0%} of it, ATen calls and host code the rest."
+    return text
+
+
+def _written(timed: Timed) -> Callable[[Recorder, Backend, Any], Backend]:
+    def graphs(recorder: Recorder, function: Backend, asked: Any) -> Backend:
+        if recorder.at_end is None:
+            recorder.at_end = timed.write
+        return timed(recorder, function, asked)
+
+    return graphs
+
+
+def _ratio(eager: Run, own: Run) -> float | None:
+    """How long the later compiled calls take, compared with eager's; None where there are too few of them."""
+    calls: dict[str, tuple[list[float], list[float]]] = {}
+    for one, two in zip(eager.calls, own.calls):
+        if one.function == two.function:
+            pair = calls.setdefault(one.function, ([], []))
+            pair[0].append(one.seconds)
+            pair[1].append(two.seconds)
+    before = after = 0.0
+    for plain, compiled in calls.values():
+        if len(plain) >= 6:
+            before += statistics.median(plain[3:])
+            after += statistics.median(compiled[3:])
+    return after / before if before > 0 and after > 1e-5 else None
+
+
+__all__ = ["Timed", "bandwidth", "examine_healthy", "leaks"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 from argand.debug.doctor.child import OWN, PLAIN, Allowed, GraphBackend, Mode, Script, run_script, warm
 from argand.debug.doctor.dissect import FOUND, Dissection
-from argand.debug.doctor.records import Difference, Run, first_difference
+from argand.debug.doctor.records import RAISED, Difference, Run, first_difference
 from argand.debug.doctor.setup import setup_of, source_of
 from argand.debug.doctor.verdict import STAGES, Verdict
 from argand.debug.doctor.visible import changed
@@ -44,11 +45,17 @@ class Doctor:
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="argand_doctor_")))
     evidence: list[str] = field(default_factory=list)
     runs: int = 0
+    printed: str | None = None  # stands for what runs print, where that is not to be compared
     started: float = field(default_factory=time.monotonic)
 
     def examine(self) -> Verdict:
         """Everything."""
         warm()
+        if self.torch or self._names_torchs_backend():
+            from argand.debug.doctor.torchs import prepare
+
+            self.torch = True
+            prepare()
         try:
             found = self._examine()
         finally:
@@ -57,13 +64,19 @@ class Doctor:
         found.seconds = time.monotonic() - self.started
         return found
 
+    def _names_torchs_backend(self) -> bool:
+        """Whether the script names one of torch's own backends, and argand nowhere."""
+        source = source_of(self.script.path)
+        named = re.findall(r"backend\s*=\s*[\"'](inductor|aot_eager|aot_eager_decomp_partition|eager)[\"']", source)
+        return bool(named) and "argand" not in source and "torch.compile" in source
+
     def run(self, mode: Mode, graphs: GraphBackend | None = None, *, allowed: Allowed | None = None) -> Run:
         """Run the script once."""
         self.runs += 1
         folder = self.folder / f"run_{self.runs}"
         made = run_script(self.script, mode, folder, allowed or self.allowed, graphs)
         shutil.rmtree(folder, ignore_errors=True)
-        return made
+        return made if self.printed is None else replace(made, printed=self.printed)
 
     def compared(self, eager: Run, mode: Mode, **options: Any) -> tuple[Run, Difference | None]:
         """A run and its first difference from the eager one."""
@@ -86,6 +99,13 @@ class Doctor:
             return Verdict("exception", "program", text, evidence=[eager.outcome.detail])
         own_mode = replace(OWN, torch="") if self.torch else OWN
         own, found = self.compared(eager, own_mode)
+        if found is not None and found.mismatch is not None and found.mismatch.kind == "printed":
+            if first_difference(eager, self.run(PLAIN)) is not None:
+                eager.printed = self.printed = ""  # eager runs differ in what they print too: times, say
+                own.printed, found = "", first_difference(eager, replace(own, printed=""))
+        if found is None and eager.outcome.failed:
+            text = f"The script fails in the same way when it is not compiled: {eager.outcome}."
+            return Verdict("exception", "program", text, evidence=[eager.outcome.detail])
         if found is None:
             from argand.debug.doctor.healthy import examine_healthy
 
@@ -104,32 +124,34 @@ class Doctor:
             return self.blame_capture(eager, by_eager, found)
         others = [name for name in asked if name not in _OURS]
         if others and len(others) == len(asked):
-            return self.dissect(eager, found, "backend", "")
+            return self.dissect(eager, found, "backend", "", own)
         _, by_aot = self.compared(eager, Mode('backend "aot_eager"', backend="aot_eager"))
         if by_aot is not None and _alike(found, by_aot):
-            return self.dissect(eager, found, "autograd", "aot_eager")
+            return self.dissect(eager, found, "autograd", "aot_eager", own)
         mode = Mode("with every cache off", settings={"cache": False, "reuse_graphs": False})
         _, uncached = self.compared(eager, mode)
         if uncached is None and found.kind not in ("leak",):
             return self.reduced(eager, found, "cache", OWN)
-        return self.dissect(eager, found, "native", "")
+        return self.dissect(eager, found, "native", "", own)
 
     def blame_capture(self, eager: Run, by_eager: Difference, found: Difference) -> Verdict:
         """Capture or guards: the graphs, run as they are, differ from the frame."""
-        _, fresh = self.compared(eager, Mode('backend "eager", captured anew for each call', backend="eager", fresh=True))
+        _, fresh = self.compared(
+            eager, Mode('backend "eager", captured anew for each call', backend="eager", fresh=True)
+        )
         stage = "capture" if fresh is not None else "guards"
         return self.reduced(eager, by_eager, stage, Mode('backend "eager"', backend="eager"))
 
     # --------------------------------------------------------------------------- below the graph
 
-    def dissect(self, eager: Run, found: Difference, coarse: str, backend: str) -> Verdict:
+    def dissect(self, eager: Run, found: Difference, coarse: str, backend: str, own: Run) -> Verdict:
         """Find the graph that fails, make it small, and name the stage."""
         self.say("looking for the smallest graph that fails")
         folder = self.folder / "dissection"
         folder.mkdir(exist_ok=True)
         setup = setup_of(source_of(self.script.path), str(Path(self.script.path).resolve().parent))
         settings = {"base_dir": str(self.output), "repro_setup": setup}
-        allowed = Allowed(20 * self.allowed.seconds, 0)
+        allowed = Allowed(max(300.0, 20 * self.allowed.seconds), 0)
         finding: dict[str, Any] = {}
         for calls in (1, 3):
             mode = Mode("dissection", settings=settings)
@@ -138,7 +160,7 @@ class Doctor:
                 finding = json.loads((folder / "finding.json").read_text())
                 break
         if not finding:
-            stage = {"native": "cache" if found.kind != "wrong value" else "rounding"}.get(coarse, coarse)
+            stage = _without_graph(found, own) if coarse == "native" else coarse
             return self.reduced(eager, found, stage, Mode("as the script says", backend=backend))
         return self.verdict_of(finding, found, coarse)
 
@@ -185,7 +207,26 @@ class Doctor:
             return []
         now = eager.calls[found.call]
         before = [c for c in eager.calls[: found.call] if c.function == now.function]
-        return [f"changed before call {found.call + 1}: {text}" for text in changed(before[-1].state, now.state)[:8]] if before else []
+        return (
+            [f"changed before call {found.call + 1}: {text}" for text in changed(before[-1].state, now.state)[:8]]
+            if before
+            else []
+        )
+
+
+_SPANS = {"autograd": "autograd", "passes": "passes", "lower": "lowering", "schedule": "fusion", "codegen": "codegen",
+          "runtime": "cache", "backend": "host", "capture": "capture"}  # fmt: skip
+
+
+def _without_graph(found: Difference, own: Run) -> str:
+    """The stage below capture that is to blame, where no graph fails by itself."""
+    for stage, text in own.facts.get("fallbacks", []):
+        if RAISED.search(text):
+            return _SPANS.get(stage, stage)
+    last = own.outcome.stage.removeprefix("compile: ")
+    if found.kind == "wrong value":
+        return "rounding" if found.mismatch is not None and found.mismatch.size < 1e-2 else "cache"
+    return _SPANS.get(last, "cache")
 
 
 def _alike(one: Difference, two: Difference) -> bool:
@@ -198,12 +239,14 @@ def _alike(one: Difference, two: Difference) -> bool:
 
 def fails_alone(repro: Path, finding: dict[str, Any], seconds: float) -> bool:
     """Whether a written reproduction fails in the same way in a clean process."""
+    hangs = finding.get("kind") in ("hung", "hang")
     try:
         done = subprocess.run(
-            [sys.executable, str(repro)], capture_output=True, text=True, timeout=seconds, check=False, cwd=repro.parent
-        )
+            [sys.executable, str(repro)], capture_output=True, text=True, check=False, cwd=repro.parent,
+            timeout=seconds + 15 if hangs else max(300.0, seconds),
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return finding.get("kind") in ("hung", "hang")
+        return hangs
     if done.returncode == 0:
         return False
     if finding.get("kind") in ("crashed", "crash"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,9 +132,7 @@ class Kept:
 
 def write(folder: Path, number: int, record: CallRecord) -> None:
     """Put a record where the parent process finds it, even if this one dies."""
-    torch.save(
-        {name: getattr(record, name) for name in CallRecord.__slots__}, folder / f"call_{number:06d}.pt"
-    )
+    torch.save({name: getattr(record, name) for name in CallRecord.__slots__}, folder / f"call_{number:06d}.pt")
 
 
 def read(folder: Path) -> list[CallRecord]:
@@ -143,6 +144,7 @@ def read(folder: Path) -> list[CallRecord]:
     return found
 
 
+RAISED = re.compile(r"\braised [A-Z]\w*(Error|Exception)\b")  # in the reason of a fallback: a fault, not a limit
 _KINDS = {"value": "wrong value", "nan": "NaN", "inf": "wrong value", "stride": "wrong stride", "dtype": "wrong dtype"}
 
 
@@ -156,10 +158,43 @@ def first_difference(eager: Run, other: Run, tol: float | None = None) -> Differ
     ended = _of_ends(eager, other)
     if ended is not None:
         return ended
+    if other.facts.get("suppressed"):
+        function, cause = other.facts["suppressed"][0]
+        text = f"argand fails on {function}, which then runs eagerly: {cause}"
+        return Difference("exception", text, 0, function, mismatch=Mismatch("", cause.partition("(")[0], 0.0, text))
+    for stage, text in other.facts.get("fallbacks", []):
+        if RAISED.search(text):
+            return Difference("exception", f"a graph runs with eager's kernels, because {stage} failed: {text}")
+    said = _printed(eager.printed, other.printed) if not eager.outcome.failed and not other.outcome.failed else None
+    if said is not None:
+        return Difference("wrong value", said, mismatch=Mismatch("", "printed", 1.0, said))
     if len(eager.calls) != len(other.calls):
         text = f"{len(other.calls)} calls of compiled functions, not {len(eager.calls)}"
         return Difference("wrong value", text)
     return None
+
+
+_WORD = re.compile(r"[-+]?\d+\.?\d*(?:e[-+]?\d+)?|\s+|[A-Za-z_]+|.")
+
+
+def _printed(one: str, two: str) -> str | None:
+    """What is first printed otherwise; numbers may differ in their last digits."""
+    if one == two:
+        return None
+    for number, (a, b) in enumerate(itertools.zip_longest(one.splitlines(), two.splitlines(), fillvalue="")):
+        left, right = ([w for w in _WORD.findall(line) if not w.isspace()] for line in (a, b))
+        if len(left) != len(right) or not all(map(_same_word, left, right)):
+            return f"line {number + 1} of what it prints is {b!r:.80}, not {a!r:.80}"
+    return None
+
+
+def _same_word(one: str, two: str) -> bool:
+    if one == two:
+        return True
+    try:
+        return math.isclose(float(one), float(two), rel_tol=1e-3, abs_tol=1e-4)
+    except ValueError:
+        return False
 
 
 def _of_calls(one: CallRecord, two: CallRecord, number: int, tol: float | None) -> Difference | None:
@@ -169,7 +204,13 @@ def _of_calls(one: CallRecord, two: CallRecord, number: int, tol: float | None) 
     if one.values.keys() != two.values.keys():
         odd = sorted(one.values.keys() ^ two.values.keys())
         text = f"call {number + 1} of {one.function} returns other parts: {', '.join(odd[:4])}"
-        return Difference("wrong value", text, number, one.function, one.place, Mismatch(odd[0], "structure", 0.0, text))
+        return Difference(
+            "wrong value", text, number, one.function, one.place, Mismatch(odd[0], "structure", 0.0, text)
+        )
+    for name, expected in one.state.items():
+        if two.state.get(name, expected) != expected:
+            text = f"before call {number + 1} of {one.function}, {name} is {two.state[name]}, not {expected}"
+            return Difference("wrong value", text, number, one.function, one.place, Mismatch(name, "state", 1.0, text))
     for name, expected in one.values.items():
         found = accuracy.compare(expected, two.values[name], strides=True, tol=tol, where=name)
         if found is not None:

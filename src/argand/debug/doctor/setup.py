@@ -82,7 +82,18 @@ def _changes_by_call(module: str, text: str) -> bool:
         return any(word in text for word in _TORCH_CALLS)
     if top == "argand":
         return name not in ("reset", "explain", "graph_break")
-    return top not in ("transformers", "numpy", "os", "sys", "time", "logging", "warnings", "gc", "random", "torchvision")
+    return top not in (
+        "transformers",
+        "numpy",
+        "os",
+        "sys",
+        "time",
+        "logging",
+        "warnings",
+        "gc",
+        "random",
+        "torchvision",
+    )
 
 
 def _closure(tree: ast.Module, chosen: set[int]) -> set[int]:

@@ -6,6 +6,7 @@ Every candidate is run eagerly and compiled in child processes; one is kept when
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import time
 import warnings
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from argand.debug.doctor.child import PLAIN, Allowed, Mode, Recorder, Script, run_script
-from argand.debug.doctor.records import Difference, first_difference
+from argand.debug.doctor.records import Difference, Run, first_difference
 from argand.debug.doctor.setup import source_of
 from argand.debug.minify.files import hardware_lines, new_directory
 from argand.debug.minify.identity import Fingerprint, fingerprint
@@ -60,20 +61,24 @@ class Shrinker:
         known = self.tried.get(source)
         if known is None:
             self.attempts += 1
-            known = self.tried[source] = self._fails(source)
+            known = self.tried[source] = not _undefined(source) and self._fails(source)
         return known
 
     def _fails(self, source: str) -> bool:
         script = replace(self.script, source=source)
         folder = self.folder / f"shrink_{self.attempts}"
-        eager = run_script(script, PLAIN, folder / "eager", self.allowed)
+        eager = run_script(script, replace(PLAIN, count=self.mode.count), folder / "eager", self.allowed)
         if eager.outcome.failed or not eager.calls:
             return False
         other = run_script(script, self.mode, folder / "compiled", self.allowed)
-        found = first_difference(eager, other)
+        found = difference(eager, other, self.mode)
         if found is None or found.signature != self.wanted.signature:
             return False
-        return not other.outcome.failed or self.failure.kind == "passed" or _alike(self.failure, fingerprint(other.outcome))
+        return (
+            not other.outcome.failed
+            or self.failure.kind == "passed"
+            or _alike(self.failure, fingerprint(other.outcome))
+        )
 
     def search(self, source: str) -> ast.Module:
         """The smallest program found."""
@@ -104,8 +109,38 @@ class Shrinker:
         return changed
 
 
+def difference(eager: Run, other: Run, mode: Mode) -> Difference | None:
+    """The first difference of two runs; where tensors were counted, a leak too."""
+    found = first_difference(eager, other)
+    if found is None and mode.count:
+        from argand.debug.doctor.healthy import leaks
+
+        return leaks(eager, other)
+    return found
+
+
 def _alike(one: Fingerprint, two: Fingerprint) -> bool:
     return (one.kind, one.error, one.mismatch) == (two.kind, two.error, two.mismatch)
+
+
+def _undefined(source: str) -> bool:
+    """Whether a name is read that nothing in the program binds: most candidates, and they need not be run."""
+    read: set[str] = set()
+    bound: set[str] = set(dir(builtins)) | {"__file__", "__name__", "__doc__"}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+            if any(alias.name == "*" for alias in node.names):
+                return False
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+            bound.add(node.name)
+    return not read <= bound
 
 
 def _text(tree: ast.Module) -> str | None:
@@ -127,7 +162,6 @@ def _bodies(tree: ast.AST) -> list[tuple[ast.AST, str, list[Any]]]:
             if isinstance(body, list) and body:
                 found.append((node, name, body))
     return found
-
 
 
 def _without_statements(tree: ast.Module) -> Iterator[ast.Module]:
@@ -248,7 +282,7 @@ PROGRAM = r"""
 """
 
 if __name__ == "__main__":
-    run_program(PROGRAM, folder={folder!r}, backend={backend!r}, settings={settings!r})
+    run_program(PROGRAM, folder={folder!r}, backend={backend!r}, settings={settings!r}{more})
 '''
 
 
@@ -262,11 +296,11 @@ def shrink_script(doctor: Doctor, found: Difference, mode: Mode) -> tuple[Path |
     source = source_of(doctor.script.path)
     settings = {**mode.settings}
     first = doctor.run(mode)
-    eager = doctor.run(PLAIN)
+    eager = doctor.run(replace(PLAIN, count=mode.count))
     seconds = min(doctor.allowed.seconds, 5.0 + 4 * max(first.outcome.seconds, eager.outcome.seconds))
     if found.kind == "hang":
         seconds = min(doctor.allowed.seconds, 5.0 + 4 * eager.outcome.seconds)
-    again = first_difference(eager, first)
+    again = difference(eager, first, mode)
     if again is None:
         return None, -1, []
     shrinker = Shrinker(
@@ -282,11 +316,12 @@ def shrink_script(doctor: Doctor, found: Difference, mode: Mode) -> tuple[Path |
     with config.patch(base_dir=str(doctor.output)):
         directory = new_directory()
     path = directory / "repro.py"
+    more = (", count=True" if mode.count else "") + (f", torchs={mode.torch!r}" if mode.torch is not None else "")
     how = f' (backend "{mode.backend}")' if mode.backend else ""
     filled = _REPRO.format(
         text=again.text.replace("\\", "\\\\").replace('"""', "'''"), path=doctor.script.path, name=path.name, how=how,
         hardware="\n".join("# " + line for line in hardware_lines()), source=text.replace('"""', "'''"),
-        folder=str(Path(doctor.script.path).resolve().parent), backend=mode.backend, settings=settings,
+        folder=str(Path(doctor.script.path).resolve().parent), backend=mode.backend, settings=settings, more=more,
     )  # fmt: skip
     path.write_text(filled, encoding="utf8")
     return path, nodes, _lines(tree, found, doctor.script.path, source)

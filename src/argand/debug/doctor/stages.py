@@ -7,7 +7,7 @@ result is wrong (or that raises, crashes, hangs) is to blame; what comes later o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -239,13 +239,17 @@ def _plain(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
+def _none_loaded(source: str, kernels: Mapping[str, Any], parts: Sequence[str] = ()) -> list[Any]:
+    return [None] * len(kernels)
+
+
 @contextlib.contextmanager
 def _no_kernels() -> Iterator[None]:
     """Host modules are loaded without their kernels being compiled."""
     from argand.runtime import host
 
     saved = host.load_kernels
-    host.load_kernels = lambda source, kernels, parts=(): [None] * len(kernels)  # type: ignore[assignment, return-value, misc]
+    host.load_kernels = _none_loaded
     try:
         yield
     finally:

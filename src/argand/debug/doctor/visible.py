@@ -70,7 +70,7 @@ def _look(value: Any, where: str, found: dict[str, str], seen: set[int], depth: 
         return
     if isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)):
         if isinstance(value, types.FunctionType):
-            found[where] = f"function {value.__qualname__} at {id(value.__code__):x}"
+            found[where] = f"function {value.__qualname__}:{value.__code__.co_firstlineno}"
         return
     if value is None or id(value) in seen:
         return

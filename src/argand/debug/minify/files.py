@@ -110,7 +110,8 @@ class Writer:
             backend, setup = "None", [*setup, f"# The backend must be put in here by hand: {error.cause}"]
         code, state = module_code(program.gm)
         modules = [line for line in _modules_named(code) if line not in definitions.lines]
-        lines = [f'"""{_quoted(head)}"""', "", *("# " + line if line else "#" for line in hardware_lines())]
+        lines = [f'"""{_quoted(head)}"""', "", "from __future__ import annotations", ""]
+        lines += [*("# " + line if line else "#" for line in hardware_lines())]
         imports = dict.fromkeys([*modules, *(line for line in definitions.lines if line.startswith("import "))])
         lines += ["", *(["import sys", ""] if definitions.paths else [])]
         lines += [f"sys.path.insert(0, {folder!r})" for folder in definitions.paths]
