@@ -180,8 +180,8 @@ def set_profiler(
 ) -> None:
     """While `space[flag]` is true, entries that have a label run in `with range(label, ())`.
 
-    So do kernels, with their tensors, where `kernels_wanted()` or their `annotated` is true. A range that raises is left
-    out. While the flag is false a call costs a comparison more than without any of this.
+    So do kernels, with their tensors, where `kernels_wanted()` or their `annotated` is true. A range that raises is
+    left out. While the flag is false a call costs a comparison more than without any of this.
     """
 
 def set_regions_enabled(enabled: bool, /) -> bool:

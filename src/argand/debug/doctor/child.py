@@ -267,6 +267,7 @@ class Recorder:
         mark("run")
         self.depth += 1
         self.raised.clear()
+        compiles = self.facts["compiles"]
         start = time.perf_counter()
         try:
             result = run(*args, **kwargs)
@@ -284,7 +285,8 @@ class Recorder:
                 for buffer, value in module._buffers.items():
                     if value is not None:
                         self.kept.flatten(value, f"{key}{buffer}", record.values)
-            self._count(record)
+            if self.facts["compiles"] == compiles:  # what a compile keeps is no leak
+                self._count(record)
             record.ended = True
             write(self.folder, number, record)
         return result

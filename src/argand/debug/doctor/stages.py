@@ -115,6 +115,8 @@ def _blame(trial: Trial) -> Blame:
     if trial.fails("the schedule, interpreted", _scheduled):
         off = trial.fails("the schedule without fusion, interpreted", _scheduled, fusion=False)
         return Blame("fusion", "" if off else "fusion")
+    if _odd(trial):
+        return Blame("fusion")
     if trial.fails("generating the C++ text", _generated):
         return Blame("codegen")
     if not trial.fails("compiled, with no cache", None, cache=False, reuse_graphs=False):
@@ -127,6 +129,14 @@ def _blame(trial: Trial) -> Blame:
     if not trial.fails("compiled as scalar code", None, **{**fresh, "cpp.simdlen": 0}):
         return Blame("vector", kernels)
     return Blame("codegen", kernels)
+
+
+def _odd(trial: Trial) -> bool:
+    """Whether the schedule cannot even be interpreted (it reads what nothing wrote, say), though the loops can."""
+    if not trial.run(_scheduled, trial.check, {}).failed or trial.run(_unscheduled, trial.check, {}).failed:
+        return False
+    trial.evidence.append("the schedule cannot be interpreted, the same loops in their own order can")
+    return True
 
 
 # ----------------------------------------------------------------------- variants of the native compiler
@@ -153,6 +163,20 @@ def _interpreted(program: AtenProgram) -> Boxed:
     def call(args: list[Any]) -> tuple[Any, ...]:
         with torch.no_grad():
             return tuple(interpret(loops, [_plain(value) for value in args]))
+
+    return call
+
+
+def _unscheduled(program: AtenProgram) -> Boxed:
+    from argand.lower import lower
+    from argand.schedule.reference import run_program
+
+    loops = lower(pipeline.run_passes(program))
+    loops.mutations = []
+
+    def call(args: list[Any]) -> tuple[Any, ...]:
+        with torch.no_grad():
+            return tuple(run_program(loops, [_plain(value) for value in args]))
 
     return call
 
