@@ -234,7 +234,7 @@ FAULTS = [
     # guards
     Fault("guards_without_values", "guards", WRONG, _changed("model.scale = 3.0"), quick=True),
     Fault("guards_without_lengths", "guards", WRONG, _changed("model.parts.append(3.0)")),
-    Fault("guards_without_tensors", "guards", "wrong dtype", _changed("x = x.double(); model.double()")),
+    Fault("guards_without_tensors", "guards", RAISES, _changed("x = x.double(); model.double()")),
     Fault("guards_without_ids", "guards", WRONG, _changed("model.act = torch.tanh")),
     # autograd
     Fault("autograd_swaps_trig", "autograd", WRONG, _small("cos", "torch.cos(x)")),
@@ -293,5 +293,5 @@ FAULTS = [
     Fault("backend_crashes", "backend", CRASH, "user", plant=""),
     Fault("backend_hangs", "backend", HANG, "user", plant=""),
     Fault("backend_nan", "backend", "NaN", "user", plant=""),
-    Fault("backend_wrong_dtype", "backend", RAISES, "user", plant=""),
+    Fault("backend_wrong_dtype", "backend", "wrong dtype", "user", plant=""),
 ]

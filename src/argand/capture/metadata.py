@@ -270,13 +270,14 @@ def _works(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
             room[0] -= value.numel() * value.element_size()
             if room[0] < 0:
                 raise ValueError("too large to try out")
-            return _Tensor.new_zeros(value, value.shape, device="cpu")
+            made = _Tensor.new_zeros(value, value.shape, device="cpu").requires_grad_(value.requires_grad)
+            return made if value.is_leaf else _Tensor.clone(made)  # whether it may be written to hangs on both
         if type(value) in (list, tuple):
             return type(value)([real(item) for item in value])
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             func(*[real(arg) for arg in args], **{key: real(value) for key, value in kwargs.items()})
     except Exception:

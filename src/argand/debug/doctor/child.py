@@ -254,7 +254,7 @@ class Recorder:
     def _call(
         self, run: Callable[..., Any], original: Any, name: str, place: str, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
-        record = CallRecord(name, place, state=plain_state(original, args, kwargs))
+        record = CallRecord(name, place, state=plain_state(original, args, kwargs), compiles=self.facts["compiles"])
         number, self.number = self.number, self.number + 1
         keep = number < _MAX_CALLS
         modules = modules_of(original, args) if keep else {}

@@ -128,11 +128,24 @@ class Doctor:
         _, by_aot = self.compared(eager, Mode('backend "aot_eager"', backend="aot_eager"))
         if by_aot is not None and _alike(found, by_aot):
             return self.dissect(eager, found, "autograd", "aot_eager", own)
+        if self._used_again(eager, own, found):
+            _, fresh = self.compared(eager, Mode("captured anew for each call", fresh=True))
+            if fresh is None:
+                return self.reduced(eager, found, "guards", OWN)
         mode = Mode("with every cache off", settings={"cache": False, "reuse_graphs": False})
         _, uncached = self.compared(eager, mode)
         if uncached is None and found.kind not in ("leak",):
             return self.reduced(eager, found, "cache", OWN)
         return self.dissect(eager, found, "native", "", own)
+
+    def _used_again(self, eager: Run, own: Run, found: Difference) -> bool:
+        """Whether the call that went wrong ran code made for an earlier one that saw other things than sizes."""
+        if found.call < 0 or found.call >= min(len(eager.calls), len(own.calls)):
+            return False
+        after = own.calls[found.call + 1].compiles if found.call + 1 < len(own.calls) else own.facts.get("compiles", 0)
+        if after != own.calls[found.call].compiles:
+            return False
+        return any(map(_more_than_sizes, self._changes(eager, found)))
 
     def blame_capture(self, eager: Run, by_eager: Difference) -> Verdict:
         """Capture or guards: the graphs, run as they are, differ from the frame."""
@@ -203,15 +216,22 @@ class Doctor:
 
     def _what_changed(self, eager: Run, found: Difference) -> list[str]:
         """What the function could see that was another value in the call before the one that went wrong."""
-        if found.call < 0:
+        return [f"changed before call {found.call + 1}: {text}" for text in self._changes(eager, found)[:8]]
+
+    def _changes(self, eager: Run, found: Difference) -> list[str]:
+        if found.call < 0 or found.call >= len(eager.calls):
             return []
         now = eager.calls[found.call]
         before = [c for c in eager.calls[: found.call] if c.function == now.function]
-        return (
-            [f"changed before call {found.call + 1}: {text}" for text in changed(before[-1].state, now.state)[:8]]
-            if before
-            else []
-        )
+        return changed(before[-1].state, now.state) if before else []
+
+
+def _more_than_sizes(change: str) -> bool:
+    """Whether a change, as `changed` words it, is of more than the sizes of a tensor: its dtype, say."""
+    before, _, after = change.partition(" -> ")
+    if "torch." not in after:
+        return True
+    return re.findall(r"torch\.\w+|requires grad", before) != re.findall(r"torch\.\w+|requires grad", after)
 
 
 _SPANS = {"autograd": "autograd", "passes": "passes", "lower": "lowering", "schedule": "fusion", "codegen": "codegen",

@@ -36,6 +36,7 @@ class CallRecord:
         tensors: live tensors after the call; -1 where they were not counted.
         seconds: how long it took.
         ended: False while it runs: the process died in it.
+        compiles: frames that were captured before it began.
     """
 
     function: str
@@ -45,6 +46,7 @@ class CallRecord:
     tensors: int = -1
     seconds: float = 0.0
     ended: bool = False
+    compiles: int = 0
 
 
 @dataclass(slots=True)
