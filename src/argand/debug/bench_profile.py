@@ -107,7 +107,7 @@ def _bytes_of(tensor: torch.Tensor) -> int:
     return count
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[misc]
+class _Counter(TorchDispatchMode):
     """Counts what every ATen operation reads, writes and computes."""
 
     def __init__(self) -> None:
