@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
 import json
 import os
 import re
@@ -480,7 +482,14 @@ def test_served_until_interrupted(tmp_path: Path) -> None:
         trace = rich_trace(tmp_path / "trace.log")
         command = [sys.executable, "-m", "argand.cli", "report", str(trace), option, "-o", str(tmp_path / "out")]
         env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        listens = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs do not
+        with (
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, preexec_fn=listens
+            ) as process,
+            contextlib.ExitStack() as stack,
+        ):
+            stack.callback(process.kill)
             assert process.stdout is not None
             address = ""
             for line in process.stdout:

@@ -293,7 +293,7 @@ def test_as_fast_as_half_of_tlparse(tmp_path: Path, argand_trace: Path) -> None:
     trace_speed.enlarge(argand_trace, tmp_path / "big.log", 20 << 20)
     ours = min(trace_speed.read_all(tmp_path / "big.log", True)[0] for _ in range(3))
     theirs = trace_speed.tlparse(tmp_path / "big.log", True)
-    assert theirs is not None and ours < 2 * theirs
+    assert theirs is not None and ours < 2 * theirs[0]
 
 
 @pytest.mark.slow
