@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 import argand
+from argand.debug import logs
+from argand.debug.logs import LOGS
 
 LINE = re.compile(r"^([VIWEC])\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [\w./]+:\d+\]( \[\d+/\d+(_\d+)?\])?( \[__\w+\])? ")
+
+
+@pytest.fixture(autouse=True)
+def clean_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in (*logs.LOGS_ENV, *logs.OUT_ENV, *logs.FORMAT_ENV):
+        monkeypatch.delenv(name, raising=False)
+    LOGS.reset()
+    yield
+    LOGS.reset()
 
 
 def toy_example(a, b):

@@ -11,19 +11,18 @@ import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
 
 import argand
 from argand import events
-from argand.debug import logs
 from argand.debug.log_names import ARTIFACTS, COMPONENTS, NATIVE, help_text
 from argand.debug.logs import LOGS, parse
 from argand.errors import BackendCompilerFailed, ConfigError
 from debug.logs_helpers import (
     LINE,
+    clean_logs,  # noqa: F401 (a fixture that runs for every test)
     lines_of,
     native_inference,
     native_training,
@@ -31,16 +30,6 @@ from debug.logs_helpers import (
     toy_example,
 )
 from helpers import assert_same
-
-
-@pytest.fixture(autouse=True)
-def clean_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in (*logs.LOGS_ENV, *logs.OUT_ENV, *logs.FORMAT_ENV):
-        monkeypatch.delenv(name, raising=False)
-    LOGS.reset()
-    yield
-    LOGS.reset()
-
 
 # ---------------------------------------------------------------------- grammar and names
 

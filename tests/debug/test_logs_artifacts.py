@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 import argand
-from argand.debug import logs
 from argand.debug.log_names import ARTIFACTS
-from argand.debug.logs import LOGS
 from debug.logs_helpers import (
+    clean_logs,  # noqa: F401 (a fixture that runs for every test)
     falling_back,
     lines_of,
     native_inference,
@@ -21,16 +19,6 @@ from debug.logs_helpers import (
     varying,
     writing,
 )
-
-
-@pytest.fixture(autouse=True)
-def clean_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in (*logs.LOGS_ENV, *logs.OUT_ENV, *logs.FORMAT_ENV):
-        monkeypatch.delenv(name, raising=False)
-    LOGS.reset()
-    yield
-    LOGS.reset()
-
 
 # ---------------------------------------------------------------------- artifacts
 
