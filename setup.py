@@ -6,7 +6,8 @@ from setuptools import Extension, setup
 
 debug = os.environ.get("ARGAND_BUILD_DEBUG") == "1"
 sanitize = os.environ.get("ARGAND_BUILD_ASAN") == "1"
-flags = ["-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers", "-fvisibility=hidden"]
+flags = ["-std=c11", "-fvisibility=hidden"]
+flags += ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
 flags += ["-O0", "-g3", "-DARGAND_DEBUG=1"] if debug or sanitize else ["-O2", "-g1"]
 link: list[str] = []
 if sanitize:

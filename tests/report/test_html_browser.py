@@ -70,6 +70,14 @@ def visible(page: Any, selector: str) -> int:
     return sum(1 for item in page.query_selector_all(selector) if item.is_visible())
 
 
+def open_first_found(page: Any, words: str) -> None:
+    """Search with the keyboard alone, and follow the first result."""
+    page.keyboard.press("/")
+    page.keyboard.type(words)
+    page.wait_for_selector("dialog.search li")
+    page.keyboard.press("Enter")
+
+
 def test_trie_folds_by_mouse(page: Any, rich: Path) -> None:
     page.goto(rich.as_uri())
     assert visible(page, '[role="treeitem"]') == 5
@@ -341,10 +349,7 @@ def test_single_file_works_alone(page: Any, single: Path) -> None:
     page.wait_for_selector('[role="tree"]')
     page.click("nav >> text=Time")
     page.wait_for_selector("#flame svg")
-    page.keyboard.press("/")
-    page.keyboard.type("kernel_code")
-    page.wait_for_selector("dialog.search li")
-    page.keyboard.press("Enter")
+    open_first_found(page, "kernel_code")
     page.wait_for_selector("pre.code .l")
     page.click("text=Plain text")
     page.wait_for_selector("pre.code:has-text('extern')")
@@ -366,10 +371,7 @@ def test_ranks(page: Any, tmp_path: Path) -> None:
     assert "torch.tanh" in page.inner_text(".diff .changed .b")
     page.click("th >> text=rank 1")
     page.wait_for_selector('[role="tree"]')
-    page.keyboard.press("/")
-    page.keyboard.type("tanh")
-    page.wait_for_selector("dialog.search li")
-    page.keyboard.press("Enter")
+    open_first_found(page, "tanh")
     page.wait_for_selector(".l.hit")
     page.click("nav >> text=Ranks")
     page.wait_for_selector("text=2 ranks")

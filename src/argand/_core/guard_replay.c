@@ -299,7 +299,8 @@ replay_run(Replay *replay, Walk *walk)
         status = 2;
         uint64_t epoch = watch_epoch;
         bool quiet = replay->epoch == epoch;
-        if (types_known(replay) && run_ops(replay, walk, quiet) && (quiet || run_leaves(replay, walk)) && tensor_ops_match(replay->tensors.items, replay->tensors.count)) {
+        if (types_known(replay) && run_ops(replay, walk, quiet) && (quiet || run_leaves(replay, walk)) &&
+            tensor_ops_match(replay->tensors.items, replay->tensors.count)) {
             replay->epoch = replay->all_watched ? epoch : 0;
             collect_confirmed(replay, walk);
             status = run_impure(replay, walk);

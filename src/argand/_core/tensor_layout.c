@@ -293,8 +293,8 @@ find_requires_grad(Samples *s)
     return found == 1;
 }
 
-/* The pointer that is set in results of recorded operations and in nothing else: the other way to require grad. Torch before
- * 2.12 has two such words side by side, one owner of a shared pointer: both are null or none is. */
+/* The pointer that is set in results of recorded operations and in nothing else: the other way to require grad. Torch 2.11
+ * has two such words side by side, of one shared pointer: both are null or none is. */
 static bool
 find_grad_fn(Samples *s)
 {

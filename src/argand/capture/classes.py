@@ -184,10 +184,6 @@ def _init_subclass_of(interp: Interpreter, bases: Any) -> Any:
     return None
 
 
-class _NoHook:
-    """Stands for a value with `__set_name__` while `type.__new__` runs."""
-
-
 def _new_type_with_hooks(
     interp: Interpreter,
     meta: Any,

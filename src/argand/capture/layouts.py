@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from argand.graph.broadcasting import broadcast_shape
+
 Ints: TypeAlias = tuple[int, ...]
 
 _empty_strided = torch.empty_strided
@@ -40,16 +42,10 @@ def broadcast(shapes: tuple[Ints, ...]) -> Ints:
     Raises:
         Unknown: they do not broadcast; torch says it better.
     """
-    rank = max(map(len, shapes))
-    out = [1] * rank
-    for shape in shapes:
-        offset = rank - len(shape)
-        for i, size in enumerate(shape):
-            if size != 1:
-                if out[offset + i] not in (1, size):
-                    raise Unknown
-                out[offset + i] = size
-    return tuple(out)
+    made = broadcast_shape(shapes)
+    if made is None:
+        raise Unknown
+    return made
 
 
 def _swap(perm_a: int, perm_b: int, operands: list[list[int]], shape: Ints) -> int:

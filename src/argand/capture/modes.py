@@ -162,10 +162,6 @@ def put_back_on_error(run: Callable[..., Any], changes: str) -> Callable[..., An
     return with_all
 
 
-def _functorch_depth() -> int:
-    return 0 if torch._C._functorch.peek_interpreter_stack() is None else 1
-
-
 def guard_functions() -> tuple[tuple[Callable[[], Any], Any], ...]:
     """(function, value now) pairs: compiled code is valid only while these hold."""
     checks: list[Callable[[], Any]] = [

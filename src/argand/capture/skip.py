@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import sysconfig
 import types
 
@@ -93,7 +92,3 @@ def with_callees(code: types.CodeType) -> bool:
     if filename.startswith("<frozen importlib") or code.co_name == "<module>":
         return True
     return filename.startswith(_COMPILER) and not filename.endswith("external_utils.py")
-
-
-def is_python_311() -> bool:
-    return sys.version_info[:2] == (3, 11)

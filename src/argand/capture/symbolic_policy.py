@@ -9,7 +9,7 @@ import torch
 
 from argand import errors
 from argand.capture import marks, symbolic_tensors
-from argand.capture.sources import AttrSource, ConstSource, DictItemSource, InstanceDictSource, Source
+from argand.capture.sources import AttrSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.symbolic_state import Dynamics, Memory, Place
 from argand.config import config
 from argand.graph.expr import Expr, Sym, free_symbols
@@ -223,8 +223,3 @@ def _strides(sizes: list[Any], hints: tuple[int, ...], strides: tuple[int, ...])
         step = step * sizes[dim]
         step_hint *= hints[dim]
     return found
-
-
-def is_constant_source(source: Source) -> bool:
-    """An object held by the code itself."""
-    return isinstance(source, ConstSource)

@@ -55,22 +55,6 @@ def iterator_strides(shape: Sequence[int], operands: Sequence[torch.Tensor | Non
     return tuple(made)
 
 
-def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """The shape that all broadcast to; None when they do not."""
-    first = shapes[0]
-    if all(shape == first for shape in shapes):
-        return tuple(first)
-    made = [1] * max(map(len, shapes))
-    for shape in shapes:
-        lead = len(made) - len(shape)
-        for dim, size in enumerate(shape, lead):
-            if size != 1:
-                if made[dim] not in (1, size):
-                    return None
-                made[dim] = size
-    return tuple(made)
-
-
 def broadcast_strides(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
     """Strides over the broadcast shape: 0 where the tensor is repeated."""
     lead = len(shape) - tensor.dim()

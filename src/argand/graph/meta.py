@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
@@ -112,16 +111,6 @@ def _frames(trace: str) -> tuple[UserLine, ...]:
         text = "" if _FRAME.match(following) else following
         found.append(UserLine(match["file"], int(match["line"]), match["func"].rstrip(","), text))
     return tuple(found)
-
-
-def meta_of(value: Any) -> torch.Tensor:
-    """The meta tensor of a single-tensor node (or of a plain meta tensor)."""
-    return value.meta["val"] if isinstance(value, fx.Node) else value
-
-
-def device_of(node: fx.Node) -> torch.device:
-    """The logical device of a node's value."""
-    return node.meta["device"]
 
 
 def is_impure(node: fx.Node) -> bool:

@@ -8,6 +8,7 @@ import torch
 
 from argand.errors import AutogradError
 from argand.graph import compat, layouts
+from argand.graph.broadcasting import broadcast_shape
 from argand.graph.specs import Spec, SpecTable
 
 aten = torch.ops.aten
@@ -63,7 +64,7 @@ def _elementwise(
         return None
     if compat.has_tag(func, "nondeterministic_seeded") or any(s.meta.is_conj() or s.meta.is_neg() for s in specs):
         return None
-    shape = layouts.broadcast_shape([spec.size for spec in specs])
+    shape = broadcast_shape([spec.size for spec in specs])
     if shape is None or 0 in shape:
         return None
     key = (func, _kinds(args), tuple(kwargs), _kinds(tuple(kwargs.values())))

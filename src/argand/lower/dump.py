@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from argand.graph.expr import Expr, Var
-from argand.ir.loops import ExternNode, LoopBlock, LoopBody, LoopNode, Node, Program, TensorRef, Value, statements_of
+from argand.ir.loops import (
+    ExternNode,
+    LoopBlock,
+    LoopBody,
+    LoopNode,
+    Node,
+    Program,
+    TensorRef,
+    Value,
+    statements_of,
+    tensor_refs,
+)
+from argand.ir.text import listed, memory_dependency, python_list, python_tuple
 
 
 def dump(program: Program) -> str:
@@ -31,13 +43,13 @@ def dump_node(program: Program, node: Node, users: dict[str, list[str]] | None =
     device = "?" if buffer is None else buffer.device
     lines = [
         f"{name}: SchedulerNode(ComputedBuffer)",
-        *_set(f"{name}.writes", [dep for _, dep in writes]),
-        *_set(f"{name}.unmet_dependencies", unmet),
-        *_set(f"{name}.met_dependencies", met),
-        *_set(f"{name}.users", users.get((*node.outputs, *node.mutates, name)[0], [])),
+        *listed(f"{name}.writes", [dep for _, dep in writes]),
+        *listed(f"{name}.unmet_dependencies", unmet),
+        *listed(f"{name}.met_dependencies", met),
+        *listed(f"{name}.users", users.get((*node.outputs, *node.mutates, name)[0], [])),
         f"{name}.group.device = {device}",
-        f"{name}.group.iteration = ({_tuple(body.sizes)}, {_tuple(body.reduction_sizes)})",
-        f"{name}.sizes = ({_list(body.sizes)}, {_list(body.reduction_sizes)})",
+        f"{name}.group.iteration = ({python_tuple(body.sizes)}, {python_tuple(body.reduction_sizes)})",
+        f"{name}.sizes = ({python_list(body.sizes)}, {python_list(body.reduction_sizes)})",
         *(f"# {origin.fx_code}" for origin in node.origins),
         *_dump_body(name, body),
     ]
@@ -46,16 +58,13 @@ def dump_node(program: Program, node: Node, users: dict[str, list[str]] | None =
 
 def _dump_extern(program: Program, node: ExternNode, users: dict[str, list[str]]) -> str:
     name = next((output for output in node.outputs if output is not None), node.name)
-    refs: list[TensorRef] = []
-    _collect(node.args, refs)
-    _collect(node.kwargs, refs)
-    deps = [(ref, f"StarDep(name='{ref.buffer}')") for ref in refs]
+    deps = [(ref, f"StarDep(name='{ref.buffer}')") for ref in tensor_refs((node.args, node.kwargs))]
     lines = [
         f"{name}: ExternKernelSchedulerNode(ExternKernel)",
-        *_set(f"{name}.writes", [f"StarDep(name='{output}')" for output in node.outputs if output is not None]),
-        *_set(f"{name}.unmet_dependencies", [d for ref, d in deps if _is_temp(program, ref.buffer)]),
-        *_set(f"{name}.met_dependencies", [d for ref, d in deps if not _is_temp(program, ref.buffer)]),
-        *_set(f"{name}.users", users.get(name, [])),
+        *listed(f"{name}.writes", [f"StarDep(name='{output}')" for output in node.outputs if output is not None]),
+        *listed(f"{name}.unmet_dependencies", [d for ref, d in deps if _is_temp(program, ref.buffer)]),
+        *listed(f"{name}.met_dependencies", [d for ref, d in deps if not _is_temp(program, ref.buffer)]),
+        *listed(f"{name}.users", users.get(name, [])),
         f"{name}.node.kernel = {node.out_variant or node.target}",
         f"{name}.node.args = ({', '.join(_argument(arg) for arg in node.args)})",
     ]
@@ -74,20 +83,11 @@ def _is_temp(program: Program, name: str) -> bool:
 
 def _argument(arg: Any) -> str:
     if isinstance(arg, TensorRef):
-        return f"TensorRef('{arg.buffer}', size={_list(arg.size)}, stride={_list(arg.stride)}, offset={arg.offset})"
+        layout = f"size={python_list(arg.size)}, stride={python_list(arg.stride)}, offset={arg.offset}"
+        return f"TensorRef('{arg.buffer}', {layout})"
     if isinstance(arg, (list, tuple)):
         return f"[{', '.join(_argument(item) for item in arg)}]"
     return repr(arg)
-
-
-def _collect(value: Any, found: list[TensorRef]) -> None:
-    if isinstance(value, TensorRef):
-        found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _collect(item, found)
-    elif isinstance(value, dict):
-        _collect(list(value.values()), found)
 
 
 def _users(program: Program) -> dict[str, list[str]]:
@@ -96,9 +96,7 @@ def _users(program: Program) -> dict[str, list[str]]:
         names = [name for name in (*node.outputs, *node.mutates) if name is not None]
         label = names[0] if names else node.name
         if isinstance(node, ExternNode):
-            refs: list[TensorRef] = []
-            _collect((node.args, node.kwargs), refs)
-            read = {ref.buffer for ref in refs}
+            read = {ref.buffer for ref in tensor_refs((node.args, node.kwargs))}
         else:
             read = {buffer for buffer, _ in _dependencies(node.body)[0]}
         for buffer in read:
@@ -127,29 +125,9 @@ def _dependencies(body: LoopBody) -> tuple[list[tuple[str, str]], list[tuple[str
     for statement in statements_of(body):
         if statement.op in ("load", "store"):
             buffer, index = statement.args[:2]
-            used = {var: size for var, size in sizes.items() if var in index.free}
-            dep = f"MemoryDep('{buffer}', {index}, {{{', '.join(f'{v}: {s}' for v, s in used.items())}}})"
+            dep = memory_dependency(buffer, index, sizes)
             (reads if statement.op == "load" else writes)[buffer, dep] = None
     return list(reads), list(writes)
-
-
-def _set(label: str, items: list[str]) -> list[str]:
-    if len(items) < 2:
-        return [f"{label} = [{items[0] if items else ''}]"]
-    return [
-        f"{label} =",
-        f"    [   {items[0]},",
-        *(f"        {item}," for item in items[1:-1]),
-        f"        {items[-1]}]",
-    ]
-
-
-def _tuple(sizes: tuple[Expr, ...]) -> str:
-    return f"({', '.join(str(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"
-
-
-def _list(sizes: tuple[Expr, ...]) -> str:
-    return f"[{', '.join(str(size) for size in sizes)}]"
 
 
 class _BodyPrinter:

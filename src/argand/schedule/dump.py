@@ -1,4 +1,4 @@
-"""Readable texts of loop programs before and after fusion ("ir_pre_fusion", "ir_post_fusion")."""
+"""Readable texts of what scheduling made of a loop program ("ir_post_fusion", "schedule", "fusion")."""
 
 from __future__ import annotations
 
@@ -12,31 +12,13 @@ from argand.ir.loops import (
     ExternNode,
     LoopBlock,
     LoopBody,
-    LoopNode,
-    Program,
     Value,
     statements_of,
     tensor_refs,
 )
-from argand.schedule.access import Graph, accesses
+from argand.ir.text import comma_separated, listed, memory_dependency, python_list, python_tuple
+from argand.schedule.access import Graph
 from argand.schedule.fuse import Unit
-
-
-def pre_fusion_text(program: Program) -> str:
-    """One block per node, in program order."""
-    users: dict[str, list[str]] = {}
-    for node in program.nodes:
-        for name in accesses(node).reads:
-            users.setdefault(name, []).append(node.name)
-    for ref in tensor_refs(program.outputs):
-        users.setdefault(ref.buffer, []).append("OUTPUT")
-    blocks = []
-    for node in program.nodes:
-        if isinstance(node, ExternNode):
-            blocks.append(_extern_text(node))
-        else:
-            blocks.append(_loop_text(node, program, users))
-    return "\n\n".join(blocks) + "\n"
 
 
 def post_fusion_text(schedule: Schedule) -> str:
@@ -110,23 +92,6 @@ def _step_users(schedule: Schedule) -> dict[str, list[str]]:
     return {name: list(dict.fromkeys(found)) for name, found in users.items()}
 
 
-def _loop_text(node: LoopNode, program: Program, users: dict[str, list[str]]) -> str:
-    found = accesses(node)
-    body = node.body
-    lines = [f"{node.name}: SchedulerNode(ComputedBuffer)"]
-    lines += [f"{node.name}.writes = {_names(found.writes)}", f"{node.name}.reads = {_names(found.reads)}"]
-    for name in found.writes:
-        listed = ", ".join(f"NodeUser(node={user})" for user in users.get(name, ()))
-        lines.append(f"{name}.users = [{listed}]")
-        if name in program.buffers:
-            lines.append(f"{name}.layout = {_layout(program.buffers[name])}")
-    device = next((program.buffers[n].device for n in found.writes if n in program.buffers), "cpu")
-    lines.append(f"{node.name}.group.device = {device}")
-    lines.append(f"{node.name}.group.iteration = ({_tuple(body.sizes)}, {_tuple(body.reduction_sizes)})")
-    lines += _origin_lines(node.origins)
-    return "\n".join([*lines, *body_text(f"{node.name}_loop_body", body)])
-
-
 def _memory(plan: KernelPlan, op: str) -> dict[str, list[str]]:
     """Buffer -> the dependencies on it of a kernel's loads or stores, each once."""
     found: dict[str, dict[str, None]] = {}
@@ -137,8 +102,7 @@ def _memory(plan: KernelPlan, op: str) -> dict[str, list[str]]:
         for statement in statements_of(body):
             if statement.op == op:
                 buffer, index = statement.args[:2]
-                used = ", ".join(f"{var}: {size}" for var, size in sizes.items() if var in index.free)
-                found.setdefault(buffer, {})[f"MemoryDep('{buffer}', {index}, {{{used}}})"] = None
+                found.setdefault(buffer, {})[memory_dependency(buffer, index, sizes)] = None
     return {name: list(deps) for name, deps in found.items()}
 
 
@@ -149,17 +113,17 @@ def _kernel_text(plan: KernelPlan, given: set[str], users: dict[str, list[str]])
     loads, stores = _memory(plan, "load"), _memory(plan, "store")
     reads = [(name, dep) for name, deps in loads.items() if name in plan.inputs for dep in deps]
     writes = [dep for name, deps in stores.items() if name in plan.outputs for dep in deps]
-    lines += _listed(f"{plan.name}.writes", writes)
-    lines += _listed(f"{plan.name}.unmet_dependencies", [dep for name, dep in reads if name not in given])
-    lines += _listed(f"{plan.name}.met_dependencies", [dep for name, dep in reads if name in given])
+    lines += listed(f"{plan.name}.writes", writes)
+    lines += listed(f"{plan.name}.unmet_dependencies", [dep for name, dep in reads if name not in given])
+    lines += listed(f"{plan.name}.met_dependencies", [dep for name, dep in reads if name in given])
     for name in plan.outputs:
-        lines += _listed(f"{name}.users", users.get(name, []))
+        lines += listed(f"{name}.users", users.get(name, []))
     device = next((plan.buffers[name].device for name in plan.outputs if name in plan.buffers), "cpu")
     lines.append(f"{plan.name}.group.device = {device}")
     own = [(stage.body.sizes, stage.body.reduction_sizes) for stage in plan.stages]
-    nests = [f"({_python_tuple(p)}, {_python_tuple(r)})" for p, r in own]
+    nests = [f"({python_tuple(p)}, {python_tuple(r)})" for p, r in own]
     lines.append(f"{plan.name}.group.iteration = {nests[0] if len(nests) == 1 else '(' + ', '.join(nests) + ')'}")
-    sizes = [f"([{_items(p)}], [{_items(r)}])" for p, r in own]
+    sizes = [f"({python_list(p)}, {python_list(r)})" for p, r in own]
     lines.append(f"{plan.name}.sizes = {sizes[0] if len(sizes) == 1 else '(' + ', '.join(sizes) + ')'}")
     lines.append(f"{plan.name}.outer = ({', '.join(f'{var}: {size}' for var, size in plan.outer)})")
     for name in plan.scratch:
@@ -182,25 +146,6 @@ def _extern_text(node: ExternNode) -> str:
     if node.reason:
         lines.append(f"{node.name}.reason = {node.reason}")
     return "\n".join([*lines, *_origin_lines(node.origins)])
-
-
-def _listed(label: str, items: list[str]) -> list[str]:
-    if len(items) < 2:
-        return [f"{label} = [{items[0] if items else ''}]"]
-    return [
-        f"{label} =",
-        f"    [   {items[0]},",
-        *(f"        {item}," for item in items[1:-1]),
-        f"        {items[-1]}]",
-    ]
-
-
-def _python_tuple(items: tuple[Expr, ...]) -> str:
-    return f"({_items(items)}{',' if len(items) == 1 else ''})"
-
-
-def _items(items: Iterable[Expr]) -> str:
-    return ", ".join(str(item) for item in items)
 
 
 def _origin_lines(origins: Iterable[Any]) -> list[str]:
@@ -257,4 +202,4 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _tuple(items: Iterable[Expr]) -> str:
-    return f"({', '.join(str(item) for item in items)})"
+    return f"({comma_separated(items)})"

@@ -14,7 +14,6 @@ from argand.graph.expr import (
     Expr,
     Mod,
     Simplifier,
-    Sym,
     Var,
     as_int,
     coefficient,
@@ -211,11 +210,3 @@ def apart(facts: StageFacts, index: Expr, var: Var, sizes: Mapping[Var, Expr]) -
         rest = from_poly({m: scale for m, scale in rest.poly if not m or scale % (distance * count)})
     looked_up = {name: value.args[1] for name, value in facts.indirect.items()}
     return Simplifier({**sizes, **looked_up}).between(rest, Const(distance))
-
-
-def symbols_of(exprs: Iterable[Expr]) -> set[Sym]:
-    """Size symbols that occur in any of the expressions."""
-    found: set[Sym] = set()
-    for expr in exprs:
-        found |= free_symbols(expr)
-    return found
