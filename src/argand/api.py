@@ -334,13 +334,24 @@ class OptimizedModule(torch.nn.Module):
 
     def _call_original(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _has_hooks(module):
-            callback, region = self.__dict__["_region"]
-            return _C.run_with_callback(callback, region, module, args, kwargs)
+            return self._with_hooks(module)(*args, **kwargs)
         compiled, own, on_class = self.__dict__["_forward"]
         if module.__dict__.get("forward") is not own or type(module).forward is not on_class:
             self.__dict__["_forward"] = self._make_forward(module)
             compiled = self.__dict__["_forward"][0]
         return compiled(*args, **kwargs)
+
+    def _with_hooks(self, module: Any) -> Any:
+        """A callable that runs the module, its hooks included, under the frame hook."""
+        made = self.__dict__.get("_hooked")
+        if made is None or made[0] is not module:
+            callback, region = self.__dict__["_region"]
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return _C.run_with_callback(callback, region, module, args, kwargs)
+
+            made = self.__dict__["_hooked"] = (module, _audited(call, module.__call__))
+        return made[1]
 
     def __getattr__(self, name: str) -> Any:
         modules = self.__dict__.get("_modules")

@@ -175,6 +175,11 @@ _CPP = {
     "simdlen": Setting(-1, "Vector width in bits: -1 is what the CPU has, 0 generates scalar code."),
     "threads": Setting(-1, "OpenMP threads of generated kernels: -1 follows torch.get_num_threads()."),
     "min_parallel_work": Setting(32768, "Scalar operations below which a kernel runs on one thread."),
+    "own_products": Setting(
+        None,
+        "Products of float32 matrices go to argand's kernel (needs AVX-512 and GCC); None: on AMD processors.",
+        types=(bool, type(None)),
+    ),
     "onednn_products": Setting(
         None,
         "Large float32 matrix products go to oneDNN, not to ATen's library; None: on AMD processors.",

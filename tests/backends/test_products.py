@@ -23,7 +23,7 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     argand.reset()
     texts: list[str] = []
     stop = events.bus.subscribe(lambda e: texts.append(e.text()) if e.name == "output_code" else None)
-    with argand.config.patch({"cpp.onednn_products": True}):
+    with argand.config.patch({"cpp.onednn_products": True, "cpp.own_products": False}):
         yield texts
     stop()
     argand.reset()

@@ -216,8 +216,32 @@ def test_a_call_under_no_grad_after_training(backend: str) -> None:
 def test_a_gradient_of_a_gradient_is_refused_clearly(backend: str) -> None:
     x = leaf(3)
     y = argand.compile(lambda x: x.sin() * x, backend=backend)(x)
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    torch.testing.assert_close(g.detach(), (x.cos() * x + x.sin()).detach())
+    assert g.requires_grad
     with pytest.raises(RuntimeError, match="gradient of a gradient"):
-        torch.autograd.grad(y.sum(), x, create_graph=True)
+        (g + x.detach()).pow(2).sum().backward()
+
+
+def test_a_gradient_that_could_be_differentiated_and_is_not(backend: str) -> None:
+    results = []
+    for wrap in (lambda f: f, lambda f: argand.compile(f, backend=backend)):
+        model = nn.Linear(3, 2)
+        with torch.no_grad():
+            model.weight.fill_(0.5), model.bias.fill_(0.1)
+        wrap(model)(torch.ones(2, 3)).pow(2).sum().backward(create_graph=True)
+        assert model.weight.grad is not None and model.bias.grad is not None
+        assert model.weight.grad.requires_grad
+        results.append([model.weight.grad.detach(), model.bias.grad.detach()])
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_a_penalty_on_the_gradient_of_a_compiled_part_is_an_error_and_not_silently_missing(backend: str) -> None:
+    x, w = leaf(3), leaf(3)
+    y = argand.compile(lambda x: x.sin() * 2, backend=backend)(x)
+    (g,) = torch.autograd.grad((y * w + x**3).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match='backend="eager"'):
+        (g**2).sum().backward()
 
 
 def test_backward_twice_is_eagers_error(backend: str) -> None:

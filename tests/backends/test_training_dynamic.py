@@ -13,6 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import argand
+from argand import events
+from argand.autograd.dynamic import _choose
+from argand.backends.dynamic import ExactSizes
 
 
 @pytest.fixture(params=["aot_eager", "native"])
@@ -149,6 +152,66 @@ def test_sizes_that_no_program_covers_are_compiled_by_themselves(backend: str) -
         torch.testing.assert_close(b.grad, a.grad, rtol=1e-4, atol=1e-5)
 
 
+class Counting(nn.Module):
+    """Has a number that the program counts, and that no operation uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.layer(x).tanh()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_number_that_the_graph_does_not_use(backend: str, training: bool, seen: Counter[str]) -> None:
+    """Found in a log: a symbol for such a number had every size compiled by itself."""
+    module = Counting()
+    compiled = argand.compile(module, backend=backend)
+    for rows in (4, 5, 6, 7, 8):
+        x = torch.randn(rows, 3)
+        with torch.set_grad_enabled(training):
+            got = compiled(x)
+        assert got.requires_grad == training
+        torch.testing.assert_close(got.detach(), module.layer(x).tanh().detach(), rtol=1e-4, atol=1e-5)
+    assert module.calls == 5 and seen["fallback sizes"] == 0 and seen["recompiles"] == 2
+
+
+def test_what_is_compiled_for_one_size_belongs_to_its_frame() -> None:
+    """Found in a log: what a call compiled later had no compile id."""
+    ids: list[object] = []
+
+    def compile_exact(args: Any) -> Any:
+        ids.append(events.bus.compile_id)
+        return lambda *args: args
+
+    with events.bus.compiling(events.CompileId(3, 1)):
+        exact = ExactSizes(torch.fx.symbolic_trace(nn.Identity()), compile_exact, "native")
+    exact(torch.ones(2))
+    assert ids == [events.CompileId(3, 1)] and events.bus.compile_id is None
+
+
+def test_functions_that_compute_sizes_are_not_captured() -> None:
+    """Found in a log: argand captured its own functions of sizes, and compiled them again for each value."""
+    argand.reset()
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return x * 2, x.shape[0] * 3 + 1
+
+    compiled = argand.compile(fn)
+    frames: list[str] = []
+    stop = events.bus.subscribe(lambda event: frames.append(event.data["function"].rpartition(".")[2]), ["frame_start"])
+    try:
+        results = [compiled(torch.ones(rows, requires_grad=True)) for rows in (4, 5, 6, 7)]
+        for result, _ in results:
+            result.sum().backward()
+    finally:
+        stop()
+    assert [number for _, number in results] == [13, 16, 19, 22] and frames == ["fn", "fn"]
+
+
 def test_no_grad_calls_between_training_calls(backend: str) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(3, 3)
@@ -170,3 +233,29 @@ def test_the_backward_of_a_dynamic_graph_takes_sizes(seen: Counter[str]) -> None
         compiled(x).sum().backward()
         torch.testing.assert_close(x.grad, torch.full((rows, 2), 2.0))
     assert seen["output_code"] <= 2 and seen["fallback sizes"] == 0
+
+
+def spectra(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    """The backward of irfft reads a slice of rounded length beside windows of stft, whose count is rounded otherwise."""
+    length = x.shape[-1] + kernel.shape[-1] - 1
+    filtered = torch.fft.irfft(torch.fft.rfft(x, length) * torch.fft.rfft(kernel, length).conj(), length)
+    windows = torch.stft(x, 8, 4, window=torch.hann_window(8), return_complex=True)
+    return filtered.sin().sum() + windows.abs().log1p().sum()
+
+
+def test_lengths_that_are_rounded_in_two_ways(backend: str) -> None:
+    compiled = argand.compile(spectra, backend=backend)
+    kernel = torch.randn(5)
+    for length in (32, 48, 33, 47, 50):
+        x = torch.randn(2, length, requires_grad=True)
+        wanted = torch.autograd.grad(spectra(x, kernel), x)
+        torch.testing.assert_close(torch.autograd.grad(compiled(x, kernel), x), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("hint", [7, 32, 48, 129, 1000])
+def test_sizes_that_are_compared_tell_rounded_quotients_apart(hint: int) -> None:
+    for number in range(6):
+        column = _choose(hint, 3, 4 * hint + 256, "above", number, set())
+        assert column is not None
+        for divisor in (2, 3, 4):
+            assert {n % divisor for n in column} == set(range(divisor)), column

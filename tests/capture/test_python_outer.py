@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import copy
 import dataclasses
+import decimal
 import functools
+import types
 import warnings
 
 import pytest
@@ -302,3 +305,47 @@ def test_a_sort_that_raises_leaves_the_list_partly_sorted() -> None:
         program(torch.ones(2), theirs)
         argand.compile(program, backend="eager", fullgraph=True)(torch.ones(2), mine)
         assert mine == theirs
+
+
+def _shared_code(x):
+    print(end="")  # a graph break: the rest is a function that the globals hold
+    return x * FACTOR  # noqa: F821
+
+
+def test_functions_that_share_their_code_and_not_their_globals():
+    """What is put into the globals of the first is not in those of the second."""
+    functions = [
+        types.FunctionType(
+            _shared_code.__code__, {"__builtins__": builtins, "FACTOR": factor, "__name__": f"m{factor}"}
+        )
+        for factor in (2, 3)
+    ]
+    compiled = [argand.compile(function, backend="eager") for function in functions]
+    for _ in range(2):
+        for function, run in zip(functions, compiled):
+            assert torch.equal(run(torch.ones(2)), function(torch.ones(2)))
+
+
+def test_a_decimal_context_is_read_when_the_call_is_made():
+    """The Python implementation calls itself `decimal`, as the one in C does, but keeps its state in Python objects."""
+    _pydecimal = pytest.importorskip("_pydecimal")
+
+    def program(x):
+        with _pydecimal.localcontext(_pydecimal.Context()) as context:
+            context.prec = 7
+            with _pydecimal.localcontext() as inner:
+                return inner.prec, x + 1
+
+    assert argand.compile(program, backend="eager")(torch.ones(1))[0] == 7
+
+
+def test_decimals_follow_the_precision_of_each_call():
+    def program(x, a, b):
+        return a / b, x + 1
+
+    compiled = argand.compile(program, backend="eager")
+    one, three = decimal.Decimal(1), decimal.Decimal(3)
+    for precision in (28, 4, 9):
+        with decimal.localcontext() as context:
+            context.prec = precision
+            assert compiled(torch.ones(1), one, three)[0] == one / three

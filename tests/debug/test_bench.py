@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -258,3 +259,49 @@ def test_command_with_a_script_that_fails_or_compiles_nothing(tmp_path: Path) ->
     assert done.returncode == 0 and "The script compiled nothing" in done.stdout
     done = bench(tmp_path, script="import torch\ntorch.compile(lambda x: x)")
     assert "called no compiled function" in done.stdout
+
+
+STEP = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+@torch.compile
+def step(x):
+    optimizer.zero_grad()
+    loss = net(x).square().sum()
+    loss.backward()
+    optimizer.step()
+    return loss
+calls = []
+@torch.compile
+def once(x):
+    calls.append(x)
+    if len(calls) > 2:
+        raise ValueError("called too often")
+    return x + 1
+for _ in range(2):
+    step(torch.randn(4, 8))
+    once(torch.randn(4))
+"""
+
+
+def test_command_with_a_training_step_and_a_function_that_fails_again(tmp_path: Path) -> None:
+    """Found by trying: a function with its own backward ended `argand bench` with a traceback, and what others gave."""
+    done = bench(tmp_path, script=STEP)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert "call, the fastest of" in done.stdout and "aten::mm" in done.stdout
+    assert re.search(
+        r"^once  .*script\.py:\d+\ncould not be called again: ValueError: called too often$", done.stdout, re.M
+    )
+    done = bench(tmp_path, "--json", script=STEP)
+    found = json.loads(done.stdout)
+    assert [one["what"] for one in found["functions"]] == ["call"]
+    assert [one["error"] for one in found["failed"]] == ["ValueError: called too often"]
+
+
+def test_traffic_that_the_cache_took_saves_no_time() -> None:
+    one = Side([Row("aten::add", "operation", 2, 900.0, 1e9)], 100.0)
+    two = Side([Row("graph_0_cpp_fused_add_0", "kernel", 1, 800.0, 5e8)], 200.0)
+    found = Measured("f", "", "", "forward", 1, 1.0, 1.0, one, two, 10.0, 1.0)
+    (traffic,) = [reason for reason in reasons(found) if reason["kind"] == "memory traffic"]
+    assert traffic["saved_us"] == 0 and "the data was in the CPU's cache" in traffic["text"]

@@ -231,6 +231,23 @@ def test_diagram_is_an_svg_of_the_fused_graph(tmp_path: Path, quiet: None) -> No
             assert apart, "two boxes overlap"
 
 
+def test_kernel_that_writes_over_its_input_needs_it(tmp_path: Path, quiet: None) -> None:
+    """Found by looking at a picture: what a kernel overwrote was no dependency of it, in the picture and in the dump."""
+
+    def f(x, w):
+        return torch.relu(torch.cumsum(x, 0)) @ w
+
+    with argand.config.patch({"trace.graph_diagram": True}), writing(tmp_path), torch.no_grad():
+        argand.compile(f)(torch.randn(4, 4), torch.randn(4, 4))
+    folder = graphs(tmp_path)[0]
+    post = (folder / "ir_post_fusion.txt").read_text()
+    name, old = re.search(r"(cpp_fused_relu\w*): ", post)[1], re.search(r"overwrites = (\w+)", post)[1]
+    assert f"{name}.unmet_dependencies = [MemoryDep('{old}', " in post
+    assert f"{old}.users = [NodeUser(node={name}, can_inplace=True)]" in post
+    assert f"{name}({old}) -> " in (folder / "debug.log").read_text()
+    assert f"<title>{old}: float32[4, 4]</title>" in (folder / "graph_diagram.svg").read_text()
+
+
 # ---------------------------------------------------------------------- contents
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +129,97 @@ def test_recompiles(tmp_path: Path) -> None:
     )
     done = doctor(str(path))
     assert "fn is compiled 7 times" in done.stdout, done.stdout
+
+
+def test_slow_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import torch\nfrom argand.codegen.cpp import overrides\n"
+        "overrides.neg = lambda x: f'({{ for (volatile int i = 0; i < 300; ++i) {{}} decltype({x})(-{x}); }})'\n"
+        "def fn(x):\n    return torch.relu(torch.neg(x) + 1)\n"
+        "compiled = torch.compile(fn)\nx = torch.randn(400, 100)\n"
+        "for _ in range(12):\n    compiled(x)\n"
+    )
+    done = doctor(str(path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = re.search(r"kernel cpp_fused_neg_add_relu_0 is (\d+)% of the time in graphs, at (\d+)% of", done.stdout)
+    assert found and int(found[1]) > 50 and int(found[2]) < 50, done.stdout + done.stderr
+    assert "script.py:5 in fn" in done.stdout
+
+
+def test_leak_of_memory_in_few_calls(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import torch\nkept = []\n"
+        "def backend(gm, inputs):\n"
+        "    def call(*args):\n"
+        "        kept.append(bytearray(500_000))\n"
+        "        return gm.forward(*args)\n"
+        "    return call\n"
+        "torch.compile(lambda x: x.sin() + 1, backend=backend)(torch.randn(4))\n"
+    )
+    done = doctor("--output", str(tmp_path), str(path))
+    assert "more bytes alive" in done.stdout and "the backend" in done.stdout, done.stdout + done.stderr
+
+
+def test_script_handles_signals_and_hooks_are_run(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import os, signal, torch\nfrom argand.codegen.cpp import overrides\n"
+        "signal.signal(signal.SIGUSR1, lambda *args: print('signal'))\n"
+        "overrides.neg = lambda x: f'decltype({x})(2 * {x})'\n"
+        "class Model(torch.nn.Module):\n    def forward(self, x):\n        return torch.neg(x) + 1\n"
+        "model = Model()\nmodel.register_forward_hook(lambda module, args, out: out * 2)\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "torch.compile(model)(torch.randn(64, 64) @ torch.randn(64, 64))\n"
+    )
+    done = doctor("--output", str(tmp_path), str(path))
+    assert "In call 1 of Model.forward" in done.stdout and "torch.neg" in done.stdout, done.stdout + done.stderr
+
+
+def test_program_that_ends_in_a_compiled_call(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import torch\ndef backend(gm, inputs):\n"
+        "    def call(*args):\n        raise SystemExit(0)\n    return call\n"
+        "torch.compile(lambda x: torch.relu(x) + 1, backend=backend)(torch.ones(3))\n"
+    )
+    done = doctor("--output", str(tmp_path), str(path))
+    assert done.returncode == 1 and "the backend" in done.stdout, done.stdout + done.stderr
+
+
+def test_results_that_later_calls_change(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import torch\ndef backend(gm, inputs):\n    kept = []\n"
+        "    def call(*args):\n        kept.append(gm.forward(*args))\n"
+        "        return [a.copy_(b) for a, b in zip(kept[0], kept[-1])]\n    return call\n"
+        "def fn(x):\n    return torch.relu(x) + 1\n"
+        "compiled = torch.compile(fn, backend=backend)\n"
+        "for n in range(3):\n    compiled(torch.full((3,), n + 1.0))\n"
+    )
+    done = doctor("--output", str(tmp_path), str(path))
+    assert "what the call before returned" in done.stdout and "the backend" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_the_script_changes_inside_functions_is_changed_in_the_reproduction(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import dataclasses, torch\n"
+        "def main():\n"
+        "    from argand.codegen import cpp\n"
+        "    generate = cpp.generate\n"
+        "    def wrong(*args, **kwargs):\n"
+        "        made = generate(*args, **kwargs)\n"
+        "        return dataclasses.replace(made, text=made.text.replace('erf(tmp', '-erf(tmp'))\n"
+        "    cpp.generate = wrong\n"
+        "    torch.compile(lambda x: torch.erf(x) + torch.cos(x))(torch.rand(6, 8))\n"
+        "main()\n"
+    )
+    done = doctor("--output", str(tmp_path), str(path))
+    assert "C++ code generation" in done.stdout and "torch.erf" in done.stdout, done.stdout + done.stderr
+    assert "run_setup(" in Path(done.stdout.strip().splitlines()[-1]).read_text()
+    assert "does not fail when run alone" not in done.stdout
 
 
 def test_names_torchs_backend(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
+import torch
 
 import argand
+from argand import events
 from argand.debug.log_names import ARTIFACTS
 from debug.logs_helpers import (
     clean_logs,  # noqa: F401 (a fixture that runs for every test)
@@ -52,7 +54,9 @@ ARTIFACT_TEXTS = [
     ("compute_dependencies", native_inference, ["reads [", "writes [", "after ["]),
     ("output_code", native_inference, ["Output code:", "def call(args):", "kernel_source = r'''"]),
     ("kernel_code", native_inference, ['extern "C" void cpp_fused_']),
-    ("perf_hints", falling_back, ["runs with eager's kernels"]),
+    ("perf_hints", falling_back, ["aten._linalg_det.default runs with eager's kernels: "]),
+    ("cudagraphs", native_inference, ["no CUDA graph is recorded: model__", "runs on the CPU"]),
+    ("autotuning", native_training, ["no candidates are timed: model__", "_backward_"]),
     ("inductor_metrics", native_inference, ["kernels=", "loop_nodes="]),
     ("benchmarking", native_inference, ["lower: ", " ms"]),
     ("caching", native_inference, ["outcome="]),
@@ -78,7 +82,7 @@ def test_every_artifact_that_logs_has_a_test_here() -> None:
     untested = {name for name, artifact in ARTIFACTS.items() if artifact.events} - {
         name for name, _, _ in ARTIFACT_TEXTS
     }
-    assert untested == {"cudagraphs", "autotuning"}  # of the GPU backend
+    assert not untested
 
 
 def test_dynamic_component_tells_of_symbols(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,3 +109,59 @@ def test_attempts_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     run_toy()
     text = capsys.readouterr().err
     assert "[0/0] Step 1" in text and "[0/0_1] Step 1" in text and "Restarting analysis due to data-dependent" in text
+
+
+def test_what_each_size_costs_is_no_matter_of_eagers_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    argand.set_logs(perf_hints=True)
+    events.emit(
+        "fallback", "backend", "each size is compiled by itself: x", backend="native", reason="x", scope="sizes"
+    )
+    events.emit("fallback", "autograd", "no reason", backend="native", reason="no reason", scope="backward")
+    assert lines_of(capsys, "perf_hints") == [
+        "each size is compiled by itself: x",
+        "the backward runs with eager's kernels: no reason",
+    ]
+
+
+def test_bytecode_and_guards_call_nothing_of_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Found in a report: the listing printed a module's dict with all its builtins, and called `repr` of the program's
+    objects, which were then compiled."""
+
+    class Setting:
+        called = 0
+
+        def __repr__(self) -> str:
+            Setting.called += 1
+            return "Setting()\nof two lines"
+
+    setting = Setting()
+    setting.table = {"self": setting}
+
+    def f(x):
+        setting.last = x.shape[0]
+        return x * len(setting.table), setting
+
+    argand.set_logs(bytecode=True, guards=True, verbose_guards=True, trace_bytecode=True, graph_code=True)
+    argand.compile(f, backend="eager")(torch.ones(3))
+    text = capsys.readouterr().err
+    assert Setting.called == 0 and "MODIFIED BYTECODE" in text and "of two lines" not in text
+    assert all(len(line) < 500 for line in text.splitlines())
+
+
+def test_guards_say_what_they_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
+    class Settings:
+        def __init__(self) -> None:
+            self.scale, self.offset, self.table = 2, None, {"gain": 1.5}
+
+    settings = Settings()
+
+    def f(x):
+        if "missing" in settings.table or settings.offset is not None:
+            return x
+        return x * settings.scale * settings.table["gain"]
+
+    argand.set_logs(guards=True)
+    argand.compile(f, backend="eager")(torch.ones(3))
+    text = "\n".join(lines_of(capsys, "guards"))
+    for part in ("CONSTANT_MATCH 2", "CONSTANT_MATCH None", "CONSTANT_MATCH 1.5", "DICT_NOT_CONTAINS 'missing'"):
+        assert part in text, text

@@ -23,7 +23,15 @@ def plant(function: Callable[[], None]) -> Callable[[], None]:
 
 def install(name: str) -> None:
     """Plant a fault in this process."""
+    import plants_deep  # noqa: F401 - registers more
+
     PLANTS[name]()
+
+
+def __getattr__(name: str) -> Any:
+    import plants_deep
+
+    return getattr(plants_deep, name)
 
 
 def crash() -> None:

@@ -22,7 +22,7 @@ sys.path[:] = [
 ]  # scripts find the plants themselves
 
 
-def examine(fault: Fault, folder: Path, seconds: float = 20.0):
+def examine(fault: Fault, folder: Path, threads: int, seconds: float = 20.0):
     """The doctor's verdict on one fault."""
     from argand.debug.doctor.child import Allowed, Script
     from argand.debug.doctor.procedure import Doctor
@@ -30,7 +30,7 @@ def examine(fault: Fault, folder: Path, seconds: float = 20.0):
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{fault.name}.py"
     path.write_text(fault.source(str(HERE)))
-    allowed = Allowed(4.0 if fault.kind == "hang" else seconds)
+    allowed = Allowed(4.0 if fault.kind == "hang" else seconds, threads=threads)
     return Doctor(Script(str(path)), folder / "out", allowed, lambda text: None).examine()
 
 
@@ -65,11 +65,15 @@ def main() -> int:
         and (fault.quick or not options.quick)
     ]
     os.environ.setdefault("OMP_NUM_THREADS", "2")
+    from argand.debug.doctor.child import one_thread
+
+    threads = one_thread()
     rows, failed = [], 0
     place = Path(tempfile.mkdtemp(prefix="argand_faults_"))
+    os.environ["ARGAND_CACHE_DIR"] = str(place / "cache")  # faults of caches must not get into the user's
     for fault in chosen:
         start = time.monotonic()
-        verdict = examine(fault, place / fault.name)
+        verdict = examine(fault, place / fault.name, threads)
         wrong = problems(fault, verdict)
         failed += bool(wrong)
         took = time.monotonic() - start

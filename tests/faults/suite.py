@@ -38,9 +38,8 @@ class Fault:
         """The script."""
         plant = self.name if self.plant is None else self.plant
         install = f"plants.install({plant!r})" if plant else ""
-        return HEAD.format(here=here, install=install) + PROGRAMS[self.program].replace(
-            "BACKEND", f"plants.{self.name}"
-        )
+        program = PROGRAMS[self.program].replace("BACKEND", f"plants.{self.name}")
+        return HEAD.format(here=here, install=install) + program
 
 
 PROGRAMS = {
@@ -124,6 +123,16 @@ compiled = torch.compile(fn)
 x = torch.ones(4)
 compiled(x, torch.ones(4))
 """,
+    "stored": """
+def fn(x, y):
+    z = torch.cos(x) + y
+    x.copy_(torch.mm(z, y))
+    return z * 2
+
+compiled = torch.compile(fn)
+x = torch.ones(4, 4)
+compiled(x, torch.ones(4, 4))
+""",
     "transposed": """
 def fn(x, y):
     a = torch.relu(x) * 2
@@ -167,6 +176,193 @@ def fn(x):
 compiled = torch.compile(fn, backend=BACKEND)
 compiled(torch.randn(4, 8))
 """,
+    # what the program changes, and what it can see
+    "append": """
+log = []
+
+def fn(x):
+    y = torch.sin(x)
+    log.append(2)
+    return y + 1
+
+compiled = torch.compile(fn)
+compiled(torch.randn(4))
+compiled(torch.randn(4))
+print(len(log))
+""",
+    "break": """
+def fn(x, y):
+    a = torch.sin(x)
+    b = torch.cos(y) + 1
+    print("here")
+    return a - b * 2
+
+compiled = torch.compile(fn)
+compiled(torch.randn(4), torch.randn(4))
+""",
+    "default": """
+def fn(x):
+    y = torch.relu(x)
+    return y * 2 + torch.ones(3)
+
+compiled = torch.compile(fn)
+compiled(torch.zeros(3))
+torch.set_default_dtype(torch.float64)
+compiled(torch.zeros(3, dtype=torch.float32))
+""",
+    "aliases": """
+def fn(x, y):
+    z = torch.sin(x)
+    if x is y:
+        return z * 3
+    return z + y
+
+compiled = torch.compile(fn)
+a, b = torch.ones(3), torch.ones(3)
+compiled(a, b)
+compiled(a, a)
+""",
+    "keys": """
+options = {"scale": 2.0}
+
+def fn(x):
+    y = torch.relu(x)
+    if "bias" in options:
+        y = y + options["bias"]
+    return y * options["scale"]
+
+compiled = torch.compile(fn)
+x = torch.randn(5)
+compiled(x)
+options["bias"] = 1.0
+compiled(x)
+""",
+    "types": """
+class Plus:
+    def apply(self, x):
+        return x + 1
+
+class Minus(Plus):
+    def apply(self, x):
+        return x - 1
+
+def fn(x, step):
+    y = torch.relu(x)
+    return step.apply(y)
+
+compiled = torch.compile(fn)
+x = torch.randn(5)
+compiled(x, Plus())
+compiled(x, Minus())
+""",
+    # gradients
+    "product": """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Parameter(torch.randn(6, 6))
+        self.b = torch.nn.Parameter(torch.randn(6))
+
+    def forward(self, x):
+        y = torch.tanh(x @ self.a)
+        z = y * torch.sigmoid(self.b)
+        return (z + x).sum(1)
+
+model = Net()
+compiled = torch.compile(model)
+compiled(torch.randn(4, 6)).square().mean().backward()
+""",
+    # many calls
+    "calls": """
+def fn(x):
+    y = torch.OP(x) + 1
+    return y * 2
+
+compiled = torch.compile(fn)
+for step in range(10):
+    compiled(torch.randn(6, 8))
+""",
+    "rows": """
+def fn(x, y):
+    a = torch.relu(x) * 2
+    b = OP
+    return b + 1, a.amax()
+
+compiled = torch.compile(fn)
+compiled(torch.rand(37, 101) - 0.5, torch.rand(37, 101))
+""",
+    "large": """
+def fn(x, y):
+    a = torch.relu(x) * 2
+    b = torch.exp(x - y)
+    return a + b
+
+compiled = torch.compile(fn)
+compiled(torch.rand(600, 1000), torch.rand(600, 1000))
+""",
+    "products": """
+def fn(x, y):
+    a = torch.relu(x @ y)
+    b = torch.sin(y @ x)
+    c = a @ b
+    return c + torch.cos(a) + b
+
+compiled = torch.compile(fn)
+compiled(torch.randn(8, 8), torch.randn(8, 8))
+""",
+    "chain": """
+def fn(x, y):
+    t = x @ y
+    u = torch.sin(t)
+    return u @ t + 1
+
+compiled = torch.compile(fn)
+compiled(torch.randn(8, 8), torch.randn(8, 8))
+""",
+    "sizes": """
+def fn(x):
+    y = torch.sin(x) * 2
+    return y + 1
+
+compiled = torch.compile(fn)
+for size in (6, 7, 9, 11):
+    compiled(torch.randn(size, 8))
+""",
+    "numbers": """
+def first(x):
+    y = torch.sin(x)
+    return y * 1.5
+
+def second(x):
+    y = torch.sin(x)
+    return y * 2.5
+
+a, b = torch.compile(first), torch.compile(second)
+x = torch.randn(8)
+a(x)
+b(x)
+""",
+    "written": """
+model = torch.nn.Linear(8, 8)
+
+def fn(x):
+    a = torch.relu(x - 1)
+    return model(a)
+
+compiled = torch.compile(fn, backend=BACKEND)
+for step in range(4):
+    compiled(torch.randn(4, 8))
+""",
+    "trained": """
+model = torch.nn.Linear(8, 8)
+
+def fn(x):
+    a = torch.relu(x - 1)
+    return model(a)
+
+compiled = torch.compile(fn, backend=BACKEND)
+compiled(torch.randn(4, 8)).sum().backward()
+""",
     "bert": """
 from transformers import BertConfig, BertModel
 config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=64,
@@ -209,6 +405,11 @@ def _small(name: str, op: str) -> str:
 def _train(name: str, act: str) -> str:
     PROGRAMS[f"train:{name}"] = PROGRAMS["train"].replace("ACT", act)
     return f"train:{name}"
+
+
+def _with(program: str, op: str) -> str:
+    PROGRAMS[f"{program}:{op}"] = PROGRAMS[program].replace("OP", op)
+    return f"{program}:{op}"
 
 
 def _changed(change: str) -> str:
@@ -294,4 +495,52 @@ FAULTS = [
     Fault("backend_hangs", "backend", HANG, "user", plant=""),
     Fault("backend_nan", "backend", "NaN", "user", plant=""),
     Fault("backend_wrong_dtype", "backend", "wrong dtype", "user", plant=""),
+    # deeper: state, memory, ends of loops, gradients (plants_deep)
+    Fault("capture_loses_append", "capture", WRONG, "append"),
+    Fault("capture_wrong_resume", "capture", WRONG, "break", 4),
+    Fault("capture_wrong_number", "capture", WRONG, _small("half", "torch.sin(x) * 2.5")),
+    Fault("guards_without_state", "guards", "wrong dtype", "default", 4),
+    Fault("guards_without_aliases", "guards", WRONG, "aliases", 4),
+    Fault("guards_without_keys", "guards", WRONG, "keys", 4),
+    Fault("guards_without_types", "guards", WRONG, "types", 4),
+    Fault("autograd_saves_wrong", "autograd", WRONG, "product"),
+    Fault("autograd_doubles_gradients", "autograd", WRONG, _train("gelu", "torch.nn.GELU()")),
+    Fault("autograd_loses_gradient", "autograd", WRONG, _train("gelu", "torch.nn.GELU()")),
+    Fault("autograd_no_write_back", "autograd", WRONG, "stored"),
+    Fault("autograd_wrong_promotion", "autograd", WRONG, _small("div", "(x * 100) / (y + 1)")),
+    Fault("autograd_backward_crashes", "autograd", CRASH, "product"),
+    Fault("autograd_backward_hangs", "autograd", HANG, "product"),
+    Fault("passes_masked_nan", "passes", "NaN", _small("mask", "x.masked_fill(y > 0.5, float('-inf')).exp()")),
+    Fault("passes_wrong_joint", "passes", WRONG, _train("tanh", "torch.nn.Tanh()")),
+    Fault("passes_wrong_meta", "passes", "C++ compile error", _small("log2", "torch.log2(x)")),
+    Fault("passes_no_memory", "passes", "out of memory", _small("erf7", "torch.erf(x)")),
+    Fault("lowering_wrong_stride", "lowering", WRONG, _small("strided", "x.as_strided((6, 8), (1, 5))")),
+    Fault("lowering_flips_nothing", "lowering", WRONG, _small("flip", "torch.flip(x, (1,))")),
+    Fault("lowering_truncates", "lowering", WRONG, _small("trunc", "torch.div(-x, y, rounding_mode='floor')")),
+    Fault("lowering_recurses", "lowering", RAISES, _small("erf8", "torch.erf(x)")),
+    Fault("fusion_drops_store", "fusion", WRONG, "chain"),
+    Fault("fusion_wrong_alias", "fusion", WRONG, "chain"),
+    Fault("codegen_wrong_start", "codegen", WRONG, _with("rows", "torch.amax(-y - 1, 1, keepdim=True)")),
+    Fault("codegen_deadlocks", "codegen", HANG, "large"),
+    Fault("codegen_writes_outside", "codegen", CRASH, _small("tanh4", "torch.tanh(x)")),
+    Fault("codegen_divides_by_zero", "codegen", CRASH, _small("tanh5", "torch.tanh(x)")),
+    Fault("codegen_second_call", "codegen", WRONG, _with("calls", "cos")),
+    Fault("codegen_leaks", "codegen", "leak", _with("calls", "sin")),
+    Fault("codegen_wrong_size", "codegen", WRONG, "sizes"),
+    Fault("gpt2_wrong_backward", "passes", WRONG, "gpt2", plant="passes_wrong_backward"),
+    Fault("vector_wrong_tail", "vector", WRONG, _with("rows", "torch.sin(x)")),
+    Fault("vector_reads_beyond", "vector", WRONG, _with("rows", "x.sum(1, keepdim=True)")),
+    Fault("host_overlaps", "host", WRONG, "products", 6),
+    Fault("host_swaps_arguments", "host", WRONG, _small("subtract", "(x - y) * x")),
+    Fault("host_returns_one_buffer", "host", WRONG, _with("calls", "exp")),
+    Fault("host_exits", "host", CRASH, _small("host6", "x * y")),
+    Fault("host_stops", "host", RAISES, _small("host7", "x * y")),
+    Fault("cache_ignores_numbers", "cache", WRONG, "numbers", 4),
+    Fault("cache_broken_library", "cache", RAISES, _small("host8", "x * y")),
+    Fault("backend_loses_result", "backend", RAISES, "user", plant=""),
+    Fault("backend_writes_to_inputs", "backend", WRONG, "written", plant=""),
+    Fault("backend_returns_nothing", "backend", RAISES, "user", plant=""),
+    Fault("backend_wrong_later", "backend", WRONG, "written", plant=""),
+    Fault("backend_exits", "backend", CRASH, "user", plant=""),
+    Fault("backend_no_gradient", "backend", "wrong requires_grad", "trained", plant=""),
 ]

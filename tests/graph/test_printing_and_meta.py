@@ -11,7 +11,8 @@ from torch import fx
 from argand.graph.builder import Builder
 from argand.graph.meta import user_line, user_stack
 from argand.graph.printing import graph_function, graph_source, readable, table
-from argand.graph.specs import SpecTable, dense_strides, is_dense, memory_order, overlaps
+from argand.graph.specs import SpecTable
+from argand.graph.strides import dense_strides, is_dense, memory_order, overlaps
 
 aten = torch.ops.aten
 

@@ -122,6 +122,26 @@ def test_a_lazy_backward_belongs_to_its_forward(tmp_path: Path) -> None:
     assert backward.fields["co_name"].endswith("loss") and not backward.fields["is_forward"]
 
 
+def test_graphs_after_passes_are_named_after_the_pass(tmp_path: Path) -> None:
+    with traced(tmp_path), torch.no_grad():
+        argand.compile(lambda x: torch.softmax(x, -1))(torch.ones(2, 3))
+    assert [r.name for r in read(tmp_path) if r.name.startswith("aten_graph_after_")] == ["aten_graph_after_decompose"]
+
+
+def test_program_that_argand_runs_begins_with_its_own_frame(tmp_path: Path) -> None:
+    """Found in a report: each stack began with twelve frames of the command line's libraries."""
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ndef main():\n    torch.compile(lambda x: x + 1)(torch.ones(2))\nmain()\n")
+    environment = {**os.environ, "ARGAND_TRACE": str(tmp_path)}
+    command = [sys.executable, "-m", "argand.cli", "run", str(script)]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    starts = named(read(tmp_path), "dynamo_start")
+    assert starts
+    for start in starts:
+        assert [frame.name for frame in start.stack][:2] == ["<module>", "main"], start.stack
+        assert start.stack[0].filename == str(script)
+
+
 def test_an_error_of_the_backend(tmp_path: Path) -> None:
     def refuses(gm: Any, inputs: Any) -> Any:
         raise RuntimeError("no relu here")

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,20 @@ def test_stats_clear_and_bound(folder):
     assert sorted(p.name[0] for p in folder.glob("*.so")) == ["2", "3", "4"]
     assert cache.clear() == 3
     assert cache.stats().entries == 0
+
+
+def test_entries_are_not_looked_at_after_every_build(folder, monkeypatch):
+    """Found in a report: `load` took twice as long as the compiler, to go through the ten thousand entries there were."""
+    looked = []
+    monkeypatch.setattr(cache, "_trim", looked.append)
+    for index in range(3):
+        cache.get_or_build(str(index) * 40, "source", builder())
+    assert looked == [folder]
+    for age in (cache._TRIM_SECONDS + 5, -3600):  # long ago; by a clock that was wrong
+        then = time.time() - age
+        os.utime(folder / ".trimmed", (then, then))
+        cache.get_or_build(f"{abs(age):x}".rjust(40, "0"), "source", builder())
+    assert looked == [folder] * 3 and cache.clear() == 5
 
 
 def test_comments_do_not_count():

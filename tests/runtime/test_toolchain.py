@@ -127,6 +127,7 @@ def test_compiler_with_arguments():
 
 
 def test_probe_is_remembered(monkeypatch):
+    toolchain._find_toolchain.cache_clear()  # an earlier test may have found it under another cache directory
     found = toolchain.find_toolchain()
     toolchain._find_toolchain.cache_clear()
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("the compiler was asked again"))

@@ -65,13 +65,21 @@ class Entry:
             region key, which the caller knows).
         payload: any object; kept alive with the entry.
         label: the name of its runs in torch's profiler (`set_profiler`); without one they have no range.
+        globals: the only globals in which the code runs (known by its address, not kept alive): those into which its
+            names were put. Without it any function of the original code may run it.
 
     Raises:
         TypeError: a wrong type, or code of the wrong shape.
     """
 
     def __init__(
-        self, code: CodeType, guards: GuardTree | None, key: object, payload: object = None, label: str = ...
+        self,
+        code: CodeType,
+        guards: GuardTree | None,
+        key: object,
+        payload: object = None,
+        label: str = ...,
+        globals: dict[str, Any] = ...,
     ) -> None: ...
     @property
     def code(self) -> CodeType: ...

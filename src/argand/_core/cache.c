@@ -188,6 +188,13 @@ move_to_front(CodeCache *cache, Entry *entry)
 
 #define MAX_RESTARTS 4
 
+/* Functions may share their code and not their globals. */
+static inline bool
+fits_globals(const Entry *entry, const FrameView *view)
+{
+    return entry->globals == NULL || entry->globals == view->globals;
+}
+
 int
 cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **found, PyObject **inputs)
 {
@@ -195,7 +202,7 @@ cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **fou
         unsigned version = cache->version;
         Entry *entry = cache->head;
         while (entry != NULL) {
-            if (entry->key != key) {
+            if (entry->key != key || !fits_globals(entry, view)) {
                 entry = entry->next;
                 continue;
             }
@@ -247,7 +254,9 @@ cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t
     *live = 0;
     for (Py_ssize_t i = 0; failures != NULL && i < PyList_GET_SIZE(entries); i++) {
         Entry *entry = (Entry *)PyList_GET_ITEM(entries, i);
-        PyObject *why = guard_tree_explain(entry->guards, view);
+        PyObject *why = fits_globals(entry, view)
+                            ? guard_tree_explain(entry->guards, view)
+                            : Py_BuildValue("(iss)", -1, "globals", "another function with this code has other globals");
         if (why == Py_True) { /* only a guard with side effects can do this */
             Py_SETREF(why, Py_BuildValue("(iss)", -1, "<none>", "the guards failed, then held when evaluated again"));
         }
@@ -280,10 +289,10 @@ cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t
 static PyObject *
 entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"code", "guards", "key", "payload", "label", NULL};
-    PyObject *code, *guards, *key, *payload = Py_None, *label = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OU:Entry", names, &PyCode_Type, &code, &guards, &key, &payload,
-                                     &label)) {
+    static char *names[] = {"code", "guards", "key", "payload", "label", "globals", NULL};
+    PyObject *code, *guards, *key, *payload = Py_None, *label = NULL, *globals = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OUO!:Entry", names, &PyCode_Type, &code, &guards, &key, &payload,
+                                     &label, &PyDict_Type, &globals)) {
         return NULL;
     }
     if (guards != Py_None && !Py_IS_TYPE(guards, &GuardTree_Type)) {
@@ -309,6 +318,7 @@ entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->key = Py_NewRef(key);
     self->payload = Py_NewRef(payload);
     self->label = Py_XNewRef(label);
+    self->globals = globals;
     return (PyObject *)self;
 }
 

@@ -47,6 +47,7 @@ typedef struct Entry {
     PyObject *label; /* str: its name in profiles; or NULL */
     PyObject *last_failure; /* tuple or NULL */
     PyObject *func;         /* cached function object, or NULL */
+    const void *globals;    /* the only globals in which the code finds its names; or NULL */
     unsigned long long hits;
     CodeCache *owner;   /* the cache that lists this entry, or NULL */
     struct Entry *next; /* strong; the list is the owner's */
@@ -171,6 +172,8 @@ typedef struct {
     PyObject *obj; /* borrowed */
     PyTypeObject *type;
     const TensorSpec *spec; /* equal ones are one */
+    int slot;  /* where its value is put, -1 */
+    int input; /* its place among the inputs, -1 */
 } TensorOp;
 
 TensorSpec *tensor_spec_new(PyObject *const *args, Py_ssize_t nargs); /* the arguments after cls; NULL with exception */
@@ -180,8 +183,11 @@ int tensor_spec_match(const TensorSpec *spec, PyObject *obj);         /* obj is 
 PyObject *tensor_spec_detail(const TensorSpec *spec, PyObject *obj);  /* new str or NULL with exception */
 bool tensor_spec_pure(const TensorSpec *spec); /* the learnt layout serves this check */
 bool tensor_spec_match_pure(const TensorSpec *spec, PyObject *obj); /* runs no Python code; false when in doubt */
-bool tensor_ops_match(const TensorOp *ops, int count);              /* all of them; likewise */
 bool tensor_spec_same(const TensorSpec *a, const TensorSpec *b);
+typedef struct TensorRuns TensorRuns; /* tensor_runs.c: many tensors, in an order that suits memory */
+TensorRuns *tensor_runs_new(TensorOp *ops, int count); /* sorts ops; NULL when memory is short, without an exception */
+void tensor_runs_free(TensorRuns *runs);
+bool tensor_runs_match(const TensorRuns *runs, PyObject *inputs); /* all of them; no Python code; fills inputs unless NULL */
 enum { TENSOR_INFERENCE = 1, TENSOR_ANY_INFERENCE = 2 }; /* flags of a "tensor" check */
 int tensor_init(void);
 extern PyMethodDef tensor_methods[];

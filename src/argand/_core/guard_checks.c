@@ -5,10 +5,10 @@ static int
 match_len(const Check *check, PyObject *obj)
 {
     Py_ssize_t size;
-    if (PyTuple_CheckExact(obj) || PyList_CheckExact(obj)) {
+    if (PyTuple_Check(obj) || PyList_Check(obj)) { /* whatever __len__ a subclass has */
         size = Py_SIZE(obj);
     }
-    else if (PyDict_CheckExact(obj) || PyODict_CheckExact(obj)) {
+    else if (PyDict_Check(obj)) {
         size = PyDict_GET_SIZE(obj);
     }
     else {

@@ -93,14 +93,23 @@ ask_tensor(const NumberSlot *slot, PyObject *obj, Number *out)
     if (!tensor_type_ok(obj)) {
         return 0;
     }
+    PyObject *hush;
+    if (tensor_hush(obj, &hush) < 0) {
+        return -1;
+    }
+    int status;
     switch (slot->kind) {
     case SLOT_SIZE:
-        return item_and_drop(PyObject_GetAttr(obj, tensor_names[N_SHAPE]), slot->dim, out);
+        status = item_and_drop(PyObject_GetAttr(obj, tensor_names[N_SHAPE]), slot->dim, out);
+        break;
     case SLOT_STRIDE:
-        return item_and_drop(PyObject_CallMethodNoArgs(obj, tensor_names[N_STRIDE]), slot->dim, out);
+        status = item_and_drop(PyObject_CallMethodNoArgs(obj, tensor_names[N_STRIDE]), slot->dim, out);
+        break;
     default:
-        return int_and_drop(PyObject_CallMethodNoArgs(obj, tensor_names[N_STORAGE_OFFSET]), out);
+        status = int_and_drop(PyObject_CallMethodNoArgs(obj, tensor_names[N_STORAGE_OFFSET]), out);
     }
+    tensor_unhush(hush);
+    return status;
 }
 
 /* Whether reading runs no Python code: `spec` is the tensor check that the object has passed, or NULL. */

@@ -1,7 +1,7 @@
 /* Recording what an evaluation of a guard tree found, for replaying (see replay.h). */
 #include "replay.h"
 
-static void *
+void *
 array_push(Array *array, size_t size)
 {
     if (array->count == array->cap) {
@@ -18,109 +18,14 @@ array_push(Array *array, size_t size)
     return place;
 }
 
-/* ---- which checks need a second look ---------------------------------------------------------------------------------- */
-
-static bool
-is_atom(PyObject *obj)
-{
-    return obj == Py_None || PyBool_Check(obj) || PyLong_CheckExact(obj) || PyFloat_CheckExact(obj) || PyUnicode_CheckExact(obj) ||
-           PyBytes_CheckExact(obj) || PyComplex_CheckExact(obj);
-}
-
-/* Whether `__class__` of the object may be assigned. */
-static bool
-type_may_change(PyObject *obj)
-{
-    return (Py_TYPE(obj)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyModule_Check(obj);
-}
-
-/* The answer cannot change while the object is the same. Runs no Python code either. */
-bool
-replay_check_settled(const Check *check, PyObject *obj)
-{
-    switch (check->kind) {
-    case CHECK_ID:
-    case CHECK_NOT_ID:
-    case CHECK_IS_NONE:
-    case CHECK_NOT_NONE:
-        return true;
-    case CHECK_EQUALS:
-    case CHECK_TRUTH:
-    case CHECK_INT_RANGE:
-        return is_atom(obj);
-    case CHECK_TYPE:
-        return !type_may_change(obj);
-    default:
-        return false;
-    }
-}
-
-/* The answer depends on the object and, for a dict, on its contents only, and asking runs no Python code. */
-bool
-replay_check_of_dict(const Check *check, PyObject *obj)
-{
-    bool plain = PyDict_CheckExact(obj);
-    if (!plain && !PyODict_CheckExact(obj)) {
-        return false;
-    }
-    switch (check->kind) {
-    case CHECK_LEN:
-        return true;
-    case CHECK_DICT_KEYS:
-        return plain; /* an OrderedDict has an order of its own */
-    case CHECK_HAS_KEY:
-    case CHECK_NOT_HAS_KEY:
-        return PyUnicode_CheckExact(check->a);
-    default:
-        return false;
-    }
-}
-
-static bool
-check_pure(const Check *check, PyObject *obj)
-{
-    switch (check->kind) {
-    case CHECK_TYPE:
-    case CHECK_TYPE_VERSION:
-        return true;
-    case CHECK_LEN:
-        return PyList_CheckExact(obj) || PyTuple_CheckExact(obj) || PyDict_CheckExact(obj);
-    case CHECK_TENSOR:
-        return tensor_spec_pure(check->tensor);
-    default:
-        return replay_check_settled(check, obj);
-    }
-}
-
-static bool
-accessor_pure(Accessor accessor, PyObject *obj)
-{
-    switch (accessor) {
-    case ACC_DICT_KEY:
-        return PyDict_CheckExact(obj);
-    case ACC_TYPE:
-    case ACC_SEQUENCE_ITEM:
-    case ACC_TYPE_ATTR:
-    case ACC_FUNC_CODE:
-    case ACC_FUNC_DEFAULTS:
-    case ACC_FUNC_KWDEFAULTS:
-    case ACC_FUNC_GLOBALS:
-    case ACC_FUNC_CLOSURE:
-    case ACC_CELL_CONTENTS:
-    case ACC_METHOD_SELF:
-    case ACC_METHOD_FUNC:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* ---- recording -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     Replay *replay;
     Walk *walk;
     PyObject *keep;   /* list: holds every object met until the recording is done */
+    Array tensors;    /* TensorOp */
+    Array leaves;     /* Leaf */
     PyObject **slot_known; /* per slot: the object, borrowed, when it is one that a replay confirms */
     bool out_of_memory;
 } Recorder;
@@ -151,8 +56,10 @@ push_dict_op(Recorder *r, OpKind kind, PyObject *obj, PyObject *dict)
         return NULL;
     }
     op->index = r->replay->lookups.count - 1;
-    tracked_begin(&op->tracked, dict);
-    r->replay->all_watched = r->replay->all_watched && op->tracked.watch != NULL;
+    tracked_begin(&lookups->tracked, dict);
+    op->version = dict_version(dict);
+    op->other = dict;
+    r->replay->all_watched = r->replay->all_watched && lookups->tracked.watch != NULL;
     return op;
 }
 
@@ -207,49 +114,20 @@ know_type(Recorder *r, const Check *check, PyObject *obj)
 static bool
 push_tensor(Recorder *r, const Check *check, PyObject *obj)
 {
-    const TensorOp *tensors = r->replay->tensors.items;
+    const TensorOp *tensors = r->tensors.items;
     const TensorSpec *spec = check->tensor;
-    int count = r->replay->tensors.count, first = count > SPECS_SEARCHED ? count - SPECS_SEARCHED : 0;
+    int count = r->tensors.count, first = count > SPECS_SEARCHED ? count - SPECS_SEARCHED : 0;
     for (int i = count - 1; i >= first; i--) {
         if (tensor_spec_same(tensors[i].spec, spec)) {
             spec = tensors[i].spec;
             break;
         }
     }
-    TensorOp *tensor = know_type(r, check, obj) ? array_push(&r->replay->tensors, sizeof(TensorOp)) : NULL;
+    TensorOp *tensor = know_type(r, check, obj) ? array_push(&r->tensors, sizeof(TensorOp)) : NULL;
     if (tensor != NULL) {
-        *tensor = (TensorOp){obj, Py_TYPE(obj), spec};
+        *tensor = (TensorOp){obj, Py_TYPE(obj), spec, r->walk->tree->plan->slot_of[check->node], -1};
     }
     return tensor != NULL;
-}
-
-static int
-by_spec_and_address(const void *a, const void *b)
-{
-    const TensorOp *left = a, *right = b;
-    if (left->spec != right->spec) {
-        return left->spec < right->spec ? -1 : 1;
-    }
-    return left->obj < right->obj ? -1 : left->obj > right->obj;
-}
-
-static int
-by_address(const void *a, const void *b)
-{
-    const LeafDict *left = a, *right = b;
-    return left->dict < right->dict ? -1 : left->dict > right->dict;
-}
-
-/* These are looked at when everything that proves them alive was: their order is free, memory's own is the fastest. */
-static void
-order_freely(Replay *replay)
-{
-    if (replay->tensors.count > 1) {
-        qsort(replay->tensors.items, replay->tensors.count, sizeof(TensorOp), by_spec_and_address);
-    }
-    if (replay->leaves.count > 1) {
-        qsort(replay->leaves.items, replay->leaves.count, sizeof(LeafDict), by_address);
-    }
 }
 
 /* The last entry becomes a leaf. */
@@ -257,14 +135,11 @@ static bool
 make_leaf(Recorder *r)
 {
     Op *op = (Op *)r->replay->ops.items + r->replay->ops.count - 1;
-    bool same = tracked_unchanged(&op->tracked, op->obj); /* else its present version is newer than what was read */
-    LeafDict *leaf = same ? array_push(&r->replay->leaves, sizeof(LeafDict)) : NULL;
-    LeafRest *rest = leaf != NULL ? array_push(&r->replay->leaf_rests, sizeof(LeafRest)) : NULL;
-    if (rest == NULL) {
+    Leaf *leaf = array_push(&r->leaves, sizeof(Leaf));
+    if (leaf == NULL) {
         return false;
     }
-    *leaf = (LeafDict){op->obj, dict_version(op->obj), r->replay->leaf_rests.count - 1};
-    *rest = (LeafRest){op->tracked, op->index};
+    *leaf = (Leaf){op->obj, op->version, op->index};
     r->replay->ops.count--;
     return true;
 }
@@ -278,7 +153,7 @@ record_checks(Recorder *r, int at, PyObject *obj, bool versioned)
         int index = plan->checks[k];
         const Check *check = &r->walk->tree->checks[index];
         bool of_dict = replay_check_of_dict(check, obj);
-        if (!of_dict && !check_pure(check, obj)) {
+        if (!of_dict && !replay_check_pure(check, obj)) {
             if (!push_impure(r, IMPURE_CHECK, index, obj)) {
                 return 0;
             }
@@ -337,7 +212,8 @@ record_items(Recorder *r, int at, PyObject *dict, int lookups_index)
         *item = (Item){plan->nodes[child].arg, value, child};
     }
     int end = r->replay->items.count;
-    ((Lookups *)r->replay->lookups.items)[lookups_index] = (Lookups){begin, end, node->check_begin, node->check_end};
+    Lookups *lookups = (Lookups *)r->replay->lookups.items + lookups_index;
+    *lookups = (Lookups){lookups->tracked, begin, end, node->check_begin, node->check_end};
     for (int i = begin; i < end; i++) {
         Item item = ((Item *)r->replay->items.items)[i];
         int status = record_node(r, item.node, item.value, true);
@@ -346,6 +222,25 @@ record_items(Recorder *r, int at, PyObject *dict, int lookups_index)
         }
     }
     return 1;
+}
+
+/* Returns its place, or -1. */
+static int
+know_layout(Recorder *r, PyTypeObject *type, Py_ssize_t where, unsigned version)
+{
+    const Layout *layouts = r->replay->layouts.items;
+    int count = r->replay->layouts.count;
+    for (int i = count - 1; i >= 0; i--) {
+        if (layouts[i].type == type && layouts[i].where == where && layouts[i].version == version) {
+            return i;
+        }
+    }
+    Layout *layout = count <= UINT16_MAX ? array_push(&r->replay->layouts, sizeof(Layout)) : NULL;
+    if (layout == NULL) {
+        return -1;
+    }
+    *layout = (Layout){type, where, version};
+    return count;
 }
 
 /* The object's __dict__; its type is part of the entry. */
@@ -359,26 +254,52 @@ record_instance_dict(Recorder *r, int child, PyObject *obj)
     bool kept = keep(r, dict);
     Py_DECREF(dict);
     PyObject **where = _PyObject_GetDictPtr(obj);
-    if (!kept || where == NULL || *where != dict || !PyDict_Check(dict) || Py_TYPE(obj)->tp_itemsize != 0 ||
-        (int16_t)((char *)where - (char *)obj) != (char *)where - (char *)obj) {
+    if (!kept || where == NULL || *where != dict || !PyDict_Check(dict) || Py_TYPE(obj)->tp_itemsize != 0) {
         return 0;
     }
     Op *op = push_dict_op(r, OP_INSTANCE, obj, dict);
     if (op == NULL) {
         return 0;
     }
-    op->type = Py_TYPE(obj);
-    op->where = (int16_t)((char *)where - (char *)obj);
-    int index = op->index;
+    int index = op->index, layout = know_layout(r, Py_TYPE(obj), (char *)where - (char *)obj, 0);
+    if (layout < 0) {
+        return 0;
+    }
+    op->layout = (uint16_t)layout;
     int status = record_checks(r, child, dict, true);
     return status <= 0 ? status : record_items(r, child, dict, index);
+}
+
+/* The value in a slot (`__slots__`) of the object, which its class gives for the name. 1; 0: it is none; -1: memory is short. */
+static int
+record_member(Recorder *r, int child, PyObject *obj)
+{
+    const PlanNode *node = &r->walk->tree->plan->nodes[child];
+    Py_ssize_t where = node->accessor == ACC_ATTR ? replay_slot_of(obj, node->arg) : 0;
+    PyObject *value = where == 0 ? NULL : *(PyObject **)((char *)obj + where);
+    unsigned version = class_version_tag(Py_TYPE(obj));
+    if (value == NULL || version == 0) {
+        return 0;
+    }
+    int layout = know_layout(r, Py_TYPE(obj), where, version);
+    Op *op = layout >= 0 && keep(r, value) ? push_op(r, OP_MEMBER, obj) : NULL;
+    if (op == NULL) {
+        return -1;
+    }
+    op->layout = (uint16_t)layout;
+    op->other = value;
+    return 1;
 }
 
 static int
 record_fetch(Recorder *r, int child, PyObject *obj)
 {
     const PlanNode *node = &r->walk->tree->plan->nodes[child];
-    if (!accessor_pure(node->accessor, obj)) {
+    int member = record_member(r, child, obj);
+    if (member != 0) {
+        return member < 0 ? 0 : record_node(r, child, ((Op *)r->replay->ops.items)[r->replay->ops.count - 1].other, false);
+    }
+    if (!replay_accessor_pure(node->accessor, obj)) {
         return push_impure(r, IMPURE_FETCH, child, obj);
     }
     PyObject *value = node_fetch(node, obj);
@@ -393,7 +314,7 @@ record_fetch(Recorder *r, int child, PyObject *obj)
         return 0;
     }
     op->index = child;
-    op->value = value;
+    op->other = value;
     return record_node(r, child, value, false);
 }
 
@@ -433,7 +354,7 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
             dict_entry = plan->nodes[child].accessor == ACC_DICT_ITEM;
         }
     }
-    int lookups = -1, own_op = r->replay->ops.count, leaves = r->replay->leaves.count;
+    int lookups = -1, own_op = r->replay->ops.count, leaves = r->leaves.count;
     if (dict_entry) {
         Op *op = push_dict_op(r, OP_DICT, obj, obj);
         if (op == NULL) {
@@ -446,11 +367,11 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
         status = record_numbers(r, node, obj);
     }
     if (status > 0 && node->slot >= 0) {
-        Op *op = push_op(r, OP_SLOT, obj);
-        if (op == NULL) {
+        SlotValue *value = array_push(&r->replay->slots, sizeof(SlotValue));
+        if (value == NULL) {
             return 0;
         }
-        op->index = node->slot;
+        *value = (SlotValue){obj, node->slot};
         r->slot_known[node->slot] = obj;
     }
     if (status > 0 && lookups >= 0) {
@@ -463,7 +384,7 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
         }
         status = accessor == ACC_INSTANCE_DICT ? record_instance_dict(r, child, obj) : record_fetch(r, child, obj);
     }
-    if (status > 0 && lookups >= 0 && own_op == r->replay->ops.count - 1 && leaves == r->replay->leaves.count) {
+    if (status > 0 && lookups >= 0 && own_op == r->replay->ops.count - 1 && leaves == r->leaves.count) {
         return make_leaf(r);
     }
     return status;
@@ -471,18 +392,37 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
 
 #define SMALL_ROOT 6 /* nodes: as quick to walk as to replay */
 
+/* A dict that the tree itself holds: as quick to replay as its version is read. */
+static bool
+is_constant_dict(const Plan *plan, int at, PyObject *value)
+{
+    bool simple = plan->nodes[at].accessor == ACC_CONST && PyDict_CheckExact(value);
+    for (int child = at + 1; simple && child < plan->nodes[at].end; child++) {
+        simple = plan->nodes[child].accessor == ACC_DICT_ITEM && plan->nodes[child].end == child + 1;
+    }
+    return simple;
+}
+
 static int
 record_root(Recorder *r, int child)
 {
-    const PlanNode *node = &r->walk->tree->plan->nodes[child];
+    const Plan *plan = r->walk->tree->plan;
+    const PlanNode *node = &plan->nodes[child];
     PyObject *value = node_fetch_root(node, r->walk);
     if (value == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    Root *root = array_push(&r->replay->roots, sizeof(Root));
-    bool kept = root != NULL && keep(r, value);
+    bool kept = keep(r, value);
     Py_DECREF(value);
-    if (!kept) {
+    int taken = kept ? roots_take(r->replay, r->walk, child, value) : -1;
+    if (taken != 0) {
+        return taken > 0;
+    }
+    if (is_constant_dict(plan, child, value)) {
+        return record_node(r, child, value, true);
+    }
+    Root *root = array_push(&r->replay->roots, sizeof(Root));
+    if (root == NULL) {
         return 0;
     }
     root->node = child;
@@ -521,31 +461,69 @@ record_late(Recorder *r)
             *late = tree->plan->late[k];
         }
     }
-    Op *ops = r->replay->ops.items;
+    SlotValue *slots = r->replay->slots.items;
     int kept = 0;
-    for (int i = 0; i < r->replay->ops.count; i++) {
-        if (ops[i].kind != OP_SLOT || needed[ops[i].index]) {
-            ops[kept++] = ops[i];
+    for (int i = 0; i < r->replay->slots.count; i++) {
+        if (needed[slots[i].slot]) {
+            slots[kept++] = slots[i];
         }
     }
-    r->replay->ops.count = kept;
+    r->replay->slots.count = kept;
     PyMem_Free(needed);
     return status;
 }
 
-static int
+/* Tensors hand themselves over when they are looked at; what else is collected is listed. */
+static bool
 record_collected(Recorder *r)
 {
     const GuardTree *tree = r->walk->tree;
-    for (int k = 0; k < tree->num_collect; k++) {
-        Collected *to = array_push(&r->replay->collected, sizeof(Collected));
-        if (to == NULL) {
-            return 0;
+    int *input_of = PyMem_Calloc(tree->plan->num_slots + 1, sizeof(int)); /* per slot, + 1; 0: none or taken */
+    bool ok = input_of != NULL;
+    for (int k = 0; ok && k < tree->num_collect; k++) {
+        int slot = tree->plan->slot_of[tree->collect[k]];
+        if (input_of[slot] == 0) {
+            input_of[slot] = k + 1;
         }
-        to->slot = tree->plan->slot_of[tree->collect[k]];
-        to->value = r->slot_known[to->slot];
     }
-    return 1;
+    TensorOp *tensors = r->tensors.items;
+    for (int i = 0; ok && i < r->tensors.count; i++) {
+        if (tensors[i].slot >= 0 && input_of[tensors[i].slot] > 0 && r->slot_known[tensors[i].slot] == tensors[i].obj) {
+            tensors[i].input = input_of[tensors[i].slot] - 1;
+            input_of[tensors[i].slot] = -1 - tensors[i].input;
+        }
+    }
+    for (int k = 0; ok && k < tree->num_collect; k++) {
+        int slot = tree->plan->slot_of[tree->collect[k]];
+        if (input_of[slot] == -1 - k) {
+            continue;
+        }
+        Collected *to = array_push(&r->replay->collected, sizeof(Collected));
+        ok = to != NULL;
+        if (ok) {
+            *to = (Collected){r->slot_known[slot], slot, k};
+        }
+    }
+    PyMem_Free(input_of);
+    return ok;
+}
+
+/* Those that were not taken over stay entries of their own. */
+static bool
+record_leaves(Recorder *r)
+{
+    bool ok = leaves_make(r->replay, &r->leaves);
+    const Leaf *leaves = r->leaves.items;
+    for (int i = 0; ok && i < r->leaves.count; i++) {
+        Op *op = push_op(r, OP_DICT, leaves[i].dict);
+        ok = op != NULL;
+        if (ok) {
+            op->other = leaves[i].dict;
+            op->version = leaves[i].version;
+            op->index = leaves[i].index;
+        }
+    }
+    return ok;
 }
 
 /* Room to look ahead of the last entry. */
@@ -553,7 +531,7 @@ static bool
 pad_ops(Replay *replay)
 {
     int count = replay->ops.count;
-    bool ok = true;
+    bool ok = replay->layouts.count > 0 || array_push(&replay->layouts, sizeof(Layout)) != NULL;
     for (int i = 0; ok && i < REPLAY_AHEAD; i++) {
         ok = array_push(&replay->ops, sizeof(Op)) != NULL;
     }
@@ -579,12 +557,21 @@ replay_record(Walk *walk)
     r.keep = PyList_New(0);
     r.slot_known = PyMem_Calloc(plan->num_slots + 1, sizeof(PyObject *));
     int status = r.replay != NULL && r.keep != NULL && r.slot_known != NULL;
+    if (status > 0) {
+        roots_begin(r.replay, walk);
+    }
     for (int child = 1; status > 0 && child < plan->num_nodes; child = plan->nodes[child].end) {
         status = record_root(&r, child);
     }
     if (status > 0) {
-        status = record_late(&r) > 0 && record_collected(&r) && pad_ops(r.replay) ? 1 : 0;
+        status = record_late(&r) > 0 && record_collected(&r) && record_leaves(&r) && pad_ops(r.replay) ? 1 : 0;
     }
+    if (status > 0) {
+        r.replay->tensors = tensor_runs_new(r.tensors.items, r.tensors.count);
+        status = r.replay->tensors != NULL;
+    }
+    PyMem_Free(r.tensors.items);
+    PyMem_Free(r.leaves.items);
     Py_XDECREF(r.keep);
     PyMem_Free(r.slot_known);
     if (status <= 0) {
@@ -595,7 +582,6 @@ replay_record(Walk *walk)
         replay_free(r.replay);
         return NULL;
     }
-    order_freely(r.replay);
     r.replay->epoch = r.replay->all_watched ? epoch : 0;
     return r.replay;
 }

@@ -5,24 +5,20 @@ void
 replay_free(Replay *replay)
 {
     if (replay != NULL) {
-        Op *ops = replay->ops.items;
-        for (int i = 0; i < replay->ops.count; i++) {
-            if (ops[i].kind == OP_INSTANCE || ops[i].kind == OP_DICT) {
-                tracked_end(&ops[i].tracked);
-            }
+        Lookups *lookups = replay->lookups.items;
+        for (int i = 0; i < replay->lookups.count; i++) {
+            tracked_end(&lookups[i].tracked);
         }
-        LeafRest *rests = replay->leaf_rests.items;
-        for (int i = 0; i < replay->leaf_rests.count; i++) {
-            tracked_end(&rests[i].tracked);
-        }
-        PyMem_Free(replay->leaf_rests.items);
-        PyMem_Free(replay->leaves.items);
+        leaves_free(&replay->leaves);
+        roots_free(replay);
+        tensor_runs_free(replay->tensors);
         PyMem_Free(replay->types.items);
         PyMem_Free(replay->collected.items);
-        PyMem_Free(replay->tensors.items);
         PyMem_Free(replay->roots.items);
         PyMem_Free(replay->ops.items);
+        PyMem_Free(replay->layouts.items);
         PyMem_Free(replay->lookups.items);
+        PyMem_Free(replay->slots.items);
         PyMem_Free(replay->items.items);
         PyMem_Free(replay->impure.items);
         PyMem_Free(replay->late.items);
@@ -86,10 +82,11 @@ dict_unchanged_where_it_counts(const Replay *replay, int index, PyObject *dict, 
     return true;
 }
 
-static inline bool
-dict_confirmed(Replay *replay, Tracked *tracked, int index, PyObject *dict, Walk *walk)
+bool
+replay_dict_holds(Replay *replay, int index, PyObject *dict, Walk *walk)
 {
-    if (LIKELY(tracked_unchanged(tracked, dict))) {
+    Tracked *tracked = &((Lookups *)replay->lookups.items)[index].tracked;
+    if (tracked_unchanged(tracked, dict)) {
         return true;
     }
     Tracked now;
@@ -106,11 +103,43 @@ dict_confirmed(Replay *replay, Tracked *tracked, int index, PyObject *dict, Walk
     return same;
 }
 
-static inline PyObject *
-dict_at(const Op *op)
+static inline bool
+dict_confirmed(Replay *replay, Op *op, PyObject *dict, Walk *walk)
 {
-    PyObject *dict = *(PyObject **)((char *)op->obj + op->where);
-    return ((uintptr_t)dict & 7) != 0 ? NULL : dict; /* 3.12 marks inline values in the same place */
+    if (LIKELY(dict_version(dict) == op->version && dict_version_counts(dict))) {
+        return true;
+    }
+    if (!replay_dict_holds(replay, op->index, dict, walk)) {
+        return false;
+    }
+    op->version = dict_version(dict);
+    return true;
+}
+
+/* quiet: the __dict__ is as recorded if it is the same. */
+static inline bool
+instance_confirmed(Replay *replay, Op *op, const Layout *layout, bool quiet, Walk *walk)
+{
+    if (UNLIKELY(Py_TYPE(op->obj) != layout->type)) {
+        return false;
+    }
+    PyObject *dict = *(PyObject **)((char *)op->obj + layout->where);
+    if (LIKELY(dict == op->other)) {
+        return quiet || dict_confirmed(replay, op, dict, walk);
+    }
+    if (dict == NULL || ((uintptr_t)dict & 7) != 0 || !replay_dict_holds(replay, op->index, dict, walk)) {
+        return false; /* 3.12 marks inline values in the same place */
+    }
+    op->other = dict;
+    op->version = dict_version(dict);
+    return true;
+}
+
+static inline bool
+member_confirmed(const Op *op, const Layout *layout)
+{
+    return Py_TYPE(op->obj) == layout->type && class_version_tag(layout->type) == layout->version &&
+           *(PyObject **)((char *)op->obj + layout->where) == op->other;
 }
 
 static bool
@@ -125,65 +154,44 @@ types_known(const Replay *replay)
     return true;
 }
 
-static bool
-run_leaves(Replay *replay, Walk *walk)
-{
-    LeafDict *leaves = replay->leaves.items;
-    int count = replay->leaves.count;
-    for (int i = 0; i < count; i++) {
-        if (LIKELY(i + REPLAY_AHEAD < count)) {
-            __builtin_prefetch(leaves[i + REPLAY_AHEAD].dict);
-        }
-        PyObject *dict = leaves[i].dict;
-        if (LIKELY(dict_version(dict) == leaves[i].version && dict_version_counts(dict))) {
-            continue;
-        }
-        LeafRest *rest = &((LeafRest *)replay->leaf_rests.items)[leaves[i].rest];
-        if (!dict_confirmed(replay, &rest->tracked, rest->index, dict, walk)) {
-            return false;
-        }
-        leaves[i].version = dict_version(dict);
-    }
-    return true;
-}
-
 /* quiet: no watched dict was changed since every dict was as recorded. */
 static bool
 run_ops(Replay *replay, Walk *walk, bool quiet)
 {
     Op *ops = replay->ops.items;
+    const Layout *layouts = replay->layouts.items;
     for (int i = 0; i < replay->ops.count; i++) {
         Op *op = &ops[i];
-        __builtin_prefetch(op[REPLAY_AHEAD].obj); /* reads nothing: the address may be stale */
+        const Op *ahead = op + REPLAY_AHEAD;
+        __builtin_prefetch(ahead->obj); /* reads nothing: the address may be stale */
+        __builtin_prefetch(ahead->other);
+        __builtin_prefetch((char *)ahead->obj + layouts[ahead->layout].where);
         bool same;
         switch (op->kind) {
-        case OP_INSTANCE: {
-            PyObject *dict = Py_TYPE(op->obj) == op->type ? dict_at(op) : NULL;
-            same = dict != NULL && ((quiet && dict == op->tracked.watch->dict) ||
-                                    dict_confirmed(replay, &op->tracked, op->index, dict, walk));
+        case OP_INSTANCE:
+            same = instance_confirmed(replay, op, &layouts[op->layout], quiet, walk);
             break;
-        }
         case OP_DICT:
-            same = quiet || dict_confirmed(replay, &op->tracked, op->index, op->obj, walk);
+            same = quiet || dict_confirmed(replay, op, op->obj, walk);
+            break;
+        case OP_MEMBER:
+            same = member_confirmed(op, &layouts[op->layout]);
             break;
         case OP_SAME: {
             PyObject *value = node_fetch(&walk->tree->plan->nodes[op->index], op->obj);
-            same = value == op->value;
+            same = value == op->other;
             Py_XDECREF(value); /* never the last reference: whatever gave it holds it */
             break;
         }
         case OP_CHECK:
             same = match_pure(&walk->tree->checks[op->index], op->obj, walk);
             break;
-        case OP_NUMBER: {
+        default: { /* OP_NUMBER */
             const NumberSlot *number = &walk->tree->numbers[op->index];
             const TensorSpec *spec = walk->tree->plan->spec_of[op->index];
             same = number_pure(number, spec) && number_read(number, spec, op->obj, &walk->numbers[op->index]) > 0;
             break;
         }
-        default: /* OP_SLOT */
-            Py_XSETREF(walk->slots[op->index], Py_NewRef(op->obj));
-            same = true;
         }
         if (UNLIKELY(!same)) {
             return false;
@@ -232,6 +240,15 @@ run_impure(Replay *replay, Walk *walk)
     return status;
 }
 
+static void
+fill_slots(const Replay *replay, Walk *walk)
+{
+    const SlotValue *slots = replay->slots.items;
+    for (int i = 0; i < replay->slots.count; i++) {
+        Py_XSETREF(walk->slots[slots[i].slot], Py_NewRef(slots[i].value)); /* nothing was there, or what a root's walk found */
+    }
+}
+
 /* What the recording borrows must be held before anything runs Python code. */
 static void
 collect_confirmed(const Replay *replay, Walk *walk)
@@ -239,7 +256,7 @@ collect_confirmed(const Replay *replay, Walk *walk)
     const Collected *collected = replay->collected.items;
     for (int k = 0; walk->inputs != NULL && k < replay->collected.count; k++) {
         if (collected[k].value != NULL) {
-            PyTuple_SET_ITEM(walk->inputs, k, Py_NewRef(collected[k].value));
+            PyTuple_SET_ITEM(walk->inputs, collected[k].input, Py_NewRef(collected[k].value));
         }
     }
 }
@@ -250,7 +267,7 @@ collect_walked(const Replay *replay, Walk *walk)
     const Collected *collected = replay->collected.items;
     for (int k = 0; walk->inputs != NULL && k < replay->collected.count; k++) {
         if (collected[k].value == NULL) {
-            PyTuple_SET_ITEM(walk->inputs, k, Py_NewRef(walk->slots[collected[k].slot]));
+            PyTuple_SET_ITEM(walk->inputs, collected[k].input, Py_NewRef(walk->slots[collected[k].slot]));
         }
     }
 }
@@ -262,6 +279,10 @@ static int
 run_roots(Replay *replay, Walk *walk, PyObject **held)
 {
     const Root *roots = replay->roots.items;
+    int known = roots_hold(replay, walk);
+    if (UNLIKELY(known != 1)) {
+        return known;
+    }
     for (int i = 0; i < replay->roots.count; i++) {
         if (roots[i].value == NULL) {
             int status = walk_child(walk, roots[i].node, NULL);
@@ -299,9 +320,10 @@ replay_run(Replay *replay, Walk *walk)
         status = 2;
         uint64_t epoch = watch_epoch;
         bool quiet = replay->epoch == epoch;
-        if (types_known(replay) && run_ops(replay, walk, quiet) && (quiet || run_leaves(replay, walk)) &&
-            tensor_ops_match(replay->tensors.items, replay->tensors.count)) {
+        if (types_known(replay) && run_ops(replay, walk, quiet) && (quiet || leaves_hold(replay, walk)) &&
+            tensor_runs_match(replay->tensors, walk->inputs)) {
             replay->epoch = replay->all_watched ? epoch : 0;
+            fill_slots(replay, walk);
             collect_confirmed(replay, walk);
             status = run_impure(replay, walk);
         }

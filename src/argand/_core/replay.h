@@ -17,44 +17,86 @@
 #include "guards.h"
 #include "watch.h"
 
+typedef struct {
+    void *items;
+    int count, cap;
+} Array;
+
 typedef enum {
     OP_INSTANCE, /* object of this type (or one laid out like it) whose __dict__ has this version */
     OP_DICT,     /* dict of this version */
+    OP_MEMBER,   /* object of this type in this version, whose slot holds the same object */
     OP_SAME,  /* fetching the node from the object gives the same object */
     OP_CHECK, /* a check that runs no Python code */
-    OP_SLOT,  /* a value that a late check compares */
     OP_NUMBER, /* a number that an expression computes with; reading it runs no Python code */
 } OpKind;
 
 typedef struct {
+    PyObject *obj;    /* borrowed, see above */
+    PyObject *other;  /* instance: its __dict__; member, same: the value */
+    uint64_t version; /* instance, dict: the dict's own, also of a watched one */
+    int index;        /* plan node (same), check, number; instance, dict: the Lookups */
+    uint16_t layout;  /* instance, member */
     uint8_t kind;
-    int16_t where; /* instance: from the object to where it keeps its __dict__, in bytes */
-    int index;     /* plan node (same), check, slot; of a dict: its Lookups */
-    PyObject *obj; /* borrowed, see above */
-    union {
-        PyObject *value;    /* same */
-        PyTypeObject *type; /* instance */
-    };
-    Tracked tracked; /* instance, dict */
 } Op;
 
-/* A dict below which there is nothing but tensors to look at: they come after the other entries, close together. */
+/* What instances are compared with, and where they keep their __dict__ or the value of a slot, in bytes from the object. */
 typedef struct {
-    PyObject *dict; /* borrowed */
+    PyTypeObject *type;
+    Py_ssize_t where;
+    unsigned version; /* of the type; 0: any */
+} Layout;
+
+/* A dict below which there is nothing but tensors to look at. */
+typedef struct {
+    PyObject *dict;   /* borrowed */
     uint64_t version; /* the dict's own, also of a watched one */
-    int rest;         /* its LeafRest: read only when the version is another */
+    int index;        /* its Lookups */
+} Leaf;
+
+/* Where the dict is, from the first one in units of LEAF_UNIT bytes, and its version, from the oldest one. */
+typedef struct {
+    uint32_t at, version;
 } LeafDict;
 
+#define LEAF_UNIT 8
+
+/* The leaves come after the other entries; there are thousands, so what is read of each in every replay is kept small. */
 typedef struct {
-    Tracked tracked;
-    int index; /* its Lookups */
-} LeafRest;
+    LeafDict *dicts; /* room to look ahead of the last one */
+    Leaf *rest;      /* read only when the version is another */
+    int count;
+    char *base;
+    uint64_t oldest;
+} Leaves;
 
 /* A class that instances are compared with by address: the check whose weak reference says that it still is that class. */
 typedef struct {
     const Check *check;
     PyTypeObject *type;
 } KnownType;
+
+/* A root: a class of which only its version is asked. */
+typedef struct {
+    const Check *check;
+    PyTypeObject *type;
+    unsigned version;
+    int node;
+} KnownClass;
+
+/* A root: a dict that the tree holds; what is asked of it and of its items is settled while it has this version. */
+typedef struct {
+    PyObject *dict;
+    uint64_t version;
+    int node;
+} KnownDict;
+
+/* Roots in globals or builtins whose values are settled while the dict has this version. */
+typedef struct {
+    PyObject *dict; /* compared only; NULL: no such roots */
+    uint64_t version;
+    Array nodes; /* int, of the plan */
+} KnownNames;
 
 typedef struct {
     PyObject *key;   /* borrowed from the guard tree's node */
@@ -64,6 +106,7 @@ typedef struct {
 
 /* What is done again when a dict has another version: kept apart, it is seldom read. */
 typedef struct {
+    Tracked tracked;
     int item_begin, item_end; /* what was looked up in the dict */
     int own_begin, own_end;   /* checks on the dict itself, in plan.checks */
 } Lookups;
@@ -85,27 +128,55 @@ typedef struct {
 
 #define REPLAY_AHEAD 10 /* entries between asking for memory and reading it */
 
-typedef struct {
-    void *items;
-    int count, cap;
-} Array;
-
 /* A value to collect: what the replay confirms, or (NULL) what a walk put into the slot. */
 typedef struct {
     PyObject *value; /* borrowed */
     int slot;
+    int input; /* where to put it */
 } Collected;
 
+/* A value that a late check compares. */
+typedef struct {
+    PyObject *value; /* borrowed */
+    int slot;
+} SlotValue;
+
 struct Replay {
-    Array collected, tensors /* TensorOp: after the other entries, when each is known to be alive */, leaves, leaf_rests, types;
+    Array collected, types;
+    TensorRuns *tensors; /* after the other entries, when each is known to be alive */
+    Leaves leaves;
+    Array classes;       /* KnownClass */
+    Array dicts;         /* KnownDict */
+    KnownNames names[2]; /* globals, builtins */
     uint64_t epoch;   /* of the watchers, when the dicts were last all found to be as recorded; 0: not all are watched */
     bool all_watched;
-    Array roots, ops, lookups, items, impure, late;
+    Array roots, ops, layouts, lookups, items, slots, impure, late;
 };
+
+/* guard_leaves.c */
+bool leaves_make(Replay *replay, Array *leaves); /* takes over what it can and leaves the rest; false when memory is short */
+void leaves_free(Leaves *leaves);
+bool leaves_hold(Replay *replay, Walk *walk);
+
+/* guard_roots.c */
+void roots_begin(Replay *replay, const Walk *walk);                       /* before any root is looked at */
+int roots_take(Replay *replay, Walk *walk, int at, PyObject *value);      /* 1: taken over; 0; -1: memory is short */
+int roots_hold(Replay *replay, Walk *walk);                               /* as replay_run */
+void roots_free(Replay *replay);
+
+/* guard_replay.c */
+bool replay_dict_holds(Replay *replay, int index, PyObject *dict, Walk *walk);
+
+/* guard_record.c: room for one more, zeroed; NULL when memory is short */
+void *array_push(Array *array, size_t size);
 
 /* The answer cannot change while the object is the same, and asking runs no Python code. */
 bool replay_check_settled(const Check *check, PyObject *obj);
 /* The answer depends on the contents of this dict only, and asking runs no Python code. */
 bool replay_check_of_dict(const Check *check, PyObject *obj);
+/* Asking runs no Python code. */
+bool replay_check_pure(const Check *check, PyObject *obj);
+bool replay_accessor_pure(Accessor accessor, PyObject *obj);
+Py_ssize_t replay_slot_of(PyObject *obj, PyObject *name);
 
 #endif

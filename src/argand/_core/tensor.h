@@ -24,39 +24,48 @@ typedef struct {
     const int64_t *sizes, *strides;
 } TensorFields;
 
+#define OPEN_DIM INT64_MIN
+
+typedef struct {
+    int ndim; /* -1: everything open, or the tensor has no such property */
+    int64_t *values;
+} DimSpec;
+
+/* What every ordinary tensor of a dtype and device has in common. */
+typedef struct {
+    uint64_t keys;
+    uint16_t dtype;
+    uint8_t device[2];
+} Reference;
+
+/* What a tensor guard expects. */
+struct TensorSpec {
+    /* first what a comparison with the learnt layout reads */
+    bool fast;          /* compared with the learnt layout; otherwise by attributes */
+    bool requires_grad;
+    bool any_inference; /* other.keys are good too */
+    bool plain;
+    unsigned generation; /* of the layout that the references were read with */
+    Reference expected;
+    DimSpec sizes, strides;
+    Reference other;
+    PyObject *dtype, *device;
+    int flags;
+    int64_t values[]; /* of sizes and strides */
+};
+
 PyObject *tensor_guard_args(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 int tensor_layout_learn(void);
 PyObject *tensor_layout_describe(void);
 int tensor_requires_grad(PyObject *obj); /* torch's own answer: 1, 0, -1 with an exception */
+int tensor_hush(PyObject *obj, PyObject **hush); /* no __torch_function__ of obj's class until tensor_unhush */
+void tensor_unhush(PyObject *hush);
 PyObject *tensor_module_call(const char *function, PyObject *args); /* of argand._core.tensor_samples; steals args */
 
 /* The attribute names that are read from tensors, interned. */
 enum { N_DTYPE, N_DEVICE, N_REQUIRES_GRAD, N_SHAPE, N_STRIDE, N_TYPE, N_INDEX, N_STORAGE_OFFSET, NUM_NAMES };
 extern PyObject *tensor_names[NUM_NAMES];
 extern PyTypeObject *tensor_base; /* the class that the exchange API was published on */
-
-/* Asks for the memory of a tensor that is going to be looked at soon; the object itself is alive. */
-static inline void
-tensor_prefetch(PyObject *obj)
-{
-    const char *impl;
-    memcpy(&impl, (const char *)obj + tensor_layout.impl, sizeof(impl));
-    __builtin_prefetch(impl);
-    __builtin_prefetch(impl + 64);
-    __builtin_prefetch(impl + 128);
-}
-
-/* The same for the autograd part of a tensor whose own memory was asked for before. */
-static inline void
-tensor_prefetch_autograd(PyObject *obj)
-{
-    const char *impl, *autograd;
-    memcpy(&impl, (const char *)obj + tensor_layout.impl, sizeof(impl));
-    if (LIKELY(impl != NULL)) {
-        memcpy(&autograd, impl + tensor_layout.autograd, sizeof(autograd));
-        __builtin_prefetch(autograd + tensor_layout.requires_grad);
-    }
-}
 
 /* The storage offset, in elements, of a tensor that has an implementation object. */
 static inline int64_t

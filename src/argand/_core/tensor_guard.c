@@ -1,35 +1,6 @@
 /* The "tensor" check: what it expects, whether a tensor agrees, and what to say when it does not. */
 #include "tensor.h"
 
-#define OPEN_DIM INT64_MIN
-
-typedef struct {
-    int ndim; /* -1: everything open, or the tensor has no such property */
-    int64_t *values;
-} DimSpec;
-
-/* What every ordinary tensor of a dtype and device has in common. */
-typedef struct {
-    uint64_t keys;
-    uint16_t dtype;
-    uint8_t device[2];
-} Reference;
-
-struct TensorSpec {
-    /* first what a comparison with the learnt layout reads */
-    bool fast;          /* compared with the learnt layout; otherwise by attributes */
-    bool requires_grad;
-    bool any_inference; /* other.keys are good too */
-    bool plain;
-    unsigned generation; /* of the layout that the references were read with */
-    Reference expected;
-    DimSpec sizes, strides;
-    Reference other;
-    PyObject *dtype, *device;
-    int flags;
-    int64_t values[]; /* of sizes and strides */
-};
-
 static PyObject *dispatch_keys_fn = NULL; /* torch._C._dispatch_keys, looked up at first need */
 static PyObject *references = NULL;       /* dict: (dtype, device, inference) -> bytes of a Reference, or None */
 
@@ -311,34 +282,6 @@ tensor_spec_match_pure(const TensorSpec *spec, PyObject *obj)
     return tensor_spec_pure(spec) && match_fields_but_grad(spec, obj, &fields) && fields.requires_grad == spec->requires_grad;
 }
 
-#define AHEAD 6 /* tensors between asking for memory and reading it; what lies behind it is asked for then */
-
-bool
-tensor_ops_match(const TensorOp *ops, int count)
-{
-    const TensorSpec *spec = NULL;
-    for (int i = 0; i < count; i++) {
-        if (LIKELY(i + 3 * AHEAD < count)) {
-            __builtin_prefetch(ops[i + 3 * AHEAD].obj);
-            tensor_prefetch(ops[i + 2 * AHEAD].obj);
-            tensor_prefetch_autograd(ops[i + AHEAD].obj);
-        }
-        const TensorOp *op = &ops[i];
-        if (op->spec != spec) {
-            spec = op->spec;
-            if (!tensor_spec_pure(spec)) {
-                return false;
-            }
-        }
-        TensorFields fields;
-        if (UNLIKELY(Py_TYPE(op->obj) != op->type || !match_fields_but_grad(spec, op->obj, &fields) ||
-                     fields.requires_grad != spec->requires_grad)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* Compares a tuple of ints with what is expected; a NULL tuple means an exception. Steals the tuple. */
 static int
 tuple_matches(const DimSpec *dims, PyObject *tuple)
@@ -371,7 +314,8 @@ static int
 match_by_attributes(const TensorSpec *spec, PyObject *obj)
 {
     uint64_t keys;
-    if (raw_dispatch_keys(obj, &keys) < 0) {
+    PyObject *hush;
+    if (raw_dispatch_keys(obj, &keys) < 0 || tensor_hush(obj, &hush) < 0) {
         return -1;
     }
     int status = keys_match(spec, keys);
@@ -387,6 +331,7 @@ match_by_attributes(const TensorSpec *spec, PyObject *obj)
     if (status > 0 && spec->strides.ndim >= 0) {
         status = tuple_matches(&spec->strides, PyObject_CallMethodNoArgs(obj, tensor_names[N_STRIDE]));
     }
+    tensor_unhush(hush);
     return status;
 }
 
@@ -490,6 +435,10 @@ requires_grad_detail(const TensorSpec *spec, PyObject *obj)
 PyObject *
 tensor_spec_detail(const TensorSpec *spec, PyObject *obj)
 {
+    PyObject *hush;
+    if (tensor_hush(obj, &hush) < 0) {
+        return NULL;
+    }
     PyObject *text = attribute_detail(obj, N_DTYPE, spec->dtype);
     if (text == Py_None) {
         Py_SETREF(text, attribute_detail(obj, N_DEVICE, spec->device));
@@ -506,6 +455,7 @@ tensor_spec_detail(const TensorSpec *spec, PyObject *obj)
     if (text == Py_None) {
         Py_SETREF(text, requires_grad_detail(spec, obj));
     }
+    tensor_unhush(hush);
     return text;
 }
 
@@ -570,6 +520,10 @@ tensor_guard_args(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t
     if (tensor_layout_learn() < 0) {
         return NULL;
     }
+    PyObject *hush;
+    if (tensor_hush(obj, &hush) < 0) {
+        return NULL;
+    }
     PyObject *none_open = PyTuple_New(0), *result = NULL, *sizes = NULL, *strides = NULL;
     PyObject *dtype = PyObject_GetAttr(obj, tensor_names[N_DTYPE]);
     PyObject *device = dtype == NULL ? NULL : PyObject_GetAttr(obj, tensor_names[N_DEVICE]);
@@ -595,5 +549,6 @@ tensor_guard_args(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t
     Py_XDECREF(device);
     Py_XDECREF(sizes);
     Py_XDECREF(strides);
+    tensor_unhush(hush);
     return result;
 }

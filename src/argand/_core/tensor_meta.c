@@ -57,7 +57,10 @@ tensor_view(PyObject *obj, TensorView *out)
 int
 tensor_requires_grad(PyObject *obj)
 {
-    PyObject *result;
+    PyObject *result, *hush;
+    if (tensor_hush(obj, &hush) < 0) {
+        return -1;
+    }
     if (LIKELY(Py_IS_TYPE(requires_grad_descr, &PyGetSetDescr_Type))) {
         PyGetSetDef *def = ((PyGetSetDescrObject *)requires_grad_descr)->d_getset;
         result = def->get(obj, def->closure);
@@ -65,6 +68,7 @@ tensor_requires_grad(PyObject *obj)
     else {
         result = PyObject_GetAttr(obj, tensor_names[N_REQUIRES_GRAD]);
     }
+    tensor_unhush(hush);
     if (result == NULL) {
         return -1;
     }

@@ -27,8 +27,9 @@ Prepare = Callable[[AtenProgram], AtenProgram]
 Assignment = dict[Sym, Any]
 
 _TRACES = 4
-_MORE_TRACES = 5  # where sizes are divided and rounded
+_MORE_TRACES = 6  # where sizes are divided and rounded
 _MAX_PINS = 4
+_FACTORS = ((2, 3, 5, 4, 7, 6), (5, 2, 3, 9, 4, 7), (3, 7, 2, 5, 8, 4), (7, 5, 4, 3, 2, 8), (4, 9, 7, 2, 3, 5))
 _DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 32)
 
 
@@ -71,9 +72,11 @@ class Tracing:
         self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.readers = read_symbols(self.placeholders)
         self.inputs = [sym for sym in self.table.symbols if sym not in self.table.definitions]
-        missing = [sym for sym in self.inputs if sym not in self.readers]
-        if missing:
-            raise NotGeneral(f"{missing[0]} is no size, stride or number of an input")
+        unread = [sym for sym in self.inputs if sym not in self.readers]
+        self.unused = frozenset(unread) - self._mentioned()
+        for sym in unread:
+            if sym not in self.unused:
+                raise NotGeneral(f"{sym} is no size, stride or number of an input")
 
     def run(self) -> AtenProgram:
         """The program for the most symbols."""
@@ -93,10 +96,19 @@ class Tracing:
     def _pins(self) -> Iterator[frozenset[Sym]]:
         """Symbols to leave constant: none, then one at a time."""
         yield frozenset()
-        sizes = [sym for sym in self.inputs if self.table.kinds[sym] == "int"]
+        sizes = [sym for sym in self.inputs if self.table.kinds[sym] == "int" and sym not in self.unused]
         if 1 < len(sizes) <= _MAX_PINS:
             for sym in reversed(sizes):
                 yield frozenset((sym,))
+
+    def _mentioned(self) -> frozenset[Sym]:
+        """The symbols that the graph's inputs depend on. A number that only the program's Python needs is none."""
+        found: set[Sym] = set()
+        for node in self.placeholders:
+            for value in (*(node.meta.get("sizes") or ()), *(node.meta.get("strides") or ()), node.meta.get("expr")):
+                if isinstance(value, Expr):
+                    found.update(self.table.inputs(value))
+        return frozenset(found)
 
     # --- assignments
 
@@ -141,11 +153,11 @@ class Tracing:
     ) -> list[Any] | None:
         """Values of one symbol, one per trace; None when its range has no room."""
         hint = self.table.hints[sym]
-        if sym in pinned:
+        if sym in pinned or sym in self.unused:
             return [hint] * _MORE_TRACES
         if self.table.kinds[sym] == "float":
             probes = [probe[sym] for probe in self.table.probes]
-            return [*probes, *(value * 1.25 for value in probes)][:_MORE_TRACES]
+            return [value * scale for scale in (1.0, 1.25, 1.5) for value in probes][:_MORE_TRACES]
         hint = int(hint)
         low = sym.minimum if sym.minimum is not None else min(hint - 1000, -1000)
         high = self.table.maximum.get(sym, max(4 * abs(hint) + 256, hint + 256))
@@ -187,7 +199,7 @@ class Tracing:
         fitter = Fitter([self._numbers(assignment) for assignment in assignments])
         floats: dict[tuple[float, ...], Sym] = {}
         for sym in self.table.symbols:
-            if self.table.kinds[sym] == "float":
+            if self.table.kinds[sym] == "float" and sym not in self.unused:
                 floats.setdefault(tuple([assignment[sym] for assignment in assignments]), sym)
         for expr in self._known():
             fitter.learn(expr)
@@ -202,7 +214,9 @@ class Tracing:
         return program, fitter.rounds
 
     def _numbers(self, assignment: Assignment) -> dict[Sym, int]:
-        return {sym: value for sym, value in assignment.items() if self.table.kinds[sym] == "int"}
+        return {
+            sym: value for sym, value in assignment.items() if self.table.kinds[sym] == "int" and sym not in self.unused
+        }
 
     def _known(self) -> Iterator[Any]:
         for node in self.gm.graph.nodes:
@@ -261,8 +275,7 @@ def _choose(hint: int, low: int, high: int, kind: str, number: int, used: set[in
     """Different sizes, whose halves, quarters, ... are odd and even, so that rounded quotients can be told apart."""
     top = max(2 * abs(hint), hint + 250)
     if kind == "multiples":
-        factors = ([2, 3, 5, 4, 7], [5, 2, 3, 9, 4], [3, 7, 2, 5, 8], [7, 5, 4, 3, 2], [4, 9, 7, 2, 3])[number % 5]
-        column = [hint * factor for factor in factors]
+        column = [hint * factor for factor in _FACTORS[number % len(_FACTORS)]]
         return column if all(low <= n <= high for n in column) and hint > 1 else None
     if kind == "congruent":
         step = gcd(hint, 16) if hint else 1
@@ -280,11 +293,15 @@ def _choose(hint: int, low: int, high: int, kind: str, number: int, used: set[in
     return max((chooser.sample(room, _MORE_TRACES) for _ in range(40)), key=_variety)
 
 
-def _variety(column: list[int]) -> int:
-    found = 0
+def _variety(column: list[int]) -> tuple[int, int]:
+    """How well a column tells rounded quotients apart: by all remainders of small divisors first.
+
+    `(n + 1) // 2` and `2 * (n // 4) + 1`, say, are equal for every n that leaves 1 or 2 when divided by 4.
+    """
+    found = sum(len({n % divisor for n in column}) for divisor in _DIVISORS)
     for divisor in _DIVISORS:
         found += len({n // divisor % 2 for n in column[:_TRACES]}) + len({n // divisor % 3 for n in column})
-    return found
+    return sum(len({n % divisor for n in column}) for divisor in (2, 3, 4)), found
 
 
 def read_symbols(placeholders: Sequence[fx.Node]) -> dict[Sym, str]:

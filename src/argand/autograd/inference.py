@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.autograd.bases import Bases, SharedMemory
 from argand.autograd.outputs import finish
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
@@ -41,6 +42,9 @@ def records_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any], *, enab
         switched = _grad_mode(node)
         if switched is not None:
             enabled = switched
+            continue
+        if node.op == "call_method" and node.target == "requires_grad_":  # the tensor itself changes
+            carrying.update((node, *node.all_input_nodes))
             continue
         carries = _attribute_requires_grad(gm, node) or any(n in carrying for n in node.all_input_nodes)
         if not carries or isinstance(node.meta.get("example_value"), (int, float, str)):
@@ -83,6 +87,7 @@ def trace_inference(
     *,
     config: Any = None,
     layouts: Mapping[int, TensorSpec] | None = None,
+    bases: bool = False,
 ) -> AtenProgram:
     """Trace a torch-level graph into a functional ATen program.
 
@@ -92,11 +97,28 @@ def trace_inference(
             the program is specialised on.
         config: unused settings object, kept for stages that are tuned by it.
         layouts: metadata to trace with in place of the example's own, by argument.
+        bases: inputs that share memory may be written to; the program then holds for calls whose inputs share it in
+            the same way (`program.bases`).
 
     Raises:
         AutogradError: the graph cannot be expressed as a functional ATen graph; run it eagerly.
     """
+    try:
+        return _trace_inference(gm, example_inputs, layouts, ())
+    except SharedMemory as shared:
+        if not bases:
+            raise
+        return _trace_inference(gm, example_inputs, layouts, shared.groups)
+
+
+def _trace_inference(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    layouts: Mapping[int, TensorSpec] | None,
+    shared: Sequence[Sequence[torch.Tensor]],
+) -> AtenProgram:
     tracer = Tracer()
+    tracer.bases = Bases(shared)
     builder = InputBuilder(tracer)
     specialised: dict[int, Any] = {}
     arguments: list[Any] = []
@@ -165,9 +187,11 @@ class InputBuilder:
             tensor.dtype,
             tensor.device,
         )
+        group = tracer.bases.group_of(tensor)
+        viewed = tracer.bases.stand_in(self, group, spec) if group is not None else None
         node = self.placeholder(name)
         node.meta.update(val=spec.meta, device=spec.device, origin=NodeOrigin(name))
-        made = make_tensor(Value(spec, node))
+        made = make_tensor(Value(spec, node)) if viewed is None else viewed
         made.value.input = len(self.specs)
         plain = TensorSpec(spec.size, spec.stride, spec.offset, spec.dtype, spec.device, tensor.requires_grad)
         self.specs.append(InputSpec(node.name, kind, index, plain))
@@ -175,6 +199,10 @@ class InputBuilder:
         tracer.inputs.append(made)
         tracer.lifted[id(tensor)] = (tensor, made)
         return made
+
+    def base(self, real: torch.Tensor, number: int) -> TraceTensor:
+        """An input for the memory that others share."""
+        return self._add(real, f"base{number}", "base", number)
 
     def placeholder(self, name: str) -> fx.Node:
         """A new placeholder behind those made so far."""

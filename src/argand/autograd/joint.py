@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.autograd.bases import Bases, SharedMemory
 from argand.autograd.inference import InputBuilder, attribute, lift_attributes, records_gradients, run_graph
-from argand.autograd.outputs import Outputs, check_aliased_inputs
+from argand.autograd.outputs import Outputs, check_aliased_inputs, written_unseen
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
@@ -22,7 +23,7 @@ from argand.graph import compat
 from argand.graph.meta import NodeOrigin, eliminate_dead
 from argand.graph.program import AtenProgram, InputSpec, MutationSpec, OutputSpec, TensorSpec
 from argand.graph.regions import current_region
-from argand.graph.specs import is_dense
+from argand.graph.strides import is_dense
 
 aten = torch.ops.aten
 
@@ -110,17 +111,37 @@ class _Leaves:
 
 
 def trace_joint(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], *, layouts: Mapping[int, TensorSpec] | None = None
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    layouts: Mapping[int, TensorSpec] | None = None,
+    bases: bool = False,
 ) -> JointProgram:
     """Trace a torch-level graph and its gradients into one functional ATen graph.
 
     Arguments:
-        gm, example_inputs, layouts: as for `trace_inference`; gradients are made for the inputs that require grad.
+        gm, example_inputs, layouts, bases: as for `trace_inference`; gradients are made for the inputs that require
+            grad.
 
     Raises:
         AutogradError: the graph cannot be differentiated ahead of time; run it eagerly.
     """
+    try:
+        return _trace_joint(gm, example_inputs, layouts, ())
+    except SharedMemory as shared:
+        if not bases:
+            raise
+        return _trace_joint(gm, example_inputs, layouts, shared.groups)
+
+
+def _trace_joint(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    layouts: Mapping[int, TensorSpec] | None,
+    shared: Sequence[Sequence[torch.Tensor]],
+) -> JointProgram:
     tracer = JointTracer()
+    tracer.bases = Bases(shared)
     builder = InputBuilder(tracer)
     leaves = _Leaves()
     specialised: dict[int, Any] = {}
@@ -163,7 +184,8 @@ def _differentiable_input(tracer: Tracer, leaves: _Leaves, made: TraceTensor, re
     leaves.by_input[position] = made
     if real.is_leaf:
         return made
-    inner: TraceTensor = _Identity.apply(made)
+    with torch.enable_grad():  # which a graph may do itself, later
+        inner: TraceTensor = _Identity.apply(made)
     tracer.inputs[position] = inner
     tracer.lifted[id(real)] = (real, inner)
     leaves.starts[position] = inner.grad_fn
@@ -200,6 +222,8 @@ class _JointOutputs(Outputs):
         return spec
 
     def _view_of_input(self, tensor: TraceTensor, spec: OutputSpec) -> OutputSpec:
+        if tensor.requires_grad and self.tracer.bases.is_base(tensor.value.root):
+            raise AutogradError("the graph returns a view of an input that shares its memory with a written one")
         if not tensor.requires_grad:
             # A view of an input without a gradient gives it one when it is multiplied by something that has one.
             return replace(spec, detached=tensor._base is not self.tracer.inputs[spec.index])
@@ -245,9 +269,10 @@ class _Finisher:
         tracer, outputs = self.tracer, self.outputs
         flat, tree = compat.tree_flatten(result)
         check_aliased_inputs(tracer, self.builder.reals)
-        with torch.no_grad(), tracer:
+        with torch.no_grad():  # ops are recorded directly: an active tracer would see how their sizes are found
             specs = outputs.classify(flat)
         mutations = self._mutations()
+        tracer.bases.refuse_gradients()
         results = len(outputs.nodes)
         positions = tuple(sorted(outputs.carriers))
         gradients = self._backward(positions)
@@ -262,14 +287,17 @@ class _Finisher:
         constants = dict(self.builder.constants)
         constants |= {name: value for name, value in tracer.literals.items() if name in literals}
         out_tree = None if tree.is_leaf() else tree
-        program = AtenProgram(graph, self.builder.specs, specs, mutations, constants, out_tree, specs=tracer.specs)
+        bases = tracer.bases.finish(tracer)
+        program = AtenProgram(
+            graph, self.builder.specs, specs, mutations, constants, out_tree, specs=tracer.specs, bases=bases
+        )
         return JointProgram(program, results, positions, gradients)
 
     def _mutations(self) -> list[MutationSpec]:
         made: list[MutationSpec] = []
         tracer, outputs = self.tracer, self.outputs
         for index, root in tracer.mutated.items():
-            with torch.no_grad(), tracer:
+            with torch.no_grad():
                 position = outputs.result(root)
             tensor = tracer.inputs[index]
             changed = tensor.requires_grad and tensor.grad_fn is not self.leaves.starts.get(index)
@@ -277,7 +305,7 @@ class _Finisher:
                 changed = False  # written under no_grad
             if changed:
                 outputs.carriers[position] = tensor
-            made.append(MutationSpec(index, position, changed))
+            made.append(MutationSpec(index, position, changed, written_unseen(tracer, index)))
         return made
 
     def _backward(self, positions: tuple[int, ...]) -> tuple[int, ...]:
@@ -304,8 +332,9 @@ class _Finisher:
             for (index, _), grad in zip(wanted, grads):
                 if grad is not None:
                     found[index] = grad if index not in found else found[index] + grad
-            if not found:
-                raise AutogradError("results require grad, and no input of the graph has a gradient")
+        if not found:
+            raise AutogradError("results require grad, and no input of the graph has a gradient")
+        with torch.no_grad():
             outputs.nodes += [self._gradient(grad) for grad in found.values()]
         return tuple(found)
 

@@ -13,6 +13,7 @@ from argand.autograd.values import TraceTensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.specs import Spec, strided_meta
+from argand.graph.strides import is_dense
 
 if TYPE_CHECKING:
     from argand.autograd.tracer import Tracer
@@ -99,6 +100,9 @@ def run_mutation(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[
         )
     bound = {argument.name: value for argument, value in zip(func._schema.arguments, args)}
     bound.update(kwargs)
+    refuse_partial_overlap(
+        _tensors(tracer, [bound.get(name) for name in form.written]), _tensors(tracer, [*bound.values()])
+    )
     _check(tracer, func, args, kwargs, bound, form)
     positional, keywords = _arguments_for(form, bound)
     result = tracer.run(form.func, positional, keywords)
@@ -108,6 +112,42 @@ def run_mutation(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[
     fresh = iter(results[: form.fresh])
     returned = tuple(bound[name] if name is not None else next(fresh) for name in form.returns)
     return returned[0] if len(returned) == 1 else (returned or None)
+
+
+def _tensors(tracer: Tracer, tree: Any) -> list[TraceTensor]:
+    """The tensors in nested lists."""
+    if isinstance(tree, torch.Tensor):
+        return [tracer.tensor(tree)]
+    return [t for item in tree for t in _tensors(tracer, item)] if isinstance(tree, (list, tuple)) else []
+
+
+def refuse_partial_overlap(written: list[TraceTensor], read: list[TraceTensor]) -> None:
+    """Kernels raise where they would write to part of what they read: the graph runs eagerly, which says so."""
+    for target in written:
+        group = target.value.group
+        if group is None:
+            continue
+        for other in read:
+            if other.value.group is group and _overlap_in_part(target.value.spec, other.value.spec):
+                raise AutogradError(
+                    "an operator writes to memory that overlaps one of its arguments in part",
+                    remedy="clone that argument; until then the graph runs eagerly, which raises if the kernel does",
+                )
+
+
+def _overlap_in_part(one: Spec, two: Spec) -> bool:
+    if 0 in one.size or 0 in two.size or not (is_dense(one.size, one.stride) and is_dense(two.size, two.stride)):
+        return False  # nothing there, or nothing that eager finds out
+    (start, end), (begin, stop) = (_bytes(one), _bytes(two))
+    if (start, end) == (begin, stop):
+        return one.stride != two.stride
+    return start < stop and begin < end
+
+
+def _bytes(spec: Spec) -> tuple[int, int]:
+    """Where a dense tensor begins and ends in its storage."""
+    start = spec.offset * spec.dtype.itemsize
+    return start, start + spec.meta.numel() * spec.dtype.itemsize
 
 
 def _arguments_for(form: FunctionalForm, bound: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.autograd.bases import shared_memory
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.meta import eliminate_dead
 from argand.graph.program import AtenProgram, InputSpec, MutationSpec, OutputSpec, ViewReplay
-from argand.graph.specs import is_dense
+from argand.graph.strides import is_dense
 
 aten = torch.ops.aten
 
@@ -30,7 +31,10 @@ def finish(
     check_aliased_inputs(tracer, reals)
     builder = Outputs(tracer, tuple(real.requires_grad for real in reals))
     outputs = builder.classify(leaves)
-    mutations = [MutationSpec(index, builder.result(root)) for index, root in tracer.mutated.items()]
+    mutations = [
+        MutationSpec(index, builder.result(root), unseen=written_unseen(tracer, index))
+        for index, root in tracer.mutated.items()
+    ]
     graph = tracer.graph
     node = graph.output(tuple(builder.nodes))
     node.meta["val"] = tuple(n.meta["val"] for n in builder.nodes)
@@ -38,7 +42,13 @@ def finish(
     literals = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
     merged = {**constants, **{name: value for name, value in tracer.literals.items() if name in literals}}
     out_tree = None if tree.is_leaf() else tree
-    return AtenProgram(graph, inputs, outputs, mutations, merged, out_tree, specs=tracer.specs)
+    bases = tracer.bases.finish(tracer)
+    return AtenProgram(graph, inputs, outputs, mutations, merged, out_tree, specs=tracer.specs, bases=bases)
+
+
+def written_unseen(tracer: Tracer, index: int) -> bool:
+    """An input was written to through `.data` only: its stand-in's version did not move."""
+    return int(tracer.inputs[index]._version) == 0
 
 
 def check_aliased_inputs(tracer: Tracer, reals: list[torch.Tensor]) -> None:
@@ -48,12 +58,14 @@ def check_aliased_inputs(tracer: Tracer, reals: list[torch.Tensor]) -> None:
     by_storage: dict[int, list[int]] = {}
     for index, real in enumerate(reals):
         by_storage.setdefault(compat.storage_key(real), []).append(index)
+    groups = []
     for key, members in by_storage.items():
-        if key and len(members) > 1 and any(index in tracer.mutated for index in members):
-            raise AutogradError(
-                "the graph writes to an input that shares its memory with another input",
-                remedy="pass separate tensors (clone one); until then the graph runs eagerly",
-            )
+        if not key or len(members) < 2 or not any(index in tracer.mutated for index in members):
+            continue
+        if not all(tracer.bases.covers(reals[index]) for index in members):
+            groups.append([reals[index] for index in members])
+    if groups:
+        raise shared_memory(groups)
 
 
 class Outputs:

@@ -92,6 +92,8 @@ class _Split:
         self.primals = [node for node, kind in zip(placeholders, kinds) if kind != "tangent"]
         written = {m.input for m in joint.program.mutations}
         self.written = {node for position, node in enumerate(self.primals) if position in written}
+        kept = [spec.spec for spec in joint.forward_inputs]
+        self.loose = [node for node, spec in zip(self.primals, kept) if not spec.requires_grad]
         self.only_backward = self._descendants(self.tangents)
         self.wanted = _ancestors(self.grads)
 
@@ -108,7 +110,7 @@ class _Split:
         return [n for n in self.nodes if n in self.wanted and n not in self.only_backward]
 
     def cheapest(self, budget: float) -> list[fx.Node] | None:
-        costs = Costs(self.results, self.written, strict=True)
+        costs = Costs(self.results, self.written, strict=True, loose=self.loose)
         needed = self.needed
         marked = self.only_backward | {g for g in self.grads if g in self.only_backward}
         direct = [g for g in self.grads if g not in self.only_backward]
@@ -196,6 +198,7 @@ def _forward_program(
     forward = AtenProgram(
         graph, joint.forward_inputs, program.outputs, program.mutations, _constants(program, graph), program.out_tree,
         program.num_args, program.specialised, program.specs, [], program.scalars, program.conditions,
+        bases=program.bases,
     )  # fmt: skip
     return forward, slots
 

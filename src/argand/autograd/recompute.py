@@ -60,6 +60,13 @@ def is_view(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and compat.is_view_op(node.target)
 
 
+def _viewed(node: fx.Node) -> fx.Node:
+    """What a chain of views starts from."""
+    while is_view(node) or node.target is operator.getitem:
+        node = node.all_input_nodes[0]
+    return node
+
+
 def is_fusible(node: fx.Node) -> bool:
     """Doing the node again inside the backward's kernels costs next to no memory traffic."""
     target = node.target
@@ -117,12 +124,17 @@ class Costs:
         results: nodes that the forward returns to the user.
         written: placeholders that the call writes to, so that their old value is gone when the backward runs.
         strict: only what fuses may be done again; otherwise anything that is not random.
+        loose: placeholders that the program may write to before the backward runs, as it does to queues, running
+            averages and masks (those without a gradient): what the forward made of them is not made again.
     """
 
-    def __init__(self, results: Iterable[fx.Node], written: Iterable[fx.Node], *, strict: bool) -> None:
+    def __init__(
+        self, results: Iterable[fx.Node], written: Iterable[fx.Node], *, strict: bool, loose: Iterable[fx.Node] = ()
+    ) -> None:
         self.results = frozenset(results)
         self.written = frozenset(written)
         self.strict = strict
+        self.loose = frozenset(loose)
 
     def keep(self, node: fx.Node) -> int:
         """Price of keeping the node's result from forward to backward."""
@@ -147,6 +159,8 @@ class Costs:
             return 0
         if "recompute" in node.meta:
             return 0 if _inside_region(node) else INFINITE
+        if self.loose and "backward" not in node.meta and any(_viewed(n) in self.loose for n in node.all_input_nodes):
+            return INFINITE
         if is_uniform(node):
             return bytes_of(node) // 2
         if is_fusible(node):
@@ -213,6 +227,7 @@ def within_budget(
         return best
     limit = budget * _kept_bytes(best)
     costs.strict = False
+    costs.loose = frozenset()  # as a checkpoint does, which reads its inputs again
     price = 1
     while _kept_bytes(best) > limit and price < 1 << 16:
         again = choose_saved(needed, backward, costs, price)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from argand.autograd.bases import base_tensor
 from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.expr import Expr
@@ -66,13 +67,16 @@ def wrapper_source(
     for position, spec in enumerate(program.inputs):
         if spec.kind == "arg":
             inputs.append(f"args[{spec.index}]")
-        elif spec.kind == "scalar":
+        elif spec.kind in ("scalar", "base"):
             inputs.append(spec.name)
         else:
             names[f"c{position}"] = program.constants[spec.name]
             inputs.append(f"c{position}")
-    used = sorted({m.input for m in program.mutations} | {o.index for o in program.outputs if "input" in o.kind})
-    for position in used:
+    inputs, made = _with_bases(program, inputs, names, otherwise)
+    lines += made
+    raised = {position for base in program.bases for position in base.written}
+    used = {m.input for m in program.mutations} | {o.index for o in program.outputs if "input" in o.kind} | raised
+    for position in sorted(used):
         lines.append(f"    i{position} = {inputs[position]}")
         inputs[position] = f"i{position}"
     passed = ", ".join(inputs)
@@ -109,15 +113,40 @@ def _scalar_lines(program: AtenProgram, names: dict[str, Any], otherwise: GraphC
     return lines
 
 
+def _with_bases(
+    program: AtenProgram, inputs: list[str], names: dict[str, Any], otherwise: GraphCallable | None
+) -> tuple[list[str], list[str]]:
+    """The graph's inputs, with names for the bases, and the lines that make these."""
+    if not program.bases:
+        return inputs, []
+    if otherwise is None:
+        raise InternalError("a program with bases needs somebody to call when inputs share memory in another way")
+    names["otherwise"], names["base_tensor"] = otherwise, base_tensor
+    lines, made = [], list(inputs)
+    for position, spec in enumerate(program.inputs):
+        if spec.kind != "base":
+            continue
+        base = program.bases[spec.index]
+        members = ", ".join(inputs[member] for member in base.members)
+        made[position] = f"base{spec.index}"
+        lines.append(f"    base{spec.index} = base_tensor(({members},), {base.offsets}, {base.start}, {base.length})")
+        lines += [f"    if base{spec.index} is None:", "        return otherwise(*args)"]
+    return made, lines
+
+
 def _mutation_lines(program: AtenProgram) -> list[str]:
     if not program.mutations:
         return []
     plain = [m for m in program.mutations if not m.differentiable]
     lines = ["    with no_grad():"] if plain else []
     for m in plain:  # a kernel may have stored the new values in the input already
-        lines += [f"        if out[{m.output}] is not i{m.input}:", f"            i{m.input}.copy_(out[{m.output}])"]
-    if plain:
-        pairs = ", ".join(f"(i{m.input}, out[{m.output}])" for m in plain)
+        target = f"i{m.input}.data" if m.unseen else f"i{m.input}"
+        lines += [f"        if out[{m.output}] is not i{m.input}:", f"            {target}.copy_(out[{m.output}])"]
+    raised = ", ".join(f"i{position}" for base in program.bases for position in base.written)
+    if raised and plain:
+        lines.append(f"    written_in_place([{raised}])")
+    pairs = ", ".join(f"(i{m.input}, out[{m.output}])" for m in plain if not m.unseen)
+    if pairs:
         lines.append(f"    written_in_place([i for i, o in ({pairs},) if i is o])")
     return lines + [f"    i{m.input}.copy_(out[{m.output}])" for m in program.mutations if m.differentiable]
 

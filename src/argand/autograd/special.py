@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from argand.autograd.mutation import refuse_partial_overlap
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
-from argand.graph.specs import Spec, memory_order
+from argand.graph.specs import Spec
+from argand.graph.strides import memory_order
 
 if TYPE_CHECKING:
     from argand.autograd.tracer import Handler, Tracer
@@ -95,6 +97,7 @@ def trace_copy_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """copy_: the target takes the source's values in its own dtype and layout."""
     target, source = tracer.tensor(args[0]), tracer.tensor(args[1])
     if target is not source:
+        refuse_partial_overlap([target], [source])
         torch.broadcast_shapes(source.shape, target.shape)
         if len(torch.broadcast_shapes(source.shape, target.shape)) > target.dim():
             raise RuntimeError(f"cannot copy a tensor of shape {list(source.shape)} into {list(target.shape)}")
@@ -156,6 +159,25 @@ def trace_bernoulli(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> An
     return args[0]
 
 
+def trace_optimizer_step(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A fused optimizer kernel: new values of all that it writes to, in one node."""
+    from argand.graph.optimizer_ops import optimizer_ops
+
+    step = optimizer_ops().by_writing[func]
+    made = tracer.record(step.functional, args, kwargs)
+    for target, new in zip(step.targets(args, kwargs), made):
+        tracer.write(tracer.tensor(target), new)
+
+
+def trace_recurrent_layer(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """torch's LSTM kernel: where gradients are recorded, the form that hands out what its backward reads."""
+    if not torch.is_grad_enabled():
+        return tracer.record(func, args, kwargs)
+    from argand.graph.recurrent import recurrent_ops
+
+    return tracer.record(recurrent_ops().mkldnn_rnn_layer, args, kwargs)
+
+
 def trace_assertion(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """An assertion on data: stays in the graph for its effect."""
     _, node_args = tracer._lower_args(args)
@@ -199,6 +221,12 @@ HANDLERS: dict[Any, Handler] = {
     aten.fill_.Tensor: trace_fill_tensor_,
     aten.native_batch_norm.default: trace_batch_norm,
     aten.bernoulli_.float: trace_bernoulli,
+    aten.mkldnn_rnn_layer.default: trace_recurrent_layer,
+    **{
+        getattr(packet, overload): trace_optimizer_step
+        for packet in (aten._fused_sgd_, aten._fused_adam_, aten._fused_adamw_, aten._fused_adagrad_)
+        for overload in packet.overloads()
+    },
     aten._assert_async.default: trace_assertion,
     aten._assert_async.msg: trace_assertion,
     aten._assert_tensor_metadata.default: drop,

@@ -11,11 +11,13 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from argand.autograd.bases import Bases
 from argand.autograd.values import AliasGroup, TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat, metas
 from argand.graph.meta import NodeOrigin
-from argand.graph.specs import Spec, SpecTable, dense_strides, is_dense, memory_order, overlaps
+from argand.graph.specs import Spec, SpecTable
+from argand.graph.strides import dense_strides, is_dense, memory_order, overlaps
 
 aten = torch.ops.aten
 
@@ -49,6 +51,7 @@ class Tracer(TorchDispatchMode):
         self.mutated: dict[int, Value] = {}  # input index -> root value, in order of first write
         self.lifted: dict[int, tuple[torch.Tensor, TraceTensor]] = {}  # id of a real tensor -> itself, its stand-in
         self.on_lift: Callable[[torch.Tensor], TraceTensor] | None = None
+        self.bases = Bases()  # of inputs that share memory
         self._uneven = False  # an argument of the op being recorded has `held` differ from `spec`
 
     # ------------------------------------------------------------------ dispatch
@@ -313,6 +316,7 @@ class Tracer(TorchDispatchMode):
             value.held = self._held_as(first.value.held, value.spec)
         if at.input >= 0:
             self.mutated[at.input] = at
+            self.bases.note_write(at)
 
     def _held_as(self, held: Spec, spec: Spec) -> Spec:
         """`held`, or `spec` itself where they differ in nothing that an op can see."""
@@ -340,9 +344,9 @@ def _as_eager(args: Any) -> tuple[Any, ...]:
 @functools.cache
 def handler_of(func: Any) -> Handler | None:
     """How an op is traced; None: recorded as it is."""
-    from argand.autograd import mutation, special, views
+    from argand.autograd import foreach, mutation, special, views
 
-    named = special.HANDLERS.get(func)
+    named = special.HANDLERS.get(func) or foreach.HANDLERS.get(func)
     if named is not None:
         return named
     if not isinstance(func, torch._ops.OpOverload):

@@ -15,7 +15,7 @@ from argand.autograd.partition import Partition, Slot
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.expr import Expr
-from argand.graph.program import TensorSpec
+from argand.graph.program import AtenProgram, MutationSpec, TensorSpec
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
 
@@ -59,32 +59,55 @@ def training_function(
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
             out = forward(list(inputs))
+            if plan.written:
+                _write_back(plan.written, plan.raised, inputs, out)
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
             ctx.save_for_backward(*[inputs[i] if kind == "input" else out[i] for kind, i in plan.saved])
             ctx.set_materialize_grads(False)
-            results = tuple([without_base(out[i]) if i in plan.fresh else out[i] for i in range(plan.results)])
+            results = plan.result_tensors(out)
             if plan.plain:
                 ctx.mark_non_differentiable(*[results[i] for i in plan.plain])
             return results
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            if torch.is_grad_enabled():
-                raise RuntimeError(_TWICE)
             saved = list(ctx.saved_tensors)
             ctx.maybe_clear_saved_tensors()
             with uncaptured():  # the user's `backward()` may be called by a frame that is watched
-                return plan.gradients(backward.prepare(), saved, grads, ctx.numbers)
+                if not torch.is_grad_enabled():
+                    return plan.gradients(backward.prepare(), saved, grads, ctx.numbers)
+                with torch.no_grad():
+                    found = plan.gradients(backward.prepare(), saved, grads, ctx.numbers)
+                return _once(found)
 
     apply: Callable[..., Any] = CompiledFunction.apply
     return apply
 
 
+def recorded_program(forward: AtenProgram) -> AtenProgram:
+    """The forward's plan for the runtime wrapper around `training_function`, which has written to plain inputs."""
+    return replace(forward, mutations=[mutation for mutation in forward.mutations if mutation.differentiable])
+
+
 def without_base(result: torch.Tensor) -> torch.Tensor:
     """A result that the graph's kernels made as a view of something that nobody else sees may be written to."""
     return result.detach() if result._is_view() else result
+
+
+def _write_back(
+    written: list[MutationSpec], raised: tuple[int, ...], inputs: Sequence[Any], out: Sequence[torch.Tensor]
+) -> None:
+    """Give inputs their new values. Before anything is saved: what the backward reads may be such an input itself."""
+    stored = [inputs[position] for position in raised]
+    for mutation in written:
+        target, new = inputs[mutation.input], out[mutation.output]
+        if new is not target:
+            (target.data if mutation.unseen else target).copy_(new)
+        elif not mutation.unseen:
+            stored.append(target)
+    compat.written_in_place(stored)
 
 
 def _alone(kept: torch.Tensor) -> torch.Tensor:
@@ -108,6 +131,25 @@ def uncaptured() -> Iterator[None]:
         _C.set_callback(*before)
 
 
+class _Once(torch.autograd.Function):
+    """Gradients that cannot be differentiated again; whoever tries is told so."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, *grads: torch.Tensor) -> Any:
+        return grads
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(_TWICE)
+
+
+def _once(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Gradients computed under `create_graph=True`: they depend on what the graph read, as nobody recorded."""
+    given = [grad for grad in found if grad is not None]
+    marked = iter(_Once.apply(torch.zeros((), requires_grad=True), *given) if given else ())
+    return tuple([None if grad is None else next(marked) for grad in found])
+
+
 _TWICE = (
     "argand: a gradient of a gradient was asked for (create_graph=True) through a compiled graph, whose backward "
     "cannot be differentiated again. Keep the part that needs second derivatives out of the compiled function, or run "
@@ -120,8 +162,12 @@ class _Plan:
 
     def __init__(self, joint: JointProgram, cut: Partition) -> None:
         self.results = cut.results
-        self.plain = [i for i in range(cut.results) if i not in joint.differentiable]
-        self.fresh = set(range(cut.results)) - {mutation.output for mutation in cut.forward.mutations}
+        self.written = [mutation for mutation in cut.forward.mutations if not mutation.differentiable]
+        self.raised = tuple([position for base in cut.forward.bases for position in base.written])
+        gone = {mutation.output for mutation in self.written}
+        self.plain = [i for i in range(cut.results) if i not in joint.differentiable and i not in gone]
+        recorded = {mutation.output for mutation in cut.forward.mutations} - gone
+        self.handed_over = ["none" if i in gone else "same" if i in recorded else "fresh" for i in range(cut.results)]
         self.saved = [(slot.kind, slot.index) for slot in cut.saved]
         self.differentiable = joint.differentiable
         self.inputs = len(joint.forward_inputs)
@@ -138,6 +184,13 @@ class _Plan:
         self.taken = [self.numbers.index(slot.index) for slot in cut.arguments if slot.kind == "number"]
         layouts = [_layout_function(names, spec) for _, spec in self.tangents]
         self.layouts = layouts if any(layouts) else None
+
+    def result_tensors(self, out: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+        """The results for autograd; None for those that are written to inputs already."""
+        made: list[torch.Tensor | None] = []
+        for how, result in zip(self.handed_over, out):
+            made.append(None if how == "none" else without_base(result) if how == "fresh" else result)
+        return tuple(made)
 
     def gradients(
         self, run: Boxed, saved: list[Any], grads: tuple[Any, ...], numbers: tuple[Any, ...]
@@ -188,7 +241,8 @@ def _layout_function(names: list[str], spec: TensorSpec) -> Callable[..., Any] |
     if not any(isinstance(n, Expr) for n in (*spec.size, *spec.stride)):
         return None
     size, stride = (f"({' '.join(f'{n},' for n in dims)})" for dims in (spec.size, spec.stride))
-    made: Callable[..., Any] = eval(f"lambda {', '.join(names)}: ({size}, {stride})", {})
+    text = compile(f"lambda {', '.join(names)}: ({size}, {stride})", "<argand layout>", "eval")
+    made: Callable[..., Any] = eval(text, {})
     return made
 
 

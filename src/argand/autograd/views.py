@@ -9,7 +9,7 @@ import torch
 
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
-from argand.graph.specs import is_dense
+from argand.graph.strides import is_dense
 
 if TYPE_CHECKING:
     from argand.autograd.tracer import Handler, Tracer

@@ -84,7 +84,7 @@ def compile_exact(
             return gm.forward
     try:
         with events.span("trace_inference", "autograd", backend=backend):
-            program = trace_inference(gm, example_inputs)
+            program = trace_inference(gm, example_inputs, bases=True)
     except AutogradError as error:
         _report(backend, str(error), gm)
         return gm.forward
@@ -94,7 +94,7 @@ def compile_exact(
     )
     # Traced under no_grad with inputs that require grad: where gradients are on, the graph itself must run.
     with_grad = gm.forward if records_gradients(gm, example_inputs, enabled=True) else None
-    return wrap(program, compile_program(program), boxed=boxed, with_grad=with_grad)
+    return wrap(program, compile_program(program), boxed=boxed, with_grad=with_grad, otherwise=gm.forward)
 
 
 def _checked(compiled: Callable[..., Any], gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -81,6 +81,7 @@ class ExactSizes:
         self.gm = gm
         self.compile_exact = compile_exact
         self.backend = backend
+        self.compile_id = events.bus.compile_id
         self.made: dict[Any, Callable[..., Any]] = {}
         self.lock = threading.RLock()
 
@@ -90,7 +91,7 @@ class ExactSizes:
         found = self.made.get(key)
         if found is not None:
             return found
-        with self.lock, uncaptured():
+        with self.lock, uncaptured(), events.bus.compiling(self.compile_id):
             found = self.made.get(key)
             if found is None:
                 if len(self.made) >= int(config.exact_sizes_limit):

@@ -15,7 +15,7 @@ from argand.graph.symbolic import SymbolicTensor
 def graph_key(program: AtenProgram) -> str | None:
     """Structure and metadata of a program; None when it holds constants, which are compared by nothing cheap."""
     numbers: dict[fx.Node, int] = {}
-    parts = [f"threads {torch.get_num_threads()}, oneDNN {config.cpp.onednn_products}"]
+    parts = [f"threads {torch.get_num_threads()}, products {config.cpp.own_products} {config.cpp.onednn_products}"]
     for number, node in enumerate(program.graph.nodes):
         numbers[node] = number
         if node.op == "get_attr":

@@ -133,12 +133,12 @@ def _fake(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def torch_compile_observed(
-    backend: str, observe: Callable[[Any, Any], Any], noted: Callable[[str], Any]
+    backend: str | Callable[[Any], Any], observe: Callable[[Any, Any], Any], noted: Callable[[str], Any]
 ) -> Iterator[None]:
     """Meanwhile `torch.compile` is torch's own, with another backend, and what it makes is looked at.
 
     Arguments:
-        backend: used instead of the one that the program names; "" leaves it.
+        backend: used instead of the one that the program names; "" leaves it; a callable makes one of that.
         observe: called with a compiled function and the original; the program gets what it returns.
         noted: told the name of each backend that the program asks for.
     """
@@ -147,9 +147,11 @@ def torch_compile_observed(
     def compile_observed(model: Any = None, **kwargs: Any) -> Any:
         if model is None:
             return functools.partial(compile_observed, **kwargs)
-        noted(str(kwargs.get("backend", "inductor")))
+        asked = kwargs.get("backend", "inductor")
+        noted(asked if isinstance(asked, str) else getattr(asked, "__name__", type(asked).__name__))
         if backend:
-            kwargs = {"backend": backend, **{k: v for k, v in kwargs.items() if k in ("fullgraph", "dynamic")}}
+            chosen = backend if isinstance(backend, str) else backend(asked)
+            kwargs = {"backend": chosen, **{k: v for k, v in kwargs.items() if k in ("fullgraph", "dynamic")}}
         compiled = original(model, **kwargs)
         if isinstance(model, torch.nn.Module):
             compiled.forward = observe(compiled.forward, model.forward)

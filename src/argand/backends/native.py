@@ -63,7 +63,9 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
 def compile_program(program: AtenProgram) -> HostCall:
     """A callable for the program's graph: takes the list of its inputs (which it empties), returns its outputs."""
     if not _on_cpu(program):
-        events.emit("fallback", "backend", "a tensor is not on the CPU", backend="native", scope="graph")
+        reason = "a tensor is not on the CPU"
+        events.emit("fallback", "backend", reason, backend="native", scope="graph", reason=reason)
+        _without_gpu_code(f"this {program.kind} graph runs with eager's kernels: {reason}")
         return _eager_kernels(program)
     return _memo.get_or_make(graph_key(program) if config.reuse_graphs else None, lambda: build(program))
 
@@ -76,7 +78,14 @@ def build(program: AtenProgram) -> HostCall:
     name = f"model__{program.model}_{program.kind}_{number}"
     with events.span("compile_graph", "backend", graph=name, kind=program.kind, number=program.model):
         events.bus.detail("fx_graph", "backend", lambda: readable(program.graph), program=program)
+        _without_gpu_code(f"{name} runs on the CPU, by kernels whose loops are chosen by rule")
         return _build(program, f"graph_{number}")
+
+
+def _without_gpu_code(why: str) -> None:
+    """Answer who asked for the logs of what only GPU code has."""
+    events.bus.detail("cudagraphs", "backend", f"no CUDA graph is recorded: {why}")
+    events.bus.detail("autotuning", "backend", f"no candidates are timed: {why}")
 
 
 def _build(program: AtenProgram, graph: str) -> HostCall:
@@ -105,7 +114,10 @@ def schedule_program(program: AtenProgram) -> Schedule:
     events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))
     loops = lower(program)
     loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there
-    written = [(program.inputs[m.input].name, m.output) for m in program.mutations if not m.differentiable]
+    # What is kept of a base must not be its memory, which tensors that do not know of each other's writes share.
+    apart = {p for p, spec in enumerate(program.inputs) if spec.kind == "base" and program.kind == "forward"}
+    plain = [m for m in program.mutations if not m.differentiable and m.input not in apart]
+    written = [(program.inputs[m.input].name, m.output) for m in plain]
     with events.span("schedule", "schedule"), size_hints(loops.hints):
         made = schedule(loops, threads=torch.get_num_threads(), fusion=bool(config.fusion))
         write_inputs_in_place(made, written)

@@ -12,7 +12,14 @@ from argand import events
 from argand.autograd import wrap
 from argand.autograd.joint import JointProgram, trace_joint
 from argand.autograd.partition import Partition, partition
-from argand.autograd.training import Boxed, LazyBackward, training_function, uncaptured, without_base
+from argand.autograd.training import (
+    Boxed,
+    LazyBackward,
+    recorded_program,
+    training_function,
+    uncaptured,
+    without_base,
+)
 from argand.config import config
 from argand.errors import ArgandError, InternalError
 from argand.graph.printing import graph_function, readable
@@ -40,10 +47,10 @@ def compile_training(
         AutogradError: the graph cannot be differentiated ahead of time.
     """
     with events.span("trace_joint", "autograd", backend=backend):
-        joint = trace_joint(gm, example_inputs)
+        joint = trace_joint(gm, example_inputs, bases=True)
     if joint.gradients and joint_pass is not None:
         joint_pass(joint.program)
-    return compile_joint(joint, compile_program, backend=backend, boxed=boxed)
+    return compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=gm.forward)
 
 
 def compile_joint(
@@ -83,10 +90,11 @@ def compile_joint(
     if not config.lazy_backward:
         backward.prepare()
     run = training_function(joint, cut, forward, backward)
+    recorded = wrap(recorded_program(cut.forward), run, otherwise=otherwise)
     if joint.enables_grad:
-        return _under_grad(wrap(cut.forward, run, otherwise=otherwise))
+        return _under_grad(recorded)
     plain = wrap(cut.forward, _results_only(forward, cut), boxed=True, otherwise=otherwise)
-    return _with_tape(wrap(cut.forward, run, otherwise=otherwise), plain)
+    return _with_tape(recorded, plain)
 
 
 def _compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:

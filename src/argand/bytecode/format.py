@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby, pairwise
-from types import CodeType
+from enum import Enum
+from itertools import groupby, islice, pairwise
+from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, ModuleType, NoneType
+from typing import Any
 
 from argand.bytecode.decode import decode
 from argand.bytecode.instruction import Instruction
+
+_PLAIN = (int, float, complex, bool, str, bytes, range, NoneType, EllipsisType, BuiltinFunctionType, CodeType)
+_PLAIN_TORCH = ("dtype", "device", "layout", "memory_format", "Size")
+_ITEMS, _LONGEST = 20, 200
 
 
 def dis_text(code_or_instructions: CodeType | Sequence[Instruction]) -> str:
     """One line per instruction: source line where it changes, `>>` at targets of jumps and handlers, offset, opcode,
     argument and, in brackets, what the argument means; then the exception table, if there is one.
 
-    An instruction without offset (not yet encoded) is numbered by its place in the list. Nothing is executed but
-    `repr` of constants; a constant whose `repr` fails is shown by its type.
+    An instruction without offset (not yet encoded) is numbered by its place in the list. Nothing of the program is
+    executed, not even the `repr` of a constant, which may be any object that capture put there.
     """
     if isinstance(code_or_instructions, CodeType):
         instructions: Sequence[Instruction] = decode(code_or_instructions)
@@ -70,16 +76,42 @@ def _argument(inst: Instruction, label: dict[Instruction, int | None]) -> str:
 
 def _meaning(inst: Instruction) -> str:
     if inst.opname in ("LOAD_CONST", "RETURN_CONST", "KW_NAMES"):
-        try:
-            return repr(inst.argval)
-        except Exception:  # a constant may be any object that capture put there
-            return f"<{type(inst.argval).__name__} object>"
+        return constant_text(inst.argval)
     text = ", ".join(inst.argval) if isinstance(inst.argval, tuple) else str(inst.argval)
     if inst.push_null:
         return f"NULL + {text}"
     if inst.opname == "LOAD_SUPER_ATTR" or (inst.is_method and inst.opname == "LOAD_ATTR"):
         return f"NULL|self + {text}" if inst.is_method else text
     return f"bool({text})" if inst.to_bool else text
+
+
+def constant_text(value: Any) -> str:
+    """An object in short: plain values as they are written, others by what they are; no method of theirs is called."""
+    text = _constant_text(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _constant_text(value: Any) -> str:
+    kind = type(value)
+    if any(kind is plain for plain in _PLAIN):  # `in` could ask a metaclass of the program's
+        return repr(value)
+    if kind is tuple or kind is frozenset:
+        shown = [_constant_text(item) for item in islice(value, _ITEMS)] + ["..."] * (len(value) > _ITEMS)
+        inside = ", ".join(shown)
+        return f"({inside}{',' * (len(shown) == 1)})" if kind is tuple else f"frozenset({{{inside}}})"
+    if kind is list or kind is dict or kind is set:
+        return f"<{kind.__name__} of {len(value)}>"
+    if kind is FunctionType:
+        return f"<function {value.__qualname__}>"
+    if kind is ModuleType:
+        return f"<module {ModuleType.__getattribute__(value, '__dict__').get('__name__', '?')}>"
+    if issubclass(kind, type):
+        return type.__repr__(value)
+    if issubclass(kind, Enum):
+        return f"<{kind.__name__}.{object.__getattribute__(value, '__dict__').get('_name_', '?')}>"
+    if kind.__module__ == "torch" and kind.__name__ in _PLAIN_TORCH:
+        return repr(value)
+    return f"<{kind.__name__} object>"
 
 
 def _exception_lines(instructions: Sequence[Instruction], label: dict[Instruction, int | None]) -> list[str]:

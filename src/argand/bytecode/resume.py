@@ -22,6 +22,7 @@ from argand.bytecode.instruction import Instruction
 from argand.bytecode.liveness import live_locals, local_names
 from argand.bytecode.opcodes import CO_ANY_GENERATOR, CO_VARARGS, CO_VARKEYWORDS, PY312
 from argand.bytecode.stack import stack_depths
+from argand.bytecode.unbound import unbound_cell_blocks
 from argand.errors import InternalError
 
 
@@ -131,6 +132,7 @@ def build_resume_code(
 
     wanted = reachable(instructions, target)
     body, copies = clone_instructions(inst for inst in instructions if inst in wanted)
+    body += unbound_cell_blocks(copies, instructions, frozenset(code.co_cellvars))
     moved = _explicit_super(body, copies, instructions, code)
     goal = moved.get(copies[target], copies[target])
     entry = _entry(stack_layout, stack_names, freevars, borrowed, target)

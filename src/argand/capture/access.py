@@ -11,15 +11,25 @@ import os
 import types
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import identity, natives_numpy, virtual
+from argand.capture import identity, natives_numpy, tensor_attributes, virtual
 from argand.capture.exceptions import InternalFailure, ObservedException
 from argand.capture.frames import NULL, LazyLocal
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, module_of, raw_length
+from argand.capture.patience import Patience
 from argand.capture.sources import ConstSource, LocalSource, Source
 from argand.capture.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.tainted import TaintedText as TaintedText
 from argand.capture.tainted import formatted_tensor as formatted_tensor
-from argand.capture.typefacts import ATOMS, BUFFERS, CONTAINERS, TypeFacts, is_heap, is_native
+from argand.capture.typefacts import (
+    ATOMS,
+    BUFFERS,
+    CONTAINERS,
+    TypeFacts,
+    has_foreign_state,
+    is_foreign_value,
+    is_heap,
+    is_native,
+)
 from argand.errors import GraphBreak, graph_break
 
 if TYPE_CHECKING:
@@ -30,7 +40,8 @@ _CAPTURE_FOLDER = os.path.dirname(__file__)
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
 
 
-_MAX_ROUNDS = 200_000
+def _is_unseen(cls: type) -> bool:
+    return has_foreign_state(cls) and not is_foreign_value(cls)
 
 
 def unseen_object(obj: Any) -> GraphBreak:
@@ -138,7 +149,7 @@ class Access:
         self.tainted = False
         self.unregistered: virtual.Unregistered | None = None
         self.dynamic = False
-        self.rounds = 0
+        self.patience = Patience()
         self.number = -1
         self.handled_outside: BaseException | None = None  # by whoever called the captured code
         self.unseen: list[Any] = []
@@ -165,6 +176,7 @@ class Access:
             self.fast.add(SymbolicSize)
         for cls in self.tensor_types:
             found.python[id(cls)] = frozenset()
+            found.native.add(id(cls))
             self.fast.add(cls)
         if self.tensor_types and not self.concrete:
             import torch
@@ -173,15 +185,11 @@ class Access:
             self.fast.add(torch.nn.Parameter)
 
     def count_round(self) -> None:
-        """A loop begins its body again: loops that would take minutes to unroll are left to CPython."""
-        self.rounds += 1
-        if self.rounds > _MAX_ROUNDS:
-            raise graph_break(
-                kind="loop too long",
-                explanation=f"Loops of this function run more than {_MAX_ROUNDS:,} rounds, too many to unroll.",
-                hints=("Compile the body of the loop as a function of its own.",),
-                skip_frame=True,
-            )
+        """A loop begins its body again, or a function is called."""
+        patience = self.patience
+        patience.left -= 1
+        if not patience.left:
+            patience.check(self)  # type: ignore[arg-type]
 
     # ---- tensors ---------------------------------------------------------------------------------------------------
 
@@ -191,16 +199,19 @@ class Access:
 
     def tensor_attr(self, obj: Any, name: str) -> Any:
         """Attribute of a tensor: the trace mode answers."""
+        if name == "__dict__":
+            return tensor_attributes.namespace(self.state, obj)
         try:
             return getattr(obj, name)
         except AttributeError:
-            return NULL
+            return tensor_attributes.read(self.state, obj, name)
         except Exception as e:
             error = e
         raise self.observe(error)
 
     def tensor_setattr(self, obj: Any, name: str, value: Any) -> None:
         """Attribute of a tensor set: the trace mode sees properties, Python attributes are kept on the stand-in."""
+        tensor_attributes.refuse_write(self.state, obj, name)
         self.native(setattr, obj, name, value)
 
     def observe(self, exc: BaseException) -> ObservedException:
@@ -235,9 +246,9 @@ class Access:
         if cls is TaintedText:
             raise formatted_tensor(obj)
         if id(obj) in self.outer:
-            if cls.__module__ == "numpy" and cls.__name__ == "ndarray":
+            if module_of(cls) == "numpy" and cls.__name__ == "ndarray":
                 raise natives_numpy.outer_array(obj)
-            if is_a(obj, BUFFERS) or self.is_native_iterator(obj):
+            if is_a(obj, BUFFERS) or _is_unseen(cls) or self.is_native_iterator(obj):
                 raise unseen_object(obj)
         return self.state.deep_resolve(obj)
 
@@ -296,8 +307,9 @@ class Access:
     def container_length(self, obj: Any) -> int:
         """`len` of a container, guarded if it is outer and untouched."""
         if id(obj) in self.outer and id(obj) not in self.state.shadows:
-            self.state.guard(self.outer[id(obj)], "len", len(obj))
-            return len(obj)
+            length = raw_length(obj)
+            self.state.guard(self.outer[id(obj)], "len", length)
+            return length
         found: int = self.native(len, self.shadow(obj))
         return found
 
@@ -352,7 +364,7 @@ class Access:
         cls = type(obj)
         if cls in self.fast:
             return not self.is_tensor(obj)
-        if is_a(obj, type | types.FunctionType | types.ModuleType) or cls.__module__ == "typing":
+        if is_a(obj, type | types.FunctionType | types.ModuleType) or module_of(cls) == "typing":
             return True
         if cls not in (list, tuple, dict, set, frozenset) or depth > 20:
             return False
@@ -391,9 +403,9 @@ class Access:
         cls = type(obj)
         if self.concrete or cls in self.fast or id(obj) not in self.outer or is_a(obj, CONTAINERS):
             return
-        if is_native(cls) or cls.__module__ in _ITERATOR_MODULES or is_a(obj, BUFFERS):
+        if is_native(cls) or module_of(cls) in _ITERATOR_MODULES or is_a(obj, BUFFERS):
             raise unseen_object(obj)
-        if self.is_native_iterator(obj):
+        if self.is_native_iterator(obj) or _is_unseen(cls):
             raise unseen_object(obj)
 
     def is_native_iterator(self, obj: Any) -> bool:
@@ -472,7 +484,7 @@ class Access:
 
     def is_torch_class(self, cls: type) -> bool:
         """A class of torch's that the capture state may construct."""
-        module = cls.__module__
+        module = module_of(cls)
         return (
             module == "torch"
             or module.startswith(("torch.", "numpy"))

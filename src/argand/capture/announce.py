@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from pathlib import Path
 from types import CodeType, FrameType
@@ -14,6 +15,7 @@ from argand.errors import UserLine
 
 _OWN = str(Path(__file__).resolve().parent.parent)
 _DEEPEST = 400
+_RUNPY = ("<frozen runpy>", runpy.__file__)
 
 
 def frame_start(info: _C.FrameInfo) -> None:
@@ -53,11 +55,18 @@ def place(position: tuple[CodeType, int] | None) -> UserLine | None:
 
 
 def _callers(frame: FrameType | None) -> list[tuple[str, int, str]]:
-    """(file name, line, function) of the frames on the stack that are not argand's, outermost first."""
+    """(file name, line, function) of the frames on the stack that are not argand's, outermost first.
+
+    A program that argand started (`argand run`) begins with its own first frame.
+    """
     found: list[tuple[str, int, str]] = []
     while frame is not None and len(found) < _DEEPEST:
         code = frame.f_code
         if not code.co_filename.startswith(_OWN):
             found.append((code.co_filename, frame.f_lineno or code.co_firstlineno, code_words(code)))
+        elif found and found[-1][0] in _RUNPY:
+            while found and found[-1][0] in _RUNPY:
+                found.pop()
+            break
         frame = frame.f_back
     return found[::-1]

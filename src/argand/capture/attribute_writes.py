@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import attributes, calls
+from argand.capture import attributes, calls, tensor_attributes
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`."""
-    if interp.is_tensor(obj):
+    cls = type(obj)
+    if interp.is_tensor(obj) and (interp.concrete or cls in interp.fast):
         interp.tensor_setattr(obj, name, value)
         return
-    cls = type(obj)
     setter = interp.types.lookup(cls, "__setattr__")
     if is_a(setter, types.FunctionType):
         calls.call(interp, setter, (obj, name, value), None)
@@ -110,6 +110,8 @@ def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None
         _write_outer(interp, obj, name, value)
         return
     target = interp.shadow(obj)
+    if interp.is_tensor(target):
+        tensor_attributes.refuse_write(interp.state, target, name)
     if is_a(target, types.FunctionType):
         interp.native(setattr, target, name, value)
     else:
@@ -200,6 +202,8 @@ def delete_attr(interp: Interpreter, obj: Any, name: str) -> None:
 def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
     """`object.__delattr__` (or `type.__delattr__`)."""
     if interp.is_tensor(obj) or is_a(obj, types.ModuleType):
+        if interp.is_tensor(obj) and tensor_attributes.delete(interp, obj, name):
+            return
         if not interp.concrete:
             raise graph_break(
                 kind="attribute deleted",

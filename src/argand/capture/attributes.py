@@ -11,11 +11,11 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attribute_writes, calls, generators, iteration, symbolic_ops
+from argand.capture import attribute_writes, calls, generators, iteration, symbolic_ops, tensor_attributes
 from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, module_of, namespace
 from argand.capture.sources import (
     AttrSource,
     ConstSource,
@@ -182,7 +182,7 @@ def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") ->
     if kind is functools.cached_property and obj is not None:
         return _read_cached_property(interp, meta, obj)
     if is_a(getter, types.FunctionType):
-        if kind.__module__ in ("enum", "types") and is_a(obj, enum.Enum):
+        if module_of(kind) in ("enum", "types") and is_a(obj, enum.Enum):
             return interp.native(getattr, obj, meta.name if hasattr(meta, "name") else name)
         return calls.call(interp, getter, (meta, obj, cls), None)
     if not is_a(getter, types.WrapperDescriptorType | types.MethodDescriptorType):
@@ -245,7 +245,7 @@ def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
         return type(obj)
     if name == "__dict__":
         return instance_dict(interp, obj)
-    if name in _LAZY and cls.__module__ == "typing" and not interp.concrete:
+    if name in _LAZY and module_of(cls) == "typing" and not interp.concrete:
         raise graph_break(
             kind="native code that calls Python",
             context=f"{cls.__name__}.{name}",
@@ -326,7 +326,8 @@ def instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
     """Item of the instance's own dict, NULL if absent."""
     if not interp.is_outer(obj):
         obj_dict = own_dict(interp.shadow(obj))
-        return NULL if obj_dict is None else obj_dict.get(name, NULL)
+        local = NULL if obj_dict is None else obj_dict.get(name, NULL)
+        return tensor_attributes.read(interp.state, obj, name) if local is NULL and interp.is_tensor(obj) else local
     written = interp.read_overlay(obj, name)
     if written is not NULL:
         return NULL if written is interp.deleted else written
@@ -351,16 +352,15 @@ def instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
 
 
 def own_dict(obj: Any) -> dict[str, Any] | None:
-    try:
-        found = object.__getattribute__(obj, "__dict__")
-    except AttributeError:
-        return None
+    found = namespace(obj)
     return found if is_a(found, dict) else None
 
 
 def instance_dict(interp: Interpreter, obj: Any) -> Any:
     """`obj.__dict__`: that of an outer object is an outer dict, and its shadow takes pending writes over."""
     if not interp.is_outer(obj):
+        if interp.is_tensor(obj):
+            return tensor_attributes.namespace(interp.state, obj)
         return interp.native(object.__getattribute__, interp.shadow(obj), "__dict__")
     real = own_dict(obj)
     if real is None:

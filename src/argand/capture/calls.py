@@ -14,6 +14,7 @@ from argand.capture import (
     iteration,
     natives,
     natives_numpy,
+    patience,
     symbolic_ops,
 )
 from argand.capture.frames import GENERATOR, NULL, Frame
@@ -83,7 +84,8 @@ def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any
     code = fn.__code__
     policy = interp.policies.get(id(code))
     if policy is None:
-        policy = interp.policies[id(code)] = natives.policy_of(interp, fn)
+        tedious = id(code) in interp.session.tedious and not interp.patience.endless
+        policy = interp.policies[id(code)] = patience.break_off if tedious else natives.policy_of(interp, fn)
     if policy is not natives.INLINE:
         result = policy(interp, fn, list(args), kwargs or {})
         if result is not NotImplemented:
@@ -96,6 +98,7 @@ def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any
     frame = Frame(
         program, fast, fn.__globals__, fn_builtins(interp, fn), back.exc if back is not None else interp.base_exc, fn
     )
+    interp.count_round()
     frame.quiet = policy is natives.INLINE and code.co_filename in natives.HELPER_FILES
     signal = interp.run(frame)
     if signal is GENERATOR:
@@ -261,7 +264,7 @@ def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:
     if not iteration.is_iterable(interp, args):
         name = callable_name(fn)
         raise interp.throw(TypeError(f"{name} argument after * must be an iterable, not {type(args).__name__}"))
-    return iteration.to_list(interp, args)
+    return iteration.to_list(interp, args, hint=True)
 
 
 def star_keywords(interp: Interpreter, fn: Any, kwargs: Any) -> dict[str, Any]:

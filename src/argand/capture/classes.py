@@ -12,7 +12,7 @@ from argand.capture import attributes, calls, generators, iteration, natives, op
 from argand.capture.access import TaintedText
 from argand.capture.array_value import Traced
 from argand.capture.frames import NULL, Frame
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, module_of
 from argand.capture.raising import prepare_reraise_star
 from argand.capture.symbolic import STANDS_FOR
 from argand.errors import graph_break
@@ -164,7 +164,7 @@ def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, 
     pending = []
     for key, value in list(plain.items()) if is_a(plain, dict) else []:
         hook = interp.types.lookup(type(value), "__set_name__")
-        if is_a(hook, types.FunctionType) and type(value).__module__ not in _SAFE_HOOK_MODULES:
+        if is_a(hook, types.FunctionType) and module_of(type(value)) not in _SAFE_HOOK_MODULES:
             pending.append((key, value, hook))
     hook = _init_subclass_of(interp, bases)
     if pending or hook is not None:
@@ -301,7 +301,7 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
         made = native_new(interp, cast(type, new.__self__), [cls, *args], kwargs)
     else:
         made = calls.call(interp, attributes.bind(interp, new, None, cls), [cls, *args], kwargs)
-    if not is_a(made, cls):
+    if cls not in type(made).__mro__:  # what `__subclasscheck__` says does not matter
         return made
     if cls is not type(made):
         init = facts.lookup(type(made), "__init__")

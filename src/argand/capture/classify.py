@@ -8,17 +8,20 @@ import decimal
 import enum
 import functools
 import re
+import sys
 import types
 import typing
 from typing import Any
 
 import torch
 
-from argand.capture.kinds import is_a, per_class
+from argand.capture.kinds import is_a, module_of, namespace, per_class
 
 _EQUALS: frozenset[type] = frozenset(
     {int, float, complex, str, bytes, range, slice, torch.Size, torch.device, types.GenericAlias, types.UnionType}
 )
+_SINGLETONS: tuple[type, ...] = (type(sys.version_info), type(sys.flags))
+"""Tuples of which there is one, and no other can be made."""
 _IDENTITY: frozenset[type] = frozenset(
     {
         type(None),
@@ -53,6 +56,7 @@ _IDENTITY: frozenset[type] = frozenset(
         datetime.time,
         datetime.timedelta,
         datetime.timezone,
+        *_SINGLETONS,
     }
 )
 _TYPING_ALIASES: tuple[type, ...] = tuple(
@@ -77,7 +81,7 @@ _CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, collections.
 
 
 @per_class
-def _handling_of_type(cls: type) -> str:
+def handling_of_type(cls: type) -> str:
     if cls in _EQUALS:
         return "equals"
     if cls in _IDENTITY:
@@ -90,11 +94,11 @@ def _handling_of_type(cls: type) -> str:
         return "refuse"
     if issubclass(cls, _IDENTITY_INSTANCES):
         return "identity"
-    if cls.__module__ == "numpy" and _is_numpy_scalar(cls):
+    if module_of(cls) == "numpy" and _is_numpy_scalar(cls):
         return "equals"
-    if cls.__module__ == "numpy" and cls.__name__.endswith("DType"):
+    if module_of(cls) == "numpy" and cls.__name__.endswith("DType"):
         return "equals"
-    if cls.__module__ == "numpy" and cls.__name__ == "ufunc":
+    if module_of(cls) == "numpy" and cls.__name__ == "ufunc":
         return "identity"
     return "object"
 
@@ -111,13 +115,15 @@ def handling(value: Any) -> str:
         type; parts are guarded when read) or "refuse".
     """
     cls: Any = type(value)
-    found = _handling_of_type(cls)
+    found = handling_of_type(cls)
     if found == "equals" and type(value) is slice and not is_constant(value):
         return "refuse"
     if found == "tensor":
         return "tensor" if is_plain_tensor(value) else "refuse"
     if found == "subclass":
-        return "tensor" if _is_buffer_like(value) and is_plain_tensor(value) else "refuse"
+        from argand.capture import subclasses
+
+        return "tensor" if not subclasses.why_not(cls) and is_plain_tensor(value) else "refuse"
     return found
 
 
@@ -134,7 +140,7 @@ def is_constant(value: Any) -> bool:
     if type(value) is slice:
         return all(is_constant(part) for part in (value.start, value.stop, value.step))
     cls: Any = type(value)
-    return _handling_of_type(cls) in ("equals", "identity") and not is_bound_builtin(value)
+    return handling_of_type(cls) in ("equals", "identity") and not is_bound_builtin(value)
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
@@ -147,14 +153,9 @@ def is_plain_tensor(tensor: torch.Tensor) -> bool:
     )
 
 
-def _is_buffer_like(tensor: torch.Tensor) -> bool:
-    """A subclass that changes no behaviour (no __torch_function__ of its own)."""
-    return False
-
-
 def is_container(obj: Any) -> bool:
     """A list, tuple, dict, set, frozenset or deque, or a subclass."""
-    return is_a(obj, _CONTAINERS) and type(obj) is not torch.Size
+    return is_a(obj, _CONTAINERS) and type(obj) is not torch.Size and type(obj) not in _SINGLETONS
 
 
 def is_plain_atom(obj: Any) -> bool:
@@ -176,7 +177,4 @@ def is_slot(cls: type, name: str) -> bool:
 
 def in_instance_dict(obj: Any, name: str) -> bool:
     """Whether the real object has `name` in its `__dict__`."""
-    try:
-        return name in object.__getattribute__(obj, "__dict__")
-    except AttributeError:
-        return False
+    return name in (namespace(obj) or ())

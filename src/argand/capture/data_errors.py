@@ -18,7 +18,7 @@ import torch
 
 from argand import errors
 from argand.capture.before_error import Points
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, module_of
 from argand.capture.words import words
 
 if TYPE_CHECKING:
@@ -347,4 +347,4 @@ def manager_is_told(leave: Any) -> bool:
             frame = getattr(manager.gen, "gi_frame", None)
             return frame is None or not _in_library(frame.f_globals)
         return inner.instruction is not None and _noticed(inner)
-    return cls is not contextlib.nullcontext and not cls.__module__.startswith(("torch", "argand"))
+    return cls is not contextlib.nullcontext and not module_of(cls).startswith(("torch", "argand"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import rebuild, shadows
+from argand.capture import rebuild, shadows, subclasses
 from argand.capture.sources import ClosureCellSource, Source
 from argand.capture.state import DELETED, Overlay, Shadow
 
@@ -44,7 +44,9 @@ def any_pending(state: CaptureState) -> bool:
     """Whether the program has done something visible besides computing tensors."""
     if state.extra_effects or pending(state):
         return True
-    return any(info.source is not None and info.tensor.__dict__ for info in state.tensors.values())
+    return any(
+        info.source is not None and vars(subclasses.shown(state.graph, info.tensor)) for info in state.tensors.values()
+    )
 
 
 class Replay:
@@ -223,18 +225,19 @@ class Replay:
 
     def _delete_cell(self, root: str | None, target: str) -> None:
         if root:
-            self.asm.delete_deref(root)
+            self.asm.load_closure(root)
         else:
             self.asm.load_fast(target)
-            self.asm.delete_attr("cell_contents")
+        self.asm.delete_attr("cell_contents")  # which a cell that is empty already does not mind
 
     def _tensor_attributes(self) -> None:
         """Python attributes that the program set on stand-ins, where the tensor outlives the graph."""
         for info in list(self.state.tensors.values()):
-            attributes = info.tensor.__dict__
-            if not attributes or (info.source is None and id(info.tensor) not in self.values.plan.output_names):
-                continue
-            target = self._target(info.tensor)
+            tensor = subclasses.shown(self.state.graph, info.tensor)
+            attributes = vars(tensor)
+            if not attributes or (info.source is None and id(tensor) not in self.values.plan.output_names):
+                continue  # those of subclasses are set where they are made
+            target = self._target(tensor)
             for name, value in attributes.items():
                 self.values.push(value)
                 self._later(rebuild.write_attribute, target, self._temp(), name)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from argand.capture import effects, shadows
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, namespace
 from argand.capture.state import Shadow
 from argand.errors import graph_break
 
@@ -46,7 +46,7 @@ def _taken_away(entry: Shadow | Overlay) -> Iterator[Any]:
     if entry.kind == "cell":
         before = {"cell_contents": entry.obj.cell_contents} if entry.obj != types.CellType() else {}
     else:
-        before = entry.obj if entry.kind == "global" else getattr(entry.obj, "__dict__", {})
+        before = entry.obj if entry.kind == "global" else namespace(entry.obj)
     for name, value in entry.values.items():
         old = before.get(name) if is_a(before, dict) else None
         if old is not value:

@@ -31,11 +31,13 @@ from argand.capture import (
     generators,
     modes,
     narration,
+    patience,
     release,
     room,
     skip,
     stance,
     strict,
+    subclasses,
     warned,
 )
 from argand.capture.interpreter import Interpreter, RootExit, Session, too_deep
@@ -195,6 +197,7 @@ class _Capture:
         self.handled = sys.exception()
         self.states: list[CaptureState] = []
         self.memory = Memory()
+        self.spent = 0
 
     def run(self) -> _C.Answer:
         """Capture the frame."""
@@ -214,6 +217,7 @@ class _Capture:
                 try:
                     exit = self._trace(state, break_at)
                 except Restart:
+                    self._count(state)
                     continue
                 except errors.GraphBreak as found:
                     if strict.wanted(state.read_overlay):
@@ -229,6 +233,7 @@ class _Capture:
             try:
                 return self._compile(state, exit, before, after)
             except Restart:
+                self._count(state)
                 continue
             except errors.GraphBreak as found:
                 break_at = self._earlier(failures.because_of(found, self.reason), state, exit)
@@ -238,6 +243,10 @@ class _Capture:
             hints=("Compile the parts between the breaks as functions of their own.",),
             skip_frame=True,
         )
+
+    def _count(self, state: CaptureState) -> None:
+        self.spent += state.interpreter.patience.spent
+        patience.check_restarts(0 if self.region.fullgraph else self.spent, len(state.tensors))
 
     def _announce_restart(self, attempt: int) -> None:
         """Say why; what is emitted from now on belongs to another attempt at the same compile."""
@@ -284,6 +293,7 @@ class _Capture:
         interpreter = Interpreter(state, session)
         state.interpreter = interpreter
         interpreter.handled_outside = self.handled
+        interpreter.patience.endless = self.region.fullgraph
         keep_torch_compiler_out()
         with TraceMode(state.graph), warned.heard():
             try:
@@ -296,6 +306,8 @@ class _Capture:
             from argand.capture import torch_contexts
 
             raise torch_contexts.still_open(state.graph.entered)
+        if state.graph.undressing and exit.kind != "raise":
+            raise subclasses.still_off(state.graph.undressing)
         return exit
 
     def _restart(self, found: errors.GraphBreak, break_at: frozenset[int]) -> frozenset[int]:
@@ -322,7 +334,7 @@ class _Capture:
     def _raised(self, exit: RootExit) -> _C.Answer:
         """The program raises in this call: run it for real, so that everything about the exception is right."""
         self.known.raised_in.add(self.region)
-        events.emit("frame_raised", "capture", lambda: repr(exit.exc), function=self.info.code.co_name)
+        events.emit("frame_raised", "capture", lambda: _shown(exit.exc), function=self.info.code.co_name)
         return None
 
     def _compile(self, state: CaptureState, exit: RootExit, before: modes.Snapshot, after: modes.Snapshot) -> _C.Answer:
@@ -350,7 +362,7 @@ class _Capture:
         for resume in made.resumes:
             _process.session().original_offsets[resume.code] = resume.original_offsets
         self._emit_events(state, made)
-        return _C.Entry(made.code, guards, self.region, made, self._label())
+        return _C.Entry(made.code, guards, self.region, made, self._label(), info.globals)
 
     def _label(self) -> str:
         """How torch's profiler calls the compiled code."""
@@ -369,7 +381,10 @@ class _Capture:
     def _backend(self, graph: fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
         with events.span("backend", "capture", backend=self.region.backend_name):
             changes = modes.changed_by(graph.graph)
-            compiled = self.region.backend(graph, inputs)
+            places = subclasses.places(inputs)
+            compiled = self.region.backend(graph, subclasses.bare_at(places, inputs))
+            if places:
+                compiled = subclasses.bared(compiled, places)
         if changes:
             compiled = modes.put_back_on_error(compiled, changes)
         return _C.Region(None, None, compiled)  # Python code of the backend's own is not captured
@@ -400,6 +415,13 @@ class _Capture:
         narration.side_effects(state)
         if "verbose_guards" in events.bus.named:
             events.bus.detail("verbose_guards", "capture", f"GUARDS:\n{state.guards.verbose()}")
+
+
+def _shown(exc: BaseException | None) -> str:
+    """An exception without running the program's own code."""
+    args = () if exc is None else vars(BaseException)["args"].__get__(exc)
+    plain = (repr(arg) if type(arg) in (str, int, float, bool) else f"<{type(arg).__name__}>" for arg in args)
+    return f"{type(exc).__name__}({', '.join(plain)})"
 
 
 def _first_time(state: CaptureState, exit: RootExit) -> int | None:

@@ -8,6 +8,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from argand import errors
+from argand.bytecode.format import constant_text
 from argand.capture.kinds import is_a
 from argand.capture.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
 from argand.capture.typefacts import TypeFacts
@@ -118,7 +119,7 @@ class GuardSet:
         return "\n".join(f"- {guard.text()}" for guard in self._sorted() if guard.shown)
 
     def listing(self) -> str:
-        """As `str`, with what each tensor must be."""
+        """As `str`, with what each tensor must be, and the constants, keys and lengths."""
         lines = []
         for guard in self._sorted():
             if guard.shown:
@@ -130,6 +131,10 @@ class GuardSet:
                         f"size={list(sizes or ())} stride={list(strides or ())}"
                         + (f" dispatch_keys={keys}" if keys else "")
                     )
+                elif guard.kind == "is_none":
+                    detail = " None"
+                elif guard.kind in _WITH_VALUE:
+                    detail = f" {_short(guard.args)}"
                 lines.append(f"- {guard.text()}{detail}")
         if self.dynamics is not None:
             from argand.capture import symbolic_emit
@@ -232,6 +237,10 @@ def _torch_internal(source: Source) -> bool:
     return source.kind == "builtin"
 
 
+_WITH_VALUE = ("equals", "truth", "len", "dict_keys", "has_key", "not_has_key", "has_attr", "not_has_attr", "int_range")
+"""Kinds of checks whose short listing says what they compare with."""
+
+
 def _short(args: tuple[Any, ...]) -> str:
-    text = ", ".join(arg.name() if is_a(arg, Source) else repr(arg) for arg in args)
+    text = ", ".join(arg.name() if is_a(arg, Source) else constant_text(arg) for arg in args)
     return text if len(text) <= 300 else text[:297] + "..."

@@ -104,6 +104,14 @@ def checkpoint(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(made)
 
 
+# ---------------------------------------------------------------------- torch.autograd.grad
+
+
+def autograd_grad(outputs: Any, inputs: Any, grad_outputs: Any, **options: Any) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad` of tensors of the graph."""
+    return torch.autograd.grad(outputs, inputs, grad_outputs, **options)
+
+
 # ---------------------------------------------------------------------- autograd.Function
 
 

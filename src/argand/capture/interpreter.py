@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import CellType, CodeType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.instruction import Instruction
@@ -58,6 +58,8 @@ class Session:
         self.programs: dict[int, Program] = {}
         self.root_programs: dict[int, Program] = {}
         self.original_offsets: dict[CodeType, Mapping[int, int]] = {}
+        self.tedious: dict[int, CodeType] = {}
+        """Code that was interpreted for too long to no avail when it was inlined (patience.py)."""
 
     def program(self, code: CodeType) -> Program:
         program = self.programs.get(id(code))
@@ -103,7 +105,7 @@ class Trampoline:
     def __init__(self, interp: Interpreter, fn: Any) -> None:
         self.interp = interp
         self.fn = fn
-        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        self.__name__ = fn.__name__ if is_a(fn, FunctionType | BuiltinFunctionType) else type(fn).__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.interp.enter(self.fn, args, kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import types
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,8 @@ from argand.capture.kinds import is_a
 from argand.capture.typefacts import CONTAINERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from argand.capture.interpreter import Interpreter
 
 
@@ -72,9 +75,9 @@ def get_iter(interp: Interpreter, value: Any) -> Any:
         return iter(interp.shadow(value)) if interp.is_outer(value) else iter(value)
     if cls is generators.TracedGenerator:
         return value
-    if interp.is_tensor(value):
-        return interp.native(iter, value)
     facts = interp.types
+    if interp.is_tensor(value) and not facts.python_level(cls, "__iter__"):
+        return interp.native(iter, value)
     if facts.python_level(cls, "__iter__"):
         result = calls.call(interp, attributes.lookup_special(interp, value, "__iter__"), (), None)
         if facts.lookup(type(result), "__next__") is NULL:
@@ -120,6 +123,7 @@ _EXAMPLES: Final[tuple[Any, ...]] = (
     enumerate([]), zip(), reversed([]),
 )  # fmt: skip
 _KNOWN_ITERATORS: Final = frozenset(type(example) for example in _EXAMPLES)
+_SETTLED: Final = frozenset((list, tuple, set, frozenset, dict, range, str, bytes))
 
 
 def iter_next(interp: Interpreter, iterator: Any) -> Any:
@@ -134,9 +138,17 @@ def iter_next(interp: Interpreter, iterator: Any) -> Any:
     return value if found else STOP
 
 
-def native_iterable(interp: Interpreter, value: Any) -> Any:
-    """Something that native code may iterate over in place of `value`."""
+def native_iterable(interp: Interpreter, value: Any, hint: bool = False) -> Any:
+    """Something that native code may iterate over in place of `value`.
+
+    Arguments:
+        hint: whether that code asks how long it will be.
+    """
     cls = type(value)
+    if hint and interp.types.python_level(cls, "__len__", "__length_hint__"):
+        source = native_iterable(interp, value)
+        _ask_length(interp, value)
+        return source if is_a(source, NativeIterator) else interp.native(iter, source)
     if cls is generators.TracedGenerator or cls is NativeIterator:
         return value
     if cls in _KNOWN_ITERATORS:
@@ -150,10 +162,56 @@ def native_iterable(interp: Interpreter, value: Any) -> Any:
     return NativeIterator(interp, iterator)
 
 
-def to_list(interp: Interpreter, value: Any) -> list[Any]:
-    """`list(value)`."""
-    result: list[Any] = interp.native(list, native_iterable(interp, value))
+def to_list(interp: Interpreter, value: Any, hint: bool = False) -> list[Any]:
+    """`list(value)`.
+
+    Arguments:
+        hint: whether CPython asks here how long it will be.
+    """
+    source = native_iterable(interp, value, hint)
+    if is_a(source, CONTAINERS) and interp.types.python_level(type(source), "__len__", "__length_hint__"):
+        source = interp.native(iter, source)
+    result: list[Any] = interp.native(list, source)
     return result
+
+
+def each(interp: Interpreter, value: Any) -> Iterator[Any]:
+    """The elements one by one: what is done with one may raise before the next is asked for."""
+    iterator = value.iterator if type(value) is NativeIterator else get_iter(interp, value)
+    while (item := iter_next(interp, iterator)) is not STOP:
+        yield item
+
+
+def is_settled(value: Any) -> bool:
+    """Whether iterating over this runs no code of the program."""
+    return type(value) in _SETTLED
+
+
+def _ask_length(interp: Interpreter, value: Any) -> None:
+    """PyObject_LengthHint: calls `__len__`, else `__length_hint__`, and minds only its errors."""
+    lookup = interp.types.lookup
+    if lookup(type(value), "__len__") is not NULL:
+        try:
+            interp.call(len, [value])
+            return
+        except ObservedException as observed:
+            if not is_a(observed.value, TypeError):
+                raise
+    hint = lookup(type(value), "__length_hint__")
+    if hint is NULL or hint is None:
+        return
+    try:
+        found = calls.call(interp, attributes.lookup_special(interp, value, "__length_hint__"), (), None)
+    except ObservedException as observed:
+        if not is_a(observed.value, TypeError):
+            raise
+        return
+    if found is NotImplemented:
+        return
+    if not is_a(found, int):
+        raise interp.throw(TypeError(f"__length_hint__ must be an integer, not {type(found).__name__}"))
+    if found < 0:
+        raise interp.throw(ValueError("__length_hint__() should return >= 0"))
 
 
 def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
@@ -191,7 +249,7 @@ def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> lis
                 ValueError(f"not enough values to unpack (expected at least {wanted}, got {len(items)})")
             )
         items.append(item)
-    rest = to_list(interp, iterator)
+    rest = to_list(interp, iterator, hint=True)
     if len(rest) < after:
         raise interp.throw(
             ValueError(f"not enough values to unpack (expected at least {before + after}, got {before + len(rest)})")
@@ -203,8 +261,10 @@ def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> lis
 # ---- dicts for ** --------------------------------------------------------------------------------------------------
 
 
-def mapping_items(interp: Interpreter, values: Any) -> list[tuple[Any, Any]] | None:
+def mapping_items(interp: Interpreter, values: Any) -> Iterable[tuple[Any, Any]] | None:
     """Items of any mapping in its order, None if it is not one."""
+    if is_a(values, collections.OrderedDict) and type(values).__iter__ is collections.OrderedDict.__iter__:
+        return list(collections.OrderedDict.items(interp.shadow(values)))
     if is_a(values, dict) and not interp.types.python_level(type(values), "__iter__", "__getitem__"):
         keys_method = interp.types.lookup(type(values), "keys")
         if not is_a(keys_method, types.FunctionType):
@@ -213,7 +273,7 @@ def mapping_items(interp: Interpreter, values: Any) -> list[tuple[Any, Any]] | N
     if keys is NULL:
         return None
     names = to_list(interp, calls.call(interp, keys, (), None))
-    return [(key, operators.getitem(interp, values, key)) for key in names]
+    return ((key, operators.getitem(interp, values, key)) for key in names)
 
 
 def dict_update(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:

@@ -1,10 +1,14 @@
-"""The test of an object's real type."""
+"""The test of an object's real type, and its real `__dict__`: what asks nothing of the program's own code."""
 
 from __future__ import annotations
 
+import collections
+import types
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeGuard, TypeVar, overload
+from typing import Any, Final, TypeGuard, TypeVar, overload
+
+from argand import errors
 
 T = TypeVar("T")
 
@@ -37,3 +41,104 @@ def per_class(fn: Callable[[type], T]) -> Callable[[type], T]:
             del known[key]
 
     return of_class
+
+
+_mro_of: Final[Any] = type.__dict__["__mro__"].__get__
+_SIZED: Final[tuple[Any, ...]] = (dict, list, tuple, set, frozenset, collections.deque, str, bytes)
+_module_of: Final[Any] = type.__dict__["__module__"].__get__
+_class_namespace: Final[Any] = type.__dict__["__dict__"].__get__
+
+
+_NONE: Final = -1
+_HIDDEN: Final = -2
+
+
+@per_class
+def _namespace_place(cls: type) -> int:
+    """Which class of the MRO has the descriptor of `__dict__`; not the descriptor, which would keep the class alive."""
+    for i, klass in enumerate(_mro_of(cls)):
+        found = _class_namespace(klass).get("__dict__")
+        if found is not None:
+            return i if type(found) in (types.GetSetDescriptorType, types.MemberDescriptorType) else _HIDDEN
+    return _NONE
+
+
+def namespace(obj: Any) -> Any:
+    """The `__dict__` that an object really has, past any `__getattribute__`; None if it has none.
+
+    Raises:
+        GraphBreak: its class hides it behind a `__dict__` of its own.
+    """
+    cls = type(obj)
+    place = _namespace_place(cls)
+    if place == _NONE:
+        return None
+    if place == _HIDDEN:
+        raise errors.graph_break(
+            kind="namespace that the class defines itself",
+            context=f"{type(obj).__module__}.{type(obj).__qualname__}",
+            explanation="A class that defines __dict__ itself hides what its objects hold.",
+            hints=("Use such objects outside of the compiled function.",),
+        )
+    return _class_namespace(_mro_of(cls)[place])["__dict__"].__get__(obj)
+
+
+def module_of(cls: type) -> str:
+    """`__module__` of a class, past any of its metaclass; "" where it is no text."""
+    try:
+        found = _module_of(cls)
+    except AttributeError:
+        return ""
+    return found if type(found) is str else ""
+
+
+def is_struct_sequence(cls: type) -> bool:
+    """Whether a class is made by C like `os.stat_result`: a tuple with names that its own constructor fills."""
+    return cls.__base__ is tuple and "n_unnamed_fields" in _class_namespace(cls)
+
+
+def raw_length(obj: Any) -> int:
+    """`len` of a container, past any `__len__` of its class."""
+    for base in _SIZED:
+        if is_a(obj, base):
+            return int(base.__len__(obj))
+    return len(obj)
+
+
+def raw_items(obj: Any) -> Any:
+    """`items` of a dict in its order, which for an OrderedDict is not that of the dict underneath.
+
+    Raises:
+        GraphBreak: methods of dict were called on an OrderedDict, which does not know of it.
+    """
+    if not is_a(obj, collections.OrderedDict):
+        return dict.items(obj)
+    try:
+        return list(collections.OrderedDict.items(obj))
+    except (KeyError, RuntimeError):
+        raise errors.graph_break(
+            kind="OrderedDict out of step",
+            context=type(obj).__qualname__,
+            explanation="Methods of dict were called on an OrderedDict: it has other keys than it knows of.",
+            hints=("Call its own methods.",),
+            skip_frame=True,
+        ) from None
+
+
+def raw_iter(obj: Any) -> Any:
+    """`iter` of a list, tuple, set or deque, past any `__iter__` of its class."""
+    return next(base for base in _SIZED if is_a(obj, base)).__iter__(obj)
+
+
+def raw_item(obj: Any, index: int) -> Any:
+    """An item of a list or tuple, past any `__getitem__` of its class."""
+    base: Any = list if is_a(obj, list) else tuple
+    return base.__getitem__(obj, index)
+
+
+def attributes_of(fn: Any) -> dict[str, Any]:
+    """The attributes that were set on a callable: for a bound method, on its function."""
+    while type(fn) is types.MethodType:
+        fn = fn.__func__
+    found = None if _namespace_place(type(fn)) == _HIDDEN else namespace(fn)
+    return found if found is not None else {}

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from argand.capture import layouts
 from argand.capture.layouts import Unknown, contiguous, needs_grad, new
 from argand.capture.shapes import RULES, rule
+from argand.graph.strides import channels_last_strides
 
 _Tensor = torch.Tensor
 
@@ -91,7 +92,7 @@ def _wrong() -> tuple[int, ...]:
 
 def _channels_last(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether a convolution takes this as NHWC rather than as NCHW (sizes of 1 can look like both)."""
-    return strides == layouts.channels_last(shape) and strides != contiguous(shape)
+    return strides == channels_last_strides(shape) and strides != contiguous(shape)
 
 
 def _conv(dims: int) -> Any:
@@ -125,7 +126,7 @@ def _conv(dims: int) -> Any:
                 raise Unknown
             out.append(length)
         made = (shape[0], kernel[0], *out)
-        strides = layouts.channels_last(made) if last else None
+        strides = channels_last_strides(made) if last else None
         return new(made, strides, dtype, needs_grad(x, weight, bias))
 
     return conv

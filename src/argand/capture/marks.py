@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, TypeVar
 
+from argand.capture.kinds import attributes_of
 from argand.errors import ConfigError
 
 T = TypeVar("T")
@@ -63,18 +64,18 @@ def assume_constant_result(fn: T) -> T:
 
 
 def is_disabled(fn: Any) -> bool:
-    return getattr(fn, "__dict__", {}).get(DISABLED, False) is True
+    return attributes_of(fn).get(DISABLED, False) is True
 
 
 def is_allowed_in_graph(fn: Any) -> bool:
-    if getattr(fn, "__dict__", {}).get(ALLOWED, False) is True:
+    if attributes_of(fn).get(ALLOWED, False) is True:
         return True
     rules = sys.modules.get("torch._dynamo.trace_rules")  # where torch.compiler.allow_in_graph notes functions
     return rules is not None and id(fn) in rules._allowed_callable_ids
 
 
 def is_constant_result(fn: Any) -> bool:
-    attributes = getattr(fn, "__dict__", {})
+    attributes = attributes_of(fn)
     return attributes.get(CONSTANT, False) is True or attributes.get("_dynamo_marked_constant", False) is True
 
 

@@ -152,6 +152,26 @@ def stand_in(real: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def leak(value: torch.Tensor) -> errors.GraphBreak:
+    """The break for a tensor that is no stand-in."""
+    return errors.graph_break(
+        kind="tensor of unknown origin",
+        context=f"{type(value).__name__}{tuple(value.shape)} on {value.device}",
+        explanation="A tensor that capture did not see being made reached a torch function.",
+        hints=("make the tensor inside the compiled function with a torch function, or pass it as an argument",),
+    )
+
+
+def generator(what: str) -> errors.GraphBreak:
+    """The break for a random number generator of the program's own."""
+    return errors.graph_break(
+        kind="random number generator",
+        context="torch.Generator",
+        explanation=f"{what}: graphs draw from torch's own generator only.",
+        hints=("Draw the numbers outside the compiled function, or from the default generator.",),
+    )
+
+
 def version(tensor: torch.Tensor | None) -> int | None:
     """The count of in-place changes; None where torch keeps none (inference tensors)."""
     if tensor is None:

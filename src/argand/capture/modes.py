@@ -192,6 +192,7 @@ def cannot_capture() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_tracing_state() is not None
+        or not torch._C._is_torch_function_enabled()
         or torch.utils._python_dispatch._get_current_dispatch_mode() is not None
     )
 

@@ -19,6 +19,7 @@ from argand.capture.sources import (
     DictItemSource,
     FuncCellSource,
     GlobalSource,
+    ImportedSource,
     Source,
 )
 from argand.errors import graph_break
@@ -247,12 +248,15 @@ def import_module(interp: Interpreter, frame: Frame, name: str, fromlist: Any, l
     else:
         with interp.suspended():
             module = interp.native(importer, name, frame.globals, None, fromlist, level)
-    return load_module(interp, module)
+    return load_module(interp, module, full if fromlist else full.partition(".")[0])
 
 
-def load_module(interp: Interpreter, module: Any) -> Any:
+def load_module(interp: Interpreter, module: Any, name: Any) -> Any:
+    """A module that was imported; as long as it is the one that `sys.modules` has, importing it again finds it."""
     if interp.concrete or not is_a(module, ModuleType):
         return module
+    if type(name) is str and sys.modules.get(name) is module:
+        return interp.state.load_source(ImportedSource(name), module)
     return interp.state.load_source(ConstSource(module), module)
 
 
@@ -266,7 +270,7 @@ def import_from(interp: Interpreter, module: Any, name: str) -> Any:
     package = getattr(module, "__name__", None)
     found = sys.modules.get(f"{package}.{name}")
     if found is not None:
-        return load_module(interp, found)
+        return load_module(interp, found, f"{package}.{name}")
     path = getattr(module, "__file__", None)
     where = f"({path})" if path else "(unknown location)"
     raise interp.throw(

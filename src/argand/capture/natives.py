@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import calls, operators
+from argand.capture import calls, operators, virtual
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
 from argand.errors import graph_break
@@ -182,6 +182,9 @@ def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[
     implementation = known.get(cls, NULL)
     if implementation is NULL:
         implementation = interp.native(functools._find_impl, cls, known)  # type: ignore[attr-defined]
+        for base in known:
+            if is_a(base, type) and not issubclass(cls, base):
+                virtual.note(interp, cls, base)
     return calls.call(interp, implementation, args, kwargs)
 
 

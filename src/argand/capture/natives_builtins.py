@@ -285,7 +285,7 @@ def _bytes(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 1 and interp.types.python_level(type(args[0]), "__bytes__"):
         return calls.call(interp, attributes.lookup_special(interp, args[0], "__bytes__"), (), None)
     if len(args) == 1 and not kwargs and interp.types.python_level(type(args[0]), "__iter__"):
-        return interp.native(fn, iteration.to_list(interp, args[0]))
+        return interp.native(fn, iteration.native_iterable(interp, args[0], hint=True))
     return pure(interp, fn, args, kwargs)
 
 
@@ -362,7 +362,7 @@ def _import(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
     with interp.suspended():
         module = interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
-    return names.load_module(interp, module)
+    return names.load_module(interp, module, getattr(module, "__name__", None))
 
 
 # ---- sys -----------------------------------------------------------------------------------------------------------
@@ -463,7 +463,7 @@ def _fromkeys(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     cls = fn.__self__
     value = args[1] if len(args) == 2 else None
     result = {} if cls is dict else calls.call(interp, cls, (), None)
-    for key in iteration.to_list(interp, args[0]):
+    for key in iteration.each(interp, args[0]):
         operators.setitem(interp, result, key, value)
     return result
 

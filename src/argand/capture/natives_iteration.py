@@ -6,11 +6,14 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from argand.capture import attributes, calls, iteration, operators, polyfills
+from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
 from argand.capture.natives import HELPER_FILES, add_functions, constructor, function
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from argand.capture.interpreter import Interpreter
 
 Args = list[Any]
@@ -139,7 +142,7 @@ def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> 
 def _sorted(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or not set(kwargs) <= {"key", "reverse"}:
         return interp.native(fn, *args, **kwargs)
-    items = list(iteration.to_list(interp, args[0]))
+    items = list(iteration.to_list(interp, args[0], hint=True))
     sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
     return items
 
@@ -151,9 +154,11 @@ def _best(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return interp.native(fn, *args)
     if not args or not set(kwargs) <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
         return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
-    items = args if len(args) > 1 else iteration.to_list(interp, args[0])
+    items = args if len(args) > 1 else args[0]
+    if iteration.is_settled(items):
+        items = iteration.to_list(interp, items)
     key = kwargs.get("key")
-    if key is None and all(type(item) in fast for item in items):
+    if type(items) is list and key is None and all(type(item) in fast for item in items):
         return interp.native(fn, items, **kwargs)
     has_default = "default" in kwargs
     return interp.polyfill(polyfills.pick_best, items, key, kwargs.get("default"), has_default, fn is max)
@@ -164,12 +169,30 @@ def _sum(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not args or len(args) > 2 or not set(kwargs) <= {"start"}:
         return interp.native(fn, *args, **kwargs)
     start = args[1] if len(args) == 2 else kwargs.get("start", 0)
-    items = iteration.to_list(interp, args[0])
-    if type(start) in interp.fast and all(type(item) in interp.fast for item in items):
-        return interp.native(fn, items, start)
+    return fold(interp, fn, polyfills.sum_items, args[0], start)
+
+
+_NUMBERS = (int, float, bool, complex)
+
+
+def fold(interp: Interpreter, fn: Any, polyfill: Any, items: Any, start: Any) -> Any:
+    """`fn(items, start)`: numbers natively, which adds them more exactly than one by one; from the first other on, by
+    `polyfill(items, start)`."""
+    rest = iteration.get_iter(interp, items)
     if is_a(start, str | bytes | bytearray):
-        return interp.native(fn, items, start)
-    return interp.polyfill(polyfills.sum_items, items, start)
+        return interp.native(fn, (), start)
+    numbers = []
+    item = iteration.iter_next(interp, rest)
+    if type(start) in _NUMBERS:
+        while type(item) in _NUMBERS:
+            numbers.append(item)
+            item = iteration.iter_next(interp, rest)
+        start = interp.native(fn, numbers, start=start) if numbers else start
+    if item is iteration.STOP:
+        return start
+    if type(rest) in (type(iter([])), type(iter(()))):
+        return interp.polyfill(polyfill, [item, *rest], start)
+    return interp.polyfill(polyfill, rest, interp.polyfill(polyfill, (item,), start))
 
 
 @function(any, all)
@@ -187,14 +210,14 @@ def _any_all(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _list(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
-    return iteration.to_list(interp, args[0])
+    return iteration.to_list(interp, args[0], hint=True)
 
 
 @function(tuple)
 def _tuple(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
-    return args[0] if type(args[0]) is tuple else tuple(iteration.to_list(interp, args[0]))
+    return args[0] if type(args[0]) is tuple else tuple(iteration.to_list(interp, args[0], hint=True))
 
 
 @function(set, frozenset)
@@ -206,10 +229,27 @@ def _set(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     source = iteration.native_iterable(interp, args[0])
     if is_a(source, set | frozenset | dict):
         return interp.native(fn, source)
-    items = iteration.to_list(interp, source)
-    for item in items:
-        operators.check_hash(interp, item)
-    return interp.native(fn, items)
+    return interp.native(fn, hashed_items(interp, source))
+
+
+def hashed_items(interp: Interpreter, source: Any, take: Callable[[list[Any]], object] | None = None) -> list[Any]:
+    """Elements that native code is going to hash, up to the first that cannot be: there it raises.
+
+    Arguments:
+        take: given those that there were if the iteration raises.
+    """
+    items: list[Any] = []
+    try:
+        for item in iteration.each(interp, source):
+            operators.check_hash(interp, item)
+            items.append(item)
+            if type(item).__hash__ is None:
+                break
+    except ObservedException:
+        if take is not None:
+            take(items)
+        raise
+    return items
 
 
 @function(dict)
@@ -225,21 +265,22 @@ def _dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
     """`dict.update(target, values)`."""
-    items = iteration.mapping_items(interp, values)
+    items: Iterable[Any] | None = iteration.mapping_items(interp, values)
     if items is None:
-        pairs = []
-        for pair in iteration.to_list(interp, values):
-            if iteration.is_iterable(interp, pair) and not is_a(pair, list | tuple | str):
-                pair = iteration.to_list(interp, pair)
-            pairs.append(interp.plain_shallow(pair))
-        for pair in pairs:
-            if is_a(pair, list | tuple) and len(pair) == 2:
-                operators.check_hash(interp, pair[0])
-        put = interp.native(dict, pairs)
-        items = list(put.items())
+        items = _pairs(interp, values)
     for key, value in items:
         operators.check_hash(interp, key)
         interp.native(dict.__setitem__, target, key, value)
+
+
+def _pairs(interp: Interpreter, values: Any) -> Iterator[Any]:
+    for i, pair in enumerate(iteration.each(interp, values)):
+        if iteration.is_iterable(interp, pair) and not is_a(pair, list | tuple | str):
+            pair = iteration.to_list(interp, pair, hint=True)
+        pair = interp.plain_shallow(pair)
+        if not is_a(pair, list | tuple | str) or len(pair) != 2:
+            interp.native(dict, [(0, 0)] * i + [pair])  # raises
+        yield pair
 
 
 @function(object)

@@ -40,6 +40,7 @@ from argand.capture.natives import (
     method,
     pure,
 )
+from argand.capture.natives_iteration import fold, hashed_items
 from argand.capture.natives_methods import comparing, keeping, known_iterator, read_only
 from argand.errors import graph_break
 
@@ -54,7 +55,7 @@ PURE_MODULES.update(
     "ntpath",
      "genericpath", "fnmatch", "keyword", "typing", "difflib", "colorsys", "inspect", "ast", "dis", "base64",
      "html", "shlex", "importlib.metadata", "importlib.util", "packaging.version", "unicodedata", "re._compiler",
-     "re._parser", "statistics", "fractions", "decimal", "numbers"}
+     "re._parser", "statistics", "fractions", "numbers"}
 )  # fmt: skip
 BREAK_MODULES.update(
     {
@@ -194,10 +195,7 @@ for _module in (math, cmath, struct):
 def _prod(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or not set(kwargs) <= {"start"}:
         return interp.native(fn, *args, **kwargs)
-    items = iteration.to_list(interp, args[0])
-    if all(type(item) in interp.fast and not interp.is_tensor(item) for item in items):
-        return interp.native(fn, items, **kwargs)
-    return interp.polyfill(polyfills.reduce_items, operator.mul, items, kwargs.get("start", 1), True)
+    return fold(interp, fn, polyfills.multiply_items, args[0], kwargs.get("start", 1))
 
 
 @function(math.fsum, math.dist, math.hypot, math.gcd, math.lcm)
@@ -347,10 +345,7 @@ add_methods(_lru_wrapper, read_only, "__get__")
 @function(collections._count_elements)  # type: ignore[attr-defined]
 def _count_elements(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     mapping = interp.shadow(args[0])
-    items = iteration.to_list(interp, args[1])
-    for item in items:
-        operators.check_hash(interp, item)
-    return interp.native(fn, mapping, items)
+    return interp.native(fn, mapping, hashed_items(interp, args[1], lambda found: interp.native(fn, mapping, found)))
 
 
 def _known_constructor(cls: Any) -> None:
@@ -495,7 +490,7 @@ def _import_module(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
 
     with interp.suspended():
         module = interp.native(fn, *args, **kwargs)
-    return names.load_module(interp, module)
+    return names.load_module(interp, module, getattr(module, "__name__", None))
 
 
 @function(warnings.warn, warnings.warn_explicit)

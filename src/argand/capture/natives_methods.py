@@ -15,7 +15,7 @@ from argand.capture.natives import (
     method,
     python_object_in_native,
 )
-from argand.capture.natives_iteration import sort_list, update_dict
+from argand.capture.natives_iteration import hashed_items, sort_list, update_dict
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -69,24 +69,26 @@ def hashing(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, k
 
 def iterating(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """Iterates over its arguments."""
-    args = [iteration.native_iterable(interp, arg) if iteration.is_iterable(interp, arg) else arg for arg in args]
+    hint = not issubclass(cls, collections.deque)  # which does not ask
+    args = [iteration.native_iterable(interp, arg, hint) if iteration.is_iterable(interp, arg) else arg for arg in args]
     return interp.native(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
 def iterating_hashed(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """Iterates over its arguments and hashes their elements."""
     ready: list[Any] = []
+    target = interp.shadow(owner)
     for arg in args:
         if not iteration.is_iterable(interp, arg):
             ready.append(arg)
             continue
         source = iteration.native_iterable(interp, arg)
         if not is_a(source, set | frozenset | dict):
-            source = iteration.to_list(interp, source)
-            for item in source:
-                operators.check_hash(interp, item)
+            source = hashed_items(
+                interp, source, lambda found: interp.native(getattr(cls, name), target, *ready, found)
+            )
         ready.append(source)
-    return interp.native(getattr(cls, name), interp.shadow(owner), *ready, **kwargs)
+    return interp.native(getattr(cls, name), target, *ready, **kwargs)
 
 
 def textual(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, module_of
 from argand.errors import GraphBreak, graph_break
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ def is_numpy(fn: Any) -> bool:
 def is_array(obj: Any) -> bool:
     """Whether an object is a numpy array or scalar."""
     cls = type(obj)
-    return cls.__module__ == "numpy" and cls.__name__ not in ("ufunc", "_ArrayFunctionDispatcher")
+    return module_of(cls) == "numpy" and cls.__name__ not in ("ufunc", "_ArrayFunctionDispatcher")
 
 
 def is_value(interp: Interpreter, obj: Any, depth: int = 0) -> bool:
     """A constant, or an array made by the captured code, or a container of such."""
-    if is_array(obj) or type(obj).__module__ == "numpy":
+    if is_array(obj) or module_of(type(obj)) == "numpy":
         return not interp.is_outer(obj)
     if type(obj) in (list, tuple) and depth < 10:
         return all(is_value(interp, item, depth + 1) for item in interp.shadow(obj))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from argand.capture import attribute_writes, attributes, calls, classes, generators, iteration, operators, text
 from argand.capture.frames import NULL
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, module_of
 from argand.capture.natives import (
     CALLABLE_OBJECTS,
     CLASS_METHODS,
@@ -100,6 +100,8 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
             return calls.call_function(interp, custom, [owner], None)
         if custom is not NULL and custom is not object.__reduce__:
             return calls.call(interp, custom, [owner], None)  # a C class's own: an exception's, an iterator's
+    if is_a(facts.lookup(type(owner), "__getattribute__"), types.FunctionType):
+        raise calls.unknown_native(getattr(object, name))  # it would run natively
     for hook in ("__getstate__", "__getnewargs_ex__", "__getnewargs__"):
         if is_a(facts.lookup(type(owner), hook), types.FunctionType):
             return _reduce_with_hooks(interp, owner)
@@ -148,7 +150,7 @@ def _slot_state(interp: Interpreter, owner: Any) -> dict[str, Any]:
     interp.types.whole = True
     for klass in type(owner).__mro__:
         for name, value in klass.__dict__.items():
-            if type(value) is types.MemberDescriptorType and klass.__module__ != "builtins":
+            if type(value) is types.MemberDescriptorType and module_of(klass) != "builtins":
                 held = attributes.try_attr(interp, owner, name)
                 if held is not NULL:
                     found[name] = held
@@ -289,8 +291,8 @@ add_methods(types.ModuleType, keeping, "__init__")
 
 
 def _exception_text(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not all(interp.benign(arg) for arg in owner.args):
-        args = owner.args
+    args = vars(BaseException)["args"].__get__(owner)
+    if not all(interp.benign(arg) for arg in args):
         if name == "__str__" and getattr(cls, name) is BaseException.__str__:
             return text.to_str(interp, args[0] if len(args) == 1 else args)
         if name == "__repr__" and getattr(cls, name) is BaseException.__repr__:

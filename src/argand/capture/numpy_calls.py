@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from argand import errors
 from argand.capture.array_value import Traced
+from argand.capture.kinds import is_a, module_of
+from argand.capture.typefacts import is_heap
 from argand.capture.words import words
 
 if TYPE_CHECKING:
@@ -31,18 +33,22 @@ _MODULES = ("numpy", "numpy.linalg", "numpy.fft", "numpy.lib", "numpy.ma", "nump
 
 def is_numpy(fn: Any) -> bool:
     """Whether a callable is numpy's own."""
-    if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType):
+    if _of_numpy(type(fn)):
+        return True
+    if is_a(fn, types.BuiltinFunctionType | types.MethodWrapperType):
         owner = fn.__self__
-        if owner is not None and not isinstance(owner, types.ModuleType):
-            return _of_numpy(owner if isinstance(owner, type) else type(owner))
+        if owner is not None and not is_a(owner, types.ModuleType):
+            return _of_numpy(owner if is_a(owner, type) else type(owner))
+    if is_heap(type(fn)) and not is_a(fn, type):  # an object of the program's own
+        return False
     module = getattr(fn, "__module__", None)
     if isinstance(module, str) and (module == "numpy" or module.startswith("numpy.")):
         return True
-    return _of_numpy(fn if isinstance(fn, type) else type(fn))
+    return is_a(fn, type) and _of_numpy(fn)
 
 
 def _of_numpy(cls: type) -> bool:
-    return cls.__module__ == "numpy" or cls.__module__.startswith("numpy.")
+    return module_of(cls) == "numpy" or module_of(cls).startswith("numpy.")
 
 
 def call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

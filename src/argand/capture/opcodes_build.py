@@ -117,14 +117,14 @@ def list_extend(interp: Interpreter, frame: Frame, arg: int) -> None:
     target = interp.shadow(frame.stack[-arg])
     if not iteration.is_iterable(interp, values):
         raise interp.throw(TypeError(f"Value after * must be an iterable, not {type(values).__name__}"))
-    target.extend(iteration.to_list(interp, values))
+    target.extend(iteration.to_list(interp, values, hint=True))
 
 
 @opcode("SET_UPDATE")
 def set_update(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     target = interp.shadow(frame.stack[-arg])
-    for value in iteration.to_list(interp, values):
+    for value in iteration.each(interp, values):
         operators.check_hash(interp, value)
         interp.native(target.add, value)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import decimal
 import operator
 import types
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from argand import errors
 from argand.capture import attributes, calls, generators, iteration, polyfills, symbolic_ops, virtual
 from argand.capture.access import TaintedText
 from argand.capture.frames import NULL
@@ -120,19 +122,30 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
     if op.inplace and interp.is_outer(left) and not is_a(left, tuple | frozenset):
         return _inplace_outer(interp, op, left, right)
     if op.symbol == "+=" and ta in (list, collections.deque) and iteration.is_iterable(interp, right):
-        operand = iteration.native_iterable(interp, right)
+        operand = iteration.native_iterable(interp, right, hint=ta is list)
     else:
         operand = interp.plain(right)
     if not op.inplace:
         left = interp.plain(left)
-    return interp.native(op.native, left, operand)
+    return _arithmetic(interp, op.native, left, operand)
+
+
+def _arithmetic(interp: Interpreter, native: Callable[..., Any], *operands: Any) -> Any:
+    if any(is_a(operand, decimal.Decimal) for operand in operands):
+        raise errors.graph_break(
+            kind="decimal arithmetic",
+            context=" and ".join(type(operand).__name__ for operand in operands),
+            explanation="Decimal arithmetic rounds as the thread's decimal context says, which guards do not see.",
+            hints=("Compute it outside the compiled function, or with floats.",),
+        )
+    return interp.native(native, *operands)
 
 
 def _inplace_outer(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
     """`outer += x`: the shadow changes, the name keeps the original."""
     target = interp.shadow(left)
     iterates = is_a(left, list | collections.deque) and op.symbol == "+=" and iteration.is_iterable(interp, right)
-    operand = iteration.native_iterable(interp, right) if iterates else interp.plain(right)
+    operand = iteration.native_iterable(interp, right, is_a(left, list)) if iterates else interp.plain(right)
     result = interp.native(op.native, target, operand)
     return left if result is target else result
 
@@ -197,7 +210,7 @@ def unary(interp: Interpreter, op: UnaryOp, value: Any) -> Any:
     """`op value`."""
     cls = type(value)
     if cls in interp.fast or not interp.types.python_level(cls, op.name):
-        return interp.native(op.native, interp.plain(value))
+        return _arithmetic(interp, op.native, interp.plain(value))
     return calls.call(interp, attributes.lookup_special(interp, value, op.name), (), None)
 
 
@@ -382,7 +395,7 @@ class _Length:
 
 def to_index(interp: Interpreter, value: Any) -> Any:
     """`operator.index`, interpreted for Python-level `__index__`."""
-    if interp.types.python_level(type(value), "__index__"):
+    if interp.types.python_level(type(value), "__index__") and not is_a(value, int):  # an int is what it holds
         result = calls.call(interp, attributes.lookup_special(interp, value, "__index__"), (), None)
         if not is_a(result, int):
             raise interp.throw(TypeError(f"__index__ returned non-int (type {type(result).__name__})"))
@@ -432,7 +445,7 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
             except Exception as e:
                 error = e
             raise interp.observe(error)
-    if interp.is_tensor(container):
+    if interp.is_tensor(container) and not interp.types.python_level(cls, "__getitem__"):
         return interp.native(operator.getitem, container, interp.plain(key))
     if type(key) in SYMBOLIC:
         key = key.number()
@@ -463,7 +476,7 @@ def _native_key(interp: Interpreter, key: Any) -> Any:
         if any(interp.types.python_level(type(part), "__index__") for part in parts):
             return slice(*(to_index(interp, part) if part is not None else None for part in parts))
         return key
-    if interp.types.python_level(type(key), "__index__"):
+    if interp.types.python_level(type(key), "__index__") and not is_a(key, int):
         return to_index(interp, key)
     return interp.plain(key)
 
@@ -515,7 +528,7 @@ def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
         except Exception as e:
             error = e
         raise interp.observe(error)
-    if interp.is_tensor(container):
+    if interp.is_tensor(container) and not interp.types.python_level(cls, "__setitem__"):
         interp.native(operator.setitem, container, interp.plain(key), interp.plain(value))
         return
     if interp.types.python_level(cls, "__setitem__"):
@@ -559,7 +572,8 @@ def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
         return any(is_instance(interp, value, item) for item in interp.plain_shallow(cls))
     meta = type(cls)
     if meta is not type and type(value) is not cls:
-        if interp.types.python_level(meta, "__instancecheck__") and not (is_a(cls, type) and interp.known_meta(meta)):
+        known = is_a(cls, type) and interp.known_meta(meta) and not virtual.by_mark(interp, meta, value)
+        if interp.types.python_level(meta, "__instancecheck__") and not known:
             hook = attributes.lookup_special(interp, cls, "__instancecheck__")
             return truth(interp, calls.call(interp, hook, (value,), None))
     if type(value) not in interp.fast and is_a(cls, type) and _claims_a_class(interp, type(value)):

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
+from argand.capture import metadata
 from argand.capture.tensor_methods import special
+from argand.capture.tensors import target_of
 from argand.capture.torch_calls import Args, Kwargs, find, handler
 
 if TYPE_CHECKING:
@@ -37,6 +39,31 @@ def _grouped(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return NotImplemented
     indices = list(range(len(lists[0]))) if len(args) > 1 and args[1] else []
     return {kinds.pop(): (lists, indices)}
+
+
+_FUSED = tuple(
+    getattr(torch, name)
+    for name in ("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_")
+    if hasattr(torch, name)
+)
+
+
+@special(*_FUSED)
+def _fused_step(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One kernel for the step of all parameters: a call that writes to lists of tensors and returns nothing.
+
+    Torch has no rule for the sizes of most of them; none is needed.
+    """
+    if torch.is_grad_enabled():
+        return NotImplemented
+    infos: list[Any] = []
+    node_args = tuple([builder._to_node(arg, infos) for arg in args])
+    node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    for written in (*args, *kwargs.values()):
+        if isinstance(written, list | tuple):
+            builder._note_mutation((written,), {})
+    device = metadata.logical_device(func, infos, {})
+    return builder._finish_call(target_of(func), node_args, node_kwargs, None, device, True)
 
 
 def _named(*names: str) -> tuple[Any, ...]:

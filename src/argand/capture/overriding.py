@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
+from argand.capture import subclasses
+from argand.capture.subclasses import PLAIN
 
 if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
     from argand.capture.tensors import GraphBuilder, TraceMode
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @functools.cache
@@ -24,7 +25,7 @@ def _device_constructors() -> frozenset[Any]:
 
 def concerns(builder: GraphBuilder, types: Any) -> bool:
     """Whether a call has to be looked at here at all."""
-    return bool(builder.entered) or any(cls not in _PLAIN for cls in types)
+    return bool(builder.entered) or any(cls not in PLAIN for cls in types)
 
 
 def dispatch(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -35,9 +36,9 @@ def dispatch(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwar
         return _ask_mode(mode, func, types, args, kwargs)
     if entered and kwargs.get("device") is None and func in _device_constructors():
         kwargs = {**kwargs, "device": entered[-1].mode}
-    owners = _overloaded(types, args, kwargs)
+    owners = [] if builder.undressing else _overloaded(types, args, kwargs)
     if not owners:
-        return builder.call(func, args, kwargs)
+        return subclasses.call(builder, func, args, kwargs)
     interp = builder.state.interpreter
     for owner in owners:
         with mode:
@@ -54,6 +55,21 @@ def dispatch(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwar
     )
 
 
+def overridden(state: CaptureState, args: Any) -> bool:
+    """What `has_torch_function` says of arguments."""
+    builder = state.graph
+    if any(not isinstance(entry.mode, torch.device) for entry in builder.entered):
+        return True
+    if builder.undressing:
+        return False
+    off = torch._C._disabled_torch_function_impl
+    for value in args:
+        cls = type(value)
+        if cls not in PLAIN and getattr(cls, "__torch_function__", off) is not off:
+            return True
+    return False
+
+
 def _ask_mode(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     builder = mode.builder
     entry = builder.entered.pop()
@@ -67,18 +83,17 @@ def _ask_mode(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwa
 
 
 def _overloaded(types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Arguments that implement the protocol, in the order in which torch asks them: subclasses before their bases."""
-    wanted = {cls for cls in types if cls not in _PLAIN}
+    """Arguments that implement the protocol, in the order of `types`: that in which torch asks them."""
+    wanted = [cls for cls in types if cls not in PLAIN]
     if not wanted:
         return []
-    found: list[Any] = []
+    found: dict[type, Any] = {}
     pending = [*args, *kwargs.values()]
     flat: list[Any] = []
     for value in pending:
         flat.extend(value if isinstance(value, (list, tuple)) else [value])
     for value in flat:
         cls = type(value)
-        if cls in wanted and all(type(other) is not cls for other in found):
-            place = next((i for i, other in enumerate(found) if issubclass(cls, type(other))), len(found))
-            found.insert(place, value)
-    return found
+        if cls in wanted:
+            found.setdefault(cls, value)
+    return [found[cls] for cls in wanted if cls in found]

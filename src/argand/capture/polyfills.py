@@ -147,6 +147,13 @@ def sum_items(items: Any, start: Any) -> Any:
     return total
 
 
+def multiply_items(items: Any, start: Any) -> Any:
+    total = start
+    for item in items:
+        total = total * item
+    return total
+
+
 def any_items(items: Any) -> bool:
     for item in items:
         if item:

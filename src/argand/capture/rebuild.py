@@ -9,12 +9,15 @@ from typing import Any, cast
 
 import torch
 
+from argand.capture.kinds import is_a, is_struct_sequence, namespace
+from argand.capture.typefacts import is_native
+
 
 def new_tuple(items: tuple[Any, ...], cls: type) -> Any:
     """A tuple of a subclass, without running its constructor."""
     if cls is torch.Size:
         return torch.Size(items)
-    if cls.__module__ == "torch.return_types":
+    if is_struct_sequence(cls):
         return cls(items)
     return tuple.__new__(cls, items)
 
@@ -86,18 +89,46 @@ _HEAP_TYPE = 1 << 9
 
 def exception_members(obj: BaseException) -> dict[str, Any]:
     """Fields of an exception that `new_exception` does not make as they are: `name` of an ImportError, say."""
-    if isinstance(obj, BaseExceptionGroup):
+    if is_a(obj, BaseExceptionGroup):
         return {}
-    made = new_exception(obj.args, type(obj))
-    names = {
-        name
+    made = new_exception(vars(BaseException)["args"].__get__(obj), type(obj))
+    members = {
+        name: kind
         for cls in type(obj).__mro__
         if not cls.__flags__ & _HEAP_TYPE
         for name, kind in vars(cls).items()
         if isinstance(kind, types.MemberDescriptorType) and not name.startswith("__")
     }
-    fields = {name: object.__getattribute__(obj, name) for name in sorted(names)}
-    return {name: value for name, value in fields.items() if value is not object.__getattribute__(made, name)}
+
+    def differs(member: Any) -> bool:
+        return member.__get__(obj) is not member.__get__(made)
+
+    return {name: member.__get__(obj) for name, member in sorted(members.items()) if differs(member)}
+
+
+def slots_of(obj: Any) -> dict[str, Any] | None:
+    """What the members hold that `__slots__` of its classes made; None if one cannot be set by its name."""
+    found: dict[str, Any] = {}
+    seen: set[str] = set()
+    for base in type(obj).__mro__:
+        for name, member in namespace(base).items() if not is_native(base) else ():
+            if type(member) is types.MemberDescriptorType:
+                try:
+                    value = member.__get__(obj)
+                except AttributeError:
+                    continue
+                if name in seen:
+                    return None
+                found[name] = value
+        seen.update(namespace(base))
+    return found
+
+
+def plain_value(obj: Any, base: Any) -> Any:
+    """What an instance of a subclass of int, float, str, bytes or complex holds, past the methods of the subclass."""
+    if base is bytes:
+        return base.__getitem__(obj, slice(None))
+    return getattr(base, f"__{base.__name__}__")(obj)
 
 
 def new_value(value: Any, cls: type) -> Any:
@@ -147,7 +178,7 @@ def fill_dict(made: Any, items: dict[Any, Any]) -> None:
 
 def set_attributes(made: Any, attributes: dict[str, Any]) -> None:
     """Into the instance's `__dict__`."""
-    made.__dict__.update(attributes)
+    namespace(made).update(attributes)
 
 
 def set_slots(made: Any, attributes: dict[str, Any]) -> None:
@@ -207,10 +238,10 @@ def write_dict(original: Any, items: dict[Any, Any]) -> None:
     """Only what changed is touched, unless the order of keys did."""
     ordered = isinstance(original, collections.OrderedDict)
     base: Any = collections.OrderedDict if ordered else dict
-    kept = [key for key in dict.keys(original) if key in items]
+    kept = [key for key in base.keys(original) if key in items]
     new = list(items)
     if kept == new[: len(kept)]:
-        for key in [key for key in dict.keys(original) if key not in items]:
+        for key in [key for key in base.keys(original) if key not in items]:
             base.__delitem__(original, key)
     else:
         base.clear(original)
@@ -251,7 +282,7 @@ def write_attribute(original: Any, value: Any, name: str) -> None:
     """At the level of object.__setattr__ (classes: type.__setattr__)."""
     if isinstance(original, type):
         type.__setattr__(original, name, value)
-    elif isinstance(original, types.ModuleType | types.FunctionType | torch.Tensor):
+    elif isinstance(original, types.ModuleType | types.FunctionType):
         setattr(original, name, value)
     else:
         object.__setattr__(original, name, value)
@@ -264,6 +295,17 @@ def delete_attribute(original: Any, name: str) -> None:
             type.__delattr__(original, name)
         else:
             object.__delattr__(original, name)
+
+
+def as_subclass(tensor: torch.Tensor, cls: Any) -> torch.Tensor:
+    """A result of the graph as an instance of the program's class of tensors."""
+    return torch.Tensor.as_subclass(tensor, cls)
+
+
+def set_tensor_attributes(made: torch.Tensor, attributes: dict[str, Any]) -> None:
+    """Python attributes, past any `__setattr__` of the class."""
+    for key, value in attributes.items():
+        object.__setattr__(made, key, value)
 
 
 def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool) -> Any:

@@ -8,7 +8,6 @@ then.
 from __future__ import annotations
 
 import collections
-import copyreg
 import datetime
 import decimal
 import enum
@@ -33,13 +32,14 @@ from argand.capture.frames import LazyLocal
 from argand.capture.generators import TracedGenerator
 from argand.capture.interpreter import Trampoline
 from argand.capture.iteration import NativeIterator
-from argand.capture.kinds import is_a
-from argand.capture.sources import ClosureSource, ConstSource, LocalSource, Source
+from argand.capture.kinds import is_a, module_of, namespace, raw_items
+from argand.capture.sources import ClosureSource, ConstSource, ImportedSource, LocalSource, Source, root_of
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool, SymbolicSize
 from argand.capture.typefacts import is_native
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
+    from argand.capture.subclasses import Dressed
 
 _IMMUTABLE: tuple[type, ...] = (
     decimal.Decimal,
@@ -52,6 +52,8 @@ _IMMUTABLE: tuple[type, ...] = (
     torch.dtype,
     torch.Size,
 )
+_FLEETING = LocalSource | ClosureSource | ImportedSource
+_WITH_PARTS = type | types.ModuleType | types.BuiltinFunctionType
 _ITERATED: tuple[Any, ...] = (
     [], (), range(0), range(1 << 70), "", b"", bytearray(),
 )  # fmt: skip
@@ -137,8 +139,8 @@ class Reconstructor:
             return
         source = self.state.outer.get(id(obj))
         if classify.is_constant(obj) and not self._is_local(obj):
-            if source is not None and is_a(obj, type) and is_a(source, LocalSource | ClosureSource):
-                self._outer(source)  # a class that the program made: as a constant the code would keep it alive
+            if source is not None and is_a(obj, _WITH_PARTS) and is_a(root_of(source), _FLEETING):
+                self._outer(source)  # as a constant the code would keep it alive
             else:
                 self.asm.load_const(obj)
             return
@@ -169,11 +171,28 @@ class Reconstructor:
         self._keep.append(obj)  # parts that `__reduce__` made live on, so that no other object takes their id
 
     def _tensor(self, tensor: torch.Tensor) -> None:
+        worn = self.state.graph.dressed.get(id(tensor))
+        if worn is not None and self.state.source_of(tensor) is None:
+            self._subclass(worn)
+            return
         info = self.state.tensor_info(tensor)
         if info.source is not None:
             self._outer(info.source)
             return
         self.graph_output(tensor)
+
+    def _subclass(self, worn: Dressed) -> None:
+        """A tensor of the program's class, with its attributes, over what the graph returns."""
+        name = self._made.get(id(worn.tensor))
+        if name is not None:
+            self.asm.load_fast(name)
+            return
+        self._tensor(worn.plain)
+        self.emitter.call_helper(rebuild.as_subclass, (type(worn.tensor),))
+        self._remember(worn.tensor)
+        attributes = vars(worn.tensor)
+        if attributes:
+            self._fill(rebuild.set_tensor_attributes, worn.tensor, lambda: self._map(attributes))
 
     def graph_output(self, value: Any) -> None:
         """-> what the graph returns for a stand-in, or for a symbolic number that only the graph can tell."""
@@ -224,11 +243,11 @@ class Reconstructor:
             self._reduced(obj)
         elif type(obj) in _VIEWS:
             self._view(obj)
-        elif is_a(obj, _IMMUTABLE) or (type(obj).__module__ == "numpy" and classify.handling(obj) != "object"):
+        elif is_a(obj, _IMMUTABLE) or (module_of(type(obj)) == "numpy" and classify.handling(obj) != "object"):
             self.asm.load_const(obj)
         elif is_a(obj, type):
             raise unreconstructable(obj, "a class defined in the captured code")
-        elif is_a(obj, tuple) and type(obj).__module__ == "torch.return_types":
+        elif is_a(obj, tuple) and module_of(type(obj)) == "torch.return_types":
             self.asm.build_tuple(self._items(obj))
             self.emitter.call_helper(rebuild.new_tuple, (type(obj),))
             self._remember(obj)
@@ -273,7 +292,7 @@ class Reconstructor:
         self._remember(obj)
 
     def _map(self, obj: dict[Any, Any]) -> None:
-        for key, value in dict.items(obj):
+        for key, value in raw_items(obj):
             self.push(key)
             self.push(value)
         self.asm.build_map(dict.__len__(obj))
@@ -473,16 +492,16 @@ class Reconstructor:
             self.asm.build_tuple(self._items(tuple.__iter__(obj)))
             self.emitter.call_helper(rebuild.new_tuple, (cls,))
         elif base is set or base is frozenset:
-            self.asm.build_list(self._items(obj))
+            self.asm.build_list(self._items(base.__iter__(obj)))
             self.emitter.call_helper(rebuild.new_set, (cls,))
         elif base is collections.deque:
-            self.asm.build_list(self._items(list(obj)))
-            self.emitter.call_helper(rebuild.new_deque, (obj.maxlen, cls))
+            self.asm.build_list(self._items(list(base.__iter__(obj))))
+            self.emitter.call_helper(rebuild.new_deque, (base.maxlen.__get__(obj), cls))
         elif issubclass(base, BaseException):
-            self.push(obj.args)
+            self.push(vars(BaseException)["args"].__get__(obj))
             self.emitter.call_helper(rebuild.new_exception, (cls,))
         elif base in (int, float, str, bytes, complex):
-            self.asm.load_const(base(obj))
+            self.asm.load_const(rebuild.plain_value(obj, base))
             self.emitter.call_helper(rebuild.new_value, (cls,))
         else:
             raise unreconstructable(obj, f"derived from {base.__qualname__}")
@@ -495,18 +514,15 @@ class Reconstructor:
 
     def _attributes(self, obj: Any) -> None:
         """made -> made, with its `__dict__` and slots."""
-        attributes = getattr(obj, "__dict__", None)
+        attributes = namespace(obj)
         if is_a(attributes, dict) and attributes:
             self._fill(rebuild.set_attributes, obj, lambda: self._map(attributes))
-        slots: dict[str, Any] = {}
-        for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
-            try:
-                slots[name] = object.__getattribute__(obj, name)
-            except AttributeError:
-                continue
+        slots = rebuild.slots_of(obj)
+        if slots is None:
+            raise unreconstructable(obj, "a subclass hides one of its slots")
         if is_a(obj, BaseException):
-            slots["__cause__"], slots["__context__"] = obj.__cause__, obj.__context__
-            slots["__suppress_context__"] = obj.__suppress_context__
+            for name in ("__cause__", "__context__", "__suppress_context__"):
+                slots[name] = vars(BaseException)[name].__get__(obj)
             slots = {key: value for key, value in slots.items() if value is not None and value is not False}
             slots.update(rebuild.exception_members(obj))
         if slots:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import itertools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from argand import errors
 from argand.capture import classify
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, is_struct_sequence, module_of, namespace, raw_items, raw_iter
 from argand.capture.sources import (
     AttrSource,
     CallSource,
@@ -19,6 +20,7 @@ from argand.capture.sources import (
     GetItemSource,
     InstanceDictSource,
     RawDictItemSource,
+    RawSequenceItemSource,
     SequenceItemSource,
     Source,
 )
@@ -27,12 +29,23 @@ if TYPE_CHECKING:
     from argand.capture.state import CaptureState, Shadow
 
 
+_FACTORY: Any = vars(collections.defaultdict)["default_factory"]
+
+
 def make(state: CaptureState, obj: Any, source: Source) -> Any:
     """A new container like `obj`; guards its length or keys, and its elements as they are loaded.
 
     Raises:
-        GraphBreak: a dict whose keys, or a set whose elements, cannot be guarded by value; a class with `__del__`.
+        GraphBreak: a dict whose keys, or a set whose elements, cannot be guarded by value; a class with `__del__`; the
+            table of imported modules.
     """
+    if obj is sys.modules:
+        raise errors.graph_break(
+            kind="table of imported modules",
+            context=source.name(),
+            explanation="sys.modules is changed or walked, which other threads and imports do meanwhile, too.",
+            hints=("import modules outside of the compiled function",),
+        )
     if any("__del__" in klass.__dict__ for klass in type(obj).__mro__):
         raise errors.graph_break(
             kind="object with a finalizer",
@@ -45,23 +58,33 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
     elif is_a(obj, set | frozenset):
         made = _make_set(state, obj, source)
     elif is_a(obj, collections.deque):
+        _check_deque(type(obj), source)
         state.guard(source, "call", len, len(obj), label="SEQUENCE_LENGTH")
         items = [state.load_source(GetItemSource(source, i), obj[i]) for i in range(len(obj))]
         made = _new(type(obj), collections.deque)
         collections.deque.__init__(made, items, obj.maxlen)
     else:
-        state.guard(source, "len", len(obj))
-        raw = list if is_a(obj, list) else tuple
-        items = [
-            state.load_source(SequenceItemSource(source, i), raw.__getitem__(obj, i)) for i in range(raw.__len__(obj))
-        ]
+        raw: Any = list if is_a(obj, list) else tuple
+        state.guard(source, "len", raw.__len__(obj))
+        place = SequenceItemSource if type(obj).__getitem__ is raw.__getitem__ else RawSequenceItemSource
+        items = [state.load_source(place(source, i), raw.__getitem__(obj, i)) for i in range(raw.__len__(obj))]
         if is_a(obj, list):
             made = _new(type(obj), list)
             list.extend(made, items)
         else:
-            made = _new_tuple(type(obj), items)
+            made = _new_tuple(type(obj), items, obj)
     _copy_instance_dict(state, obj, made, source)
     return made
+
+
+def _check_deque(cls: type, source: Source) -> None:
+    if any(getattr(cls, name) is not getattr(collections.deque, name) for name in ("__len__", "__getitem__", "maxlen")):
+        raise errors.graph_break(
+            kind="deque with methods of its own",
+            context=source.name(),
+            explanation=f"{cls.__name__} overrides what its elements are read with.",
+            hints=("use a plain deque",),
+        )
 
 
 def _new(cls: type, base: type) -> Any:
@@ -70,16 +93,16 @@ def _new(cls: type, base: type) -> Any:
     return make(cls)
 
 
-def _new_tuple(cls: type, items: list[Any]) -> Any:
+def _new_tuple(cls: type, items: list[Any], like: Any) -> Any:
     if cls is tuple:
         return tuple(items)
-    if cls.__module__ == "torch.return_types":  # a C struct sequence
-        return cls(items)
+    if is_struct_sequence(cls):
+        return cls(items, like.__reduce__()[1][1])  # fields that are not items
     return tuple.__new__(cls, items)
 
 
 def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
-    keys = tuple(dict.keys(obj))
+    keys = tuple(key for key, _ in raw_items(obj))
     by_tensor = bool(keys) and all(is_a(key, torch.Tensor) for key in keys)
     for key in keys:
         if not by_tensor and not _guardable(key):
@@ -141,11 +164,11 @@ def _by_identity(key: Any) -> bool:
 
 def values_of(obj: dict[Any, Any]) -> tuple[Any, ...]:
     """The values of a dict in its order."""
-    return tuple(dict.values(obj))
+    return tuple(value for _, value in raw_items(obj))
 
 
 def _make_set(state: CaptureState, obj: Any, source: Source) -> Any:
-    if not all(_guardable(item) for item in obj):
+    if not all(_guardable(item) for item in raw_iter(obj)):
         raise errors.graph_break(
             kind="set of objects from outside",
             context=source.name(),
@@ -195,14 +218,14 @@ def _guardable(key: Any) -> bool:
 
 
 def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source) -> None:
-    attributes = getattr(obj, "__dict__", None)
+    attributes = namespace(obj)
     if not is_a(attributes, dict):
         return
     base = InstanceDictSource(source)
-    if attributes or type(obj).__module__ not in ("collections", "builtins"):
+    if attributes or module_of(type(obj)) not in ("collections", "builtins"):
         state.guard(base, "dict_keys", tuple(attributes))
     for name, value in attributes.items():
-        made.__dict__[name] = state.load_source(DictItemSource(base, name), value)
+        namespace(made)[name] = state.load_source(DictItemSource(base, name), value)
 
 
 def probe(made: Any) -> Any:
@@ -228,16 +251,13 @@ def reinserted(entry: Shadow) -> bool:
 def contents(obj: Any) -> Any:
     """What a container holds, for comparison by identity of elements (`same_contents`)."""
     if is_a(obj, dict):
-        held: Any = list(dict.items(obj))
+        held: Any = list(raw_items(obj))
     elif is_a(obj, set | frozenset):
-        held = set(obj)
-    elif is_a(obj, collections.deque):
-        held = list(obj)
+        held = set(raw_iter(obj))
     else:
-        raw = list if is_a(obj, list) else tuple
-        held = [raw.__getitem__(obj, i) for i in range(raw.__len__(obj))]
-    attributes = getattr(obj, "__dict__", None)
-    factory = getattr(obj, "default_factory", None) if is_a(obj, collections.defaultdict) else None
+        held = list(raw_iter(obj))
+    attributes = namespace(obj)
+    factory = _FACTORY.__get__(obj) if is_a(obj, collections.defaultdict) else None
     return held, list(attributes.items()) if is_a(attributes, dict) else None, factory
 
 
@@ -294,19 +314,20 @@ def deep_resolve(state: CaptureState, obj: Any, seen: dict[int, Any] | None = No
     made = state.shadow(obj) if state.is_outer(obj) else obj
     seen[id(obj)] = seen[id(made)] = made
     if is_a(made, dict):
-        for key, value in list(dict.items(made)):
+        for key, value in list(raw_items(made)):
             new = deep_resolve(state, value, seen)
             if new is not value:
                 dict.__setitem__(made, key, new)
     elif is_a(made, list | collections.deque):
-        for i, value in enumerate(list(made)):
+        put: Any = (list if is_a(made, list) else collections.deque).__setitem__
+        for i, value in enumerate(list(raw_iter(made))):
             new = deep_resolve(state, value, seen)
             if new is not value:
-                made[i] = new
+                put(made, i, new)
     elif is_a(made, tuple):
         items = [deep_resolve(state, value, seen) for value in tuple.__iter__(made)]
         if any(new is not value for new, value in zip(items, tuple.__iter__(made))):
-            made = seen[id(obj)] = _new_tuple(type(made), items)
+            made = seen[id(obj)] = _new_tuple(type(made), items, made)
     return made
 
 

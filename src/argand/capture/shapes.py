@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from argand.capture import layouts
 from argand.capture.layouts import Unknown, contiguous, needs_grad, new
 from argand.capture.words import words
+from argand.graph.strides import is_channels_last
 
 Rule: TypeAlias = Callable[..., Any]
 
@@ -454,7 +455,7 @@ def _cat(tensors: Any, dim: Any = 0) -> torch.Tensor:
         own = tuple(item.shape)
         if len(own) != rank or 0 in own or rank == 0 or item.dtype is not first.dtype:
             raise Unknown
-        if item.stride() != contiguous(own) or (rank >= 4 and layouts._is_channels_last(own, item.stride())):
+        if item.stride() != contiguous(own) or (rank >= 4 and is_channels_last(own, item.stride())):
             raise Unknown
         if own[:dim] != tuple(shape[:dim]) or own[dim + 1 :] != tuple(shape[dim + 1 :]):
             raise Unknown

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from argand.capture import layouts
 from argand.capture.layouts import Unknown, contiguous, needs_grad, new
 from argand.capture.shapes import RULES, layout_of, tensor
+from argand.graph.strides import is_channels_last
 
 _Tensor = torch.Tensor
 _BOOL = torch.bool
@@ -76,7 +77,7 @@ def _batch_norm(x: Any, running_mean: Any, running_var: Any, weight: Any = None,
     if any(p is not None and tuple(p.shape) != (shape[1],) for p in parts) or not x.dtype.is_floating_point:
         raise Unknown
     strides = x.stride()
-    if strides != contiguous(shape) and not layouts._is_channels_last(shape, strides):
+    if strides != contiguous(shape) and not is_channels_last(shape, strides):
         raise Unknown
     return new(shape, strides, x.dtype, needs_grad(x, weight, bias))
 

@@ -36,7 +36,7 @@ _GENERATOR = 0x20 | 0x80 | 0x100 | 0x200
 @functools.lru_cache(maxsize=65536)
 def skipped_file(filename: str) -> bool:
     """Whether no function of this file is captured (as a frame of its own; inlining is another matter)."""
-    if filename.startswith(("<frozen", "<eval_with_key>", "<torch_package>")):
+    if filename.startswith(("<frozen", "<eval_with_key>", "<torch_package>", "<argand ")):
         return True
     if filename.startswith(_HERE):
         return True

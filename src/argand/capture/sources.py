@@ -8,9 +8,11 @@ guard tree, `load(emitter)` the bytecode that reloads the value in transformed c
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from argand import errors
+from argand.capture.kinds import raw_item
 from argand.capture.source_base import LoadTarget as LoadTarget
 from argand.capture.source_base import Source as Source
 
@@ -275,6 +277,16 @@ class SequenceItemSource(Source):
         emitter.subscript(self.key)
 
 
+class RawSequenceItemSource(SequenceItemSource):
+    """Item of a list or tuple whose class overrides `__getitem__`: read with the base's own."""
+
+    __slots__ = ()
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.call_helper(raw_item, (self.key,))
+
+
 class GetItemSource(Source):
     """`base[key]` with the object's own `__getitem__` (deque items, user mappings known to be pure)."""
 
@@ -330,6 +342,33 @@ def type_lookup(cls: type, name: str) -> Any:
 _PLAIN_PATH = frozenset(
     {LocalSource, GlobalSource, ConstSource, InstanceDictSource, DictItemSource, RawDictItemSource, SequenceItemSource}
 )
+
+
+class ImportedSource(Source):
+    """What `sys.modules` has under a name."""
+
+    __slots__ = ()
+    accessor = "dict_item"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(ConstSource(sys.modules), name)
+
+    def name(self) -> str:
+        return f"sys.modules[{self.key!r}]"
+
+    def _spell(self) -> str:
+        return str(self.key)
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.subscript(self.key)
+
+
+def root_of(source: Source) -> Source:
+    """Where the way to it begins: an argument, a free variable, a global, a module, a constant."""
+    while source.base is not None and type(source) is not ImportedSource:
+        source = source.base
+    return source
 
 
 def collectable(source: Source) -> bool:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import classify, symbolic_policy
+from argand.capture import classify, subclasses, symbolic_policy
 from argand.capture.guards import GuardSet
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, module_of
 from argand.capture.sources import (
     AttrSource,
     ConstSource,
@@ -28,9 +28,11 @@ from argand.capture.sources import (
     MethodFuncSource,
     MethodSelfSource,
     RawDictItemSource,
+    RawSequenceItemSource,
     SequenceItemSource,
     Source,
 )
+from argand.capture.typefacts import is_foreign_value
 from argand.capture.words import source_line
 
 if TYPE_CHECKING:
@@ -184,8 +186,8 @@ class CaptureState:
         hit = self._loaded.get(source)
         if hit is not None and hit[0] is value:
             return hit[1]
-        if id(value) in self.tensors:  # reached through a shadow or overlay: already a stand-in
-            return value
+        if id(value) in self.tensors or id(value) in self.graph.dressed:
+            return value  # reached through a shadow or overlay: already a stand-in
         if is_a(value, torch.Tensor):
             with torch._C.DisableTorchFunction():  # looking at a real tensor is none of the program's operations
                 result = self._load(source, value)
@@ -199,6 +201,8 @@ class CaptureState:
         if handling == "tensor":
             return self.new_input(source, value)
         if handling == "refuse":
+            if is_a(value, torch.Tensor):
+                raise subclasses.refused(source.friendly(), value)
             raise errors.graph_break(
                 kind="input that a graph cannot hold",
                 context=f"{source.name()}: {type(value).__name__}",
@@ -225,7 +229,7 @@ class CaptureState:
         if handling == "function":
             self._load_function(source, value)
             return value
-        if type(value).__module__ == "numpy":
+        if module_of(type(value)) == "numpy":
             from argand.capture import arrays
 
             traced = arrays.load(self, source, value)
@@ -283,6 +287,8 @@ class CaptureState:
             return
         if not constant_root and not classify.is_cell(value):
             self.guards.add(source, "type", type(value))
+            if is_foreign_value(type(value)):
+                self.guards.add(source, "id", value)
         self._register(source, value)
 
     def _register(self, source: Source, value: Any, keep_first: bool = False) -> None:
@@ -301,7 +307,7 @@ class CaptureState:
                     self.guards.add(source, "id", real)
                 elif not is_a(source, ConstSource):
                     self.guards.add(source, "same_object", first)
-            return known
+            return subclasses.shown(self.graph, known)
         stand_in = self.graph.new_input(source, real)
         self.inputs_by_real[id(real)] = stand_in
         self._keep.append(real)
@@ -313,7 +319,7 @@ class CaptureState:
             dims = self.policy.dims(source, real) if self.policy is not None else None
             opened = symbolic_policy.tensor_input(self, source, real, dims) if dims else ((), ())
             self.guards.add(source, "tensor", *_C.tensor_guard_args(real, *opened))
-        return stand_in
+        return stand_in if type(real) in subclasses.PLAIN else subclasses.from_outside(self, stand_in, real)
 
     # ---------------------------------------------------------------- questions
 
@@ -325,7 +331,8 @@ class CaptureState:
         shadow = self.shadow_origin.get(id(obj))
         if shadow is not None:
             return shadow.source
-        info = self.tensors.get(id(obj))
+        worn = self.graph.dressed.get(id(obj))
+        info = self.tensors.get(id(obj) if worn is None else id(worn.plain))
         return info.source if info is not None else None
 
     def is_outer(self, obj: Any) -> bool:
@@ -339,6 +346,8 @@ class CaptureState:
             GraphBreak: a real tensor that did not come in through `load_source`.
         """
         info = self.tensors.get(id(tensor))
+        if info is None and id(tensor) in self.graph.dressed:
+            info = self.tensors[id(self.graph.dressed[id(tensor)].plain)]
         if info is None:
             raise errors.graph_break(
                 kind="tensor of unknown origin",
@@ -421,7 +430,9 @@ class CaptureState:
             raw = type(container).__getitem__ is not dict.__getitem__
             step = RawDictItemSource(source, key) if raw else DictItemSource(source, key)
             return self.load_source(step, value)
-        return self.load_source(SequenceItemSource(source, key), container[key])
+        base: Any = list if is_a(container, list) else tuple
+        place = SequenceItemSource if type(container).__getitem__ is base.__getitem__ else RawSequenceItemSource
+        return self.load_source(place(source, key), base.__getitem__(container, key))
 
     # ---------------------------------------------------------------- pending writes
 

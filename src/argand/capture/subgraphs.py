@@ -6,6 +6,7 @@ While a scope is open, what is recorded goes to its graph; a tensor from outside
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -251,21 +252,29 @@ def placeholders_first(graph: fx.Graph) -> None:
 
 @dataclass(slots=True)
 class Flat:
-    """Nested values taken apart: tensors in `tensors`, their places in `leaves`."""
+    """Nested values taken apart: tensors in `tensors`, their places in `leaves`.
+
+    `dress` makes of a plain tensor, and its number, what the program sees; None where none is of a subclass.
+    """
 
     leaves: list[Any]
     spec: Any
     tensors: list[torch.Tensor]
+    dress: Callable[[torch.Tensor, int], torch.Tensor] | None = None
 
     def rebuilt(self, tensors: list[torch.Tensor]) -> Any:
+        if self.dress is not None:
+            tensors = [self.dress(tensor, i) for i, tensor in enumerate(tensors)]
         return pytree.tree_unflatten(hops.fill(self.leaves, tensors), self.spec)
 
 
-def flatten(state: CaptureState, tree: Any, what: str, *, offset: int = 0) -> Flat:
+def flatten(state: CaptureState, tree: Any, what: str, *, offset: int = 0, subclasses: str = "") -> Flat:
     """Take apart arguments or results.
 
     Arguments:
         offset: the number of the first tensor.
+        subclasses: "kept" for tensors that may be of subclasses, "lost" for tensors that a transform wraps: it forgets
+            their class. The plain stand-ins are taken.
 
     Raises:
         GraphBreak: something in it is neither a tensor nor a constant.
@@ -273,9 +282,16 @@ def flatten(state: CaptureState, tree: Any, what: str, *, offset: int = 0) -> Fl
     leaves, spec = pytree.tree_flatten(state.deep_resolve(tree))
     tensors: list[torch.Tensor] = []
     places: list[Any] = []
+    classes: dict[int, type] = {}
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
-            state.tensor_info(leaf)
+            info = state.tensor_info(leaf)
+            if info.tensor is not leaf:
+                if not _may_be(leaf, subclasses):
+                    raise _subclass(what, leaf)
+                if subclasses == "kept":
+                    classes[len(tensors)] = type(leaf)
+                leaf = info.tensor
             places.append(hops.Place(offset + len(tensors)))
             tensors.append(leaf)
         elif leaf is None or type(leaf) in (bool, int, float, str, complex, torch.dtype, torch.device):
@@ -287,7 +303,32 @@ def flatten(state: CaptureState, tree: Any, what: str, *, offset: int = 0) -> Fl
                 explanation=f"{what} is captured with tensors and numbers in containers, not a {type(leaf).__name__}.",
                 hints=("Let the function read the object from its surroundings instead of passing it.",),
             )
-    return Flat(places, spec, tensors)
+    return Flat(places, spec, tensors, functools.partial(_dressed, state, classes) if classes else None)
+
+
+def _may_be(tensor: torch.Tensor, subclasses: str) -> bool:
+    """Whether a tensor of a subclass can be taken apart; a program's own `__torch_function__` hears of a wrapping."""
+    from argand.capture.subclasses import is_default
+
+    return not vars(tensor) if subclasses == "kept" else subclasses == "lost" and is_default(type(tensor))
+
+
+def _subclass(what: str, tensor: torch.Tensor) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="subclass in a subgraph",
+        context=f"{what}: {type(tensor).__name__}",
+        explanation=f"{what} is captured with plain tensors, not with a {type(tensor).__name__}.",
+        hints=("Pass plain tensors: x.as_subclass(torch.Tensor).",),
+    )
+
+
+def _dressed(state: CaptureState, classes: dict[int, type], tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """A result of a subgraph as the program sees it."""
+    from argand.capture import subclasses
+
+    cls = classes.get(index)
+    known = subclasses.shown(state.graph, tensor)
+    return known if cls is None or known is not tensor else subclasses.dress(state.graph, tensor, cls)
 
 
 def record(

@@ -12,7 +12,7 @@ from torch import fx
 from argand.capture import compat
 from argand.capture.sources import placeholder_name
 from argand.capture.symbolic import SymbolicBool
-from argand.errors import InternalError
+from argand.errors import InternalError, graph_break
 from argand.graph.expr import Const, Expr, FloorDiv, Sym, free_symbols
 from argand.graph.symbols import FUNCTIONS, Relation
 
@@ -213,7 +213,8 @@ def function(dynamics: Dynamics, value: Any, inputs: list[Sym]) -> Callable[...,
         body = spell(dynamics, value, names, "_{}")
     arguments = ", ".join(f"a{i}" for i in range(len(inputs)))
     scope = {f"_{name}": fn for name, fn in FUNCTIONS.items()}
-    made: Callable[..., Any] = eval(f"lambda {arguments}: {body}", scope)
+    text = compile(f"lambda {arguments}: {body}", "<argand number>", "eval")  # a name that capture skips
+    made: Callable[..., Any] = eval(text, scope)
     return made
 
 
@@ -275,7 +276,16 @@ def build(dynamics: Dynamics, tree: _C.GuardTree, node_of: Callable[[Source], in
             check = function(dynamics, relation, inputs)
             tree.check(0, "python", check, [node_of(dynamics.places[s].source) for s in inputs], label=label)
             continue
-        tree.check_expr((*program, relation.op), label=label)
+        try:
+            tree.check_expr((*program, relation.op), label=label)
+        except OverflowError:
+            raise graph_break(
+                kind="number too large",
+                context=label,
+                explanation="A condition on a number that varies has constants of more than 64 bits.",
+                hints=("Pass the number as a tensor.",),
+                skip_frame=True,
+            ) from None
 
 
 def _slot(dynamics: Dynamics, sym: Sym, tree: Any, node_of: Any) -> Any:

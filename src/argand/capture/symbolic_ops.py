@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from argand.capture import symbolic_state, symbolic_tensors
+from argand.capture import subclasses, symbolic_state, symbolic_tensors
 from argand.capture.kinds import is_a
 from argand.capture.symbolic import (
     STANDS_FOR,
@@ -207,9 +207,9 @@ def _apply(name: str) -> Native:
 def _length(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
     if len(args) == 1 and interp.is_tensor(args[0]):
         builder: GraphBuilder = interp.state.graph
-        info = builder.tensors.get(id(args[0]))
+        info = builder.tensors.get(id(subclasses.plain_of(builder, args[0])))
         with torch._C.DisableTorchFunction():
-            if info is not None and info.dynamic is not None and args[0].dim() > 0:
+            if info is not None and info.dynamic is not None and info.tensor.dim() > 0:
                 return symbolic_tensors.dim_number(builder, info, 0)
     return NotImplemented
 

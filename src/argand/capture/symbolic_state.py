@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import narration
+from argand.capture import narration, subclasses
 from argand.capture.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
 from argand.capture.symbolic_facts import Bounds, is_range, moduli, solve
 from argand.capture.unbacked import Unbacked
@@ -436,9 +436,9 @@ def recorded(state: CaptureState, func: Any, args: tuple[Any, ...], kwargs: dict
 
     state.graph.observed += 1
     if _get_current_function_mode() is None:
-        return state.graph.call(func, args, kwargs)
-    with _pop_mode_temporarily():
-        return state.graph.call(func, args, kwargs)
+        return subclasses.call(state.graph, func, args, kwargs)
+    with _pop_mode_temporarily() as mode:
+        return subclasses.with_symbols(state, mode, func, args, kwargs)
 
 
 def _evaluated(function: Any, *operands: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 from argand import errors
 from argand.capture import numpy_calls
 from argand.capture.array_value import Traced
+from argand.capture.kinds import module_of
 from argand.capture.tensor_methods import _named, special
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     if isinstance(data, _T):
         return _copy_of_tensor(builder, func, data, kwargs)
-    if type(data) is Traced or (type(data).__module__ == "numpy" and type(data).__name__ == "ndarray"):
+    if type(data) is Traced or (module_of(type(data)) == "numpy" and type(data).__name__ == "ndarray"):
         made = numpy_calls.to_tensor(builder.state, data, func.__name__)
         target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
         return builder.call(_T.to, (made,), target) if target else made

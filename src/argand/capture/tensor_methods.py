@@ -14,6 +14,7 @@ from argand.capture import (
     data_dependent,
     data_errors,
     metadata,
+    subclasses,
     symbolic_index,
     symbolic_tensors,
     unbacked_index,
@@ -207,7 +208,6 @@ special(
 special(
     *_named(_T, "backward", "register_post_accumulate_grad_hook", "retain_grad", "_backward_hooks"),
     torch.autograd.backward,
-    torch.autograd.grad,
 )(
     _data_dependent(
         "gradients are computed or observed when the program runs, not in the captured graph.",
@@ -411,6 +411,8 @@ def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> 
 def _metadata_in_place(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     """The stand-in itself changes: what was recorded before keeps a copy of the old metadata."""
     info = _info(builder, args[0])
+    if info.source is not None and id(args[0]) in builder.wearers:
+        raise subclasses.changed_in_place(func)
     if info.source is not None and info.dynamic is not None:  # its sizes are read again after the graph
         symbolic_tensors.give_up_tensor(builder, info)
     info.node.meta["example_value"] = _frozen(args[0])

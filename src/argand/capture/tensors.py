@@ -18,12 +18,14 @@ from torch.overrides import TorchFunctionMode
 
 from argand import errors
 from argand.capture import autocast, compat, constants, data_errors, metadata, narration, overriding, symbolic_tensors
+from argand.capture.kinds import module_of
 from argand.capture.sources import Source, placeholder_name
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.words import words
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
+    from argand.capture.subclasses import Dressed
     from argand.capture.subgraphs import Scope
     from argand.capture.symbolic_state import Dynamics
     from argand.capture.symbolic_tensors import Dynamic
@@ -177,6 +179,8 @@ class GraphBuilder:
         graph: where operations are recorded now: `root`, or the subgraph of the innermost of `scopes`.
         finished: id of a finished subgraph -> (what it belongs to, root instruction).
         entered: torch-function modes and devices (`torch_contexts.Entered`) that the program is inside of.
+        dressed: id of the stand-in of a subclass -> what it stands for; wearers: the other way (subclasses.py).
+        undressing: root instructions that switched `__torch_function__` of classes off, and have not left that.
         observed: how many torch calls have reached the trace mode.
         flags_seen: indices of `modes.FLAGS` that are guarded.
         unsure: ids of stand-ins whose strides may not be those that eager's result has.
@@ -196,6 +200,9 @@ class GraphBuilder:
         self.unsure: set[int] = set()
         self.maybe_same: dict[int, torch.Tensor] = {}
         self.entered: list[Any] = []
+        self.dressed: dict[int, Dressed] = {}
+        self.wearers: dict[int, torch.Tensor] = {}
+        self.undressing: list[int] = []
         self.flags_seen: set[int] = set()
         self.observed = 0
         self.finished: dict[int, tuple[str, int]] = {}
@@ -447,7 +454,7 @@ class GraphBuilder:
         if cls is _Tensor or cls is _Parameter:
             info = self.tensors.get(id(value))
             if info is None:
-                raise _leak(value)
+                raise metadata.leak(value)
             infos.append(info)
             return self.node_of(info)
         if cls in _PLAIN:
@@ -482,10 +489,12 @@ class GraphBuilder:
         for base in (bool, int, float, str):
             if isinstance(value, base):
                 return base(value)
-        if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        if module_of(type(value)) == "numpy" and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
             return value.item()
         if isinstance(value, _Tensor):
-            raise _leak(value)
+            raise metadata.leak(value)
+        if isinstance(value, torch.Generator):
+            raise metadata.generator("A function draws from a torch.Generator")
         raise errors.graph_break(
             kind="argument that a graph cannot hold",
             context=f"{type(value).__module__}.{type(value).__qualname__}",
@@ -555,15 +564,6 @@ def _has_tensor(made: Any) -> bool:
     return False
 
 
-def _leak(value: torch.Tensor) -> errors.GraphBreak:
-    return errors.graph_break(
-        kind="tensor of unknown origin",
-        context=f"{type(value).__name__}{tuple(value.shape)} on {value.device}",
-        explanation="A tensor that capture did not see being made reached a torch function.",
-        hints=("make the tensor inside the compiled function with a torch function, or pass it as an argument",),
-    )
-
-
 @functools.lru_cache(maxsize=16384)
 def _frame_text(code: types.CodeType, lineno: int) -> tuple[str, str]:
     from argand.capture.state import user_line
@@ -594,6 +594,6 @@ class TraceMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         builder = self.builder
         builder.observed += 1
-        if builder.entered or (types and overriding.concerns(builder, types)):
+        if builder.entered or builder.dressed or (types and overriding.concerns(builder, types)):
             return overriding.dispatch(self, func, types, args, kwargs or {})
         return builder.call(func, args, kwargs or {})

@@ -25,7 +25,7 @@ def to_str(interp: Interpreter, value: Any) -> Any:
         return interp.taint() if interp.is_tensor(value) else str(interp.native(str, value))
     if interp.types.python_level(cls, "__str__"):
         return _text(interp, "__str__", calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ()))
-    if interp.types.lookup(cls, "__str__") is object.__str__:
+    if interp.types.lookup(cls, "__str__") is object.__str__ or interp.is_tensor(value):
         return to_repr(interp, value)
     if is_a(value, BaseException):
         return calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ())
@@ -35,7 +35,7 @@ def to_str(interp: Interpreter, value: Any) -> Any:
 def to_repr(interp: Interpreter, value: Any) -> Any:
     """`repr(value)`."""
     cls = type(value)
-    if interp.is_tensor(value):
+    if interp.is_tensor(value) and not interp.types.python_level(cls, "__repr__"):
         return interp.taint()
     if interp.types.python_level(cls, "__repr__"):
         return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
@@ -64,6 +64,8 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> Any:
         if not is_a(result, str):
             raise interp.throw(TypeError(f"__format__ must return a str, not {type(result).__name__}"))
         return result
+    if interp.is_tensor(value):
+        return interp.taint()  # Tensor.__format__ looks at the values of what has one element
     if type(spec) is str and spec == "":
         return to_str(interp, value)
     return str(interp.native(format, interp.plain(value), spec))

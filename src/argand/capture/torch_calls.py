@@ -18,6 +18,7 @@ import torch
 from argand import errors
 from argand._core import _C
 from argand.capture import marks, numpy_calls, symbolic_ops
+from argand.capture.kinds import attributes_of, is_a, module_of
 from argand.capture.words import public_name
 
 if TYPE_CHECKING:
@@ -73,22 +74,22 @@ def all_of(*paths: str) -> tuple[Any, ...]:
 # ---------------------------------------------------------------------- classification
 
 
-@functools.lru_cache(maxsize=65536)
 def is_overridable(fn: Any) -> bool:
-    """Whether a call of `fn` reaches `__torch_function__`: it becomes one node."""
-    if isinstance(fn, types.BuiltinFunctionType):
+    """Whether a call of `fn` reaches `__torch_function__`: it becomes one node. Not remembered: that would keep the
+    objects alive that bound methods and closures refer to."""
+    if is_a(fn, types.BuiltinFunctionType):
         owner = fn.__self__
         if owner is None:
-            return fn.__qualname__.startswith("_VariableFunctionsClass.")
+            return str(fn.__qualname__).startswith("_VariableFunctionsClass.")
         return id(owner) in _C_NAMESPACES or (
-            isinstance(owner, type) and owner.__name__ in ("_VariableFunctionsClass", "_VariableFunctions")
+            is_a(owner, type) and owner.__name__ in ("_VariableFunctionsClass", "_VariableFunctions")
         )
-    if isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType):
+    if is_a(fn, types.MethodDescriptorType | types.WrapperDescriptorType):
         return issubclass(torch.Tensor, fn.__objclass__) and fn.__objclass__ is not object
-    if isinstance(fn, types.FunctionType):
+    if is_a(fn, types.FunctionType):
         # Some functions only ask has_torch_function (nn.MultiheadAttention.forward): they are plain Python.
         return "handle_torch_function" in fn.__code__.co_names and not _only_dispatches(fn)
-    return isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+    return is_a(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
 def _only_dispatches(fn: types.FunctionType) -> bool:
@@ -138,7 +139,7 @@ def wants(fn: Any, module: str) -> bool:
     """Whether `torch_call` has something to say about a Python function (asked once per code object)."""
     if marks.is_disabled(fn) or marks.is_allowed_in_graph(fn) or marks.is_constant_result(fn):
         return True
-    attributes = getattr(fn, "__dict__", None)
+    attributes = attributes_of(fn)
     if attributes and ("_torchdynamo_disable" in attributes or "_torchdynamo_orig_callable" in attributes):
         return True
     if _code_handler(fn) is not None:
@@ -176,7 +177,7 @@ def _hashable_handler(fn: Any) -> Handler | None:
 
 def is_torch_object(fn: Any) -> bool:
     """A callable object (not a function) that `torch_call` decides about."""
-    module = type(fn).__module__
+    module = module_of(type(fn))
     return module.startswith(("torch.", "argand.")) or module in ("torch", "argand")
 
 
@@ -196,8 +197,8 @@ def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         GraphBreak: the call ends the graph.
     """
     args = tuple(args)
-    attributes = getattr(fn, "__dict__", None)
-    if isinstance(attributes, dict):
+    attributes = attributes_of(fn)
+    if attributes and is_a(attributes, dict):
         marked = _marked(state, fn, attributes, args, kwargs)
         if marked is not NotImplemented:
             return marked
@@ -214,9 +215,9 @@ def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
             return own(state, fn, args, kwargs)
     if "numpy" in sys.modules and numpy_calls.is_numpy(fn):
         return numpy_calls.call(state, fn, args, kwargs)
-    if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, torch.Tensor):
+    if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType) and isinstance(fn.__self__, torch.Tensor):
         return _observed(state, fn, args, kwargs)
-    if _overridable(fn):
+    if is_overridable(fn):
         return _leaf_or_body(state, fn, args, kwargs)
     module = _module_of(fn)
     named = NAMED.get(f"{module}.{getattr(fn, '__name__', '')}")
@@ -250,13 +251,6 @@ def _leaf_or_body(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> A
         if stop.reason.kind not in _BODY_MAY_DO:
             raise
     return NotImplemented
-
-
-def _overridable(fn: Any) -> bool:
-    try:
-        return is_overridable(fn)
-    except TypeError:
-        return False
 
 
 def _module_of(fn: Any) -> str:
@@ -380,7 +374,7 @@ def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> A
             return state.interpreter.call(fn.fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType):
         return NotImplemented
-    if type(fn).__module__.startswith("torch.distributions."):
+    if module_of(type(fn)).startswith("torch.distributions."):
         return NotImplemented
     raise errors.graph_break(
         kind="torch object that is not known", context=f"{type(fn).__module__}.{type(fn).__qualname__}",
@@ -391,21 +385,21 @@ def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> A
 
 def special_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """For callable objects whose class has `__call__`: torch's own; NotImplemented for the user's."""
-    if isinstance(fn, torch.nn.Module):
-        if type(fn).__module__ == "torch._dynamo.eval_frame":  # what torch.compile makes of a module
+    if is_a(fn, torch.nn.Module):
+        if module_of(type(fn)) == "torch._dynamo.eval_frame":  # what torch.compile makes of a module
             modules = state.interpreter.getattr(fn, "_modules")
             original = state.item(modules, "_orig_mod") if state.is_outer(modules) else modules["_orig_mod"]
             return state.interpreter.call(original, args, kwargs)
         return NotImplemented
-    attributes = getattr(fn, "__dict__", None)
-    if isinstance(attributes, dict) and attributes:
+    attributes = attributes_of(fn)
+    if attributes and is_a(attributes, dict):
         marked = _marked(state, fn, attributes, args, kwargs)
         if marked is not NotImplemented:
             return marked
     if "numpy" in sys.modules and numpy_calls.is_numpy(fn):
         return numpy_calls.call(state, fn, tuple(args), kwargs)
     if is_torch_object(fn):
-        if _overridable(fn):
+        if is_overridable(fn):
             return _observed(state, fn, args, kwargs)
         known = HANDLERS.get(type(fn))
         if known is not None:

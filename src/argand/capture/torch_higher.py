@@ -49,14 +49,14 @@ def _checkpoint(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any
 def _checkpointed(state: CaptureState, function: Any, given: Any, options: dict[str, Any]) -> Any:
     what, builder = "torch.utils.checkpoint.checkpoint", state.graph
     reentrant = options["use_reentrant"]
-    flat = subgraphs.flatten(state, given[0], what)
+    flat = subgraphs.flatten(state, given[0], what, subclasses="kept")
     infos = _unique(state, flat.tensors)
     grad = any(t.requires_grad for t in flat.tensors) if reentrant else True
     with subgraphs.scope(state, what) as scope, subgraphs.grad_mode(not reentrant):
         for info in infos:
             builder.node_of(info)
         result = state.interpreter.call(function, given[0], given[1])
-    made = subgraphs.flatten(state, result, what)
+    made = subgraphs.flatten(state, result, what, subclasses="kept")
     inside = [t for t in made.tensors if state.tensor_info(t).node.graph is scope.graph]
     if reentrant and (len(inside) != len(made.tensors) or not isinstance(result, (torch.Tensor, tuple))):
         raise _refused(
@@ -403,7 +403,8 @@ def _batched(state: CaptureState, flat: subgraphs.Flat, in_dims: Any, args: Args
 def _vmap_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     func, in_dims, out_dims, randomness, chunk_size, *rest = args
     in_dims, out_dims = state.deep_resolve(in_dims), state.deep_resolve(out_dims)
-    flat = subgraphs.flatten(state, (tuple(rest), kwargs), "torch.func.vmap")
+    wrapped = "lost" if type(in_dims) is int else ""
+    flat = subgraphs.flatten(state, (tuple(rest), kwargs), "torch.func.vmap", subclasses=wrapped)
     inputs = _batched(state, flat, in_dims, tuple(rest), kwargs)
     options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness, "chunk_size": chunk_size}
     return _transform(state, "vmap", func, tuple(rest), kwargs, options, inputs, flat)
@@ -411,11 +412,12 @@ def _vmap_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _differentiated(state: CaptureState, name: str, func: Any, argnums: Any, args: Args, kwargs: Kwargs,
                     options: dict[str, Any]) -> Any:  # fmt: skip
-    flat = subgraphs.flatten(state, (args, kwargs), f"torch.func.{name}")
+    flat = subgraphs.flatten(state, (args, kwargs), f"torch.func.{name}", subclasses="lost")
     chosen = set()
     for index, arg in enumerate(args):
         if _is_diff(index, argnums, len(args)):
-            chosen |= {id(t) for t in pytree.tree_leaves(state.deep_resolve(arg)) if isinstance(t, torch.Tensor)}
+            leaves = pytree.tree_leaves(state.deep_resolve(arg))
+            chosen |= {id(state.tensor_info(t).tensor) for t in leaves if isinstance(t, torch.Tensor)}
     inputs = [subgraphs.leaf_like(t, id(t) in chosen) for t in flat.tensors]
     return _transform(state, name, func, args, kwargs, options, inputs, flat, grad=True)
 

@@ -10,8 +10,12 @@ from argand import errors
 from argand.capture import (
     arrays,
     marks,
+    metadata,
     modules,
     optimizers,
+    overriding,
+    subclass_calls,
+    torch_autograd,
     torch_contexts,
     torch_control,
     torch_higher,
@@ -39,6 +43,8 @@ TABLES = (
     arrays,
     modules,
     optimizers,
+    subclass_calls,
+    torch_autograd,
     torch_contexts,
     torch_control,
     torch_higher,
@@ -124,8 +130,8 @@ def _none(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
     )
 )
 def _has_torch_function(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
-    """Code that is interpreted sees plain tensors: nobody overrides anything."""
-    return False
+    """Whether somebody overrides torch functions of these arguments: a class does, or a mode of the program."""
+    return overriding.overridden(state, args[0] if len(args) == 1 and isinstance(args[0], tuple | list) else args)
 
 
 @handler(marks.graph_break, find("_dynamo.graph_break"))
@@ -148,7 +154,7 @@ set_num_threads set_num_interop_threads
 set_default_device set_default_tensor_type set_printoptions
 jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
 cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
-autograd.detect_anomaly autograd.backward autograd.grad from_dlpack frombuffer
+autograd.detect_anomaly autograd.backward from_dlpack frombuffer
 utils.dlpack.from_dlpack utils.dlpack.to_dlpack
 """
 
@@ -197,7 +203,6 @@ def _numbers(data: Any) -> bool:
 @handler(
     torch.nn.Parameter,
     torch.nn.parameter.Buffer,
-    torch.Generator,
     torch.nn.UninitializedParameter,
     torch.nn.UninitializedBuffer,
 )
@@ -208,6 +213,11 @@ def _tensor_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> A
         explanation=f"{fn.__name__}(...) makes a tensor object that autograd or the program treats as new state.",
         hints=("make it outside the compiled function, or use torch.tensor / torch.empty",),
     )
+
+
+@handler(torch.Generator)
+def _generator(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    raise metadata.generator("A torch.Generator is made")
 
 
 # ---------------------------------------------------------------------- modes
@@ -423,16 +433,6 @@ def _decided(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs, condition
 @handler(torch.nn.functional.multi_head_attention_forward, *all_of("_VF.lstm _VF.gru _VF.rnn_tanh _VF.rnn_relu"))
 def _composed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return leaf(state, fn, args, kwargs)
-
-
-@handler(torch.Tensor.__torch_function__)
-def _disabled(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    raise errors.graph_break(
-        kind="torch function protocol called",
-        context="__torch_function__",
-        explanation="Tensor.__torch_function__ is called by name.",
-        hints=("Call super().__torch_function__(...) in a subclass, or the torch function itself.",),
-    )
 
 
 @handler(torch.from_numpy)

@@ -22,6 +22,7 @@ from argand.capture import chain, data_errors, modes, prefix, rerun
 from argand.capture.effects import Replay
 from argand.capture.emit import Emitter, graph_table
 from argand.capture.frames import NULL, LazyLocal, Previous
+from argand.capture.kinds import is_a
 from argand.capture.reconstruct import Again, Plan, Reconstructor
 from argand.capture.resumes import NUMBERS, Handled, Resumes
 from argand.capture.sources import Source, collectable
@@ -307,7 +308,7 @@ class Transformer:
         locals_ = self._live_values(inst)
         new_locals = []
         for name, value in locals_.items():
-            if isinstance(value, LazyLocal) and value.name == name:
+            if is_a(value, LazyLocal) and value.name == name:
                 continue
             values.push(value)
             new_locals.append((name, emitter.store_temp("l")))
@@ -349,7 +350,7 @@ class Transformer:
                     contents = cell.cell_contents
                 except ValueError:
                     continue
-                if not isinstance(contents, LazyLocal):
+                if not is_a(contents, LazyLocal):
                     values.push(contents)
                     found[name] = values.emitter.store_temp("c")
         return [(name, temp) for name, temp in found.items() if temp]

@@ -10,6 +10,7 @@ import types
 from typing import Any, Final
 
 from argand.capture.frames import NULL
+from argand.capture.kinds import module_of, per_class
 
 HEAP_TYPE: Final = 1 << 9
 IMMUTABLE_TYPE: Final = 1 << 8
@@ -145,6 +146,8 @@ class TypeFacts:
         self.whole = False
         """Whole namespaces of classes were looked at: nothing in a class may change."""
         self.benign: set[int] = set()
+        self.native: set[int] = set()
+        """Classes whose own special methods are torch's: of classes that derive from them, only theirs are Python."""
 
     def forget(self) -> None:
         """A class was changed: everything known is void."""
@@ -204,8 +207,10 @@ class TypeFacts:
         names = set()
         seen = set()
         for klass in cls.__mro__ or (cls,):
+            if id(klass) in self.native:
+                break
             # enum's own special methods are pure functions of the member, which is a constant.
-            pure = klass.__module__ == "enum" and issubclass(klass, enum.Enum | enum.EnumMeta)
+            pure = module_of(klass) == "enum" and issubclass(klass, enum.Enum | enum.EnumMeta)
             for name, value in _get_dict(klass).items():
                 if name in _DUNDERS and name not in seen:
                     seen.add(name)
@@ -231,3 +236,28 @@ def is_native(cls: type) -> bool:
         return True
     new = _get_dict(cls).get("__new__")
     return isinstance(new, types.BuiltinFunctionType) and new.__self__ is cls
+
+
+_KNOWN_NATIVE: Final = frozenset(
+    ("builtins", "types", "functools", "collections", "weakref", "_weakref", "typing", "enum")
+)
+
+
+@per_class
+def has_foreign_state(cls: type) -> bool:
+    """Whether objects of a class hold what C code of some library put there, which guards on their type do not see."""
+    from argand.capture import classify
+
+    if classify.handling_of_type(cls) != "object":
+        return False
+    foreign = (module_of(base) for base in cls.__mro__ if is_native(base))
+    return any(
+        name not in _KNOWN_NATIVE and name.partition(".")[0] not in ("torch", "numpy", "argand") for name in foreign
+    )
+
+
+@per_class
+def is_foreign_value(cls: type) -> bool:
+    """Whether objects of a class with foreign state are values, which do not change: identity tells them apart."""
+    equality: Any = cls.__eq__
+    return has_foreign_state(cls) and (equality is not object.__eq__ or issubclass(cls, re.Match))

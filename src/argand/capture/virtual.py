@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import abc
+import sys
+import types
+import typing
 from typing import TYPE_CHECKING, Any
 
+from argand import errors
+from argand.capture import attributes
+from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
-from argand.capture.sources import CallSource, ConstSource
+from argand.capture.sources import CallSource, ConstSource, DictItemSource, InstanceDictSource
+from argand.capture.typefacts import is_heap
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
+
+
+_PROTOCOL: Any = type(typing.Protocol)
 
 
 class Unregistered:
@@ -34,10 +44,55 @@ class Unregistered:
 
 def answer(interp: Interpreter, question: Any, value: Any, cls: Any, base: Any) -> bool:
     """isinstance or issubclass (`question`) of `value`, which is of the class `cls` or that class itself."""
+    if question is isinstance and is_a(base, _PROTOCOL) and base._is_protocol and not interp.concrete:
+        _protocol(interp, value, base)
     found = bool(interp.native(question, value, base))
     if not found and type(base) is not type and is_a(cls, type):
         note(interp, cls, base)
     return found
+
+
+def _protocol(interp: Interpreter, value: Any, base: Any) -> None:
+    """Guard which members of a runtime protocol an object has, in its class and in itself.
+
+    Raises:
+        GraphBreak: having a member cannot be told without running code of the program, or has changed in captured code.
+    """
+    cls = type(value)
+    names = sorted(typing._get_protocol_attrs(base))  # type: ignore[attr-defined]
+    lookup = interp.types.lookup
+    found = [lookup(cls, name) for name in names]
+    if interp.is_tensor(value) or not is_heap(cls):
+        return
+    interp.note_class(cls)
+    asked = sys.version_info < (3, 12)  # hasattr, which runs properties
+    if asked and (lookup(cls, "__getattr__") is not NULL or any(type(meta) is property for meta in found)):
+        raise _undecided(base, "asks an object with properties or __getattr__")
+    if not interp.is_outer(value):
+        return
+    if any(name in interp.state.overlay_names(value) for name in names):
+        raise _undecided(base, "asks for an attribute that was set before")
+    source = interp.source(value)
+    for name, meta in zip(names, found):
+        if type(meta) is types.MemberDescriptorType:
+            there = hasattr(value, name)
+            interp.state.guard(source, "has_attr" if there else "not_has_attr", name)
+    held = attributes.own_dict(value)
+    if held is not None:
+        for name in names:
+            interp.state.guard(InstanceDictSource(source), "has_key" if name in held else "not_has_key", name)
+            if name in held:  # None does not count as a method
+                item = DictItemSource(InstanceDictSource(source), name)
+                interp.state.guard(item, "is_none" if held[name] is None else "not_none")
+
+
+def _undecided(base: type, why: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="instance check of a protocol",
+        context=base.__name__,
+        explanation=f"isinstance(..., {base.__name__}) {why}.",
+        hints=("Check outside of the compiled function.",),
+    )
 
 
 def note(interp: Interpreter, cls: type, base: Any) -> None:
@@ -52,3 +107,8 @@ def note(interp: Interpreter, cls: type, base: Any) -> None:
         interp.state.guards.add(CallSource(ConstSource(None), found), "id", True, shown=False)
     if (cls, base) not in found.pairs:
         found.pairs.append((cls, base))
+
+
+def by_mark(interp: Interpreter, meta: type, value: Any) -> bool:
+    """Whether `isinstance(value, Parameter)`, or Buffer, is decided by an attribute that the tensor has or has not."""
+    return not interp.concrete and meta.__module__ == "torch.nn.parameter" and interp.is_tensor(value)

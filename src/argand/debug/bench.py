@@ -122,6 +122,7 @@ class Recorder:
     def __init__(self) -> None:
         self.all: list[Recorded] = []
         self.graphs: dict[str, GraphWork] = {}
+        self.failed: dict[Recorded, str] = {}
         self._current: dict[int, str] = {}
 
     def function(self, compiled: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,8 +171,15 @@ class Recorder:
         return sorted(called, key=lambda one: -sum(call.count for call in one.calls.values()))
 
     def measured(self, limit: int, seconds: float) -> list[Measured]:
-        """`measure` of the first `limit` functions."""
-        return [measure(recorded, self.graphs, seconds=seconds) for recorded in self.functions()[:limit]]
+        """`measure` of the first `limit` functions; those that cannot be called again are in `failed` then."""
+        found: list[Measured] = []
+        for recorded in self.functions()[:limit]:
+            try:
+                found.append(measure(recorded, self.graphs, seconds=seconds))
+            except Exception as error:  # the function's own: the others are measured all the same
+                text = str(error).strip().splitlines()
+                self.failed[recorded] = f"{type(error).__name__}{f': {text[0]}' if text else ''}"
+        return found
 
 
 @dataclass(slots=True)
@@ -181,7 +189,7 @@ class Measured:
     Arguments:
         name, place: of the function.
         shapes: of the arguments.
-        what: "forward", or "forward and backward".
+        what: "forward", "forward and backward", or "call" of a function that makes the backward itself.
         calls: how often the script called it.
         eager_ms, compiled_ms: wall time of the fastest iteration.
         eager, compiled: what an iteration consists of.
@@ -233,6 +241,7 @@ class _Iteration:
     def __init__(self, recorded: Recorded, call: Call) -> None:
         self.call = call
         self.backward = False
+        self.what = "forward"
         leaves = [t for t in tensors_in((call.args, call.kwargs)) if t.is_leaf and t.requires_grad]
         module = getattr(recorded.original, "__self__", None)
         if isinstance(module, torch.nn.Module):
@@ -243,9 +252,20 @@ class _Iteration:
     def run(self, function: Callable[..., Any]) -> Any:
         result = function(*self.call.args, **self.call.kwargs)
         if self.backward:
-            outputs = [t for t in tensors_in(result) if t.requires_grad and t.grad_fn is not None]
-            torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
+            _backward(_differentiable(result))
         return result
+
+    def decide(self, function: Callable[..., Any]) -> None:
+        """Find out whether the result has a backward that is still to be made."""
+        outputs = _differentiable(self.run(function))
+        if not self.call.grad or not outputs:
+            return
+        try:
+            _backward(outputs)
+        except RuntimeError:  # a training step: its own backward has freed what was saved
+            self.what = "call"
+        else:
+            self.backward, self.what = True, "forward and backward"
 
     def clear(self) -> None:
         """Gradients as after zero_grad()."""
@@ -255,6 +275,14 @@ class _Iteration:
     def restore(self) -> None:
         for leaf, gradient in zip(self.leaves, self.gradients):
             leaf.grad = gradient
+
+
+def _differentiable(result: Any) -> list[torch.Tensor]:
+    return [t for t in tensors_in(result) if t.requires_grad and t.grad_fn is not None]
+
+
+def _backward(outputs: list[torch.Tensor]) -> None:
+    torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
 
 
 def measure(recorded: Recorded, graphs: dict[str, GraphWork], *, seconds: float = 3.0) -> Measured:
@@ -276,10 +304,7 @@ def measure(recorded: Recorded, graphs: dict[str, GraphWork], *, seconds: float 
         iteration.run(recorded.compiled)
 
     with call.settings():
-        result = iteration.run(recorded.compiled)
-        outputs = [t for t in tensors_in(result) if t.requires_grad and t.grad_fn is not None]
-        iteration.backward = call.grad and bool(outputs)
-        del result, outputs
+        iteration.decide(recorded.compiled)
         times = interleaved({"eager": eager, "compiled": compiled}, iteration.clear, seconds)
         costs = bench_profile.operation_work(eager)
         iteration.clear()
@@ -296,7 +321,7 @@ def measure(recorded: Recorded, graphs: dict[str, GraphWork], *, seconds: float 
         recorded.name,
         recorded.place,
         call.shapes(),
-        "forward and backward" if iteration.backward else "forward",
+        iteration.what,
         sum(one.count for one in recorded.calls.values()),
         min(times["eager"]) * 1e3,
         min(times["compiled"]) * 1e3,

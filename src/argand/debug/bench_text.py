@@ -143,6 +143,8 @@ def _traffic(found: Measured, eager: _Share, compiled: _Share) -> dict[str, Any]
         text += f", {100 * (before - after) / before:.0f} % less"
     if before != after:
         text += f"; from memory, at the {found.copy_gbs:.1f} GB/s of a copy, that is {milliseconds(abs(saved))}"
+    if saved > eager.us(*_OWN):
+        text, saved = f"{text}, more than it took: the data was in the CPU's cache", 0.0
     return _reason("memory traffic", saved, f"{text}.")
 
 
@@ -159,8 +161,8 @@ def _allocations(eager: Side, compiled: Side) -> dict[str, Any]:
 def _library(eager: _Share, compiled: _Share) -> dict[str, Any]:
     before, after = eager.us("library"), compiled.us("library")
     text = (
-        f"Library calls (matrix products, convolutions, attention): {_count(eager.calls('library'))} take "
-        f"{milliseconds(before)} in eager, {_count(compiled.calls('library'))} take {milliseconds(after)} compiled."
+        f"Library calls (matrix products, convolutions, attention): {_many(eager.calls('library'), 'call')} in eager, "
+        f"{milliseconds(before)}; {_many(compiled.calls('library'), 'call')} compiled, {milliseconds(after)}."
     )
     return _reason("library", before - after, text)
 
@@ -227,14 +229,18 @@ def write_report(
         rows: lines of each table.
     """
     if as_json:
-        file.write(json.dumps({"outcome": outcome, "functions": [one.as_dict() for one in found]}, indent=1) + "\n")
+        failed = [{"function": one.name, "place": one.place, "error": e} for one, e in recorder.failed.items()]
+        told = {"outcome": outcome, "functions": [one.as_dict() for one in found], "failed": failed}
+        file.write(json.dumps(told, indent=1) + "\n")
         return
     if outcome != "finished":
         file.write(f"The script did not finish ({outcome}): nothing was measured.\n")
-    elif not found:
+    elif not found and not recorder.failed:
         what = "called no compiled function" if recorder.all else "compiled nothing"
         file.write(f"The script {what}: use argand.compile or torch.compile in it.\n")
-    left = len(recorder.functions()) - len(found)
     file.write("\n\n".join(as_text(one, rows) + "\n" for one in found))
+    for recorded, error in recorder.failed.items():
+        file.write(f"\n{recorded.name}  {recorded.place}\ncould not be called again: {error}\n")
+    left = len(recorder.functions()) - len(found) - len(recorder.failed)
     if found and left:
         file.write(f"\n{left} more functions were called: --functions measures more.\n")

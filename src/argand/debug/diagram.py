@@ -12,6 +12,7 @@ from html import escape
 
 from argand.ir.kernel import KernelPlan, Schedule, Step
 from argand.ir.loops import Buffer, tensor_refs
+from argand.schedule.dump import overwritten
 
 _WIDTH, _GAP, _LAYER, _LINE, _CHAR = 40, 24, 56, 15, 6.6
 _SWEEPS = 4
@@ -35,7 +36,7 @@ class Box:
         kind: "kernel", "call", "value", or "bend": a place where a long line passes between other boxes.
         lines: what is written in it, the name first.
         hint: what a reader sees on hovering.
-        needs: (box, buffer) of what it reads.
+        needs: (box, buffers that it reads of those made there, separated by commas).
     """
 
     kind: str
@@ -94,8 +95,11 @@ def _boxes(schedule: Schedule) -> list[Box]:
 
     for step in schedule.steps:
         box = _step(step)
-        reads, writes = _accesses(step)
-        box.needs = [(source(name), name) for name in reads]
+        reads, writes = _accesses(schedule, step)
+        together: dict[int, list[str]] = {}
+        for name in reads:
+            together.setdefault(id(source(name)), []).append(name)
+        box.needs = [(source(names[0]), ", ".join(names)) for names in together.values()]
         boxes.append(box)
         for name in writes:
             made[name] = box
@@ -106,9 +110,9 @@ def _boxes(schedule: Schedule) -> list[Box]:
     return boxes
 
 
-def _accesses(step: Step) -> tuple[list[str], list[str]]:
+def _accesses(schedule: Schedule, step: Step) -> tuple[list[str], list[str]]:
     if isinstance(step, KernelPlan):
-        return list(step.inputs), list(step.outputs)
+        return [*step.inputs, *overwritten(schedule, step).values()], list(step.outputs)
     reads = dict.fromkeys(ref.buffer for ref in tensor_refs((step.args, step.kwargs)))
     return [*reads, *(name for name in step.mutates if name not in reads)], [
         *(name for name in step.outputs if name is not None),
@@ -227,7 +231,7 @@ def _edge(source: Box, target: Box, name: str, buffers: Mapping[str, Buffer]) ->
     label = ""
     if source.kind in ("kernel", "call") and target.kind != "value":
         label = f'<text class="label" x="{(x1 + x2) / 2 + 4:.1f}" y="{(y1 + y2) / 2:.1f}">{escape(name)}</text>'
-    hint = escape(f"{name}: {_layout(buffers.get(name))}")
+    hint = escape("\n".join(f"{part}: {_layout(buffers.get(part))}" for part in name.split(", ")))
     arrow = "" if target.kind == "bend" else ' marker-end="url(#arrow)"'
     return f'<g><title>{hint}</title><path class="edge"{arrow} d="{path}"/>{label}</g>'
 

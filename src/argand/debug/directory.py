@@ -64,7 +64,6 @@ _LINES = (
     "symbol",
     "schedule",
     "fusion",
-    "perf_hints",
     "restart",
 )
 NAMES = (*CAPTURED, *NATIVE, *TRACED, *_LINES, "fx_graph", "fused_graph")

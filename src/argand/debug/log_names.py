@@ -130,16 +130,16 @@ ARTIFACTS: dict[str, Artifact] = {
     ),
     "output_code": Artifact("argand.codegen", "The whole generated program.", ("output_code",)),
     "kernel_code": Artifact("argand.codegen", "The generated C++ of all kernels.", ("kernel_code",)),
-    "perf_hints": Artifact(
-        "argand.backends", "What runs slower than it could, and why.", ("fallback", "perf_hints"), asked=True
-    ),
+    "perf_hints": Artifact("argand.backends", "What runs slower than it could, and why.", ("fallback",), asked=True),
     "inductor_metrics": Artifact(
         "argand.schedule", "Counts of a compiled graph: loops, kernels, calls.", ("schedule", "fusion"), asked=True
     ),
     "benchmarking": Artifact("argand.runtime", "The time of every stage.", ("span_end",), asked=True),
     "caching": Artifact("argand.runtime.cache", "Kernels and graphs found, or made.", ("cache",), asked=True),
-    "cudagraphs": Artifact("argand.backends", "Recording of CUDA graphs.", ("cudagraphs",)),
-    "autotuning": Artifact("argand.codegen", "Candidates that were timed.", ("autotuning",), asked=True),
+    "cudagraphs": Artifact(
+        "argand.backends", "Whether a CUDA graph was recorded, and why not.", ("cudagraphs",), asked=True
+    ),
+    "autotuning": Artifact("argand.backends", "Candidates that were timed, and why none.", ("autotuning",), asked=True),
 }
 
 _ONLY_TORCH = (

@@ -23,6 +23,7 @@ from argand.errors import ConfigError
 from argand.events import Event, bus
 
 _ITEM = re.compile(r"([+-]?)([\w./]+)")
+_HELP = ("help", "+help")
 _LEVELS = {"+": logging.DEBUG, "-": logging.ERROR, "": logging.INFO}
 _ALWAYS = (
     "frame_raised",
@@ -75,7 +76,7 @@ def parse(text: str, *, foreign: bool = False) -> LogSettings:
         ConfigError: an unknown name; `help` and `+help`, whose answer is the error's text.
     """
     text = re.sub(r"\s+", "", text)
-    if text in ("help", "+help"):
+    if text in _HELP:
         raise ConfigError(help_text(everything=text == "+help"))
     levels: dict[str, int] = {}
     artifacts: set[str] = set()
@@ -95,6 +96,24 @@ def parse(text: str, *, foreign: bool = False) -> LogSettings:
         elif not (foreign and "." in name):
             raise _unknown(name)
     return LogSettings(levels, frozenset(artifacts), frozenset(off))
+
+
+def asked_by_environment() -> LogSettings:
+    """What `ARGAND_LOGS` asks for, or else `TORCH_LOGS`. `help` prints the names and ends the program.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    text = os.environ.get("ARGAND_LOGS")
+    if not text:
+        return parse(os.environ.get("TORCH_LOGS", ""), foreign=True)
+    if text.strip() in _HELP:
+        print(help_text(everything=text.strip() == "+help"))
+        raise SystemExit(0)
+    try:
+        return parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"ARGAND_LOGS={text!r}: {error.cause}", remedy=error.remedy) from None
 
 
 def _module(name: str) -> str | None:
@@ -202,8 +221,7 @@ class Logs:
 
     def _settings(self) -> LogSettings:
         if self.chosen is None:
-            text = os.environ.get("ARGAND_LOGS")
-            self.chosen = parse(text) if text else parse(os.environ.get("TORCH_LOGS", ""), foreign=True)
+            self.chosen = asked_by_environment()
         settings = self.chosen
         levels, artifacts = dict(settings.levels), set(settings.artifacts)
         for level, names in _BY_LEVEL.items():

@@ -181,9 +181,11 @@ def _after_pass(event: Event) -> str:
 
 
 def _hint(event: Event) -> str:
-    data = event.data
-    what = data.get("op") or data.get("scope", event.stage)
-    return f"{what} runs with eager's kernels: {event.text() or data.get('reason', '')}"
+    data, reason = event.data, event.text() or event.data.get("reason", "")
+    if data.get("scope") == "sizes":
+        return str(reason)
+    what = data.get("op") or (f"the {data['scope']}" if "scope" in data else event.stage)
+    return f"{what} runs with eager's kernels: {reason}"
 
 
 def _counts(event: Event) -> str:

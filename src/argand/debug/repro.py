@@ -174,8 +174,13 @@ def search_in(
     *,
     tried: dict[str, bool] | None = None,
     outcome: Outcome | None = None,
+    alone: bool = True,
 ) -> MinifyResult:
-    """Minify, with the files of the search in `directory`. Arguments: see `minify`."""
+    """Minify, with the files of the search in `directory`.
+
+    Arguments: see `minify`, and
+        alone: run the written reproduction in a new process, to see whether it fails there too.
+    """
     if wanted is None:
         outcome = outcome or run_check(check, program, limits())
         wanted = fingerprint(outcome)
@@ -203,8 +208,8 @@ def search_in(
     writer.progress(tried, final.nodes, result.finished)
     copy_to_base(repro)
     listener.line(f"The smallest graph that fails so has {final.nodes} nodes: {', '.join(result.calls)}")
-    result.verified = verify(repro, final, result)
-    if not result.verified:
+    result.verified = verify(repro, final, result) if alone else None
+    if result.verified is False:
         listener.line(
             "NOT REPRODUCED: in a new process repro.py does not fail so. What else the failure needs (an import, say) "
             "can be given in argand.config.repro_setup"

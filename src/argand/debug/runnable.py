@@ -175,9 +175,9 @@ def load_constants(script: str, name: str) -> dict[str, torch.Tensor]:
 def run(module: torch.nn.Module, args: Sequence[Any], backend: str = "native") -> tuple[Any, ...]:
     """Run `module` compiled and eagerly on the same inputs; print and return the compiled results."""
     import argand
-    from argand.graph.random_ops import random_ops
+    from argand.graph.ops import argand_ops
 
-    random_ops()  # registers torch.ops.argand
+    argand_ops()  # registers them
     torch.manual_seed(0)
     with torch.no_grad():
         wanted = module(*args)

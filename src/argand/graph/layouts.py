@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from argand.graph import compat
+from argand.graph.strides import Ints, dense_strides, is_dense, iterator_strides
 
 aten = torch.ops.aten
 
@@ -32,94 +33,26 @@ def in_format(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch
 # ---------------------------------------------------------------------- elementwise ops (TensorIterator)
 
 
-def iterator_strides(shape: Sequence[int], operands: Sequence[torch.Tensor | None]) -> tuple[int, ...]:
-    """Strides that ATen's elementwise kernels give a result of `shape`; None stands for a number among the operands."""
-    tensors = [operand for operand in operands if operand is not None]
-    if len(tensors) == len(operands) and all(tuple(t.shape) == tuple(shape) for t in tensors):
-        if all(t.is_contiguous() for t in tensors):
-            return contiguous_strides(shape)
-        for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-            if len(shape) == dims and all(t.is_contiguous(memory_format=memory_format) for t in tensors):
-                return torch.empty(tuple(shape), device="meta", memory_format=memory_format).stride()
-        first = tensors[0].stride()
-        if all(t.stride() == first and is_dense(t) for t in tensors):
-            return first
-    order = iteration_order(shape, [broadcast_strides(t, shape) for t in tensors])
-    if order == list(range(len(shape) - 1, -1, -1)):
-        return contiguous_strides(shape)
-    made = [0] * len(shape)
-    step = 1
-    for dim in order:
-        made[dim] = step
-        step *= shape[dim]
-    return tuple(made)
-
-
-def broadcast_strides(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
-    """Strides over the broadcast shape: 0 where the tensor is repeated."""
-    lead = len(shape) - tensor.dim()
-    own = [0 if n == 1 and shape[lead + d] != 1 else s for d, (n, s) in enumerate(zip(tensor.shape, tensor.stride()))]
-    return [0] * lead + own
-
-
-def iteration_order(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
-    """Dimensions, fastest first, as an insertion sort by the operands' strides leaves them."""
-    order = list(range(len(shape) - 1, -1, -1))
-
-    def compare(a: int, b: int) -> int:
-        for one in strides:
-            if one[a] == 0 or one[b] == 0:
-                continue
-            if one[a] != one[b]:
-                return -1 if one[a] < one[b] else 1
-            if shape[a] > shape[b]:
-                return 1
-        return 0
-
-    for start in range(1, len(order)):
-        at = start
-        for below in range(start - 1, -1, -1):
-            outcome = compare(order[below], order[at])
-            if outcome > 0:
-                order[below], order[at] = order[at], order[below]
-                at = below
-            elif outcome < 0:
-                break
-    return order
-
-
-def contiguous_strides(size: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides."""
-    made: list[int] = []
-    step = 1
-    for extent in reversed(size):
-        made.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(made))
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Non-overlapping and without holes."""
-    from argand.graph.specs import is_dense as dense
-
-    return dense(tuple(tensor.shape), tensor.stride())
+def operand(value: torch.Tensor | None) -> tuple[Ints, Ints] | None:
+    """What `iterator_strides` takes for a tensor, or for a number (None)."""
+    return None if value is None else (tuple(value.shape), value.stride())
 
 
 def elementwise(made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Re-lay the result of a pointwise op as its iterator does."""
     if not isinstance(made, torch.Tensor) or made.numel() == 0:
         return made
-    operands: list[torch.Tensor | None] = []
+    operands: list[tuple[Ints, Ints] | None] = []
     wrapped = func._opname in _NUMBER_IS_OPERAND
     for argument, value in zip(func._schema.arguments, args):
         if isinstance(value, torch.Tensor):
-            operands.append(value)
+            operands.append(operand(value))
         elif isinstance(value, (int, float, complex)) and (
             str(argument.type) == "Tensor" or _number(argument, wrapped)
         ):
             operands.append(None)
-    operands += [value for value in kwargs.values() if isinstance(value, torch.Tensor)]
-    if not any(operand is not None for operand in operands):
+    operands += [operand(value) for value in kwargs.values() if isinstance(value, torch.Tensor)]
+    if not any(operands):
         return made
     stride = iterator_strides(tuple(made.shape), operands)
     return made if stride == made.stride() else relaid(made, stride)
@@ -235,10 +168,8 @@ def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bo
 
 def _sort(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Both results are laid out as the argument, without its holes."""
-    from argand.graph.specs import dense_strides
-
     size = tuple(x.shape)
-    stride = x.stride() if is_dense(x) else dense_strides(size, x.stride())
+    stride = x.stride() if is_dense(size, x.stride()) else dense_strides(size, x.stride())
     return tuple(relaid(one, stride) for one in made)
 
 
@@ -284,7 +215,7 @@ def _layer_norm(made: Any, x: torch.Tensor, shape: Any, weight: Any = None, bias
 
 
 def _dropout_backward(made: torch.Tensor, grad: torch.Tensor, mask: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    return relaid(made, iterator_strides(tuple(made.shape), (grad, mask)))
+    return relaid(made, iterator_strides(tuple(made.shape), (operand(grad), operand(mask))))
 
 
 def _iterated_backward(*order: int) -> Rule:
@@ -293,7 +224,7 @@ def _iterated_backward(*order: int) -> Rule:
     def rule(made: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(made, torch.Tensor) or made.numel() == 0 or len(args) <= max(order):
             return made
-        return relaid(made, iterator_strides(tuple(made.shape), [args[position] for position in order]))
+        return relaid(made, iterator_strides(tuple(made.shape), [operand(args[position]) for position in order]))
 
     return rule
 

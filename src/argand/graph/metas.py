@@ -8,8 +8,8 @@ import torch
 
 from argand.errors import AutogradError
 from argand.graph import compat, layouts
-from argand.graph.broadcasting import broadcast_shape
 from argand.graph.specs import Spec, SpecTable
+from argand.graph.strides import broadcast_shape
 
 aten = torch.ops.aten
 

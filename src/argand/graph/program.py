@@ -36,13 +36,14 @@ class InputSpec:
         kind: "arg": the tensor is `args[index]` of the call; "constant": it is `program.constants[name]`, a
             parameter, buffer or other tensor that lives outside the call and whose values may change between calls;
             "tangent", in a joint or backward graph: the gradient of a result of the forward; "saved", in a backward
-            graph: a value that the forward kept; "scalar": a number of `program.scalars`, whose name it has.
-        index: which argument, tangent or saved value; -1 for "constant".
+            graph: a value that the forward kept; "scalar": a number of `program.scalars`, whose name it has; "base":
+            the memory that other inputs share, see `program.bases`.
+        index: which argument, tangent, saved value or base; -1 for "constant".
         spec: its metadata when traced.
     """
 
     name: str
-    kind: Literal["arg", "constant", "tangent", "saved", "scalar"]
+    kind: Literal["arg", "constant", "tangent", "saved", "scalar", "base"]
     index: int
     spec: TensorSpec
 
@@ -87,11 +88,35 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class MutationSpec:
-    """After the graph ran: `graph input[input].copy_(graph output[output])`, recorded by autograd if differentiable."""
+    """After the graph ran: `graph input[input].copy_(graph output[output])`, recorded by autograd if differentiable.
+
+    Arguments:
+        unseen: eager writes through `.data`, so that autograd does not notice (the tensor's version stays).
+    """
 
     input: int
     output: int
     differentiable: bool = False
+    unseen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSpec:
+    """A flat tensor over memory that several inputs share, one of which is written to. The graph uses it, not them.
+
+    Arguments:
+        members: positions of the inputs that share the memory.
+        offsets: storage offset of each, counted from the first one's.
+        start: storage offset of the base, counted from the first member's.
+        length: elements of the base.
+        written: positions of the members whose version eager raises.
+    """
+
+    members: tuple[int, ...]
+    offsets: tuple[int, ...]
+    start: int
+    length: int
+    written: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -123,6 +148,7 @@ class AtenProgram:
     conditions: list[Condition] = field(default_factory=list)
     kind: Literal["inference", "forward", "backward"] = "inference"
     kept: frozenset[int] = frozenset()  # results of a forward that only its backward sees
+    bases: list[BaseSpec] = field(default_factory=list)
     model: int = -1  # number of the captured graph that it belongs to, of those compiled in this process
 
     @property

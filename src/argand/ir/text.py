@@ -36,3 +36,8 @@ def memory_dependency(buffer: str, index: Expr, sizes: Mapping[Var, Expr]) -> st
     """A load or store of `buffer` at `index`, with the ranges of the loop variables that `index` uses."""
     used = ", ".join(f"{var}: {size}" for var, size in sizes.items() if var in index.free)
     return f"MemoryDep('{buffer}', {index}, {{{used}}})"
+
+
+def star_dependency(buffer: str) -> str:
+    """A use of all of `buffer`, by a call that is no loop."""
+    return f"StarDep(name='{buffer}')"

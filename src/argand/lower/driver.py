@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import fx
 from argand import events
 from argand.config import config
 from argand.errors import ArgandError, LoweringError
-from argand.graph.expr import Expr
+from argand.graph.expr import Expr, Var, free_symbols
 from argand.graph.meta import user_lines
 from argand.graph.program import AtenProgram
 from argand.graph.symbolic import MetaTensor, SymbolicTensor, is_tensor
@@ -21,6 +21,7 @@ from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef
 from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
 from argand.lower.layout import numel
 from argand.lower.lowerings import REGISTRY
+from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering
 from argand.lower.tensor import Tensor
 from argand.lower.verify import verify
@@ -173,6 +174,8 @@ class _Lowering:
         if entry is not None:
             try:
                 result = entry.rule(ctx, *args, **kwargs)
+                if ctx.floats:
+                    self._try_out(result, (args, kwargs))
             except NoLowering as why:
                 reason = str(why)
             except ArgandError as error:
@@ -192,6 +195,26 @@ class _Lowering:
                     self._place(node, result)
                 return result
         return self._extern(target, args, kwargs, reason)
+
+    def _try_out(self, result: Any, given: Any) -> None:
+        """Record once, and forget, the loops of an op that takes a float symbol: most have a constant in its place.
+
+        Raises:
+            NoLowering: this one has.
+        """
+        if not self._takes_float(given):
+            return
+        for x in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(x, Tensor) and x.ref is None and x.realiser is None:
+                ranges = {Var(f"d{dim}"): extent for dim, extent in enumerate(x.size)}
+                x.load(Recorder(ranges), tuple(ranges))
+
+    def _takes_float(self, given: Any) -> bool:
+        if isinstance(given, Expr):
+            return not free_symbols(given).isdisjoint(self.ctx.floats)
+        if isinstance(given, dict):
+            given = given.values()
+        return isinstance(given, Iterable) and not isinstance(given, str) and any(map(self._takes_float, given))
 
     def _extern(self, target: Any, args: list[Any], kwargs: dict[str, Any], reason: str) -> Any:
         kernel = REGISTRY.kernels.get(target)

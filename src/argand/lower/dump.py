@@ -17,7 +17,7 @@ from argand.ir.loops import (
     statements_of,
     tensor_refs,
 )
-from argand.ir.text import listed, memory_dependency, python_list, python_tuple
+from argand.ir.text import listed, memory_dependency, python_list, python_tuple, star_dependency
 
 
 def dump(program: Program) -> str:
@@ -58,12 +58,12 @@ def dump_node(program: Program, node: Node, users: dict[str, list[str]] | None =
 
 def _dump_extern(program: Program, node: ExternNode, users: dict[str, list[str]]) -> str:
     name = next((output for output in node.outputs if output is not None), node.name)
-    deps = [(ref, f"StarDep(name='{ref.buffer}')") for ref in tensor_refs((node.args, node.kwargs))]
+    reads = dict.fromkeys(ref.buffer for ref in tensor_refs((node.args, node.kwargs)))
     lines = [
         f"{name}: ExternKernelSchedulerNode(ExternKernel)",
-        *listed(f"{name}.writes", [f"StarDep(name='{output}')" for output in node.outputs if output is not None]),
-        *listed(f"{name}.unmet_dependencies", [d for ref, d in deps if _is_temp(program, ref.buffer)]),
-        *listed(f"{name}.met_dependencies", [d for ref, d in deps if not _is_temp(program, ref.buffer)]),
+        *listed(f"{name}.writes", [star_dependency(output) for output in node.outputs if output is not None]),
+        *listed(f"{name}.unmet_dependencies", [star_dependency(r) for r in reads if _is_temp(program, r)]),
+        *listed(f"{name}.met_dependencies", [star_dependency(r) for r in reads if not _is_temp(program, r)]),
         *listed(f"{name}.users", users.get(name, [])),
         f"{name}.node.kernel = {node.out_variant or node.target}",
         f"{name}.node.args = ({', '.join(_argument(arg) for arg in node.args)})",

@@ -10,6 +10,7 @@ import torch
 from argand.graph.expr import Const, Expr, Simplifier, Var, sum_of
 from argand.ir.loops import LoopBlock, Origin, TensorRef, Value
 from argand.lower.ops import Number, Ops
+from argand.lower.registry import NoLowering
 
 _FAR = 1 << 62  # index arithmetic below this cannot overflow
 
@@ -52,6 +53,8 @@ class Recorder(Ops):
         return self._scopes[0].statements
 
     def emit(self, op: str, args: tuple[Any, ...], dtype: torch.dtype) -> Value:
+        if op == "constant" and isinstance(args[0], Expr):
+            raise NoLowering("a number that varies from call to call stands where a loop has a constant")
         # repr keeps 0, 0.0, -0.0 and False apart, and finds nan equal to itself
         key = (op, repr(args[0]), dtype) if op == "constant" else (op, args, dtype)
         for scope in self._scopes:

@@ -79,7 +79,7 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tenso
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    from argand.graph.specs import is_dense
+    from argand.graph.strides import is_dense
 
     return is_dense(tuple(tensor.shape), tensor.stride())
 

@@ -17,7 +17,7 @@ from argand.errors import AutogradError
 from argand.graph.expr import Expr, Sym, as_expr, as_int, free_symbols, substitute
 from argand.graph.fitting import Fitter, at_least, require
 from argand.graph.program import AtenProgram, OutputSpec, ViewReplay
-from argand.graph.specs import memory_order
+from argand.graph.strides import memory_order
 from argand.graph.symbolic import Condition, SymbolicTensor, is_tensor, numel_of, plain_dims
 
 aten = torch.ops.aten

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from argand.graph.builder import Builder
-from argand.graph.specs import is_dense, memory_order
+from argand.graph.strides import is_dense, memory_order
 
 aten = torch.ops.aten
 

@@ -13,9 +13,9 @@ from torch import fx
 
 from argand.config import config
 from argand.graph.builder import Builder
-from argand.graph.layouts import contiguous_strides
 from argand.graph.program import AtenProgram
 from argand.graph.random_ops import random_ops
+from argand.graph.strides import contiguous_strides
 from argand.passes.decompose import decompose
 
 aten = torch.ops.aten

@@ -47,6 +47,8 @@ def report(
     for run in built.runs:
         for what, number in run.problems.items():
             typer.echo(f"  {run.label}: {what}: {number}", err=True)
+    if not any(run.compiles or run.artifacts for run in built.runs):
+        typer.echo(f"  no record in {source}: is this what ARGAND_TRACE or TORCH_TRACE wrote?", err=True)
     if built.left_out:
         typer.echo(f"  too large for a single file: {', '.join(built.left_out[:20])}", err=True)
     if serve:

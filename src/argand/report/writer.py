@@ -285,6 +285,10 @@ def _turned(table: dict[str, list[str]]) -> dict[str, list[str]]:
     return made
 
 
+def _after_pass(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
+    sink.artifact(event, f"aten_graph_after_{event.data['after']}", event.text(), where)
+
+
 def _raised(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     sink.artifact(event, "frame_raised", event.text(), where)
 
@@ -297,6 +301,7 @@ _RECORDS: dict[str, _Hear] = {
     "aot_backward_graph": _plain("aot_backward_graph"),
     "aot_inference_graph": _plain("aot_inference_graph"),
     "pre_grad_graphs": _named("inductor_pre_grad_graph"),
+    "aten_graph_after_pass": _after_pass,
     "post_grad_graphs": _named("inductor_post_grad_graph"),
     "provenance": _provenance,
     "output_code": _output_code,

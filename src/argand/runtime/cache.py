@@ -16,6 +16,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,7 @@ from argand.config import config, default_cache_dir
 from argand.errors import CacheError
 
 VERSION = 1
+_TRIM_SECONDS = 300
 MAX_BYTES = 512 << 20  # the least recently used entries go when the cache outgrows this
 
 
@@ -173,7 +175,7 @@ def get_or_build(key: str, source: str, build: Callable[[Path], Path]) -> Path:
             os.chmod(made, 0o700)
             os.replace(made, path)
     if shared:
-        _trim(folder)
+        _trim_now_and_then(folder)
     return path
 
 
@@ -248,6 +250,20 @@ def _remove(path: Path) -> None:
     for suffix in (".so", ".cpp", ".json", ".lock"):
         with contextlib.suppress(OSError):
             path.with_suffix(suffix).unlink()
+
+
+def _trim_now_and_then(folder: Path) -> None:
+    """Trim, unless some process did so in the last minutes: looking at ten thousand entries takes as long as compiling.
+
+    How far the cache may outgrow its limit meanwhile is what compilers write in that time.
+    """
+    stamp = folder / ".trimmed"
+    with contextlib.suppress(OSError):
+        if 0 <= time.time() - stamp.stat().st_mtime < _TRIM_SECONDS:
+            return
+    with contextlib.suppress(OSError):
+        stamp.touch()
+    _trim(folder)
 
 
 def _trim(folder: Path, limit: int = MAX_BYTES) -> int:

@@ -16,7 +16,7 @@ from argand.ir.loops import (
     statements_of,
     tensor_refs,
 )
-from argand.ir.text import comma_separated, listed, memory_dependency, python_list, python_tuple
+from argand.ir.text import comma_separated, listed, memory_dependency, python_list, python_tuple, star_dependency
 from argand.schedule.access import Graph
 from argand.schedule.fuse import Unit
 
@@ -27,9 +27,22 @@ def post_fusion_text(schedule: Schedule) -> str:
     users = _step_users(schedule)
     given = {*schedule.inputs, *schedule.constants}
     for step in schedule.steps:
-        made = _kernel_text(step, given, users) if isinstance(step, KernelPlan) else _extern_text(step)
-        blocks.append(made)
+        if isinstance(step, KernelPlan):
+            blocks.append(_kernel_text(step, given, users, overwritten(schedule, step)))
+        else:
+            blocks.append(_extern_text(step, given, users))
     return "\n\n".join(blocks) + "\n"
+
+
+def overwritten(schedule: Schedule, step: KernelPlan) -> dict[str, str]:
+    """What a kernel writes over: output -> the buffer that it reads there first, by the name that it had before."""
+    loaded = {s.args[0] for stage in step.stages for s in statements_of(stage.body) if s.op == "load"}
+    given = {*schedule.inputs, *schedule.constants}
+    return {
+        name: schedule.aliases.get(name, name)
+        for name in step.outputs
+        if name in loaded and (name in schedule.aliases or name in given)
+    }
 
 
 def order_text(schedule: Schedule) -> str:
@@ -38,10 +51,12 @@ def order_text(schedule: Schedule) -> str:
     for number, step in enumerate(schedule.steps):
         if isinstance(step, KernelPlan):
             what = f"{len(step.stages)} stage{'s' if len(step.stages) > 1 else ''}"
-            lines.append(f"{number}: {step.name}({', '.join(step.inputs)}) -> {', '.join(step.outputs)}, {what}")
+            given = ", ".join((*step.inputs, *overwritten(schedule, step).values()))
+            lines.append(f"{number}: {step.name}({given}) -> {', '.join(step.outputs)}, {what}")
         else:
             reads = dict.fromkeys(ref.buffer for ref in tensor_refs((step.args, step.kwargs)))
-            lines.append(f"{number}: {step.target}({', '.join(reads)}) -> {', '.join(map(str, step.outputs))}")
+            written = ", ".join([*map(str, step.outputs), *step.mutates])
+            lines.append(f"{number}: {step.target}({', '.join(reads)}) -> {written}")
     taken = [f"  {new} takes the memory of {old}" for new, old in schedule.aliases.items()]
     return "\n".join([f"{len(lines)} steps, {len(schedule.kernels())} different kernels:", *lines, *taken])
 
@@ -81,9 +96,8 @@ def _step_users(schedule: Schedule) -> dict[str, list[str]]:
         if isinstance(step, KernelPlan):
             for name in step.inputs:
                 users.setdefault(name, []).append(f"NodeUser(node={step.name}, can_inplace=False)")
-            for name in step.outputs:
-                if any(s.op == "load" and s.args[0] == name for g in step.stages for s in statements_of(g.body)):
-                    users.setdefault(name, []).append(f"NodeUser(node={step.name}, can_inplace=True)")
+            for name in overwritten(schedule, step).values():
+                users.setdefault(name, []).append(f"NodeUser(node={step.name}, can_inplace=True)")
         else:
             for name in dict.fromkeys(ref.buffer for ref in tensor_refs((step.args, step.kwargs))):
                 users.setdefault(name, []).append(f"NodeUser(node={step.name}, can_inplace=False)")
@@ -92,8 +106,8 @@ def _step_users(schedule: Schedule) -> dict[str, list[str]]:
     return {name: list(dict.fromkeys(found)) for name, found in users.items()}
 
 
-def _memory(plan: KernelPlan, op: str) -> dict[str, list[str]]:
-    """Buffer -> the dependencies on it of a kernel's loads or stores, each once."""
+def _memory(plan: KernelPlan, op: str, names: dict[str, str]) -> dict[str, list[str]]:
+    """Buffer -> the dependencies on it of a kernel's loads or stores, each once: of those in `names`, so named."""
     found: dict[str, dict[str, None]] = {}
     for stage in plan.stages:
         body = stage.body
@@ -102,22 +116,27 @@ def _memory(plan: KernelPlan, op: str) -> dict[str, list[str]]:
         for statement in statements_of(body):
             if statement.op == op:
                 buffer, index = statement.args[:2]
-                found.setdefault(buffer, {})[memory_dependency(buffer, index, sizes)] = None
+                if buffer in names:
+                    found.setdefault(buffer, {})[memory_dependency(names[buffer], index, sizes)] = None
     return {name: list(deps) for name, deps in found.items()}
 
 
-def _kernel_text(plan: KernelPlan, given: set[str], users: dict[str, list[str]]) -> str:
+def _kernel_text(plan: KernelPlan, given: set[str], users: dict[str, list[str]], overwrites: dict[str, str]) -> str:
     kind = "FusedSchedulerNode" if len(plan.stages) > 1 or len(plan.stages[0].node.split()) > 1 else "SchedulerNode"
     nodes = ",".join(name for stage in plan.stages for name in stage.node.split())
     lines = [f"{plan.name}: {kind}({nodes})"]
-    loads, stores = _memory(plan, "load"), _memory(plan, "store")
-    reads = [(name, dep) for name, deps in loads.items() if name in plan.inputs for dep in deps]
-    writes = [dep for name, deps in stores.items() if name in plan.outputs for dep in deps]
+    stores = _memory(plan, "store", {name: name for name in plan.outputs})
+    before = {**{name: name for name in plan.inputs}, **overwrites}
+    loads = {before[name]: deps for name, deps in _memory(plan, "load", before).items()}
+    reads = [(name, dep) for name, deps in loads.items() for dep in deps]
+    writes = [dep for deps in stores.values() for dep in deps]
     lines += listed(f"{plan.name}.writes", writes)
     lines += listed(f"{plan.name}.unmet_dependencies", [dep for name, dep in reads if name not in given])
     lines += listed(f"{plan.name}.met_dependencies", [dep for name, dep in reads if name in given])
     for name in plan.outputs:
         lines += listed(f"{name}.users", users.get(name, []))
+    for name, old in overwrites.items():
+        lines.append(f"{name}.overwrites = {old}")
     device = next((plan.buffers[name].device for name in plan.outputs if name in plan.buffers), "cpu")
     lines.append(f"{plan.name}.group.device = {device}")
     own = [(stage.body.sizes, stage.body.reduction_sizes) for stage in plan.stages]
@@ -136,11 +155,15 @@ def _kernel_text(plan: KernelPlan, given: set[str], users: dict[str, list[str]])
     return "\n".join(lines)
 
 
-def _extern_text(node: ExternNode) -> str:
-    outputs = ", ".join(str(name) for name in node.outputs)
-    reads = _names(ref.buffer for ref in tensor_refs((node.args, node.kwargs)))
-    lines = [f"{node.name}: ExternKernelSchedulerNode({node.target})", f"{node.name}.writes = [{outputs}]"]
-    lines.append(f"{node.name}.reads = {reads}")
+def _extern_text(node: ExternNode, given: set[str], users: dict[str, list[str]]) -> str:
+    outputs = [*(name for name in node.outputs if name is not None), *node.mutates]
+    reads = list(dict.fromkeys(ref.buffer for ref in tensor_refs((node.args, node.kwargs))))
+    lines = [f"{node.name}: ExternKernelSchedulerNode({node.target})"]
+    lines += listed(f"{node.name}.writes", [star_dependency(name) for name in outputs])
+    lines += listed(f"{node.name}.unmet_dependencies", [star_dependency(n) for n in reads if n not in given])
+    lines += listed(f"{node.name}.met_dependencies", [star_dependency(n) for n in reads if n in given])
+    for name in outputs:
+        lines += listed(f"{name}.users", users.get(name, []))
     if node.out_variant:
         lines.append(f"{node.name}.out_variant = {node.out_variant}")
     if node.reason:

@@ -72,6 +72,9 @@ def write_inputs_in_place(made: Schedule, written: Sequence[tuple[str, int]]) ->
     for number, step in enumerate(made.steps):
         for output in (*step.outputs, *(step.mutates if isinstance(step, ExternNode) else ())):
             writers.setdefault(str(output), []).append(number)
+    for number, step in enumerate(made.steps):
+        if isinstance(step, ExternNode) and str(step.target).startswith("argand.fused_"):
+            made.steps[number] = _updating(made, step, number, written, last)
     for name, position in written:
         ref = made.outputs[position]
         if not isinstance(ref, TensorRef) or len(writers.get(ref.buffer, ())) != 1 or name in returned:
@@ -83,13 +86,45 @@ def write_inputs_in_place(made: Schedule, written: Sequence[tuple[str, int]]) ->
         one, two = made.buffers[name], made.buffers[output]
         if output in made.aliases or output in made.aliases.values() or returned.count(output) != 1:
             continue
-        whole = ref.size == two.size and ref.stride == two.stride and as_int(ref.offset) == 0
-        if not (whole and ref.dtype in (None, two.dtype) and _same_layout(one, two)) or two.dtype.is_complex:
+        if not (_is_whole(ref, two) and _same_layout(one, two)) or two.dtype.is_complex:
             continue
         if last.get(name, -1) > number or (last.get(name, -1) == number and not _elementwise(step, name, output)):
             continue
         made.aliases[output] = name
         _rename(step, name, output)
+
+
+def _updating(
+    made: Schedule, step: ExternNode, number: int, written: Sequence[tuple[str, int]], last: dict[str, int]
+) -> ExternNode:
+    """A fused optimizer's step as a call of torch's kernel that writes to the inputs, where all it writes are such."""
+    from argand.graph.optimizer_ops import optimizer_ops
+
+    fused = optimizer_ops().by_functional[step.target]
+    targets = fused.targets(step.args, step.kwargs)
+    returned = [ref.buffer for ref in tensor_refs(made.outputs)]
+    positions = {ref.buffer: position for position, ref in enumerate(made.outputs) if isinstance(ref, TensorRef)}
+    places = dict(written)
+    arguments = [ref.buffer for ref in tensor_refs((step.args, step.kwargs))]
+    for target, output in zip(targets, step.outputs):
+        name = target.buffer
+        if output is None or name not in made.inputs or arguments.count(name) != 1 or name in returned:
+            return step
+        whole = _is_whole(target, made.buffers[name]) and _same_layout(made.buffers[name], made.buffers[output])
+        if not whole or last.get(output, number) != number or last[name] != number or returned.count(output) != 1:
+            return step
+        ref = made.outputs[positions[output]]
+        if places.get(name) != positions[output] or not _is_whole(ref, made.buffers[output]):
+            return step
+    for target, output in zip(targets, step.outputs):
+        made.outputs[positions[str(output)]] = target
+        del made.buffers[str(output)]
+    return replace(step, target=fused.writing, outputs=(), mutates=tuple(target.buffer for target in targets))
+
+
+def _is_whole(ref: Any, buffer: Buffer) -> bool:
+    same = isinstance(ref, TensorRef) and ref.size == buffer.size and ref.stride == buffer.stride
+    return same and as_int(ref.offset) == 0 and ref.dtype in (None, buffer.dtype)
 
 
 def _root(aliases: dict[str, str], name: str) -> str:

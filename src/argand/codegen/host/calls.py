@@ -43,7 +43,8 @@ def extern_function(node: ExternNode) -> ExternFunction:
     """The name by which a host module calls `node`'s kernel."""
     target = node.target
     schema = getattr(target, "_schema", None)
-    several = schema is not None and len(schema.returns) > 1
+    returns = schema.returns if schema is not None else ()
+    several = len(returns) > 1 or any("List" in str(one.type) for one in returns)
     text = str(target)
     if node.out_variant is not None:
         return ExternFunction(
@@ -52,7 +53,7 @@ def extern_function(node: ExternNode) -> ExternFunction:
     if text in _FAST:
         return ExternFunction(_FAST[text].replace(".", "_"), _FAST[text], several)
     if text.startswith("argand."):  # registered by the function that hands it out
-        return ExternFunction(text.replace(".", "_"), f"random_ops().{text.split('.')[1]}", several)
+        return ExternFunction(text.replace(".", "_"), f"argand_ops().{text.removeprefix('argand.')}", several)
     if isinstance(target, torch._ops.OpOverload):
         return ExternFunction(text.replace(".", "_"), f"torch.ops.{text}", several)
     name = f"{target.__module__}.{target.__qualname__}"
@@ -65,7 +66,11 @@ def as_linear(node: ExternNode, buffers: Mapping[str, Buffer]) -> ExternNode | N
     Only for weights whose view is not made once and kept (inputs of the call). None when `node` is no such product.
     """
     text = str(node.target)
-    if node.kwargs or node.out_variant is None or text not in ("aten.addmm.default", "aten.mm.default"):
+    if (
+        node.kwargs
+        or not (node.out_variant or "").startswith("torch.")
+        or text not in ("aten.addmm.default", "aten.mm.default")
+    ):
         return None
     *bias, x, weight = node.args
     if not isinstance(weight, TensorRef) or weight.dtype is not None or weight.offset is not ZERO:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from argand.codegen.host.calls import as_linear, extern_function
+from argand.codegen.host.convolutions import OWN_GRADIENT
 from argand.codegen.host.memory import MemoryPlan, nbytes, plan_memory, same_layout
-from argand.codegen.host.products import INTO
+from argand.codegen.host.products import INTO, OWN
 from argand.errors import InternalError
 from argand.graph.expr import Const, Expr, Sym, as_int
 from argand.ir.kernel import KernelPlan, Schedule
@@ -98,15 +99,17 @@ class _Writer:
     # --- pieces of the module
 
     def _preamble(self) -> list[str]:
+        used = self.header.values()
         lines = ["# " + line for line in self.title.splitlines()]
         lines += [
             "import torch",
             "from torch import as_strided",
             "from argand.runtime.host import arena_pool, benchmark, load_kernels, rand_strided, reinterpret, restrided",
-            *(["from argand.graph.random_ops import random_ops"] if "random_ops()" in str(self.header) else []),
+            *(["from argand.graph.ops import argand_ops"] if "argand_ops()" in str(self.header) else []),
             *(["from argand.runtime.host import double_bits"] if self.schedule.floats else []),
             *(["from argand.runtime.host import on_large_pages"] if self.large else []),
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
+            *(f"from argand.runtime.products import {name}" for name in (OWN, OWN_GRADIENT) if name in used),
             "",
         ]
         if self.kernels is not None:

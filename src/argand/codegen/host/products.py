@@ -1,36 +1,36 @@
 """Which library computes a matrix product.
 
-ATen's CPU products go to MKL, which does not use all of an AMD processor. oneDNN, which torch has built in too, does:
-on an EPYC 9004 (one thread, float32) it takes 0.71 to 0.95 of the time for products of more than 2**27 terms, but for
-some whose left side is transposed.
+ATen's CPU products go to MKL, which does not use all of an AMD processor. With AVX-512, argand's own kernel
+does (`runtime.products`: on an EPYC 9004, one thread, float32, it takes 0.82 to 0.93 of MKL's time). Else oneDNN, which
+torch has built in too, is faster for products of more than 2**27 terms, but for some whose left side is transposed.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from argand.codegen.host.convolutions import choose_weight_gradients
 from argand.config import config
 from argand.graph.expr import ONE, as_int
 from argand.ir.kernel import Schedule
 from argand.ir.loops import Buffer, ExternNode, TensorRef
+from argand.runtime import products
 
 LEAST_TERMS = 1 << 27
+OWN_LEAST_TERMS = 1 << 22
+FEW_ROWS = 128  # of a left side, up to which oneDNN is faster than argand's kernel (0.85 to 0.95 of the time)
+OWN = "matrix_product"  # the function of `runtime.products`
 INTO = "product_into"  # the function of `runtime.host` that stores a product of oneDNN's
 WIDE = 1024  # columns of a result from which a transposed left side pays as well
 
 
-@functools.cache
-def _processor() -> str:
-    """The CPU's maker, as Linux names it."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as stream:
-            return next((line.partition(":")[2].strip() for line in stream if line.startswith("vendor_id")), "")
-    except OSError:
-        return ""
+def own_wanted() -> bool:
+    """Whether products may go to argand's own kernel."""
+    choice = config.cpp.own_products
+    return (products.is_amd() if choice is None else bool(choice)) and products.available()
 
 
 def onednn_wanted() -> bool:
@@ -38,15 +38,15 @@ def onednn_wanted() -> bool:
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False
     choice = config.cpp.onednn_products
-    return _processor() == "AuthenticAMD" and torch.backends.mkl.is_available() if choice is None else bool(choice)
+    return products.is_amd() and torch.backends.mkl.is_available() if choice is None else bool(choice)
 
 
 def choose_products(schedule: Schedule) -> int:
-    """Send the products to oneDNN that are faster there; returns how many."""
+    """Send products to where they are faster than with ATen; returns how many."""
+    changes = _choose_own(schedule) if own_wanted() else 0
     if not onednn_wanted():
-        return 0
+        return changes
     taken = {*schedule.aliases}
-    changes = 0
     for number, step in enumerate(schedule.steps):
         if isinstance(step, ExternNode) and taken.isdisjoint(name for name in step.outputs if name is not None):
             made = _as_onednn(step, schedule.buffers)
@@ -58,9 +58,42 @@ def choose_products(schedule: Schedule) -> int:
     return changes
 
 
+def _choose_own(schedule: Schedule) -> int:
+    changes = 0
+    for number, step in enumerate(schedule.steps):
+        if isinstance(step, ExternNode) and _is_own(step, schedule.buffers):
+            schedule.steps[number] = replace(step, out_variant=OWN)
+            changes += 1
+    changes += choose_weight_gradients(schedule)
+    if changes:
+        products.prepare()
+    return changes
+
+
+def _is_own(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
+    """Whether a step is a product that argand's kernel is faster for."""
+    if node.kwargs or node.out_variant is None or str(node.target) not in ("aten.mm.default", "aten.addmm.default"):
+        return False
+    *bias, left, right = node.args
+    out = buffers[node.outputs[0] or ""]
+    refs = (left, right, *bias)
+    if not all(isinstance(ref, TensorRef) and _plain(ref, buffers[ref.buffer]) for ref in refs):
+        return False
+    if bias and not (len(bias[0].size) == 1 and bias[0].size[0] is right.size[1] and bias[0].stride[0] is ONE):
+        return False
+    if any(ONE not in ref.stride for ref in (left, right)) or out.stride[1] is not ONE:
+        return False
+    m, k, n = as_int(left.size[0]), as_int(left.size[1]), as_int(right.size[1])
+    if m is None or k is None or n is None or min(m, k, n) < 32:
+        return False
+    if m <= FEW_ROWS and m * k * n >= LEAST_TERMS and _direction(left) == "rows" and onednn_wanted():
+        return False  # to collect a large right side costs more than oneDNN's way
+    return m * k * n >= OWN_LEAST_TERMS
+
+
 def _as_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> ExternNode | None:
     """The call of oneDNN that does the same; None where ATen's is to stay."""
-    if node.kwargs or str(node.target) not in ("aten.mm.default", "aten.addmm.default"):
+    if node.kwargs or node.out_variant == OWN or str(node.target) not in ("aten.mm.default", "aten.addmm.default"):
         return None
     *bias, left, right = node.args
     refs = (left, right, *bias)

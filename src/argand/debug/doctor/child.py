@@ -19,15 +19,20 @@ from typing import Any
 import torch
 
 from argand import events
+from argand.backends.registry import lookup_backend
 from argand.capture.marks import is_compiling
 from argand.config import config
+from argand.debug.accuracy import _parts as parts_of
 from argand.debug.doctor.records import CallRecord, Kept, Run, read, write
 from argand.debug.doctor.visible import modules_of, plain_state
 from argand.debug.minify.isolate import mark, run_isolated
+from argand.debug.minify.surgery import clone_strided
 from argand.debug.observe import JOINT, Backend
 
 _MAX_CALLS = 400  # calls of compiled functions whose results are kept
-_COUNTED = 12  # calls of one function after which live tensors are counted
+_COUNTED = 14  # calls of one function after which what is alive is counted
+_REPEATS, _REPEAT_SECONDS = 7, 10.0  # calls that are made again to see what they leave behind
+_BEFORE = "what the call before returned, now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ class Mode:
         settings: of argand.config.
         torch: torch.compile is answered by torch, with this backend ("" is the script's own); None: by argand.
         count: live tensors are counted after calls (which takes time).
+        empty_cache: compiled kernels are kept in a directory of this run.
     """
 
     name: str
@@ -88,6 +94,7 @@ class Mode:
     settings: dict[str, Any] = field(default_factory=dict)
     torch: str | None = None
     count: bool = False
+    empty_cache: bool = False
 
 
 PLAIN = Mode("eager (not compiled)", eager=True)
@@ -96,10 +103,18 @@ OWN = Mode("as the script says")
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Limits of one run: seconds, and bytes beyond what the process has (0: any number)."""
+    """Limits of one run, and how it is run.
+
+    Arguments:
+        seconds: after which it hangs.
+        memory: bytes beyond what the process has; 0 is any number.
+        threads: of torch in the child, where `one_thread` took them from this process: the script then runs in the main
+            thread (it may handle signals). 0: it runs in another thread, which has OpenMP's threads for itself.
+    """
 
     seconds: float = 120.0
     memory: int = 0
+    threads: int = 0
 
 
 GraphBackend = Callable[["Recorder", Backend, Any], Backend]
@@ -114,7 +129,10 @@ def run_script(script: Script, mode: Mode, folder: Path, allowed: Allowed, graph
     """
     folder.mkdir(parents=True, exist_ok=True)
     outcome = run_isolated(
-        lambda: _in_child(script, mode, folder, graphs), time_limit=allowed.seconds, memory_limit=allowed.memory
+        lambda: _in_child(script, mode, folder, graphs, allowed.threads),
+        time_limit=allowed.seconds,
+        memory_limit=allowed.memory,
+        main_thread=allowed.threads > 0,
     )
     facts: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
@@ -124,7 +142,19 @@ def run_script(script: Script, mode: Mode, folder: Path, allowed: Allowed, graph
     return Run(mode.name, outcome, read(folder), text, facts)
 
 
-def _in_child(script: Script, mode: Mode, folder: Path, graphs: GraphBackend | None) -> None:
+def one_thread() -> int:
+    """Take torch's threads from this process, which children then have; how many these are.
+
+    OpenMP keeps the threads that a thread had with it, and a forked child, which has none of them, would wait for them.
+    """
+    threads: int = torch.get_num_threads()
+    torch.set_num_threads(1)
+    return threads
+
+
+def _in_child(script: Script, mode: Mode, folder: Path, graphs: GraphBackend | None, threads: int) -> None:
+    if threads:
+        torch.set_num_threads(threads)
     sys.stdout.flush()
     file = os.open(folder / "stdout.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
@@ -134,6 +164,8 @@ def _in_child(script: Script, mode: Mode, folder: Path, graphs: GraphBackend | N
         sys.modules["numpy"].random.seed(0)
     recorder = Recorder(folder, mode, graphs)
     settings = {"fallback_random": True, "suppress_errors": False, "repro_after": "", **mode.settings}
+    if mode.empty_cache:
+        settings["cache_dir"] = str(folder / "cache")
     with config.patch(settings), recorder.installed():
         try:
             script.run()
@@ -169,6 +201,7 @@ class Recorder:
         self.current = ""
         self.raised: list[list[str]] = []
         self.at_end: Callable[[], None] | None = None
+        self.returned: list[tuple[str, torch.Tensor]] = []  # by the call before: later ones must leave that alone
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -194,7 +227,11 @@ class Recorder:
             return
         from argand.backends.interop import torch_compile_observed
 
-        with torch_compile_observed(self.mode.torch, self.function, lambda name: self._note("backends", name)):
+        chosen: str | Callable[[Any], Any] = self.mode.torch
+        graphs = self.graphs
+        if graphs is not None:
+            chosen = functools.partial(graphs, self, lookup_backend)
+        with torch_compile_observed(chosen, self.function, lambda name: self._note("backends", name)):
             yield
 
     def _event(self, event: events.Event) -> None:
@@ -230,15 +267,17 @@ class Recorder:
         if self.graphs is not None:
             return self.graphs(self, function, asked)
         if self.mode.backend:
-            from argand.backends.registry import lookup_backend
-
             chosen = lookup_backend(self.mode.backend)
             return lambda gm, inputs, **options: chosen(gm, inputs)
         return function
 
     def function(self, compiled: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-        code = getattr(getattr(original, "__func__", original), "__code__", None)
-        name = getattr(original, "__qualname__", type(original).__name__)
+        owner = getattr(original, "__self__", None)
+        named = original  # a module with hooks is called whole, not its forward alone
+        if isinstance(owner, torch.nn.Module) and getattr(original, "__name__", "") == "_wrapped_call_impl":
+            named = type(owner).forward
+        code = getattr(getattr(named, "__func__", named), "__code__", None)
+        name = getattr(named, "__qualname__", type(named).__name__)
         place = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
         run = original if self.mode.eager else compiled
 
@@ -271,6 +310,11 @@ class Recorder:
         start = time.perf_counter()
         try:
             result = run(*args, **kwargs)
+        except Exception as raised:  # the program may catch it
+            record.raised = f"{type(raised).__name__}: {raised}"[:500]
+            if keep:
+                write(self.folder, number, record)
+            raise
         finally:
             self.depth -= 1
             mark("script")
@@ -285,17 +329,43 @@ class Recorder:
                 for buffer, value in module._buffers.items():
                     if value is not None:
                         self.kept.flatten(value, f"{key}{buffer}", record.values)
-            if self.facts["compiles"] == compiles:  # what a compile keeps is no leak
-                self._count(record)
+            for where, tensor in self.returned:
+                self.kept.flatten(tensor, where, record.values)
+            self.returned = [] if self.mode.count else _tensors_in(result)
             record.ended = True
             write(self.folder, number, record)
+            if self.mode.count:
+                del modules
+                self._count(record, self.facts["compiles"] != compiles)
+                write(self.folder, number, record)
+                self._repeat(run, name, place, args, kwargs)
         return result
 
-    def _count(self, record: CallRecord) -> None:
-        """Live tensors after the first calls of a function, where a leak shows."""
+    def _repeat(self, run: Callable[..., Any], name: str, place: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Call a function again some times, on copies: a leak shows in few programs' own calls."""
+        if self.function_calls.get(name) != 1:
+            return
+        start = time.perf_counter()
+        self.depth += 1
+        try:
+            for _ in range(_REPEATS):
+                record = CallRecord(name, place, ended=True)
+                number, self.number = self.number, self.number + 1
+                compiles = self.facts["compiles"]
+                with contextlib.suppress(Exception):
+                    run(*_copied(args), **_copied(kwargs))
+                self._count(record, self.facts["compiles"] != compiles)
+                write(self.folder, number, record)
+                if time.perf_counter() - start > _REPEAT_SECONDS:
+                    break
+        finally:
+            self.depth -= 1
+
+    def _count(self, record: CallRecord, compiled: bool) -> None:
+        """What is alive after the first calls of a function; what a compile keeps is no leak."""
         count = self.function_calls[record.function] = self.function_calls.get(record.function, 0) + 1
-        if self.mode.count and 1 < count <= _COUNTED:
-            record.tensors = live_tensors()
+        if not compiled and 1 < count <= _COUNTED:
+            record.held = alive()
 
     def _note_leaves(self, args: Any, kwargs: Any, modules: dict[str, torch.nn.Module]) -> None:
         found: dict[str, Any] = {}
@@ -368,7 +438,40 @@ def front_door(name: str) -> Any:
     return getattr(importlib.import_module("argand.api"), name)
 
 
-def live_tensors() -> int:
-    """How many tensors the process holds."""
+def alive() -> dict[str, int]:
+    """How many tensors and other objects the process holds, and how much memory."""
     gc.collect()
-    return sum(1 for item in gc.get_objects() if issubclass(type(item), torch.Tensor))
+    objects = gc.get_objects()
+    found = {"tensors": sum(1 for item in objects if issubclass(type(item), torch.Tensor)), "objects": len(objects)}
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm") as file:
+        found["bytes"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return found
+
+
+def _copied(value: Any) -> Any:
+    """Arguments for another call: tensors are copies, other things are the same."""
+    if isinstance(value, torch.Tensor):
+        with torch.no_grad():
+            plain = value.layout is torch.strided and not value.is_quantized
+            return clone_strided(value.detach()).requires_grad_(value.requires_grad) if plain else value
+    if type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return value
+
+
+def _tensors_in(result: Any) -> list[tuple[str, torch.Tensor]]:
+    """The memory of what a call returned, with names."""
+    found: list[tuple[str, torch.Tensor]] = []
+
+    def look(value: Any, where: str, depth: int) -> None:
+        if isinstance(value, torch.Tensor):
+            if value.layout is torch.strided and value.device.type != "meta":
+                found.append((where, value.detach()))
+        elif depth < 8 and not isinstance(value, torch.nn.Module):
+            for name, part in (parts_of(value) or {}).items():
+                look(part, where + name, depth + 1)
+
+    look(result, _BEFORE, 0)
+    return found[:64]

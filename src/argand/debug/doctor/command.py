@@ -28,7 +28,7 @@ def doctor(
     """
     if not is_module and not Path(script).is_file():
         raise typer.BadParameter(f"no such file: {script}", param_hint="SCRIPT")
-    from argand.debug.doctor.child import Allowed, Script
+    from argand.debug.doctor.child import Allowed, Script, one_thread
     from argand.debug.doctor.procedure import Doctor
 
     def say(text: str) -> None:
@@ -39,7 +39,7 @@ def doctor(
     examined = Doctor(
         Script(path, tuple(context.args), is_module),
         output.resolve(),
-        Allowed(time_limit, memory_limit << 20),
+        Allowed(time_limit, memory_limit << 20, one_thread()),
         say,
         torchs,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ import torch
 from torch import fx
 
 from argand.autograd.training import uncaptured
+from argand.backends.interop import torch_backend
 from argand.config import config
 from argand.debug.doctor.child import Recorder
 from argand.debug.doctor.stages import Blame, Trial, blame
@@ -27,10 +29,12 @@ from argand.debug.minify.loop import run as run_check
 from argand.debug.minify.surgery import Program, clone_inputs
 from argand.debug.observe import Backend
 from argand.debug.repro import search_in
+from argand.errors import ConfigError
 from argand.graph.meta import user_line
 
 FOUND = 77  # exit code of a child that found the graph
 _CALLS = 3  # of each graph, with the values of the program
+_TOTAL = 240.0  # seconds that making a graph small may take at least
 
 
 @dataclass(slots=True)
@@ -42,15 +46,19 @@ class Dissection:
         backend: used instead of the one that was asked for; "" keeps it.
         seconds: limit of one attempt.
         calls: how often a compiled graph is called in a check.
+        torch: backends are torch's own; graphs are those that torch captured.
     """
 
     folder: Path
     backend: str = ""
     seconds: float = 60.0
     calls: int = 1
+    torch: bool = False
 
     def __call__(self, recorder: Recorder, function: Backend, asked: Any) -> Backend:
         chosen = self.backend or asked
+        if self.torch and isinstance(chosen, str):
+            chosen = functools.partial(torchs_backend, chosen)
 
         def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
             check = BackendCheck(
@@ -58,8 +66,9 @@ class Dissection:
             )
             if self.calls > 1:
                 check = replace(check, calls=self.calls)
-            with uncaptured():
-                self.examine(recorder, Program(gm, list(example_inputs)), check)
+            if not self.torch:  # torch's example inputs are not always real ones
+                with uncaptured():
+                    self.examine(recorder, Program(gm, list(example_inputs)), check)
             return _Checked(self, recorder, gm, check)
 
         return compile_graph
@@ -92,9 +101,10 @@ class Dissection:
         wanted = fingerprint(outcome)
         small, result = program, None
         with open(directory / "search.txt", "w") as log, contextlib.redirect_stderr(log):
-            settings = {"repro_time_limit": self.seconds, "repro_total_time": 4 * self.seconds}
+            total = 4 * self.seconds if wanted.kind == "hung" else max(4 * self.seconds, _TOTAL)
+            settings = {"repro_time_limit": self.seconds, "repro_total_time": total}
             with contextlib.suppress(NotReproduced), torch.random.fork_rng(devices=[]), config.patch(settings):
-                result = search_in(directory, program, check, wanted, outcome=outcome)
+                result = search_in(directory, program, check, wanted, outcome=outcome, alone=False)
                 small = Program(result.gm, result.inputs)
         if check.backend == "native":
             limit = 8.0 if wanted.kind == "hung" else 20.0 + 4 * outcome.seconds
@@ -114,6 +124,21 @@ class Dissection:
             "fingerprint": str(wanted),
             "nodes_before": len(program.calls),
         }
+
+
+def torchs_backend(name: str, gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """A graph compiled by one of torch.compile's own backends.
+
+    Arguments:
+        name: of the backend; argand has others of the same name.
+
+    Raises:
+        ConfigError: torch has no such backend.
+    """
+    found = torch_backend(name)
+    if found is None:
+        raise ConfigError(f"torch has no backend {name!r}", remedy="see torch.compiler.list_backends()")
+    return found(gm, example_inputs, **options)
 
 
 def _calls(result: MinifyResult | None, program: Program) -> list[str]:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from argand.debug.doctor.procedure import Doctor
 
 _MANY = 4  # recompiles of one function that are worth a word
-_STEADY = 3  # calls in a row that each leave more tensors alive
+_STEADY = {"tensors": 3, "objects": 5, "bytes": 5}  # calls in a row that each leave more alive
+_TIMED = 5  # calls without a compile from which on times are compared
+_LEAST = {"tensors": 1, "objects": 1, "bytes": 1 << 16}  # that one call must leave for it to be a leak
 
 
 def examine_healthy(doctor: Doctor, eager: Run, own: Run, mode: Mode) -> Verdict:
@@ -58,29 +60,51 @@ def examine_healthy(doctor: Doctor, eager: Run, own: Run, mode: Mode) -> Verdict
 
 
 def _leak(doctor: Doctor, mode: Mode) -> Verdict | None:
-    """Compiled calls after which more tensors live than before, again and again, where eager ones leave none."""
-    plain = _growth(doctor.run(replace(PLAIN, count=True)))
-    own = _growth(doctor.run(replace(mode, count=True)))
-    grown = {name: n for name, n in own.items() if n > plain.get(name, 0)}
-    if not grown:
+    """Compiled calls after which more lives than before, again and again, where eager ones leave nothing."""
+    plain = doctor.run(replace(PLAIN, count=True))
+    found = leaks(plain, doctor.run(replace(mode, count=True)))
+    if found is None:
         return None
-    name, count = max(grown.items(), key=lambda item: item[1])
-    text = f"each call of {name} leaves {count} more tensor{'s' if count > 1 else ''} alive than the call before"
-    doctor.say(text)
+    doctor.say(found.text)
     if mode.torch is not None:
-        return Verdict("leak", "backend", text)
+        return Verdict("leak", "backend", found.text)
     stage = "host"
     for backend, blamed in (("eager", "capture"), ("aot_eager", "autograd")):
         run = doctor.run(Mode(f'backend "{backend}"', backend=backend, count=True))
-        leaks = _growth(run).get(name, 0) > plain.get(name, 0)
-        doctor.evidence.append(f'backend "{backend}": {"leaks too" if leaks else "does not leak"}')
-        if leaks:
+        leaking = leaks(plain, run) is not None
+        doctor.evidence.append(f'backend "{backend}": {"leaks too" if leaking else "does not leak"}')
+        if leaking:
             stage = blamed
             break
     others = [n for n in own_backends(doctor, mode) if n not in ("native", "eager", "aot_eager")]
     if stage == "host" and others:
         stage = "backend"
-    return doctor.reduced(doctor.run(PLAIN), Difference("leak", text, function=name), stage, replace(OWN, count=True))
+    if stage == "host":
+        run = doctor.run(Mode("without kernels", count=True), _without_kernels)
+        leaking = leaks(plain, run) is not None
+        doctor.evidence.append(f"without running kernels: {'leaks too' if leaking else 'does not leak'}")
+        stage = "host" if leaking else "codegen"
+    return doctor.reduced(doctor.run(PLAIN), found, stage, replace(OWN, count=True))
+
+
+def _without_kernels(recorder: Recorder, function: Backend, asked: Any) -> Backend:
+    """The native backend, in the child, whose kernels do nothing."""
+
+    def compiled(program: AtenProgram) -> Callable[..., Any]:
+        from argand.runtime.host import load_module
+
+        made = native.schedule_program(program)
+        module = load_module(native.host_text(made), made.constants)
+        for plan in made.kernels():
+            module.__dict__[plan.name] = lambda *args: None
+        call: Callable[..., Any] = module.call
+        return call
+
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        with watching(lambda compile_program, name, boxed: compiled):
+            return function(gm, example_inputs, **options)
+
+    return compile_graph
 
 
 def own_backends(doctor: Doctor, mode: Mode) -> list[str]:
@@ -88,25 +112,30 @@ def own_backends(doctor: Doctor, mode: Mode) -> list[str]:
     return [str(name) for name in doctor.run(mode).facts.get("backends", [])]
 
 
-def _growth(run: Run) -> dict[str, int]:
-    """By function: tensors that each of its last calls left alive; 0 where the number does not grow steadily."""
-    counts: dict[str, list[int]] = {}
+def _growth(run: Run) -> dict[tuple[str, str], int]:
+    """By function and kind: what each of its last calls left alive; 0 where that does not grow steadily."""
+    counts: dict[tuple[str, str], list[int]] = {}
     for call in run.calls:
-        if call.tensors >= 0:
-            counts.setdefault(call.function, []).append(call.tensors)
+        for kind, number in call.held.items():
+            counts.setdefault((call.function, kind), []).append(number)
     found = {}
-    for name, numbers in counts.items():
-        steps = [b - a for a, b in itertools.pairwise(numbers)][-_STEADY:]
-        found[name] = min(steps) if len(steps) == _STEADY else 0
+    for key, numbers in counts.items():
+        steps = [b - a for a, b in itertools.pairwise(numbers)][-_STEADY[key[1]] :]
+        found[key] = min(steps) if len(steps) == _STEADY[key[1]] else 0
     return found
 
 
 def leaks(eager: Run, other: Run) -> Difference | None:
     """The leak of a run that an eager one does not have."""
     before, after = _growth(eager), _growth(other)
-    for name, count in after.items():
-        if count > max(before.get(name, 0), 0):
-            text = f"each call of {name} leaves {count} more tensors alive than the call before"
+    for kind, least in _LEAST.items():
+        grown = {
+            name: n for (name, k), n in after.items() if k == kind and n >= max(before.get((name, k), 0), 0) + least
+        }
+        if grown:
+            name, count = max(grown.items(), key=lambda item: item[1])
+            what = {"tensors": "more tensor", "objects": "more object", "bytes": "more byte"}[kind]
+            text = f"each call of {name} leaves {count} {what}{'s' if count > 1 else ''} alive than the call before"
             return Difference("leak", text, function=name)
     return None
 
@@ -139,6 +168,7 @@ class Timed:
         self.file = file
         self.rows: dict[str, list[float]] = {}  # name -> seconds of each launch
         self.bytes: dict[str, int] = {}
+        self.lines: dict[str, list[str]] = {}  # the user's, that each kernel computes
         self.whole: list[float] = []
 
     def __call__(self, recorder: Recorder, function: Backend, asked: Any) -> Backend:
@@ -155,6 +185,7 @@ class Timed:
         module = load_module(native.host_text(made), made.constants)
         for plan in made.kernels():
             self.bytes.setdefault(plan.name, _bytes(plan, made))
+            self.lines.setdefault(plan.name, list(dict.fromkeys(o.user_line for o in plan.origins if o.user_line)))
             module.__dict__[plan.name] = self._timed(plan.name, module.__dict__[plan.name])
 
         def call(args: list[Any]) -> Any:
@@ -179,10 +210,11 @@ class Timed:
     def write(self) -> None:
         """Leave what was measured for the parent process."""
         rows = [
-            {"name": name, "seconds": sum(times), "launches": len(times), "best": min(times), "bytes": self.bytes[name]}
+            {"name": name, "seconds": sum(times), "launches": len(times), "best": min(times), "bytes": self.bytes[name],
+             "lines": self.lines[name]}
             for name, times in self.rows.items()
             if times
-        ]
+        ]  # fmt: skip
         self.file.write_text(json.dumps({"rows": rows, "whole": sum(self.whole), "bandwidth": bandwidth()}))
 
 
@@ -232,6 +264,8 @@ def _slow(doctor: Doctor, eager: Run, own: Run) -> str | None:
     text += (
         f" The kernel {first['name']} is {share:.0%} of the time in graphs, at {part:.0%} of the bandwidth of a copy."
     )
+    if first["lines"]:
+        text += f" It computes {'; '.join(first['lines'][:3])}."
     if kernels < 0.5 * found["whole"]:
         text += f" Kernels are {kernels / found['whole']:.0%} of it, ATen calls and host code the rest."
     return text
@@ -249,16 +283,17 @@ def _written(timed: Timed) -> Callable[[Recorder, Backend, Any], Backend]:
 def _ratio(eager: Run, own: Run) -> float | None:
     """How long the later compiled calls take, compared with eager's; None where there are too few of them."""
     calls: dict[str, tuple[list[float], list[float]]] = {}
-    for one, two in zip(eager.calls, own.calls):
-        if one.function == two.function:
+    after_calls = [call.compiles for call in own.calls[1:]] + [own.facts.get("compiles", 0)]
+    for one, two, compiles in zip(eager.calls, own.calls, after_calls):
+        if one.function == two.function and two.compiles == compiles:  # others take the time of a compile
             pair = calls.setdefault(one.function, ([], []))
             pair[0].append(one.seconds)
             pair[1].append(two.seconds)
     before = after = 0.0
     for plain, compiled in calls.values():
-        if len(plain) >= 6:
-            before += statistics.median(plain[3:])
-            after += statistics.median(compiled[3:])
+        if len(plain) >= _TIMED:
+            before += statistics.median(plain[1:])
+            after += statistics.median(compiled[1:])
     return after / before if before > 0 and after > 1e-5 else None
 
 

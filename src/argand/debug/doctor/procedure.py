@@ -110,6 +110,9 @@ class Doctor:
             from argand.debug.doctor.healthy import examine_healthy
 
             return examine_healthy(self, eager, own, own_mode)
+        if found.kind == "hang":  # the parts need not be waited for as long as the whole
+            patience = max(min(self.allowed.seconds, 20 + 10 * eager.outcome.seconds), self.allowed.seconds / 4)
+            self.allowed = replace(self.allowed, seconds=patience)
         if self.torch:
             from argand.debug.doctor.torchs import blame_torch
 
@@ -135,8 +138,14 @@ class Doctor:
         mode = Mode("with every cache off", settings={"cache": False, "reuse_graphs": False})
         _, uncached = self.compared(eager, mode)
         if uncached is None and found.kind not in ("leak",):
-            return self.reduced(eager, found, "cache", OWN)
+            return self.blame_cache(eager, found)
         return self.dissect(eager, found, "native", "", own)
+
+    def blame_cache(self, eager: Run, found: Difference) -> Verdict:
+        """What is wrong may lie on disk already, or be kept wrongly by this program."""
+        empty = Mode("with an empty cache directory", empty_cache=True)
+        _, anew = self.compared(eager, empty)
+        return self.reduced(eager, found, "cache", OWN if anew is None else empty)
 
     def _used_again(self, eager: Run, own: Run, found: Difference) -> bool:
         """Whether the call that went wrong ran code made for an earlier one that saw other things than sizes."""
@@ -164,18 +173,26 @@ class Doctor:
         folder.mkdir(exist_ok=True)
         setup = setup_of(source_of(self.script.path), str(Path(self.script.path).resolve().parent))
         settings = {"base_dir": str(self.output), "repro_setup": setup}
-        allowed = Allowed(max(300.0, 20 * self.allowed.seconds), 0)
+        allowed = Allowed(max(600.0, 20 * self.allowed.seconds), 0, self.allowed.threads)
         finding: dict[str, Any] = {}
         for calls in (1, 3):
-            mode = Mode("dissection", settings=settings)
-            self.run(mode, Dissection(folder, backend, self.allowed.seconds, calls), allowed=allowed)
+            mode = Mode("dissection", settings=settings, torch="" if self.torch else None)
+            self.run(mode, Dissection(folder, backend, self.allowed.seconds, calls, self.torch), allowed=allowed)
             if (folder / "finding.json").exists():
                 finding = json.loads((folder / "finding.json").read_text())
                 break
+        if not finding and self.torch:
+            mode = Mode("as the script says", torch=backend)
+            return self.reduced(eager, found, coarse, mode)
+        if self.torch:
+            finding["stage"] = coarse
         if not finding:
             stage = _without_graph(found, own) if coarse == "native" else coarse
             return self.reduced(eager, found, stage, Mode("as the script says", backend=backend))
-        return self.verdict_of(finding, found, coarse)
+        verdict = self.verdict_of(finding, found, coarse)
+        if verdict.stage == "cache" and not verdict.fails_alone:  # it takes what other graphs left in the cache
+            return self.blame_cache(eager, found)
+        return verdict
 
     def verdict_of(self, finding: dict[str, Any], found: Difference, coarse: str) -> Verdict:
         """The paragraph, and whether the reproduction fails by itself."""
@@ -188,8 +205,25 @@ class Doctor:
         if repro.name and repro.exists():
             verdict.repro = str(repro)
             verdict.fails_alone = fails_alone(repro, finding, self.allowed.seconds)
+            if not verdict.fails_alone and not self.script.is_module:
+                verdict.fails_alone = self._with_script(repro, finding)
         verdict.text = _paragraph(verdict, found, finding)
         return verdict
+
+    def _with_script(self, repro: Path, finding: dict[str, Any]) -> bool:
+        """Let the reproduction run the script first, which changes something that matters; whether it fails then."""
+        self.say("running the script before the reproduction, for what it changes")
+        before = repro.read_text(encoding="utf8")
+        setup = setup_of(source_of(self.script.path), str(Path(self.script.path).resolve().parent))
+        head, separator, rest = before.replace(setup.rstrip(), "").partition("\nclass Repro(")
+        source = source_of(self.script.path).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+        run = f'run_setup("""{source}""", {self.script.path!r})'
+        lines = ["from argand.debug.doctor.program import run_setup", "", run, ""]
+        repro.write_text("\n".join([head, *lines, separator + rest]), encoding="utf8")
+        if separator and fails_alone(repro, finding, self.allowed.seconds):
+            return True
+        repro.write_text(before, encoding="utf8")
+        return False
 
     # --------------------------------------------------------------------------- above the graph
 
@@ -242,7 +276,7 @@ def _without_graph(found: Difference, own: Run) -> str:
     """The stage below capture that is to blame, where no graph fails by itself."""
     for stage, text in own.facts.get("fallbacks", []):
         if RAISED.search(text):
-            return _SPANS.get(stage, stage)
+            return str(_SPANS.get(stage, stage))
     last = own.outcome.stage.removeprefix("compile: ")
     if found.kind == "wrong value":
         return "rounding" if found.mismatch is not None and found.mismatch.size < 1e-2 else "cache"
@@ -267,8 +301,9 @@ def fails_alone(repro: Path, finding: dict[str, Any], seconds: float) -> bool:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return hangs
-    if done.returncode == 0:
-        return False
+    if done.returncode == 0:  # unless the process ended in the middle
+        ends = finding.get("kind") in ("crashed", "crash") or finding.get("error") == "SystemExit"
+        return ends and "any more" not in done.stdout + done.stderr
     if finding.get("kind") in ("crashed", "crash"):
         return done.returncode < 0 or "Fatal Python error" in done.stderr or done.returncode > 1
     error = str(finding.get("error", "")).rpartition(".")[2]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shutil
+import sys
 import tempfile
+import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from argand.debug.accuracy import AccuracyError
-from argand.debug.doctor.child import PLAIN, Allowed, Mode, Script, run_script
+from argand.debug.doctor.child import PLAIN, Allowed, Mode, Script, front_door, one_thread, run_script
 from argand.debug.doctor.shrink import difference
+from argand.debug.doctor.torchs import prepare
+from argand.debug.observe import JOINT, Backend
 from argand.errors import ArgandError
 
 
@@ -18,6 +25,35 @@ class ProgramError(ArgandError):
     """A program does something else when it is compiled."""
 
     stage = "doctor"
+
+
+class _Eagerly:
+    """An observer: programs get their functions as they wrote them."""
+
+    def function(self, compiled: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        return original
+
+    def backend(self, function: Backend, asked: str | Backend) -> Backend:
+        return function
+
+
+def run_setup(source: str, path: str) -> None:
+    """Run a script for what it changes: functions that it replaces, operators that it registers. It compiles nothing.
+
+    Arguments:
+        source: its text.
+        path: where it was: modules beside it are found.
+    """
+    main, arguments = sys.modules["__main__"], list(sys.argv)
+    before, JOINT.observer = JOINT.observer, _Eagerly()
+    try:
+        with front_door("answer_torch_compile")(backend="eager"), contextlib.redirect_stdout(io.StringIO()):
+            Script(path, source=source).run()
+    except (Exception, SystemExit):
+        traceback.print_exc()  # what it changed before that may be enough
+    finally:
+        JOINT.observer = before
+        sys.modules["__main__"], sys.argv = main, arguments
 
 
 def run_program(
@@ -29,6 +65,7 @@ def run_program(
     seconds: float = 60.0,
     count: bool = False,
     torchs: str | None = None,
+    empty_cache: bool = False,
 ) -> None:
     """Run a program eagerly and compiled, in child processes.
 
@@ -40,16 +77,22 @@ def run_program(
         seconds: after which a run counts as hung.
         torchs: torch.compile is torch's own, with this backend ("": the program's).
         count: live tensors are counted, to find leaks.
+        empty_cache: the program does not see what earlier ones left in the cache of kernels.
 
     Raises:
         AccuracyError, ProgramError: the two differ.
     """
+    if torchs is not None:
+        prepare()
     script = Script(str(Path(folder) / "program.py"), source=source)
-    mode = Mode("compiled", backend=backend, settings=settings or {}, count=count, torch=torchs)
+    mode = Mode(
+        "compiled", backend=backend, settings=settings or {}, count=count, torch=torchs, empty_cache=empty_cache
+    )
     place = Path(tempfile.mkdtemp(prefix="argand_program_"))
+    allowed = Allowed(seconds, threads=one_thread())
     try:
-        eager = run_script(script, replace(PLAIN, count=count), place / "eager", Allowed(seconds))
-        compiled = run_script(script, mode, place / "compiled", Allowed(seconds))
+        eager = run_script(script, replace(PLAIN, count=count), place / "eager", allowed)
+        compiled = run_script(script, mode, place / "compiled", allowed)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     found = difference(eager, compiled, mode)

@@ -33,20 +33,23 @@ class CallRecord:
         place: "file:line" of its definition.
         values: results, arguments and module state after the call, and gradients, by how one would write them.
         state: plain values that the function can see, before the call (what guards are about).
-        tensors: live tensors after the call; -1 where they were not counted.
+        held: what is alive after the call: "tensors" and "objects" (numbers), "bytes" (of memory); empty where that was
+            not counted.
         seconds: how long it took.
         ended: False while it runs: the process died in it.
         compiles: frames that were captured before it began.
+        raised: the exception with which it ended.
     """
 
     function: str
     place: str
     values: dict[str, Any] = field(default_factory=dict)
     state: dict[str, str] = field(default_factory=dict)
-    tensors: int = -1
+    held: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     ended: bool = False
     compiles: int = 0
+    raised: str = ""
 
 
 @dataclass(slots=True)
@@ -160,10 +163,22 @@ def first_difference(eager: Run, other: Run, tol: float | None = None) -> Differ
     ended = _of_ends(eager, other)
     if ended is not None:
         return ended
+    for number, (one, two) in enumerate(zip(eager.calls, other.calls)):
+        if two.raised.partition(":")[0] != one.raised.partition(":")[0] and (two.raised or two.ended):
+            does = f"raises {two.raised}" if two.raised else f"does not raise {one.raised}"
+            text = f"call {number + 1} of {two.function} {does}"
+            kind = "C++ compile error" if "CppCompileError" in two.raised else "exception"
+            return Difference(kind, text, number, two.function, two.place)
+    last = other.last
+    if last is not None and not last.ended and not other.outcome.failed:
+        text = f"the compiled program ends in call {len(other.calls)} of {last.function}"
+        if eager.outcome.failed or len(eager.calls) < len(other.calls) or eager.calls[len(other.calls) - 1].ended:
+            return Difference("exception", text, len(other.calls) - 1, last.function, last.place)
     if other.facts.get("suppressed"):
         function, cause = other.facts["suppressed"][0]
         text = f"argand fails on {function}, which then runs eagerly: {cause}"
-        return Difference("exception", text, 0, function, mismatch=Mismatch("", cause.partition("(")[0], 0.0, text))
+        kind = "out of memory" if "MemoryError" in cause else "exception"
+        return Difference(kind, text, 0, function, mismatch=Mismatch("", cause.partition("(")[0], 0.0, text))
     for stage, text in other.facts.get("fallbacks", []):
         if RAISED.search(text):
             return Difference("exception", f"a graph runs with eager's kernels, because {stage} failed: {text}")

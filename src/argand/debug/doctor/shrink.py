@@ -304,7 +304,12 @@ def shrink_script(doctor: Doctor, found: Difference, mode: Mode) -> tuple[Path |
     if again is None:
         return None, -1, []
     shrinker = Shrinker(
-        doctor.script, mode, doctor.folder, again, fingerprint(first.outcome), Allowed(seconds, doctor.allowed.memory)
+        doctor.script,
+        mode,
+        doctor.folder,
+        again,
+        fingerprint(first.outcome),
+        replace(doctor.allowed, seconds=seconds),
     )
     tree = shrinker.search(source) if source else ast.Module([], [])
     text = ast.unparse(tree)
@@ -317,6 +322,7 @@ def shrink_script(doctor: Doctor, found: Difference, mode: Mode) -> tuple[Path |
         directory = new_directory()
     path = directory / "repro.py"
     more = (", count=True" if mode.count else "") + (f", torchs={mode.torch!r}" if mode.torch is not None else "")
+    more += ", empty_cache=True" if mode.empty_cache else ""
     how = f' (backend "{mode.backend}")' if mode.backend else ""
     filled = _REPRO.format(
         text=again.text.replace("\\", "\\\\").replace('"""', "'''"), path=doctor.script.path, name=path.name, how=how,

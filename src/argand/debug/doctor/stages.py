@@ -7,6 +7,7 @@ result is wrong (or that raises, crashes, hangs) is to blame; what comes later o
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -110,12 +111,19 @@ def _blame(trial: Trial) -> Blame:
         for count, one in enumerate(passes, 1):
             if count == len(passes) or trial.fails(f"after the pass {one.name}", _after_passes(count)):
                 return Blame("passes", one.name)
+    broken = _broken_rule(trial, _verified_passes)
+    if broken:  # its nodes compute the right values, but what it says of them is wrong: later stages believe that
+        after = re.search(r"graph after (\w+):", broken)
+        culprit = after[1] if after else ""
+        return Blame("autograd") if culprit == "tracing" else Blame("passes", culprit)
     if trial.fails("the loop program, interpreted", _interpreted):
+        return Blame("lowering")
+    if _broken_rule(trial, _interpreted) or _broken_rule(trial, _verified_loops):  # it reads beyond a buffer, say
         return Blame("lowering")
     if trial.fails("the schedule, interpreted", _scheduled):
         off = trial.fails("the schedule without fusion, interpreted", _scheduled, fusion=False)
         return Blame("fusion", "" if off else "fusion")
-    if _odd(trial):
+    if _odd(trial) or _broken_rule(trial, _verified_schedule):
         return Blame("fusion")
     if trial.fails("generating the C++ text", _generated):
         return Blame("codegen")
@@ -139,6 +147,15 @@ def _odd(trial: Trial) -> bool:
     return True
 
 
+def _broken_rule(trial: Trial, variant: CompileProgram) -> str:
+    """The rule of an intermediate program that is broken, as its verifier says it; "" when none is."""
+    outcome = trial.run(variant, replace(trial.check, accuracy=False), {"verify_ir": True})
+    if outcome.error.rpartition(".")[2] not in ("VerificationError", "InternalError"):
+        return ""
+    trial.evidence.append(f"a rule is broken: {outcome.message.splitlines()[0]}")
+    return outcome.message
+
+
 # ----------------------------------------------------------------------- variants of the native compiler
 
 
@@ -146,9 +163,14 @@ def _eager(program: AtenProgram) -> Boxed:
     return native._eager_kernels(program)
 
 
+def _passed(program: AtenProgram, count: int | None = None) -> AtenProgram:
+    """The program after passes; one for many sizes was made from traces that they have rewritten."""
+    return program if program.scalars else pipeline.run_passes(program, pipeline.INFERENCE[:count])
+
+
 def _after_passes(count: int) -> CompileProgram:
     def compile_program(program: AtenProgram) -> Boxed:
-        return native._eager_kernels(pipeline.run_passes(program, pipeline.INFERENCE[:count]))
+        return native._eager_kernels(_passed(program, count))
 
     return compile_program
 
@@ -157,7 +179,7 @@ def _interpreted(program: AtenProgram) -> Boxed:
     from argand.lower import lower
     from argand.lower.interpret import interpret
 
-    loops = lower(pipeline.run_passes(program))
+    loops = lower(_passed(program))
     loops.mutations = []
 
     def call(args: list[Any]) -> tuple[Any, ...]:
@@ -167,11 +189,30 @@ def _interpreted(program: AtenProgram) -> Boxed:
     return call
 
 
+def _verified_passes(program: AtenProgram) -> Boxed:
+    return native._eager_kernels(_passed(program))
+
+
+def _verified_loops(program: AtenProgram) -> Boxed:
+    from argand.lower import lower
+    from argand.lower.verify import verify
+
+    with config.patch(verify_ir=False):
+        loops = lower(_passed(program))
+    verify(loops)
+    return native._eager_kernels(program)
+
+
+def _verified_schedule(program: AtenProgram) -> Boxed:
+    native.schedule_program(program)
+    return native._eager_kernels(program)
+
+
 def _unscheduled(program: AtenProgram) -> Boxed:
     from argand.lower import lower
     from argand.schedule.reference import run_program
 
-    loops = lower(pipeline.run_passes(program))
+    loops = lower(_passed(program))
     loops.mutations = []
 
     def call(args: list[Any]) -> tuple[Any, ...]:

@@ -32,14 +32,14 @@ def blame_torch(doctor: Doctor, eager: Run, own: Run, found: Difference) -> Verd
     if asked and all(name not in NAMES for name in asked):
         _, plain = doctor.compared(eager, Mode('torch\'s "eager"', torch="eager"))
         if plain is None:
-            return _named(
-                doctor.reduced(eager, found, "backend", Mode("as the script says", torch="")), ", ".join(asked)
-            )
+            return _named(doctor.dissect(eager, found, "backend", "", own), ", ".join(asked))
     for backend, stage, name in _STAGES:
         mode = Mode(f'torch\'s "{backend}"', torch=backend)
         _, difference = doctor.compared(eager, mode)
         if difference is not None and difference.signature[0] == found.signature[0]:
-            return _named(doctor.reduced(eager, difference, stage, mode), name)
+            if backend == "eager":
+                return _named(doctor.reduced(eager, difference, stage, mode), name)
+            return _named(doctor.dissect(eager, difference, stage, backend, own), name)
     return _named(doctor.reduced(eager, found, "backend", Mode("as the script says", torch="")), ", ".join(asked))
 
 

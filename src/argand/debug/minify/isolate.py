@@ -109,7 +109,12 @@ def can_fork() -> bool:
 
 
 def run_isolated(
-    function: Callable[[], Any], *, time_limit: float = 60.0, memory_limit: int = 0, quiet: bool = True
+    function: Callable[[], Any],
+    *,
+    time_limit: float = 60.0,
+    memory_limit: int = 0,
+    quiet: bool = True,
+    main_thread: bool = False,
 ) -> Outcome:
     """Run `function` in a forked child of this process.
 
@@ -118,6 +123,8 @@ def run_isolated(
         time_limit: seconds until it counts as hung and is killed, with every process that it started.
         memory_limit: bytes that it may take beyond what this process has; 0 is no limit.
         quiet: what it prints goes into `Outcome.detail` when it dies, not to the terminal.
+        main_thread: run it in the child's main thread (what handles signals must), which takes that the thread that
+            calls this never had OpenMP's threads (`torch.set_num_threads(1)` before its first operation).
 
     Raises:
         ArgandError: this process cannot be forked (Windows, or a GPU is in use).
@@ -138,7 +145,7 @@ def run_isolated(
             warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of threads; see the module's docstring
             child = os.fork()
         if child == 0:
-            _child(function, receive, send, output.fileno() if quiet else -1, memory_limit)
+            _child(function, receive, send, output.fileno() if quiet else -1, memory_limit, main_thread)
         os.close(send)
         try:
             data, ended = _receive(receive, start + time_limit)
@@ -208,7 +215,9 @@ def _crash_place(printed: str) -> str:
     return ""
 
 
-def _child(function: Callable[[], Any], receive: int, send: int, output: int, memory_limit: int) -> None:
+def _child(
+    function: Callable[[], Any], receive: int, send: int, output: int, memory_limit: int, main_thread: bool
+) -> None:
     """The life of the child; does not return."""
     try:
         os.close(receive)
@@ -224,9 +233,12 @@ def _child(function: Callable[[], Any], receive: int, send: int, output: int, me
         events.bus.sinks, events.bus.named = (), {}  # what attempts do belongs in no log and no trace
         events.bus.prepare = lambda: None
         made: list[Outcome] = []
-        thread = threading.Thread(target=lambda: made.append(call(function)))
-        thread.start()
-        thread.join()
+        if main_thread:
+            made.append(call(function))
+        else:
+            thread = threading.Thread(target=lambda: made.append(call(function)))
+            thread.start()
+            thread.join()
         text = json.dumps(asdict(made[0])).encode()
         sys.stdout.flush()
         while text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,10 +113,24 @@ def clone_inputs(inputs: Sequence[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def steady(seed: int = 0) -> Iterator[None]:
-    """The same random numbers in every run; the state outside is left as it was."""
+    """The same random numbers, and the same in fresh memory, in every run; the state outside is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        yield
+        _fill_fresh_memory(_FRESH)
+        try:
+            yield
+        finally:
+            _fill_fresh_memory(0)
+
+
+_FRESH = 0xBE  # what is read without having been written is then 12.08, not by chance what is expected
+_M_PERTURB = -6
+
+
+def _fill_fresh_memory(byte: int) -> None:
+    """Let glibc fill memory that it hands out with the complement of a byte; 0 leaves it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_PERTURB, byte)
 
 
 class Recorder(fx.Interpreter):

@@ -37,4 +37,4 @@ def plain(text: str) -> list[str]:
 
 def numbered(lines: list[str]) -> str:
     """Escaped lines as elements that a link can name (`#L7`)."""
-    return "".join(f'<span class="l" id="L{number}">{line}\n</span>' for number, line in enumerate(lines, 1))
+    return "".join([f'<span class="l" id="L{number}">{line}\n</span>' for number, line in enumerate(lines, 1)])

@@ -118,6 +118,15 @@ class Attempt:
         return folder_of(self.id)
 
 
+def _seconds(metrics: dict[str, Any]) -> float | None:
+    """The time that a metrics record tells; torch's of a backward have no time of a frame."""
+    for name, unit in (("entire_frame_compile_time_s", 1.0), ("duration_us", 1e6), ("inductor_compile_time_s", 1.0)):
+        value = metrics.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e15:
+            return float(value) / unit
+    return None
+
+
 @dataclass(slots=True)
 class Compile:
     """One compile `[x/y]` with its attempts, listed with its artifacts on the page `listed`."""
@@ -180,8 +189,12 @@ class Compile:
 
     @property
     def seconds(self) -> float | None:
-        value = self.metrics.get("entire_frame_compile_time_s")
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        """How long it took, with a backward that was compiled when the first gradient was asked for."""
+        found = [_seconds(self.metrics)]
+        for attempt in self.attempts.values():
+            found += [_seconds(record.values) for record in attempt.metrics if record.kind != "compilation_metrics"]
+        known = [value for value in found if value is not None]
+        return sum(known) if known else None
 
     @property
     def restarts(self) -> list[str]:

@@ -59,7 +59,7 @@ def _facts(compile: Compile, run: Run, read: Read) -> dict[str, str]:
         found = compile.last(title)
         if found is not None:
             facts[title.replace("_", " ")] = found.digest
-    marks = "".join(a.sign for a in compile.artifacts if a.mark)
+    marks = ", ".join(a.mark for a in compile.artifacts if a.mark)
     if marks:
         facts["cache"] = marks
     facts["graph breaks"] = str(len(compile.breaks))

@@ -1,0 +1,73 @@
+"""Python attributes of tensors: those that were set before the frame are read from the real tensor, under guards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from argand.capture.frames import NULL
+from argand.capture.sources import DictItemSource, InstanceDictSource
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+
+def read(state: Any, tensor: Any, name: str) -> Any:
+    """An attribute that the stand-in does not have: the real tensor's, or NULL."""
+    if getattr(state, "concrete", False):
+        return NULL
+    info = state.tensor_info(tensor)
+    if info.source is None or info.real is None:
+        return NULL
+    base = InstanceDictSource(info.source)
+    held = object.__getattribute__(info.real, "__dict__")
+    shadow = state.shadows.get(id(held))
+    if shadow is not None:  # the program has written to tensor.__dict__
+        return shadow.shadow.get(name, NULL)
+    if name not in held:
+        state.guard(base, "not_has_key", name)
+        return NULL
+    return state.load_source(DictItemSource(base, name), held[name])
+
+
+def delete(interp: Interpreter, tensor: Any, name: str) -> bool:
+    """Delete an attribute that captured code has set on a tensor of its own; False where it is another case."""
+    held = object.__getattribute__(tensor, "__dict__")
+    if interp.concrete or name not in held or interp.state.source_of(tensor) is not None:
+        return False
+    if interp.types.lookup(type(tensor), name) is not NULL:
+        return False
+    del held[name]
+    return True
+
+
+def namespace(state: Any, tensor: Any) -> Any:
+    """`tensor.__dict__`; that of a tensor from outside is an outer dict."""
+    held = object.__getattribute__(tensor, "__dict__")
+    info = None if getattr(state, "concrete", False) else state.tensor_info(tensor)
+    if info is None or info.source is None or info.real is None:
+        return held
+    if held:
+        raise graph_break(
+            kind="attributes of a tensor looked at",
+            context="__dict__",
+            explanation="The namespace of a tensor from outside is read as a whole after attributes were set.",
+            hints=("Read single attributes, or do it outside the compiled function.",),
+        )
+    return state.load_source(InstanceDictSource(info.source), object.__getattribute__(info.real, "__dict__"))
+
+
+def refuse_write(state: Any, tensor: Any, name: str) -> None:
+    """End the graph where an attribute is set on a tensor whose namespace is being looked at as a whole."""
+    if getattr(state, "concrete", False) or (id(tensor) not in state.tensors and id(tensor) not in state.graph.dressed):
+        return
+    info = state.tensor_info(tensor)
+    if info.source is None or info.real is None:
+        return
+    if state.is_outer(object.__getattribute__(info.real, "__dict__")):
+        raise graph_break(
+            kind="attribute of a tensor written",
+            context=name,
+            explanation=f"The attribute {name} is set after the tensor's __dict__ was read as a whole.",
+            hints=("Set it before, or do it outside the compiled function.",),
+        )

@@ -1,0 +1,179 @@
+"""Sizes and strides as pure functions of ints: what broadcasts, what is dense, how ATen lays out a result.
+
+Imports nothing, so that capture has it without the ATen tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+Ints: TypeAlias = tuple[int, ...]
+
+
+def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """The shape that all broadcast to; None when they do not."""
+    first = shapes[0]
+    if all(shape == first for shape in shapes):
+        return tuple(first)
+    made = [1] * max(map(len, shapes))
+    for shape in shapes:
+        lead = len(made) - len(shape)
+        for dim, size in enumerate(shape, lead):
+            if size != 1:
+                if made[dim] not in (1, size):
+                    return None
+                made[dim] = size
+    return tuple(made)
+
+
+def contiguous_strides(size: Sequence[int]) -> Ints:
+    """Row-major strides, as torch gives them to a new tensor."""
+    made: list[int] = []
+    step = 1
+    for extent in reversed(size):
+        made.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(made))
+
+
+def channels_last_strides(size: Sequence[int]) -> Ints:
+    """Strides of a new tensor of sizes (N, C, *spatial) whose channels lie innermost."""
+    made = [0] * len(size)
+    step = 1
+    for dim in _channels_last_order(len(size)):
+        made[dim] = step
+        step *= max(size[dim], 1)
+    return tuple(made)
+
+
+def _channels_last_order(rank: int) -> Ints:
+    return (1, *range(rank - 1, 1, -1), 0)
+
+
+def is_contiguous(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Row-major; strides of dimensions of size 1 do not count."""
+    return _lies_in_order(size, stride, range(len(size) - 1, -1, -1))
+
+
+def is_channels_last(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Dense with the channels innermost, of 4 or 5 dimensions."""
+    return len(size) in (4, 5) and _lies_in_order(size, stride, _channels_last_order(len(size)))
+
+
+def _lies_in_order(size: Sequence[int], stride: Sequence[int], order: Sequence[int]) -> bool:
+    if 0 in size:
+        return True
+    step = 1
+    for dim in order:
+        if size[dim] != 1:
+            if stride[dim] != step:
+                return False
+            step *= size[dim]
+    return True
+
+
+def dense_strides(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a dense tensor whose dimensions lie in memory in the same order."""
+    order = memory_order(size, stride)
+    result = [0] * len(size)
+    step = 1
+    for dim in reversed(order):
+        result[dim] = step
+        step *= max(size[dim], 1)
+    return tuple(result)
+
+
+def memory_order(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Dimensions by falling stride, outermost first; ties keep their order, size-1 dimensions stay in place."""
+    wide = [d for d in range(len(size)) if size[d] != 1]
+    ranked = iter(sorted(wide, key=lambda d: (-stride[d], d)))
+    return tuple(d if size[d] == 1 else next(ranked) for d in range(len(size)))
+
+
+def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Non-overlapping and without holes."""
+    if 0 in size:
+        return True
+    expected = 1
+    for dim in sorted(range(len(size)), key=lambda d: (stride[d], size[d])):
+        if size[dim] == 1:
+            continue
+        if stride[dim] != expected:
+            return False
+        expected *= size[dim]
+    return True
+
+
+def overlaps(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Two elements may lie at one place (the cheap, safe test: sorted strides must each clear what lies below)."""
+    if 0 in size:
+        return False
+    reach = 0
+    for dim in sorted(range(len(size)), key=lambda d: stride[d]):
+        if size[dim] == 1:
+            continue
+        if stride[dim] <= reach:
+            return True
+        reach += stride[dim] * (size[dim] - 1)
+    return False
+
+
+# ---------------------------------------------------------------------- elementwise results (TensorIterator)
+
+
+def iterator_strides(size: Ints, operands: Sequence[tuple[Ints, Ints] | None]) -> Ints:
+    """Strides that ATen's elementwise kernels give a result.
+
+    Arguments:
+        size: of the result, what the operands broadcast to.
+        operands: (sizes, strides) of each; None is a number.
+    """
+    tensors = [operand for operand in operands if operand is not None]
+    if len(tensors) == len(operands) and all(own == size for own, _ in tensors):
+        if all(is_contiguous(own, stride) for own, stride in tensors):
+            return contiguous_strides(size)
+        if all(is_channels_last(own, stride) for own, stride in tensors):
+            return channels_last_strides(size)
+        first = tensors[0][1]
+        if all(stride == first for _, stride in tensors) and is_dense(size, first):
+            return first
+    made = [0] * len(size)
+    step = 1
+    for dim in _iteration_order(size, [_broadcast_strides(own, stride, size) for own, stride in tensors]):
+        made[dim] = step
+        step *= max(size[dim], 1)
+    return tuple(made)
+
+
+def _broadcast_strides(own: Ints, stride: Ints, size: Ints) -> list[int]:
+    """Strides over the broadcast shape: 0 where the tensor is repeated."""
+    lead = len(size) - len(own)
+    return [0] * lead + [0 if n == 1 and size[lead + d] != 1 else s for d, (n, s) in enumerate(zip(own, stride))]
+
+
+def _iteration_order(size: Ints, operands: Sequence[Sequence[int]]) -> list[int]:
+    """Dimensions, fastest first, as an insertion sort by the operands' strides leaves them."""
+    order = list(range(len(size) - 1, -1, -1))
+    for start in range(1, len(order)):
+        at = start
+        for below in range(start - 1, -1, -1):
+            outcome = _compare(order[below], order[at], size, operands)
+            if outcome > 0:
+                order[below], order[at] = order[at], order[below]
+                at = below
+            elif outcome < 0:
+                break
+    return order
+
+
+def _compare(a: int, b: int, size: Ints, operands: Sequence[Sequence[int]]) -> int:
+    """1: the dimensions are to be exchanged, -1: they are in order, 0: nothing decides."""
+    for stride in operands:
+        if stride[a] == 0 or stride[b] == 0:
+            continue
+        if stride[a] != stride[b]:
+            return -1 if stride[a] < stride[b] else 1
+        if size[a] > size[b]:
+            return 1
+    return 0

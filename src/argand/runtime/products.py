@@ -1,0 +1,109 @@
+"""Products of float32 matrices on AMD processors with AVX-512: argand's own kernel.
+
+MKL, which ATen calls, runs code for 256-bit vectors there. `products.h` is compiled while the first graph with such a
+product is. A weight gradient of a convolution is the product of the result's gradient and a matrix of what each window
+holds, which is never made: the kernel collects the panels that it reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+
+from argand import events
+from argand.errors import ArgandError
+from argand.runtime import toolchain
+from argand.runtime.launch import make_kernel
+from argand.runtime.profile import Kernel, label
+
+# C functions, and how many tensors and numbers they take.
+_FUNCTIONS = {"product": (3, 8), "product_and_bias": (4, 8), "weight_gradient": (4, 15)}
+
+
+@functools.cache
+def _processor() -> str:
+    """The CPU's maker, as Linux names it."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as stream:
+            return next((line.partition(":")[2].strip() for line in stream if line.startswith("vendor_id")), "")
+    except OSError:
+        return ""
+
+
+def is_amd() -> bool:
+    """Whether AMD made the processor."""
+    return _processor() == "AuthenticAMD"
+
+
+@functools.cache
+def available() -> bool:
+    """Whether products can be computed here: AVX-512 and GCC (Clang's threads are another runtime's than torch's)."""
+    try:
+        return toolchain.cpu_isa().name == "avx512" and not toolchain.find_toolchain().is_clang
+    except ArgandError:
+        return False
+
+
+@functools.cache
+def _compiled() -> Future[dict[str, Kernel]]:
+    """The kernels, being compiled by a thread of their own."""
+    made: Future[dict[str, Kernel]] = Future()
+
+    def compile_them() -> None:
+        try:
+            text = (Path(__file__).parent / "products.h").read_text(encoding="utf8")
+            library = toolchain.load_text(text, toolchain.cpu_isa(), name="products")
+            found = {}
+            for name, (tensors, ints) in _FUNCTIONS.items():
+                found[name] = make_kernel(library.address(name), name, tensors, ints)
+                label(found[name], name)
+            made.set_result(found)
+        except Exception as error:  # whatever it is: products wait for an answer
+            events.emit("fallback", "runtime", str(error), scope="products", reason="the kernel does not compile")
+            made.set_result({})
+
+    Thread(target=compile_them, name="argand-products", daemon=True).start()
+    # a forked child has no such thread: it begins again
+    os.register_at_fork(after_in_child=lambda: None if made.done() else _compiled.cache_clear())
+    return made
+
+
+def prepare() -> None:
+    """Begin to compile the kernels."""
+    _compiled()
+
+
+def matrix_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
+    """`left @ right`, or `bias + left @ right` where three operands are given, in `out`.
+
+    Arguments:
+        operands: float32 matrices `left` (m, k) and `right` (k, n) of any strides; before them a contiguous `bias` (n)
+            or nothing.
+        out: (m, n), whose rows are contiguous.
+    """
+    *bias, left, right = operands
+    kernel = _compiled().result().get("product_and_bias" if bias else "product")
+    if kernel is None:
+        torch.addmm(*operands, out=out) if bias else torch.mm(*operands, out=out)
+        return
+    m, k = left.shape
+    kernel(*operands, out, m, right.shape[1], k, *left.stride(), *right.stride(), out.stride(0))
+
+
+def weight_gradient_into(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any, out: torch.Tensor) -> None:
+    """The second result of `aten.convolution_backward(y, x, weight, *rest)`, no groups, in `out`; all contiguous."""
+    kernel = _compiled().result().get("weight_gradient")
+    if kernel is None:
+        out.copy_(torch.ops.aten.convolution_backward.default(y, x, weight, *rest)[1])
+        return
+    _, stride, padding, dilation, *_ = rest
+    batch, channels, high, wide = x.shape
+    padded = batch * channels * (high + 2 * padding[0]) * (wide + 2 * padding[1])
+    room = x.new_empty(padded + y.numel() + y.numel() // y.shape[1] + out[0].numel())
+    kernel(y, x, out, room, *x.shape, *y.shape[1:], *out.shape[2:], *stride, *padding, *dilation)

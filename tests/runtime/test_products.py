@@ -1,0 +1,173 @@
+"""argand's own products of matrices and weight gradients: eager's results, for every layout and size."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import argand
+from argand import events
+from argand.codegen.host import convolutions
+from argand.codegen.host import products as choice
+from argand.runtime import products
+
+pytestmark = pytest.mark.skipif(not products.available(), reason="needs AVX-512 and GCC")
+
+
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Host modules written; products of any size may go to argand's kernel."""
+    monkeypatch.setattr(choice, "OWN_LEAST_TERMS", 1 << 10)
+    monkeypatch.setattr(convolutions, "LEAST_TERMS", 1 << 10)
+    argand.reset()
+    texts: list[str] = []
+    stop = events.bus.subscribe(lambda e: texts.append(e.text()) if e.name == "output_code" else None)
+    with argand.config.patch({"cpp.own_products": True}):
+        yield texts
+    stop()
+    argand.reset()
+
+
+def close(got: torch.Tensor, want: torch.Tensor, added: float = 0.0) -> None:
+    """Within rounding of the largest result, or of the largest number that was `added` to make one."""
+    assert float((got - want).abs().max()) <= 2e-6 * max(float(want.abs().max()), added)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (14, 32, 16), (77, 75, 130), (33, 1100, 530), (100, 64, 1030)])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_product(m: int, n: int, k: int, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        lefts = (torch.randn(m, k), torch.randn(k, m).t(), torch.randn(m, k + 512 - k % 512 + 512)[:, :k])
+        rights = (torch.randn(k, n), torch.randn(n, k).t(), torch.randn(k, n + 3)[:, 1 : n + 1])
+        for left in lefts:
+            for right in rights:
+                for bias in ((), (torch.randn(n),)):
+                    room = torch.full((m, n + 5), 7.0)
+                    products.matrix_product(*bias, left, right, out=room[:, :n])
+                    want = left.double() @ right.double()
+                    added = float(bias[0].abs().max()) if bias else 0.0
+                    close(room[:, :n], want + bias[0] if bias else want, added)
+                    assert bool((room[:, n:] == 7).all())
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_while_the_kernels_are_being_compiled() -> None:
+    """The thread that compiles them is not in the child, which must not wait for it."""
+    products._compiled.cache_clear()
+    products.prepare()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        torch.set_num_threads(1)
+        left, right, out = torch.randn(40, 40), torch.randn(40, 40), torch.empty(40, 40)
+        products.matrix_product(left, right, out=out)
+        os._exit(0 if torch.allclose(out, left @ right, atol=1e-4) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_numbers_that_are_none() -> None:
+    left, right = torch.randn(40, 40), torch.randn(40, 40)
+    left[3, 4], left[7, 1], right[5, 6] = float("nan"), float("inf"), float("-inf")
+    out = torch.empty(40, 40)
+    products.matrix_product(left, right, out=out)
+    torch.testing.assert_close(out, left @ right, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("channels", "features", "size", "window", "stride", "padding", "dilation"),
+    [
+        (5, 7, (9, 11), (3, 3), (1, 1), (1, 1), (1, 1)),
+        (3, 16, (20, 17), (5, 4), (2, 3), (2, 0), (1, 1)),
+        (17, 33, (11, 12), (3, 2), (1, 2), (2, 4), (2, 3)),
+        (40, 20, (7, 7), (1, 1), (2, 2), (0, 0), (1, 1)),
+    ],
+)
+def test_weight_gradient(
+    channels: int,
+    features: int,
+    size: tuple[int, int],
+    window: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+) -> None:
+    x, weight = torch.randn(3, channels, *size), torch.randn(features, channels, *window)
+    rest = (list(stride), list(padding), list(dilation), False, [0, 0], 1)
+    y = torch.ops.aten.convolution(x, weight, None, *rest)
+    given, out = torch.randn_like(y), torch.empty_like(weight)
+    products.weight_gradient_into(given, x, weight, [0], *rest, [False, True, False], out=out)
+    mask = [False, True, False]
+    doubles = (given.double(), x.double(), weight.double())
+    close(out, torch.ops.aten.convolution_backward(*doubles, [0], *rest, mask)[1])
+
+
+def test_compiled_products(code: list[str]) -> None:
+    x, w, b = torch.randn(64, 64), torch.randn(96, 64, requires_grad=True), torch.randn(96, requires_grad=True)
+
+    def loss(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(F.gelu(F.linear(x, w, b)), w.t())).sum()
+
+    argand.compile(loss)(x, w, b).backward()
+    want = torch.autograd.grad(loss(x, w, b), (w, b))
+    torch.testing.assert_close((w.grad, b.grad), want, rtol=1e-3, atol=1e-3)
+    assert len(code) == 2 and all("matrix_product" in text for text in code)
+
+
+@pytest.mark.parametrize("input_too", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_compiled_weight_gradient(input_too: bool, bias: bool, code: list[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3, padding=1, bias=bias), torch.nn.ReLU())
+    x = torch.randn(2, 16, 9, 8, requires_grad=input_too)
+    inputs = [*model.parameters(), *([x] if input_too else [])]
+    want = torch.autograd.grad(model(x).square().sum(), inputs)
+    got = torch.autograd.grad(argand.compile(model)(x).square().sum(), inputs)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
+    assert "weight_gradient_into" in code[-1]
+    assert ("aten_convolution_backward_default(" in code[-1]) == (input_too or bias)
+
+
+def test_few_rows_against_a_large_matrix(code: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN is faster there."""
+    monkeypatch.setattr(choice, "LEAST_TERMS", 1 << 16)
+    a, b = torch.randn(64, 64), torch.randn(64, 96)
+    with argand.config.patch({"cpp.onednn_products": True}):
+        torch.testing.assert_close(argand.compile(lambda a, b: a @ b)(a, b), a @ b, rtol=1e-4, atol=1e-4)
+    assert "linear_pointwise" in code[-1] and "matrix_product" not in code[-1]
+
+
+def test_other_gradients_stay(code: list[str]) -> None:
+    convs = (
+        (torch.nn.Conv2d(32, 32, 3, groups=2), torch.randn(2, 32, 9, 9)),
+        (torch.nn.ConvTranspose2d(32, 32, 3), torch.randn(2, 32, 9, 9)),
+        (torch.nn.Conv1d(32, 32, 3), torch.randn(2, 32, 90)),
+        (torch.nn.Conv2d(32, 32, 3).to(memory_format=torch.channels_last), torch.randn(2, 32, 9, 9)),
+        (torch.nn.Conv2d(32, 32, 3).double(), torch.randn(2, 32, 9, 9).double()),
+        (torch.nn.Conv2d(32, 32, 3, padding=1), torch.randn(1, 32, 40, 40)),
+    )
+    for conv, x in convs:
+        want = torch.autograd.grad(conv(x).square().sum(), list(conv.parameters()))
+        got = torch.autograd.grad(argand.compile(conv)(x).square().sum(), list(conv.parameters()))
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
+    assert not any("weight_gradient_into" in text for text in code)
+
+
+def test_a_kernel_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failed:
+        def result(self) -> dict[str, object]:
+            return {}
+
+    monkeypatch.setattr(products, "_compiled", Failed)
+    left, right, bias, out = torch.randn(8, 9), torch.randn(9, 7), torch.randn(7), torch.empty(8, 7)
+    products.matrix_product(bias, left, right, out=out)
+    torch.testing.assert_close(out, torch.addmm(bias, left, right))
+    products.matrix_product(left, right, out=out)
+    torch.testing.assert_close(out, left @ right)
