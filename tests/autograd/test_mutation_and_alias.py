@@ -327,3 +327,32 @@ def test_alias_is_not_rebuilt_on_another_layout():
     call = wrap(program, lambda x: (torch.empty_strided((3, 4), (1, 3)),))
     with pytest.raises(argand.errors.InternalError, match="strides"):
         call(f32(3, 4))
+
+
+def _views_of_what_is_written(x, w):
+    y = x * w
+    z = y.t()
+    flat = y.view(-1)
+    flat[::3].clamp_(min=0)
+    a, b = y.chunk(2, 1)
+    return y, z, a, b
+
+
+def _chunks_before_a_write(x, w):
+    y = x * w
+    z = y.t()
+    a, b = y.chunk(2, 1)
+    y.mul_(2)
+    return y, z, a, b
+
+
+@pytest.mark.parametrize("program", [_views_of_what_is_written, _chunks_before_a_write])
+def test_views_returned_beside_what_they_view(program):
+    """Autograd makes such a view again when it is asked for its formula; for a chunk it may refuse to."""
+    made = []
+    for run in (program, argand.compile(program, backend="aot_eager")):
+        w = torch.arange(16.0).view(4, 4).requires_grad_()
+        y, *views = run(torch.ones(4, 4), w)
+        (grad,) = torch.autograd.grad(y.square().sum(), w)
+        made.append([tensor.tolist() for tensor in (y, *views, grad)])
+    assert made[1] == made[0]

@@ -227,7 +227,7 @@ class _JointOutputs(Outputs):
         if not tensor.requires_grad:
             # A view of an input without a gradient gives it one when it is multiplied by something that has one.
             return replace(spec, detached=tensor._base is not self.tracer.inputs[spec.index])
-        return replace(spec, untaped=_made_under_no_grad(tensor))
+        return replace(spec, untaped=self._made_under_no_grad(tensor))
 
     def _carry(self, position: int, tensor: torch.Tensor) -> None:
         self.carriers.setdefault(position, tensor)
@@ -235,7 +235,7 @@ class _JointOutputs(Outputs):
     def _view_of_result(self, tensor: TraceTensor, spec: OutputSpec) -> OutputSpec:
         if not tensor.requires_grad:
             return replace(spec, detached=True)
-        if _made_under_no_grad(tensor):
+        if self._made_under_no_grad(tensor):
             spec = replace(spec, untaped=True)
         if spec.index in self.carriers:
             return spec
@@ -250,10 +250,13 @@ class _JointOutputs(Outputs):
     def refuse_gradient(self, tensor: TraceTensor) -> None:
         """Results may require grad here."""
 
-
-def _made_under_no_grad(tensor: TraceTensor) -> bool:
-    """Eager's view requires grad, as what it views does, and hands none on."""
-    return tensor._is_view() and tensor.grad_fn is None
+    def _made_under_no_grad(self, tensor: TraceTensor) -> bool:
+        """Eager's view requires grad, as what it views does, and hands none on."""
+        try:
+            with self.tracer:  # where what it views was written to, autograd makes the view again to tell
+                return tensor._is_view() and tensor.grad_fn is None
+        except RuntimeError as error:  # one of several views that one operation made
+            raise AutogradError(f"autograd has no formula for a view that the graph returns: {error}") from error
 
 
 class _Finisher:
