@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from native_helpers import as_module
 from tests.helpers import assert_same, collected
 from torch import nn
 
+import argand
 from argand.backends.native import native
 
 # the first is what is compiled for; then less than a vector, primes, whole vectors, more than a block
@@ -398,3 +401,27 @@ def test_threads_of_different_sizes_do_not_share_memory():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_bound_that_is_a_sum_is_rounded_to_whole_vectors() -> None:
+    """Buckets of distances over one element more than the input has, as attention with a cache reads its bias.
+
+    A loop that ran over its end would write beyond the result, which no comparison of results sees.
+    """
+    table = torch.randn(32, 4)
+
+    def bias(x: torch.Tensor) -> torch.Tensor:
+        seen = x.shape[0]
+        ahead = torch.arange(seen + 1)[None, :] - (torch.arange(1)[:, None] + seen)
+        away = -torch.min(ahead, torch.zeros_like(ahead))
+        far = (16 + (away.float() / 16).log() / 2.0794415416798357 * 16).long()
+        buckets = torch.where(away < 16, away, torch.min(far, torch.full_like(far, 31)))
+        return F.embedding(buckets, table).permute(2, 0, 1).unsqueeze(0).contiguous()
+
+    with collected("output_code") as seen:
+        compiled = argand.compile(bias, backend="native", dynamic=True)
+        for length in (3, 7, 8, 15, 16, 40, 41):
+            x = torch.zeros(length)
+            torch.testing.assert_close(compiled(x), bias(x))
+    code = "".join(event.text() for event in seen)
+    assert re.search(r"< \(s0 \+ 1\) / \d+ \* \d+;", code) and not re.search(r"s0 \+ 1 [/%]", code)

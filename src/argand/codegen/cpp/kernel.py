@@ -257,7 +257,7 @@ class KernelPrinter:
         name = var.name
         size = dict(self.plan.outer)[var]
         full = Lanes(var, lanes)
-        text = to_c(size)
+        text = to_c(size) if as_int(size) is not None else f"({to_c(size)})"
         if pragma:
             out.line(pragma)
         with out.block(f"for (i64 {name} = 0; {name} < {text} / {lanes} * {lanes}; {name} += {lanes})"):
