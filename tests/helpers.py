@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,16 @@ def collected(*names: str) -> Iterator[list[events.Event]]:
         yield seen
     finally:
         remove()
+
+
+_INTERNAL = re.compile(
+    r"___|__resume_at|__compiled_fn|\b_C\.|\b[LGC]\['|cell_contents|\bstand-?in|\bshadow\b|dict_valueiterator|NoneType"
+)
+
+
+def internal_names(text: str) -> list[str]:
+    """Names in a message that nobody wrote in their program: of argand's own functions, variables and objects."""
+    return _INTERNAL.findall(text)
 
 
 class CountingBackend:

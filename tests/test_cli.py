@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import argand
+import warm
 
 SCRIPT = """
 import sys, torch
+
 
 @torch.compile
 def f(a, b):
@@ -27,9 +28,7 @@ f(torch.ones(4), torch.ones(4))
 
 def command(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, "-m", "argand.cli", *args], cwd=cwd, env=env, capture_output=True, text=True, timeout=120
-    )
+    return warm.run(["-m", "argand.cli", *args], cwd=cwd, env=env)
 
 
 def test_run_answers_torch_compile(tmp_path: Path) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "fuzz"))
 
 import differential
+import mutated
 import programs
+import reduction
+
+import argand
 
 
 @pytest.mark.parametrize("batch", range(20))
@@ -45,3 +52,54 @@ def test_seeded_programs_on_native(batch: int) -> None:
         assert differential.difference(source, backend="native") is None, (
             f"seed {seed}\n{source[len(programs.PRELUDE) :]}"
         )
+
+
+def mutating(backend: str = "mixed") -> argparse.Namespace:
+    return argparse.Namespace(backend=backend, dynamic=False, calls=6)
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_worlds_that_change_between_calls(batch: int) -> None:
+    """40 programs of `differential.py --mutate`, without those on native, whose kernels take seconds."""
+    dropped = seen = 0
+    for seed in range(batch * 10, batch * 10 + 10):
+        case, want = mutated.generate(seed, mutating("aot_eager" if seed % 8 == 0 else "eager"))
+        verdict = mutated.check(case, want)
+        assert verdict.difference is None, f"seed {seed}: {verdict.difference}\n{reduction.script(case)}"
+        dropped += bool(verdict.dropped)
+        seen += verdict.counts["seen"]
+    assert dropped <= 1
+    assert seen >= 5, "too few of the changes were visible"
+
+
+def stale(fn: Any, **options: Any) -> Any:
+    """What a compiler without guards would do: answer as at the first call."""
+    kept: list[Any] = []
+
+    def first_answer(*args: Any) -> Any:
+        if not kept:
+            kept.append(fn(*args))
+        return kept[0]
+
+    return first_answer
+
+
+def test_a_compiler_without_guards_is_caught_and_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argand, "compile", stale)
+    checked = [mutated.check(*mutated.generate(seed, mutating("eager"))) for seed in range(12)]
+    wrong = [verdict.case for verdict in checked if verdict.difference is not None]
+    assert len(wrong) >= 8
+    small = reduction.reduce(min(wrong, key=lambda case: len(case.world.source())))
+    assert len(small.world.body) <= 1 and sum(map(len, small.steps)) == 1
+    shown = reduction.script(small)
+    compile(shown, "script", "exec")
+    assert len(shown.splitlines()) < 80
+
+
+def test_changes_are_taken_back() -> None:
+    """After a case the process is as it was, and a second run of it sees the same."""
+    for seed in range(20, 26):
+        case, want = mutated.generate(seed, mutating("eager"))
+        before = (sys.getrecursionlimit(), torch.is_grad_enabled(), torch.get_default_dtype(), list(sys.path))
+        assert mutated.differing(want, mutated.replay(case)) is None
+        assert before == (sys.getrecursionlimit(), torch.is_grad_enabled(), torch.get_default_dtype(), list(sys.path))

@@ -70,3 +70,63 @@ def test_compiling_does_not_import_torchs_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+# Who reads files otherwise than by `argand.files`, and why nothing can block or be without bound there.
+OTHER_READERS = {
+    "files.py": "is the place",
+    "codegen/cpp/prelude/__init__.py": "argand's own text",
+    "debug/doctor/child.py": "what its own child wrote into its own folder",
+    "debug/doctor/dissect.py": "writes",
+    "debug/doctor/healthy.py": "what its own child wrote into its own folder",
+    "debug/doctor/procedure.py": "what its own child wrote into its own folder",
+    "debug/doctor/records.py": "what its own child wrote into its own folder",
+    "debug/minify/files.py": "/proc, and the reproduction that it just wrote",
+    "debug/minify/isolate.py": "/proc, and a file without a name",
+    "debug/minify/sources.py": "a file that the user named in a setting",
+    "debug/minify/spawn.py": "what its own child wrote into its own folder",
+    "debug/minify/surgery.py": "loads the C library",
+    "debug/record_reader.py": "a descriptor of files.open_file",
+    "debug/repro.py": "a descriptor of files.open_file",
+    "debug/runnable.py": "a descriptor of files.open_file",
+    "report/html/collect.py": "a trace whose kind was looked at, in parts; its own folder",
+    "report/html/pages.py": "argand's own text",
+    "report/html/single.py": "the pages that it just wrote",
+    "report/html/store.py": "the pages that it just wrote",
+    "report/records.py": "a trace whose kind was looked at, in parts",
+    "report/scanner.py": "a trace whose kind was looked at, in parts",
+    "runtime/host.py": "loads the C library",
+    "runtime/library.py": "/proc; loads what was looked at",
+    "runtime/places.py": "opens locks, which are looked at",
+    "runtime/products.py": "/proc, and argand's own text",
+    "runtime/toolchain.py": "/proc",
+}
+READERS = {"read_text", "read_bytes", "CDLL"}
+
+
+def reads(call: ast.Call) -> bool:
+    """Whether a call opens or reads a file, other than by `argand.files`, and does not just write."""
+    text = ast.unparse(call.func)
+    if text.startswith("files."):
+        return False
+    name = text.rpartition(".")[2]
+    if text == "os.open":
+        return not any(flag in ast.unparse(call) for flag in ("O_WRONLY", "O_RDWR"))
+    if text in ("open", "io.open", "torch.load", "zipfile.ZipFile", "pickle.load", "json.load"):
+        mode = [ast.unparse(a) for a in (*call.args[1:2], *(k.value for k in call.keywords if k.arg == "mode"))]
+        return not any(letter in mode[0] for letter in "wax") if mode and text == "open" else text != "zipfile.ZipFile"
+    return name in READERS
+
+
+def test_files_are_read_in_one_place() -> None:
+    for path in FILES:
+        name = str(path.relative_to(SRC))
+        found = [n.lineno for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and reads(n)]
+        assert not found or name in OTHER_READERS, f"{name} reads files on lines {found}: use argand.files"
+    assert all((SRC / name).is_file() for name in OTHER_READERS)
+
+
+def test_the_cache_is_read_by_argand_files_only() -> None:
+    for name in ("cache.py", "process.py"):
+        tree = ast.parse((SRC / "runtime" / name).read_text())
+        assert not [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Call) and reads(n)]

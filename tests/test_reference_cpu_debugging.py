@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 import argand
+import warm
 from argand.errors import ArgandError
 from helpers import assert_same, collected
 
@@ -47,7 +45,7 @@ def test_statements_name_their_fx_node() -> None:
 def test_output_code_runs(tmp_path) -> None:
     path = tmp_path / "output_code.py"
     path.write_text(output_code())
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    done = warm.run([path])
     assert done.returncode == 0, done.stderr
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 import warnings
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand.errors import BackendCompilerFailed, ConfigError, Unsupported
 from helpers import CountingBackend, assert_same, collected
 
@@ -221,7 +220,7 @@ def test_environment_variables_are_read(tmp_path) -> None:
     )
     env = {"ARGAND_VERBOSE": "1", "TORCHDYNAMO_DEBUG_FUNCTION": "f", "ARGAND_SUPPRESS_ERRORS": "0"}
     env |= {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")}
-    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=True)
+    done = warm.run([script], env=env, check=True)
     assert done.stdout.split() == ["True", "f", "False"]
 
 

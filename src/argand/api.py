@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
@@ -41,6 +40,7 @@ from argand.debug.profiler import CompileProfiler
 from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
 from argand.events import bus
+from argand.graph import ambient
 from argand.report.sinks import counters, metrics
 from argand.runtime import profile
 
@@ -79,7 +79,6 @@ class _Process:
     """The process-wide state: regions by what was asked for, so that equal requests share compiled code."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self.regions: dict[tuple[Any, ...], Region] = {}
         self.callbacks: dict[Region, Callable[[_C.FrameInfo], _C.Answer]] = {}
         self.exchange_api_set = False
@@ -149,20 +148,19 @@ def _region(
 ) -> tuple[Region, Callable[[_C.FrameInfo], _C.Answer]]:
     """The region of these settings and its frame-hook callback; the same objects for the same settings."""
     key = (backend if isinstance(backend, str) else id(backend), fullgraph, dynamic, mode, _frozen(options))
-    with _process.lock:
-        if not _process.exchange_api_set:
-            _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
-            _C.set_exception_filter(tidy)
-            profile.connect()
-            _process.exchange_api_set = True
-        region = _process.regions.get(key)
-        if region is None:
-            # The closure of call_backend keeps a callable backend alive, so its id stays its own.
-            observe = getattr(backend, "observe_only", False) is True
-            region = Region(_compiler(backend, mode, options), _backend_name(backend), fullgraph, dynamic, observe)
-            _process.regions[key] = region
-            _process.callbacks[region] = functools.partial(capture_frame, region=region)
-        return region, _process.callbacks[region]
+    if not _process.exchange_api_set:  # twice, from two threads, does no harm
+        _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
+        _C.set_exception_filter(tidy)
+        _C.set_ambient(ambient.snapshot, ambient.restore)
+        profile.connect()
+        _process.exchange_api_set = True
+    region = _process.regions.get(key)
+    if region is None:
+        # The closure of call_backend keeps a callable backend alive, so its id stays its own.
+        observe = getattr(backend, "observe_only", False) is True
+        made = Region(_compiler(backend, mode, options), _backend_name(backend), fullgraph, dynamic, observe)
+        region = _process.regions.setdefault(key, made)
+    return region, _process.callbacks.setdefault(region, functools.partial(capture_frame, region=region))
 
 
 def _check_request(backend: Any, fullgraph: Any, dynamic: Any, mode: Any, options: Any, disable: Any) -> None:
@@ -217,6 +215,10 @@ def compile(
 
     Nothing is compiled until the first call. Calls with inputs that the compiled code's guards refuse are captured
     again, up to `config.cache_size_limit` times.
+
+    Random numbers: with backend "native" graphs draw numbers of their own, repeatable by `torch.manual_seed` and of the
+    same distributions, but not those that eager draws (dropout, `torch.rand`, augmentations). `config.fallback_random =
+    True` at the first call, or backend "aot_eager" or "eager", gives eager's numbers in eager's order.
 
     Arguments:
         model: what to compile; None returns a decorator.
@@ -472,9 +474,8 @@ def reset() -> None:
 
     from argand.capture import frame
 
-    with _process.lock:
-        _process.regions.clear()
-        _process.callbacks.clear()
+    _process.regions.clear()
+    _process.callbacks.clear()
     _C.reset_all()
     frame.reset()
     strict.reset()

@@ -13,7 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from argand import files
 from argand.debug.doctor.command import doctor
+from argand.debug.late_options import note_late_options
 from argand.debug.minify.command import minify
 from argand.debug.replay import replay
 from argand.report import command as _report
@@ -43,6 +45,8 @@ def _run_as_main(target: str, arguments: list[str], is_module: bool) -> str:
     else:
         if not Path(target).exists():
             raise typer.BadParameter(f"no such file: {target}", param_hint="SCRIPT")
+        if not Path(target).is_dir():
+            files.read_script(target)
         sys.argv = [target, *arguments]
         if Path(target).is_file():
             sys.path.insert(0, str(Path(target).resolve().parent))
@@ -98,6 +102,7 @@ def run(
     """Run SCRIPT with torch.compile answered by argand."""
     from argand.api import answer_torch_compile, lookup_backend
 
+    note_late_options(context)
     lookup_backend(backend)
     with answer_torch_compile(backend=backend):
         outcome = _run_as_main(script, context.args, is_module)
@@ -116,6 +121,7 @@ def explain(
     from argand.api import answer_torch_compile
     from argand.capture.explain import ScriptReport
 
+    note_late_options(context)
     report = ScriptReport()
     with answer_torch_compile(backend="eager", override=True), report.listening():
         report.outcome = _run_as_main(script, context.args, is_module)
@@ -144,6 +150,7 @@ def bench(
     from argand.debug.bench import Recorder
     from argand.debug.bench_text import write_report
 
+    note_late_options(context)
     recorder = Recorder()
     with answer_torch_compile(), recorder.observing():
         outcome = _run_as_main(script, context.args, is_module)
@@ -241,7 +248,7 @@ def main() -> None:
 
     try:
         app()
-    except ArgandError as error:
+    except (ArgandError, OSError) as error:  # the program's own are shown by `_run_as_main`
         typer.echo(f"argand: {error}", err=True)
         raise SystemExit(1) from error
 

@@ -185,6 +185,9 @@ _CPP = {
         "Large float32 matrix products go to oneDNN, not to ATen's library; None: on AMD processors.",
         types=(bool, type(None)),
     ),
+    "compile_timeout": Setting(
+        120.0, "Seconds after which the C++ compiler counts as hung; graphs then run with eager's kernels."
+    ),
     "cxx": Setting("", "The C++ compiler; empty tries $CXX, g++, clang++, c++.", ("ARGAND_CXX", "CXX")),
 }
 
@@ -220,6 +223,11 @@ _ROOT = {
     "capture_dynamic_output_shape_ops": Setting(
         False,
         "Capture operations whose result's size depends on data (nonzero, x[mask]) instead of breaking the graph.",
+    ),
+    "capture_time_limit": Setting(
+        10.0,
+        "Seconds of the thread's CPU time that capturing a frame, or preparing a graph for the C++ compiler, may take; "
+        "then the graph breaks there, or runs with eager's kernels. 0 is no limit.",
     ),
     "inline_limit": Setting(600, "Depth of inlined Python calls before the graph breaks."),
     "output_code": Setting(False, "Print the generated code."),

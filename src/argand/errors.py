@@ -151,10 +151,32 @@ class CppCompileError(ArgandError):
     stage = "codegen"
 
 
-class ToolchainMissing(ArgandError):
-    """There is no working C++ compiler."""
+class ToolchainError(ArgandError):
+    """Kernels cannot be built on this machine now: the compiler does not work, or there is no room for what it writes.
+
+    Arguments:
+        hung: a compiler did not end in time; trying again takes as long.
+        disk: it may be the disk: another place may do.
+    """
 
     stage = "runtime"
+
+    def __init__(
+        self,
+        cause: str,
+        *,
+        remedy: str = "",
+        where: tuple[UserLine, ...] = (),
+        hung: bool = False,
+        disk: bool = False,
+    ) -> None:
+        super().__init__(cause, remedy=remedy, where=where)
+        self.hung = hung
+        self.disk = disk
+
+
+class ToolchainMissing(ToolchainError):
+    """There is no working C++ compiler."""
 
 
 class CacheError(ArgandError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import threading
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -73,8 +73,8 @@ class EventBus:
         self.prepare: Callable[[], None] = _nothing
         """Called where compiling begins: installs the sinks that the settings ask for (argand/__init__.py sets it)."""
         self.times: dict[SpanPath, list[float]] = {}
-        self._counts: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._counts: dict[str, Iterator[int]] = {}
+        self._subscribed: list[tuple[Sink, tuple[str, ...]]] = []
         self._path: contextvars.ContextVar[SpanPath] = contextvars.ContextVar("span_path", default=())
         self._compile_id: contextvars.ContextVar[CompileId | None] = contextvars.ContextVar("compile_id", default=None)
 
@@ -85,28 +85,32 @@ class EventBus:
             names: only events of these names. The sink then is no reason to make any other, and gets the detailed
                 events too that `detail` emits.
         """
-        names = tuple(names)
-        with self._lock:
-            if not names:
-                self.sinks = (*self.sinks, sink)
-            named = dict(self.named)
-            for name in names:
-                named[name] = (*named.get(name, ()), sink)
-            self.named = named
+        self._subscribed.append((sink, tuple(names)))
+        self._sort()
         return lambda: self.unsubscribe(sink)
 
     def unsubscribe(self, sink: Sink) -> None:
-        with self._lock:
-            self.sinks = tuple(s for s in self.sinks if s is not sink)
-            left = {name: tuple(s for s in sinks if s is not sink) for name, sinks in self.named.items()}
-            self.named = {name: sinks for name, sinks in left.items() if sinks}
+        for entry in [entry for entry in self._subscribed if entry[0] is sink]:
+            with contextlib.suppress(ValueError):  # another thread was faster
+                self._subscribed.remove(entry)
+        self._sort()
+
+    def _sort(self) -> None:
+        """Bring `sinks` and `named` up to date. No lock, which an exception from outside (Ctrl-C) could leave held."""
+        while True:
+            now = list(self._subscribed)
+            self.sinks = tuple(sink for sink, names in now if not names)
+            named: dict[str, tuple[Sink, ...]] = {}
+            for sink, names in now:
+                for name in names:
+                    named[name] = (*named.get(name, ()), sink)
+            self.named = named
+            if now == self._subscribed:
+                return
 
     def number(self, kind: str) -> int:
         """A running number for a thing of this kind: 0, 1, 2, ... in this process."""
-        with self._lock:
-            found = self._counts.get(kind, 0)
-            self._counts[kind] = found + 1
-        return found
+        return next(self._counts.setdefault(kind, itertools.count()))
 
     @property
     def listening(self) -> bool:
@@ -132,6 +136,8 @@ class EventBus:
         for sink in sinks:
             try:
                 sink(event)
+            except (MemoryError, RecursionError):  # no fault of the sink's
+                continue
             except Exception as error:
                 self.unsubscribe(sink)
                 import warnings

@@ -69,7 +69,7 @@ def run_python(code: str) -> str:
     """Output of a fresh interpreter; fails on a crash."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([SRC, os.path.dirname(__file__), *sys.path])}
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", code], env=env, capture_output=True, text=True, timeout=120
+        [sys.executable, "-X", "faulthandler", "-c", code], env=env, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

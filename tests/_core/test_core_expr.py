@@ -161,7 +161,7 @@ def tree_of(program: tuple[Any, ...]) -> _C.GuardTree:
     return tree
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=750, deadline=None)
 @given(PROGRAMS, st.lists(VALUES, min_size=1, max_size=4))
 @example(
     (("slot", 0), ("slot", 1), "floordiv", -2, "eq"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import gc
+import threading
 import types
 import weakref
 from typing import Any
@@ -326,6 +327,52 @@ def test_classes_are_held_weakly() -> None:
     gc.collect()
     assert ref() is None and tree.dead
     assert detail(tree, 1) == "the expected class no longer exists"
+
+
+def test_base_value() -> None:
+    """What an object of a subclass holds as a builtin value, whatever its own methods say."""
+
+    class Text(str):
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("called")
+
+        __hash__ = str.__hash__
+
+    class Float(float):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = float.__hash__
+
+    class Int(int):
+        pass
+
+    class Raw(bytes):
+        pass
+
+    class Complex(complex):
+        pass
+
+    assert holds(one(LOCAL, "base_value", "ab"), Text("ab")) and not holds(one(LOCAL, "base_value", "ab"), Text("b"))
+    for value, other in [(0.0, -0.0), (float("nan"), 1.0), (2.0, 3.0)]:
+        assert holds(one(LOCAL, "base_value", value), Float(value))
+        assert not holds(one(LOCAL, "base_value", value), Float(other))
+    assert holds(one(LOCAL, "base_value", 1 << 70), Int(1 << 70)) and not holds(one(LOCAL, "base_value", 1), Int(2))
+    assert holds(one(LOCAL, "base_value", b"a"), Raw(b"a")) and not holds(one(LOCAL, "base_value", b"a"), Raw(b"b"))
+    assert not holds(one(LOCAL, "base_value", complex(0.0, -0.0)), Complex(0.0, 0.0))
+    assert not holds(one(LOCAL, "base_value", 1), 1.0) and holds(one(LOCAL, "base_value", 1), True)
+    assert detail(one(LOCAL, "base_value", 1), Int(2)) == "expected 1 (int), found 2 (Int)"
+    with pytest.raises(TypeError, match="base_value"):
+        one(LOCAL, "base_value", Int(1))
+
+
+def test_generic_attributes() -> None:
+    assert _C.generic_attributes(object) == (True, True)
+    assert _C.generic_attributes(tuple)[0] and _C.generic_attributes(ValueError) == (True, True)
+    assert _C.generic_attributes(threading.local) == (False, False)
+    assert _C.generic_attributes(weakref.ProxyType) == (False, False)
+    with pytest.raises(TypeError, match="takes a class"):
+        _C.generic_attributes(3)  # type: ignore[arg-type]
 
 
 def test_id_and_not_id() -> None:

@@ -97,7 +97,7 @@ def test_two_threads_compile_the_same_code_at_once() -> None:
 
     def answer(info: _C.FrameInfo) -> Any:
         if info.code is f.__code__:
-            inside.wait(10)
+            inside.wait(120)
             return _C.Entry(positional(clone(g)), always(), KEY)
         return None
 

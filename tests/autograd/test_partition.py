@@ -23,10 +23,18 @@ def test_the_joint_graph_returns_results_and_gradients() -> None:
 
 def test_cheap_values_are_computed_again_and_the_default_keeps_them() -> None:
     x = torch.randn(64, requires_grad=True)
-    joint = joint_of(lambda x: ((x * 2) + 1).neg().abs().sin(), x)
-    assert [slot.kind for slot in partition(joint).saved] == ["input"]
-    kept = [slot.kind for slot in partition(joint, default=True).saved]
-    assert "output" in kept
+    joint = joint_of(lambda x: ((x.exp() * 2) + 1).neg().abs().sin(), x)
+    assert len(partition(joint).saved) == 1
+    assert len(partition(joint, default=True).saved) > 1
+
+
+def test_what_is_made_of_an_input_is_kept_or_the_small_input_copied() -> None:
+    """The program may write to the input before the backward runs, and eager has kept what it made of it."""
+    for size in (64, 1 << 16):
+        joint = joint_of(lambda x: ((x * 2) + 1).neg().abs().sin(), torch.randn(size, requires_grad=True))
+        assert {slot.kind for slot in partition(joint).saved} == {"output"}
+    joint = joint_of(lambda x: (x * x).neg().abs().sin(), torch.randn(1 << 16, requires_grad=True))
+    assert [slot.kind for slot in partition(joint).saved] == ["input"]  # which eager keeps as well
 
 
 def test_grad_mode_decides_what_is_recorded() -> None:

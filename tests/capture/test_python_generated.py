@@ -115,7 +115,7 @@ def function(a, b, xs, d):
 """
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     body=st.lists(statements, min_size=1, max_size=6).map(_block),
     a=st.sampled_from([0, 3, "t", None, [1]]),

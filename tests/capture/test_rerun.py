@@ -775,3 +775,35 @@ def test_error_of_an_operation_whose_result_is_not_used() -> None:
     assert_same(program(_X, _GOOD), compiled(_X, _GOOD))
     with pytest.raises(IndexError):
         compiled(_X, _BAD)
+
+
+def test_error_behind_a_try_that_is_over_leaves_the_with_around_both() -> None:
+    """Fuzzer, seed 91123639: the resume function begins inside the `try`, and its graph raises behind it."""
+
+    @argand.disable
+    def checked(value: int) -> int:
+        return value
+
+    def program(x: torch.Tensor, n: int, log: list[str]) -> torch.Tensor:
+        with torch.no_grad():
+            try:
+                try:
+                    checked(n)
+                except KeyError:
+                    log.append("inner")
+                    raise
+            except ValueError:
+                log.append("outer")
+            y = x[torch.tensor([0, n])]
+        return y + 1
+
+    compiled = argand.compile(program, backend="eager")
+    for n in (1, 7, 1, 9):
+        for fn in (program, compiled):
+            log: list[str] = []
+            if n == 1:
+                assert fn(torch.ones(2), n, log).tolist() == [2, 2]
+            else:
+                with pytest.raises(IndexError):
+                    fn(torch.ones(2), n, log)
+            assert torch.is_grad_enabled() and log == []

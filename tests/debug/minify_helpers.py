@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import fx
 
 import argand
+import warm
 
 
 class Lines:
@@ -59,15 +59,7 @@ def run_script(folder: Path, text: str, **env: str) -> subprocess.CompletedProce
 def run_file(path: Path, **env: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ARGAND_", "TORCH"))}
     kept |= {k: v for k, v in os.environ.items() if k == "ARGAND_CACHE_DIR"}
-    return subprocess.run(
-        [sys.executable, str(path)],
-        cwd=path.parent,
-        env={**kept, **env},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    return warm.run([path], cwd=path.parent, env={**kept, **env})
 
 
 def only_run(folder: Path) -> Path:

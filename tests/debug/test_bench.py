@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 import argand
+import warm
 from argand.debug.bench import Measured, Recorder, tensors_in
 from argand.debug.bench_profile import Row, Side
 from argand.debug.bench_text import amount, as_text, milliseconds, reasons, table, verdict
@@ -217,8 +217,8 @@ def bench(tmp_path: Path, *args: str, script: str = SCRIPT) -> subprocess.Comple
     path.write_text(script)
     options = [arg for arg in args if arg.startswith("--")]
     rest = [arg for arg in args if not arg.startswith("--")]
-    command = [sys.executable, "-m", "argand.cli", "bench", "--seconds", str(SECONDS), *options, str(path), *rest]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    command = ["-m", "argand.cli", "bench", "--seconds", str(SECONDS), *options, path, *rest]
+    return warm.run(command, cwd=tmp_path)
 
 
 def test_command(tmp_path: Path) -> None:

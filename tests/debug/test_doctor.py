@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from argand.debug.doctor.differences import first_difference
+from argand.debug.doctor.records import CallRecord, Difference, Run
+from argand.debug.doctor.repeated import Tally, tally
 from argand.debug.doctor.setup import setup_of
 from argand.debug.doctor.visible import changed, plain_state
+from argand.debug.minify.isolate import Outcome
 
 FAULTS = Path(__file__).resolve().parents[1] / "faults"
 sys.path.insert(0, str(FAULTS))
+import healthy  # noqa: E402
 import run as faults_run  # noqa: E402
 import suite  # noqa: E402
 
@@ -21,19 +29,40 @@ sys.path[:] = [place for place in sys.path if place != str(FAULTS)]
 QUICK = [fault for fault in suite.FAULTS if fault.quick]
 
 
-def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "argand.cli", "doctor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+class Doctor:
+    """`argand doctor`, in forks of a process that imported what it needs once."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(Path(__file__).parent / "doctor_server.py")]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(arguments) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        return subprocess.CompletedProcess(arguments, answer["code"], answer["stdout"], answer["stderr"])
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def doctor() -> Iterator[Doctor]:
+    running = Doctor()
+    yield running
+    running.close()
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in QUICK])
-def test_planted_fault(name: str, tmp_path: Path) -> None:
+def test_planted_fault(name: str, tmp_path: Path, doctor: Doctor) -> None:
     fault = next(fault for fault in QUICK if fault.name == name)
     path = tmp_path / "script.py"
     path.write_text(fault.source(str(FAULTS)))
     done = doctor("--json", "--output", str(tmp_path), "--time-limit", "60", str(path))
-    import json
-
     from argand.debug.doctor.verdict import Verdict
 
     assert done.stdout.strip(), done.stderr
@@ -73,7 +102,7 @@ def test_suite_has_faults_of_all_stages_and_kinds() -> None:
     assert kinds <= {fault.kind for fault in suite.FAULTS}
 
 
-def test_last_line_is_the_path(tmp_path: Path) -> None:
+def test_last_line_is_the_path(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\n"
@@ -89,7 +118,7 @@ def test_last_line_is_the_path(tmp_path: Path) -> None:
     assert Path(last).name == "repro.py" and Path(last).exists()
 
 
-def test_leak(tmp_path: Path) -> None:
+def test_leak(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\nkept = []\n"
@@ -106,21 +135,21 @@ def test_leak(tmp_path: Path) -> None:
     assert "leaves 1 more tensor alive" in done.stdout and "the backend" in done.stdout, done.stdout + done.stderr
 
 
-def test_right_script(tmp_path: Path) -> None:
+def test_right_script(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text("import torch\nprint(torch.compile(lambda x: x.sin() + 1)(torch.ones(3)))\n")
     done = doctor(str(path))
     assert done.returncode == 0 and "does what the eager one does" in done.stdout
 
 
-def test_script_that_fails_eagerly(tmp_path: Path) -> None:
+def test_script_that_fails_eagerly(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text("import torch\ntorch.compile(lambda x: x @ x)(torch.ones(2, 3))\n")
     done = doctor(str(path))
     assert "when it is not compiled" in done.stdout, done.stdout
 
 
-def test_recompiles(tmp_path: Path) -> None:
+def test_recompiles(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\ndef fn(x, name):\n    return x.sin() + len(name)\n"
@@ -131,7 +160,7 @@ def test_recompiles(tmp_path: Path) -> None:
     assert "fn is compiled 7 times" in done.stdout, done.stdout
 
 
-def test_slow_kernel(tmp_path: Path) -> None:
+def test_slow_kernel(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\nfrom argand.codegen.cpp import overrides\n"
@@ -147,7 +176,7 @@ def test_slow_kernel(tmp_path: Path) -> None:
     assert "script.py:5 in fn" in done.stdout
 
 
-def test_leak_of_memory_in_few_calls(tmp_path: Path) -> None:
+def test_leak_of_memory_in_few_calls(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\nkept = []\n"
@@ -162,7 +191,7 @@ def test_leak_of_memory_in_few_calls(tmp_path: Path) -> None:
     assert "more bytes alive" in done.stdout and "the backend" in done.stdout, done.stdout + done.stderr
 
 
-def test_script_handles_signals_and_hooks_are_run(tmp_path: Path) -> None:
+def test_script_handles_signals_and_hooks_are_run(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import os, signal, torch\nfrom argand.codegen.cpp import overrides\n"
@@ -177,7 +206,7 @@ def test_script_handles_signals_and_hooks_are_run(tmp_path: Path) -> None:
     assert "In call 1 of Model.forward" in done.stdout and "torch.neg" in done.stdout, done.stdout + done.stderr
 
 
-def test_program_that_ends_in_a_compiled_call(tmp_path: Path) -> None:
+def test_program_that_ends_in_a_compiled_call(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\ndef backend(gm, inputs):\n"
@@ -188,7 +217,7 @@ def test_program_that_ends_in_a_compiled_call(tmp_path: Path) -> None:
     assert done.returncode == 1 and "the backend" in done.stdout, done.stdout + done.stderr
 
 
-def test_results_that_later_calls_change(tmp_path: Path) -> None:
+def test_results_that_later_calls_change(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\ndef backend(gm, inputs):\n    kept = []\n"
@@ -202,7 +231,9 @@ def test_results_that_later_calls_change(tmp_path: Path) -> None:
     assert "what the call before returned" in done.stdout and "the backend" in done.stdout, done.stdout + done.stderr
 
 
-def test_what_the_script_changes_inside_functions_is_changed_in_the_reproduction(tmp_path: Path) -> None:
+def test_what_the_script_changes_inside_functions_is_changed_in_the_reproduction(
+    tmp_path: Path, doctor: Doctor
+) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import dataclasses, torch\n"
@@ -222,7 +253,7 @@ def test_what_the_script_changes_inside_functions_is_changed_in_the_reproduction
     assert "does not fail when run alone" not in done.stdout
 
 
-def test_names_torchs_backend(tmp_path: Path) -> None:
+def test_names_torchs_backend(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         "import torch\ndef broken(gm, inputs):\n    return lambda *args: [v + 1 for v in gm.forward(*args)]\n"
@@ -231,6 +262,58 @@ def test_names_torchs_backend(tmp_path: Path) -> None:
     )
     done = doctor("--torch", "--output", str(tmp_path), str(path))
     assert done.returncode == 1 and "the backend" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_fault_that_some_runs_do_not_show_is_called_flaky(tmp_path: Path, doctor: Doctor) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        f"import torch\nRUNS = {str(tmp_path / 'runs')!r}\n"
+        "def backend(gm, inputs):\n"
+        "    with open(RUNS, 'a+') as file:\n        file.write('x')\n        wrong = file.tell() % 3 == 2\n"
+        "    return lambda *args: tuple(v + wrong for v in gm.forward(*args))\n"
+        "def fn(x):\n    return torch.relu(x) * 2\n"
+        "torch.compile(fn, backend=backend)(torch.ones(3))\n"
+    )
+    done = doctor("--output", str(tmp_path), str(path))
+    assert re.search(r"It is flaky: 3 of 10 runs go wrong", done.stdout) and "the backend" in done.stdout, done.stdout
+    assert done.returncode == 1 and "caches" not in done.stdout
+
+
+def test_right_scripts_are_called_right(tmp_path: Path, doctor: Doctor) -> None:
+    """Gradients that are zero but for rounding, times, addresses, threads; `python tests/faults/healthy.py` runs all."""
+    chosen = ("bias before InstanceNorm", "sum of a LayerNorm", "key bias of attention", "log of one minus")
+    programs = {name: healthy.GRADIENTS[name] for name in chosen} | {
+        name: healthy.CHANCES[name] for name in ("times", "addresses", "threads")
+    }
+    path = tmp_path / "script.py"
+    path.write_text(healthy.joined(programs))
+    done = doctor("--output", str(tmp_path), str(path))
+    assert done.returncode == 0 and "does what the eager one does" in done.stdout, done.stdout + done.stderr
+
+
+def a_run(values: dict[str, object], *variants: dict[str, object], printed: str = "") -> Run:
+    made = Run("", Outcome("passed"), [CallRecord("backward", "", values=values, ended=True)], printed, {})
+    made.variants = [a_run(other) for other in variants]
+    return made
+
+
+def test_what_rounding_explains_is_no_difference() -> None:
+    name = "the gradient of bias"
+    noise = torch.tensor([1.6e-8, -3e-9, 5e-9])
+    eager = a_run({name: noise}, {name: -noise}, {name: noise * 0.5})
+    assert first_difference(a_run({name: noise}), a_run({name: noise.flip(0)})) is not None
+    assert first_difference(eager, a_run({name: noise.flip(0)})) is None
+    assert first_difference(eager, a_run({name: torch.full((3,), 1e-4)})) is not None
+    assert first_difference(eager, a_run({name: torch.full((3,), float("nan"))})) is not None
+
+
+def test_runs_that_are_made_again_say_how_sure_they_are() -> None:
+    made, answers = Tally(), iter([False, True, False, False, True, False, False, False, False])
+    tally(made, Difference("wrong value", ""), 1.0, lambda: next(answers))
+    assert made.flaky and str(made) == "3 of 10 runs" and 1 - (1 - 0.3) ** made.needed > 0.97
+    same = Tally()
+    tally(same, Difference("wrong value", ""), 1.0, lambda: True)
+    assert not same.flaky and same.runs == 4
 
 
 def test_statements_that_change_other_modules() -> None:

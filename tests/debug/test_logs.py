@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand import events
 from argand.debug.log_names import ARTIFACTS, COMPONENTS, NATIVE, help_text
 from argand.debug.logs import LOGS, parse
@@ -187,18 +188,15 @@ def test_steps_begin_and_end(capsys: pytest.CaptureFixture[str]) -> None:
     argand.set_logs(dynamo=logging.INFO, inductor=logging.INFO)
     with torch.no_grad():
         argand.compile(f)(torch.randn(3))
+    model = events.bus.number("model") - 1
     assert steps(capsys) == [
         "Step 1: argand start tracing f",
         "Step 1: argand done tracing f",
         "Step 2: calling compiler function native",
-        "Step 3: native compiling FORWARDS graph " + str(last_model()),
-        "Step 3: native done compiling FORWARDS graph " + str(last_model()),
+        f"Step 3: native compiling FORWARDS graph {model}",
+        f"Step 3: native done compiling FORWARDS graph {model}",
         "Step 2: done compiler function native",
     ]
-
-
-def last_model() -> int:
-    return events.bus._counts["model"] - 1
 
 
 def test_the_step_that_failed_is_the_one_that_has_not_ended(capsys: pytest.CaptureFixture[str]) -> None:
@@ -465,7 +463,7 @@ def test_command_line(tmp_path) -> None:
     )
     env = {**os.environ, "ARGAND_LOGS": "+dynamo,output_code", "TORCHDYNAMO_VERBOSE": "1"}
     env["TORCH_LOGS_OUT"] = str(tmp_path / "log.txt")
-    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=True)
+    done = warm.run([script], env=env, check=True)
     assert done.stdout == "[2.0, 2.0]\n"
     log = (tmp_path / "log.txt").read_text()
     assert log == done.stderr and "Step 1: argand start tracing f" in log and "[0/0] [__trace_bytecode] TRACE" in log
@@ -476,7 +474,7 @@ def command(tmp_path, logs: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "s.py"
     script.write_text("import torch, argand\nprint('begun')\nargand.compile(torch.relu)\nprint('not reached')\n")
     env = {**os.environ, "ARGAND_LOGS": logs}
-    return subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=False)
+    return warm.run([script], env=env)
 
 
 def test_help_from_the_command_line_is_no_error(tmp_path) -> None:

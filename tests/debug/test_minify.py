@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import os
 import time
 
 import pytest
@@ -105,7 +106,7 @@ def test_hang_is_a_failure_like_any_other() -> None:
             time.sleep(100)
 
     gm, inputs = graph_for(lambda x: torch.relu(x + 1) * 2, torch.ones(2))
-    result = minify(gm, inputs, check, limits=Limits(attempt_seconds=1.5), simplify=False)
+    result = minify(gm, inputs, check, limits=Limits(attempt_seconds=4), simplify=False)
     assert targets(result.gm) == [torch.relu] and result.outcome.kind == "hung"
 
 
@@ -208,12 +209,15 @@ def test_time_limit_gives_the_smallest_so_far() -> None:
 
 
 def test_attempt_costs_little() -> None:
-    """A warm child, not a torch import (which takes a second)."""
-    run_isolated(lambda: None)
-    start = time.perf_counter()
-    for _ in range(5):
+    """A warm child, not a torch import (which takes more than a second of a processor's time)."""
+
+    def cost() -> float:
+        before = os.times()
         run_isolated(lambda: None)
-    assert (time.perf_counter() - start) / 5 < 0.7
+        after = os.times()
+        return sum(after[:4]) - sum(before[:4])  # of this process and of the child, whatever else the machine does
+
+    assert min(cost() for _ in range(6)) < 0.7
 
 
 def test_parallel_kernels_and_backward_work_in_the_child() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import argand
+import warm
 from argand._core import _C
 from argand.errors import ConfigError
 from argand.graph import compat
@@ -238,9 +237,7 @@ def test_bench_py_of_the_document(tmp_path: Path) -> None:
     """The document's program: times, profiling tables in which fused kernels have names, Chrome traces."""
     path = tmp_path / "bench.py"
     path.write_text(BENCH_PY)
-    done = subprocess.run(
-        [sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
-    )
+    done = warm.run([path], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for part in ("eager use:", "argand use:", "speed up ratio:", "ProfilerStep", "# of Calls", "Self CPU time total"):
         assert part in done.stdout, done.stdout
@@ -304,5 +301,5 @@ def test_output_code_alone_in_a_profiler(tmp_path: Path) -> None:
             module["call"](module["example_inputs"]())
         print([event.name for event in prof.events()])
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    done = warm.run(["-c", textwrap.dedent(program)])
     assert "cpp_fused_mul_add_relu_0" in done.stdout, done.stderr

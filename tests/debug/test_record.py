@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand.debug.record import RecordError, call_of, open_record, rebuild, record
 from argand.errors import ArgandError
 
@@ -44,14 +44,14 @@ except argand.errors.Unsupported as error:
 def recorded(tmp_path: Path) -> Path:
     script = tmp_path / "model.py"
     script.write_text(SCRIPT.replace("import torch, argand", "import torch, argand, argand.errors"))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=tmp_path)
+    done = warm.run([script], check=True, cwd=tmp_path)
     script.unlink()  # the record needs nothing of the program
     return Path(done.stdout.strip().splitlines()[-1])
 
 
 def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "argand.cli", "replay", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["-m", "argand.cli", "replay", *arguments]
+    return warm.run(command)
 
 
 def test_failure_is_replayed_in_another_process(recorded: Path) -> None:

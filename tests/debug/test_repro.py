@@ -385,7 +385,7 @@ def test_saved_data_is_loaded_without_running_code(tmp_path: Path) -> None:
     assert torch.equal(module.args[0], inputs[0])
     assert module.check == check
     (tmp_path / "inputs.pt").write_bytes(b"\x80\x04cos\nsystem\n.")
-    with pytest.raises(Exception, match="weights_only|Weights only"):
+    with pytest.raises(SystemExit, match="weights_only|Weights only"):
         repro.load(str(tmp_path / "repro.py"), "inputs.pt")
 
 

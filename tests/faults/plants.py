@@ -23,6 +23,7 @@ def plant(function: Callable[[], None]) -> Callable[[], None]:
 
 def install(name: str) -> None:
     """Plant a fault in this process."""
+    import plants_chance  # noqa: F401 - registers more
     import plants_deep  # noqa: F401 - registers more
 
     PLANTS[name]()

@@ -542,21 +542,21 @@ def cache_ignores_numbers() -> None:
 
 @plant
 def cache_broken_library() -> None:
-    """The cache hands out a file that is no library."""
+    """With the cache on, a file that is no library is loaded, and nothing builds it again."""
     from argand.config import config
-    from argand.runtime import cache
+    from argand.runtime import toolchain
 
-    original = cache.get_or_build
+    original = toolchain.load_text
 
-    def get_or_build(key: str, source: str, build: Any) -> Any:
-        path = original(key, source, build)
+    def load_text(*args: Any, **kwargs: Any) -> Any:
+        library = original(*args, **kwargs)
         if not config.cache:
-            return path
-        broken = path.with_name(f"broken-{os.getpid()}.so")
-        broken.write_bytes(path.read_bytes()[:100])
-        return broken
+            return library
+        broken = library.path.with_name(f"broken-{os.getpid()}.so")
+        broken.write_bytes(library.path.read_bytes()[:100])
+        return toolchain.load(broken)
 
-    cache.get_or_build = get_or_build
+    toolchain.load_text = load_text
 
 
 # ----------------------------------------------------------------------- backends of users

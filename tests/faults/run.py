@@ -41,7 +41,8 @@ def problems(fault: Fault, verdict) -> list[str]:
         found.append(f"stage {verdict.stage}")
     if verdict.kind != fault.kind:
         found.append(f"kind {verdict.kind}")
-    if not 0 <= verdict.nodes <= fault.nodes:
+    found += [f"does not say {text!r}" for text in fault.says if text not in verdict.text]
+    if not 0 <= verdict.nodes <= fault.nodes and "It is flaky" not in fault.says:
         found.append(f"{verdict.nodes} nodes")
     if not verdict.fails_alone:
         found.append("repro does not fail alone")

@@ -2,6 +2,9 @@
 
     python tests/fuzz/differential.py [--count 10000] [--seed 0] [--jobs 2] [--backend eager] [--dynamic] [--raising] [--keep DIR]
 
+    python tests/fuzz/differential.py --mutate [--count 20000] [--backend mixed]     changes between the calls (see mutated.py)
+    python tests/fuzz/differential.py --reduce SEED                                  a small program of a difference of --mutate
+
 Each program is called with the sizes of `ROWS` in turn, so that sizes become symbols (from the first call with --dynamic).
 Prints each difference with its program, then the counts; exits with 1 when there is any difference.
 """
@@ -9,6 +12,7 @@ Prints each difference with its program, then the counts; exits with 1 when ther
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import itertools
 import linecache
@@ -26,7 +30,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import mutated
 import programs
+import reduction
 
 import argand
 
@@ -149,19 +155,74 @@ def checked(options: argparse.Namespace) -> Iterator[tuple[int, str, str | None]
         yield from pool.imap(functools.partial(check_seed, options=options), seeds, chunksize=10)
 
 
+def mutated_cases(options: argparse.Namespace) -> Iterator[mutated.Verdict]:
+    """`mutated.check_seed` of every seed, over `--jobs` processes."""
+    seeds = range(options.seed, options.seed + options.count)
+    if options.jobs == 1:
+        yield from (mutated.check_seed(seed, options) for seed in seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(options.jobs, initializer=quiet, maxtasksperchild=200) as pool:
+        yield from pool.imap_unordered(functools.partial(mutated.check_seed, options=options), seeds, chunksize=5)
+
+
+def mutate(options: argparse.Namespace) -> int:
+    """Programs whose worlds change between calls; prints each difference, then the figures."""
+    total: collections.Counter[str] = collections.Counter()
+    bad = dropped = 0
+    for done, verdict in enumerate(mutated_cases(options)):
+        if done and done % 500 == 0:
+            print(f"{done} programs so far, {bad} differences, {dropped} dropped", file=sys.stderr, flush=True)
+        dropped += bool(verdict.dropped)
+        total.update(verdict.counts)
+        if verdict.dropped and options.verbose:
+            print(f"=== seed {verdict.case.seed} dropped: {verdict.dropped}", flush=True)
+        if verdict.difference is not None:
+            bad += 1
+            print(
+                f"=== seed {verdict.case.seed} on {verdict.case.backend}: {', '.join(verdict.parts)}\n{verdict.difference}\n",
+                flush=True,
+            )
+    print(mutated.report(total, options.count, dropped))
+    print(f"{options.count} programs, {bad} differences")
+    return 1 if bad else 0
+
+
+def reduce(options: argparse.Namespace) -> int:
+    """Print a small program of the difference that a seed of `--mutate` shows."""
+    options.seed = options.reduce
+    case, _ = mutated.generate(options.seed, options)
+    if reduction.differs(case) is None:
+        print(f"the case of seed {options.seed} does not differ")
+        return 0
+    print(reduction.script(reduction.reduce(case)))
+    return 1
+
+
 def main() -> int:
     ap = argparse.ArgumentParser()
     ap.add_argument("--count", type=int, default=10000)
     ap.add_argument("--seed", type=int, default=0)
     ap.add_argument("--jobs", type=int, default=1, help="processes")
-    ap.add_argument("--backend", default="eager")
+    ap.add_argument(
+        "--backend", help='"eager" unless told otherwise; with --mutate "mixed": 85 % eager, 10 % aot_eager, 5 % native'
+    )
     ap.add_argument("--dynamic", action="store_true", help="compile with dynamic=True")
     ap.add_argument("--raising", action="store_true", help="programs with operations whose values make them raise")
-    ap.add_argument("--calls", type=int, default=3, help="calls of each program")
+    ap.add_argument("--calls", type=int, help="calls of each program: 3, with --mutate 6")
+    ap.add_argument("--mutate", action="store_true", help="change what a program reads between its calls")
+    ap.add_argument(
+        "--reduce", type=int, metavar="SEED", help="print a small program of the difference of a seed of --mutate"
+    )
+    ap.add_argument("--verbose", action="store_true", help="with --mutate, name the cases that are dropped too")
     ap.add_argument("--size", type=int, default=10)
     ap.add_argument("--keep", help="write the programs that differ into this directory")
     options = ap.parse_args()
+    mutating = options.mutate or options.reduce is not None
+    options.backend = options.backend or ("mixed" if mutating else "eager")
+    options.calls = options.calls or (6 if mutating else 3)
     quiet()
+    if mutating:
+        return mutate(options) if options.reduce is None else reduce(options)
     bad = 0
     for seed, source, found in checked(options):
         if found is not None:

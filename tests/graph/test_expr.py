@@ -189,10 +189,14 @@ def test_symbolic_simplify_keeps_the_value():
 def test_fast_enough():
     """A graph the size of MobileBERT makes about 10^4 expressions: they must not cost a tenth of a second."""
     variables = [Var(f"z{n}") for n in range(4)]
-    start = time.perf_counter()
+    assert min(_seconds_for_expressions(variables) for _ in range(3)) < 1.0
+
+
+def _seconds_for_expressions(variables):
+    start = time.process_time()
     for n in range(2000):
         flat = variables[0] * (128 * 512) + variables[1] * 512 + variables[2] * 128 + variables[3] + n % 7
         expr = (flat // 512) * 512 + flat % 512
         expr = simplify(expr, {variables[3]: Const(128)})
         assert as_int(expr) is None
-    assert time.perf_counter() - start < 1.0
+    return time.process_time() - start

@@ -86,6 +86,6 @@ def test_what_is_kept_of_a_dropout_is_a_mask_of_bytes() -> None:
     x = torch.randn(64, 64, requires_grad=True)
     y = native(lambda x: F.dropout(x, 0.5) * 2)(x)
     grad_fn: Any = y.grad_fn
-    assert [kept.dtype for kept in grad_fn.saved_tensors] == [torch.bool]
+    assert [kept.dtype for kept in grad_fn.saved_tensors if kept.numel()] == [torch.bool]
     y.sum().backward()
     torch.testing.assert_close(x.grad, (y != 0).float() * 4)

@@ -406,18 +406,18 @@ def test_live_report_follows_the_trace(page: Any, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     try:
         with serving(Server(tmp_path / "out", 0, news), follower.run) as server:
-            news.wait(0, 10)
+            news.wait(0, 120)
             page.goto(server.address)
             page.wait_for_selector("text=The trace holds no compile.")
             made = TraceMaker(tmp_path / "trace/dedicated_log_torch_trace_x.log")
             made.compile((0, 0))
             made.save()
-            page.wait_for_selector("details.compile[id='[0/0]']", timeout=15000)
+            page.wait_for_selector("details.compile[id='[0/0]']", timeout=120_000)
             page.click("text=Collapse all")
             page.click("text=Close all")
             made.compile((1, 0), co_name="second")
             made.save()
-            page.wait_for_selector("details.compile[id='[1/0]']", timeout=15000)
+            page.wait_for_selector("details.compile[id='[1/0]']", timeout=120_000)
             assert page.get_attribute("details.compile[id='[0/0]']", "open") is None  # as it was left
             assert page.locator(".live:not(.off)").count() == 1
             page.click("text=Open all")

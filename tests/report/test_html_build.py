@@ -510,11 +510,11 @@ def test_served_until_interrupted(tmp_path: Path) -> None:
                 if "serving on " in line:
                     address = line.split()[2]
                     break
-            with urllib.request.urlopen(address, timeout=20) as answer:
+            with urllib.request.urlopen(address, timeout=120) as answer:
                 page = answer.read().decode()
             assert "Stack trie" in page and ("argand-live" in page) == (option == "--follow")
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 0, process.stderr.read() if process.stderr else ""
+            assert process.wait(120) == 0, process.stderr.read() if process.stderr else ""
     done = run_command(str(trace), "--serve", "--single-file")
     assert done.returncode == 2 and "--single-file" in done.stderr
 

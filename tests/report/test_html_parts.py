@@ -461,7 +461,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def ask(server: Server, path: str, host: str = "127.0.0.1", method: str = "GET") -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=120)
     connection.request(method, path, headers={"Host": f"{host}:{server.server_address[1]}"})
     answer = connection.getresponse()
     return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
@@ -494,20 +494,20 @@ def test_a_followed_trace_is_read_incrementally(tmp_path: Path) -> None:
     thread = threading.Thread(target=follower.run, daemon=True)
     thread.start()
     try:
-        assert news.wait(0, 10) == 1
+        assert news.wait(0, 120) == 1
         artifact = tmp_path / "out/-_0_0_0/aot_inference_graph_1.txt.html"
         before = artifact.stat().st_mtime_ns
         seen = news.version
         made.compile((1, 0))
         made.save()
-        seen = news.wait(seen, 10)
+        seen = news.wait(seen, 120)
         assert "[1/0]" in (tmp_path / "out/index.html").read_text()
         assert artifact.stat().st_mtime_ns == before
         other = TraceMaker(directory / "dedicated_log_torch_trace_rank_1_b.log")
         other.compile((0, 0))
         other.save()
         for _ in range(5):
-            seen = news.wait(seen, 5)
+            seen = news.wait(seen, 60)
             if (tmp_path / "out/rank_1/index.html").is_file() and "2 ranks" in (
                 tmp_path / "out/index.html"
             ).read_text():
@@ -515,5 +515,5 @@ def test_a_followed_trace_is_read_incrementally(tmp_path: Path) -> None:
         assert "2 ranks" in (tmp_path / "out/index.html").read_text()
     finally:
         follower.stopped.set()
-        thread.join(10)
+        thread.join(120)
     assert not thread.is_alive()

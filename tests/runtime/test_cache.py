@@ -166,8 +166,8 @@ def test_comments_do_not_count():
 
 def test_notes(folder):
     assert cache.read_note("n") is None
-    cache.write_note("n", "text")
-    assert cache.read_note("n") == "text"
+    cache.write_note("n", {"a": "text"})
+    assert cache.read_note("n") == {"a": "text"}
 
 
 RACE = """
@@ -189,5 +189,5 @@ def test_processes_share_and_build_once(tmp_path):
         subprocess.Popen([sys.executable, "-c", RACE, str(log)], env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    assert [process.communicate(timeout=60)[0].strip() for process in running] == ["True"] * 3
+    assert [process.communicate(timeout=280)[0].strip() for process in running] == ["True"] * 3
     assert log.read_text().count("built") == 1

@@ -5,7 +5,9 @@ Nothing in here imports torch, and nothing here knows what a graph is. Plain Pyt
 
 from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FrameType, FunctionType
-from typing import Any, Final, TypeAlias, final, overload
+from typing import Any, Final, TypeAlias, TypeVar, final, overload
+
+_T = TypeVar("_T")
 
 # --------------------------------------------------------------------------------------------------------------------
 # Frame hook
@@ -49,7 +51,8 @@ class FrameInfo:
     def failures(self) -> tuple[tuple[int, str, str], ...]:
         """One (entry index, guard label, detail) for each entry of this key that was tried, in the order tried."""
 
-Answer: TypeAlias = Sentinel | Entry | None
+Answer: TypeAlias = Sentinel | Entry | Callable[[], object] | None
+"""None runs this call eagerly; so does a Python function, called when the frame returns instead of raising."""
 Callback: TypeAlias = Callable[[FrameInfo], Answer]
 
 @final
@@ -179,6 +182,18 @@ def set_exception_filter(filter: Callable[[BaseException], object] | None, /) ->
     """`filter(exception)` is called for each exception that leaves a region that has a callback, before its caller's
     frame joins the traceback; it may set `__traceback__`. What it raises is dropped. None: nobody is called."""
 
+def set_ambient(snapshot: Callable[[], object], restore: Callable[[Any, BaseException | None], object], /) -> None:
+    """What `call_restoring`, and a callback of the hook, are wrapped in: `restore(snapshot(), error or None)`.
+
+    `restore` may be begun several times: it is called again when an exception interrupts it.
+    """
+
+def call_restoring(fn: Callable[..., _T], /, *args: Any) -> _T:
+    """`fn(*args)` in a copy of the context variables, after which the thread is as before, whatever was raised when."""
+
+def call_locked(lock: Any, fn: Callable[..., _T], /, *args: Any) -> _T:
+    """`fn(*args)` while the lock is held. No exception can come between taking or releasing it and the call."""
+
 def set_profiler(
     space: dict[str, Any],
     flag: str,
@@ -265,6 +280,8 @@ class GuardTree:
     "not_id"(obj)         value is not obj
     "equals"(const)       same exact type and equal, through containers; NaN equals NaN, 0.0 differs from -0.0.
                           dicts must agree in order too, sets not. The constant is copied when the check is made
+    "base_value"(const)   the value is of the type of const (an exact int, float, complex, str or bytes) or of a
+                          subclass, and what it holds as one of those is the same, past any method of the subclass
     "is_none"() / "not_none"()
     "truth"(bool)         bool(value) is the given bool
     "len"(n)              len(value) == n
@@ -276,6 +293,8 @@ class GuardTree:
     "global_state"(((fn, expected), ...))     each fn() equals expected; on node 0
     "tensor"(cls, dtype, device, requires_grad, dispatch_keys, sizes, strides, flags)
                           see `tensor_guard_args`
+    "functions"(functions) Python functions have the code, and the defaults, that they had (defaults that are no
+                          numbers, strings or None: as many as they had); on node 0
     "same_object"(other)  value is the value of node `other`
     "distinct"([nodes])   the values of the nodes are pairwise different objects (give it on node 0)
     "python"(fn, [nodes]) fn(*values of the nodes) is truthy (give it on node 0)
@@ -362,8 +381,15 @@ class GuardTree:
     def dead(self) -> bool:
         """True once an object held weakly by an "id" or "type" check is gone: the tree can never match again."""
 
+def generic_attributes(cls: type, /) -> tuple[bool, bool]:
+    """Whether a class of C reads, and whether it writes attributes of its objects as `object` does: in the class, then
+    in the object's own dict, and nowhere else. False for classes with such methods in Python, too."""
+
 def exact_equal(a: object, b: object, /) -> bool:
     """The comparison of the "equals" check."""
+
+def type_name(type: type, /) -> str:
+    """The name of a type in CPython's own messages: `functools.partial`, but `int`."""
 
 # --------------------------------------------------------------------------------------------------------------------
 # Tensors

@@ -117,6 +117,11 @@ PyObject *hook_call_with_inputs(PyObject *module, PyObject *fn);
 PyObject *hook_get_callback(PyObject *module, PyObject *ignored);
 PyObject *hook_is_installed(PyObject *module, PyObject *ignored);
 
+/* ---- calls that leave the thread as it was (restoring.c) --------------------------------------------------------- */
+
+extern PyMethodDef restoring_methods[];
+PyObject *call_restoring(PyObject *fn, PyObject *const *args, size_t nargs);
+
 /* ---- running a frame's own code after all (rerun.c) -------------------------------------------------------------- */
 
 typedef struct {
@@ -144,6 +149,8 @@ bool guard_tree_dead(PyObject *tree);
 /* ---- exact equality (equality.c) ------------------------------------------------------------------------------- */
 
 int exact_equal(PyObject *a, PyObject *b);   /* 1, 0, or -1 with an exception */
+bool is_base_value(PyObject *value);         /* an exact int, float, complex, str or bytes */
+int base_value_equal(PyObject *obj, PyObject *value); /* value: as is_base_value says; 1, 0, or -1 with an exception */
 PyObject *snapshot_value(PyObject *value);   /* private copy of the containers; TypeError where it cannot be made */
 PyObject *short_repr(PyObject *value);       /* never fails for other reasons than memory */
 

@@ -169,6 +169,33 @@ exact_equal(PyObject *a, PyObject *b)
     return PyObject_RichCompareBool(a, b, Py_EQ); /* identical objects are equal */
 }
 
+bool
+is_base_value(PyObject *value)
+{
+    return PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyComplex_CheckExact(value) || PyUnicode_CheckExact(value) ||
+           PyBytes_CheckExact(value);
+}
+
+/* Whether the value is what an object of a subclass of the same builtin type holds, past any method of that subclass. */
+int
+base_value_equal(PyObject *obj, PyObject *value)
+{
+    PyTypeObject *base = Py_TYPE(value);
+    if (!PyObject_TypeCheck(obj, base)) {
+        return 0;
+    }
+    if (base == &PyFloat_Type) {
+        return same_double(PyFloat_AS_DOUBLE(obj), PyFloat_AS_DOUBLE(value));
+    }
+    if (base == &PyComplex_Type) {
+        Py_complex x = ((PyComplexObject *)obj)->cval, y = ((PyComplexObject *)value)->cval;
+        return same_double(x.real, y.real) && same_double(x.imag, y.imag);
+    }
+    PyObject *equal = base->tp_richcompare(obj, value, Py_EQ);
+    Py_XDECREF(equal); /* True or False, which outlive it */
+    return equal == NULL ? -1 : equal == Py_True;
+}
+
 /* ---- snapshot_value -------------------------------------------------------------------------------------------- */
 
 static PyObject *

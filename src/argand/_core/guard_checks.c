@@ -258,6 +258,8 @@ check_match(const Check *check, PyObject *obj, Walk *walk)
         return obj != identity_target(check->a, check->weak);
     case CHECK_EQUALS:
         return exact_equal(obj, check->a);
+    case CHECK_BASE_VALUE:
+        return base_value_equal(obj, check->a);
     case CHECK_IS_NONE:
         return obj == Py_None;
     case CHECK_NOT_NONE:
@@ -289,6 +291,10 @@ check_match(const Check *check, PyObject *obj, Walk *walk)
     case CHECK_GLOBAL_STATE: {
         Py_ssize_t changed = check_first_changed_state(check);
         return changed < 0 ? -1 : changed == PyTuple_GET_SIZE(check->a);
+    }
+    case CHECK_FUNCTIONS: {
+        Py_ssize_t changed = function_table_changed(check->functions);
+        return changed < 0 ? -1 : changed == function_table_size(check->functions);
     }
     case CHECK_SAME_OBJECT:
         return slot_value(walk, check->nodes[0]) == slot_value(walk, check->nodes[1]);

@@ -187,6 +187,7 @@ check_detail(const Check *check, PyObject *obj, Walk *walk)
     case CHECK_NOT_ID:
         return detail_identity(check, obj);
     case CHECK_EQUALS:
+    case CHECK_BASE_VALUE:
         return expected_found(check->a, obj);
     case CHECK_IS_NONE:
         return expected_found(Py_None, obj);
@@ -206,6 +207,13 @@ check_detail(const Check *check, PyObject *obj, Walk *walk)
         return detail_call(check->a, PyObject_CallOneArg(check->a, obj), check->b);
     case CHECK_GLOBAL_STATE:
         return detail_global_state(check);
+    case CHECK_FUNCTIONS: {
+        Py_ssize_t changed = function_table_changed(check->functions);
+        PyObject *function = changed < 0 ? NULL : function_table_at(check->functions, changed);
+        return function == NULL ? (PyErr_Occurred() ? NULL : PyUnicode_FromString("changed for a moment"))
+                                : PyUnicode_FromFormat("%U() has other code or other defaults than it had",
+                                                       ((PyFunctionObject *)function)->func_qualname);
+    }
     case CHECK_SAME_OBJECT:
         return detail_same_object(check, walk);
     case CHECK_DISTINCT:

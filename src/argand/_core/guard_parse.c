@@ -6,6 +6,7 @@ const KindInfo kind_table[NUM_KINDS] = {
     [CHECK_ID] = {"id", 1, 1, 1},
     [CHECK_NOT_ID] = {"not_id", 1, 1, 1},
     [CHECK_EQUALS] = {"equals", 1, 1, 10},
+    [CHECK_BASE_VALUE] = {"base_value", 1, 1, 10},
     [CHECK_IS_NONE] = {"is_none", 0, 0, 1},
     [CHECK_NOT_NONE] = {"not_none", 0, 0, 1},
     [CHECK_TRUTH] = {"truth", 1, 1, 5},
@@ -20,6 +21,7 @@ const KindInfo kind_table[NUM_KINDS] = {
     [CHECK_INT_RANGE] = {"int_range", 2, 2, 3},
     [CHECK_CALL] = {"call", 2, 2, 100},
     [CHECK_GLOBAL_STATE] = {"global_state", 1, 1, 100},
+    [CHECK_FUNCTIONS] = {"functions", 1, 1, 20},
     [CHECK_TENSOR] = {"tensor", 8, 8, 50},
     [CHECK_SAME_OBJECT] = {"same_object", 1, 1, 1},
     [CHECK_DISTINCT] = {"distinct", 1, 1, 10},
@@ -203,6 +205,13 @@ check_parse(GuardTree *tree, Check *check, PyObject *const *args, Py_ssize_t nar
     case CHECK_EQUALS:
         check->a = snapshot_value(args[0]);
         return check->a == NULL ? -1 : 0;
+    case CHECK_BASE_VALUE:
+        if (!is_base_value(args[0])) {
+            PyErr_SetString(PyExc_TypeError, "check \"base_value\" takes an int, float, complex, str or bytes, and none of a subclass");
+            return -1;
+        }
+        check->a = Py_NewRef(args[0]);
+        return 0;
     case CHECK_DICT_KEYS:
         if (!PyTuple_Check(args[0])) {
             PyErr_SetString(PyExc_TypeError, "check \"dict_keys\" takes a tuple");
@@ -243,6 +252,9 @@ check_parse(GuardTree *tree, Check *check, PyObject *const *args, Py_ssize_t nar
         return check->b == NULL ? -1 : parse_callable(check, args[0]);
     case CHECK_GLOBAL_STATE:
         return parse_global_state(check, args[0]);
+    case CHECK_FUNCTIONS:
+        check->functions = function_table_new(args[0]);
+        return check->functions == NULL ? -1 : 0;
     case CHECK_TENSOR:
         return parse_tensor(check, args, nargs);
     case CHECK_SAME_OBJECT:
@@ -273,6 +285,8 @@ check_release(Check *check)
     check->program = NULL;
     class_names_free(check->names);
     check->names = NULL;
+    function_table_free(check->functions);
+    check->functions = NULL;
 }
 
 /* Conservative: only what is certainly the same question is taken for the same. */
@@ -290,7 +304,7 @@ check_same(const Check *a, const Check *b)
     if (a->tensor != NULL && !tensor_spec_same(a->tensor, b->tensor)) {
         return false;
     }
-    if (a->names != NULL || b->names != NULL) {
+    if (a->names != NULL || b->names != NULL || a->functions != NULL || b->functions != NULL) {
         return false;
     }
     if (a->program != NULL && !program_same(a->program, b->program)) {
@@ -302,6 +316,6 @@ check_same(const Check *a, const Check *b)
     if (a->a == b->a && a->b == b->b) {
         return true;
     }
-    bool scalar = a->kind == CHECK_EQUALS && (PyLong_CheckExact(a->a) || PyUnicode_CheckExact(a->a) || PyFloat_CheckExact(a->a));
+    bool scalar = (a->kind == CHECK_EQUALS || a->kind == CHECK_BASE_VALUE) && (PyLong_CheckExact(a->a) || PyUnicode_CheckExact(a->a) || PyFloat_CheckExact(a->a));
     return scalar && exact_equal(a->a, b->a) == 1;
 }

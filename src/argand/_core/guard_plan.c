@@ -28,7 +28,7 @@ typedef struct {
 static bool
 check_is_late(const Check *check)
 {
-    return is_relational(check->kind) || check->kind == CHECK_GLOBAL_STATE;
+    return is_relational(check->kind) || check->kind == CHECK_GLOBAL_STATE || check->kind == CHECK_FUNCTIONS;
 }
 
 /* What the expressions use: their slots' nodes are fetched, and a slot that cannot be filled fails the first expression. */

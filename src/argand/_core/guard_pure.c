@@ -24,6 +24,7 @@ replay_check_settled(const Check *check, PyObject *obj)
     case CHECK_NOT_ID:
     case CHECK_IS_NONE:
     case CHECK_NOT_NONE:
+    case CHECK_BASE_VALUE:
         return true;
     case CHECK_EQUALS:
     case CHECK_TRUTH:

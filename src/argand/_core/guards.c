@@ -183,7 +183,7 @@ tree_check(GuardTree *self, PyObject *const *args, Py_ssize_t nargs, PyObject *k
         return PyErr_Format(PyExc_TypeError, "check \"%s\" takes %d to %d arguments (%zd given)", info->name,
                             info->min_args, info->max_args, nargs - 2);
     }
-    bool rootless = kind == CHECK_GLOBAL_STATE || kind == CHECK_DISTINCT || kind == CHECK_PYTHON || kind == CHECK_EXPR;
+    bool rootless = kind == CHECK_GLOBAL_STATE || kind == CHECK_FUNCTIONS || kind == CHECK_DISTINCT || kind == CHECK_PYTHON || kind == CHECK_EXPR;
     if (node == 0 && !rootless) {
         return PyErr_Format(PyExc_ValueError, "check \"%s\" needs a value: it cannot be put on the root node", info->name);
     }
@@ -441,6 +441,12 @@ tree_traverse(GuardTree *self, visitproc visit, void *arg)
         Py_VISIT(self->checks[i].b);
         if (self->checks[i].names != NULL) {
             int status = class_names_visit(self->checks[i].names, visit, arg);
+            if (status != 0) {
+                return status;
+            }
+        }
+        if (self->checks[i].functions != NULL) {
+            int status = function_table_visit(self->checks[i].functions, visit, arg);
             if (status != 0) {
                 return status;
             }

@@ -60,6 +60,7 @@ typedef enum {
     CHECK_ID,
     CHECK_NOT_ID,
     CHECK_EQUALS,
+    CHECK_BASE_VALUE,
     CHECK_IS_NONE,
     CHECK_NOT_NONE,
     CHECK_TRUTH,
@@ -74,6 +75,7 @@ typedef enum {
     CHECK_INT_RANGE,
     CHECK_CALL,
     CHECK_GLOBAL_STATE,
+    CHECK_FUNCTIONS,
     CHECK_TENSOR,
     CHECK_SAME_OBJECT, /* from here on: relational, evaluated when every node has been reached */
     CHECK_DISTINCT,
@@ -115,6 +117,7 @@ typedef struct {
 
 typedef struct Program Program;       /* guard_expr.c */
 typedef struct ClassNames ClassNames; /* guard_class.c */
+typedef struct FunctionTable FunctionTable; /* guard_functions.c */
 
 typedef struct {
     CheckKind kind;
@@ -132,6 +135,7 @@ typedef struct {
     TensorSpec *tensor;
     Program *program;
     ClassNames *names; /* type_version: what may not change when the version has; NULL: nothing may */
+    FunctionTable *functions;
 } Check;
 
 /* One node as evaluated: nodes in depth-first order, their checks next to each other. */
@@ -255,6 +259,14 @@ ClassNames *class_names_new(PyTypeObject *type, PyObject *wanted); /* NULL with 
 void class_names_free(ClassNames *names);
 int class_names_visit(ClassNames *names, visitproc visit, void *arg);
 bool class_names_hold(const ClassNames *names, PyTypeObject *type, PyObject **name);
+
+/* guard_functions.c */
+FunctionTable *function_table_new(PyObject *functions); /* NULL with an exception */
+void function_table_free(FunctionTable *table);
+int function_table_visit(FunctionTable *table, visitproc visit, void *arg);
+Py_ssize_t function_table_changed(const FunctionTable *table);
+PyObject *function_table_at(const FunctionTable *table, Py_ssize_t i);
+Py_ssize_t function_table_size(const FunctionTable *table);
 
 /* guard_details.c */
 PyObject *check_detail(const Check *check, PyObject *obj, Walk *walk);

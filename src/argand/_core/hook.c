@@ -228,6 +228,27 @@ run_frame_hooked(PyThreadState *tstate, InterpreterFrame *frame)
     return result;
 }
 
+/* Runs a frame that is said to raise. Where it returns instead, returned() is called, which may raise. Consumes returned. */
+static PyObject *
+run_frame_that_raises(PyThreadState *tstate, InterpreterFrame *frame, PyObject *returned)
+{
+    PyObject *result = run_frame_hooked(tstate, frame);
+    if (result != NULL) {
+        PyObject *callback = NULL, *key = NULL;
+        hook_swap_state(&callback, &key);
+        PyObject *told = PyObject_CallNoArgs(returned);
+        hook_swap_state(&callback, &key);
+        Py_XDECREF(callback);
+        Py_XDECREF(key);
+        if (told == NULL) {
+            Py_CLEAR(result);
+        }
+        Py_XDECREF(told);
+    }
+    Py_DECREF(returned);
+    return result;
+}
+
 #if EVAL_OWNS_FRAME
 static PyObject *stub_code = NULL; /* code of a function that returns None */
 
@@ -399,7 +420,7 @@ static int
 accept_answer(PyCodeObject *code, PyObject *key, PyObject *answer, Entry **entry, CodeMode *mode)
 {
     *mode = MODE_NONE;
-    if (answer == Py_None) {
+    if (answer == Py_None || PyFunction_Check(answer)) {
         return 0;
     }
     if (Py_IS_TYPE(answer, &Sentinel_Type)) {
@@ -433,7 +454,8 @@ accept_answer(PyCodeObject *code, PyObject *key, PyObject *answer, Entry **entry
 
 /* Asks the callback about a frame that no entry matched. Same results as accept_answer. */
 static int
-ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, Entry **entry, CodeMode *mode)
+ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, Entry **entry, CodeMode *mode,
+             PyObject **returned)
 {
     /* Capture is off while guards are explained and while the callback runs; the references kept here keep both alive. */
     PyObject *off_callback = NULL, *off_key = NULL;
@@ -441,10 +463,13 @@ ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, E
     int status = -1;
     PyObject *info = frame_info_new((PyObject *)FRAME_CODE(frame), (PyObject *)FRAME_FUNC(frame), view, cache, off_key);
     if (info != NULL) {
-        PyObject *answer = PyObject_CallOneArg(off_callback, info);
+        PyObject *answer = call_restoring(off_callback, &info, 1);
         Py_DECREF(info);
         if (answer != NULL) {
             status = accept_answer(FRAME_CODE(frame), off_key, answer, entry, mode);
+            if (PyFunction_Check(answer)) {
+                *returned = Py_NewRef(answer);
+            }
             Py_DECREF(answer);
         }
     }
@@ -488,8 +513,9 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
         return run_frame_hooked(tstate, frame);
     }
     CodeMode answered = MODE_NONE;
+    PyObject *returned = NULL; /* to be called when the frame, which is said to raise, does not */
     if (status == 0) {
-        status = ask_callback(frame, &view, cache, &entry, &answered);
+        status = ask_callback(frame, &view, cache, &entry, &answered, &returned);
     }
     if (status > 0 && guard_tree_collect(entry->guards, &view, &inputs) < 0) {
         Py_DECREF(entry);
@@ -501,6 +527,9 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
     }
     if (status > 0) {
         return run_entry(tstate, frame, entry, view.nargs, inputs);
+    }
+    if (UNLIKELY(returned != NULL)) {
+        return run_frame_that_raises(tstate, frame, returned);
     }
     return answered == MODE_SKIP_RECURSIVE ? run_frame_disabled(tstate, frame) : run_frame_hooked(tstate, frame);
 }

@@ -39,9 +39,39 @@ py_exact_equal(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
     return status < 0 ? NULL : PyBool_FromLong(status);
 }
 
+/* CPython's messages name a type by tp_name, which Python code has no other way to read. */
+static PyObject *
+py_type_name(PyObject *Py_UNUSED(module), PyObject *type)
+{
+    if (!PyType_Check(type)) {
+        return PyErr_Format(PyExc_TypeError, "type_name takes a type, not %R", type);
+    }
+    return PyUnicode_FromString(((PyTypeObject *)type)->tp_name);
+}
+
 static PyMethodDef equality_methods[] = {
     {"exact_equal", (PyCFunction)(void (*)(void))py_exact_equal, METH_FASTCALL,
      "exact_equal(a, b, /)\n--\n\nThe comparison of the \"equals\" check."},
+    {"type_name", py_type_name, METH_O,
+     "type_name(type, /)\n--\n\nThe name of a type in CPython's own messages: functools.partial, but int."},
+    {NULL},
+};
+
+/* By the slots: each class that fills one has a `__getattribute__` of its own in its dict, whatever it does. */
+static PyObject *
+py_generic_attributes(PyObject *Py_UNUSED(module), PyObject *cls)
+{
+    if (!PyType_Check(cls)) {
+        return PyErr_Format(PyExc_TypeError, "generic_attributes takes a class, not %.100s", Py_TYPE(cls)->tp_name);
+    }
+    PyTypeObject *type = (PyTypeObject *)cls;
+    return Py_BuildValue("(OO)", type->tp_getattro == PyObject_GenericGetAttr ? Py_True : Py_False,
+                         type->tp_setattro == PyObject_GenericSetAttr ? Py_True : Py_False);
+}
+
+static PyMethodDef class_methods[] = {
+    {"generic_attributes", py_generic_attributes, METH_O,
+     "generic_attributes(cls, /)\n--\n\nWhether reading, and whether writing attributes is object's own way of it."},
     {NULL},
 };
 
@@ -71,7 +101,8 @@ exec_core(PyObject *module)
     if (init_process() < 0 || add_types(module) < 0 || add_constants(module) < 0 ||
         PyModule_AddFunctions(module, hook_methods) < 0 || PyModule_AddFunctions(module, cache_methods) < 0 ||
         PyModule_AddFunctions(module, tensor_methods) < 0 || PyModule_AddFunctions(module, equality_methods) < 0 ||
-        PyModule_AddFunctions(module, profile_methods) < 0) {
+        PyModule_AddFunctions(module, profile_methods) < 0 || PyModule_AddFunctions(module, restoring_methods) < 0 ||
+        PyModule_AddFunctions(module, class_methods) < 0) {
         return -1;
     }
     return 0;

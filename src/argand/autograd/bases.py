@@ -7,9 +7,10 @@ end is written back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from argand.autograd.tracer import Tracer
 
 aten = torch.ops.aten
+T = TypeVar("T")
 
 _MOST_GAPS = 4  # times the elements of the inputs: a base that covers more memory than that is not worth copying
 
@@ -43,6 +45,16 @@ def shared_memory(groups: list[list[torch.Tensor]]) -> SharedMemory:
     )
     error.groups = groups
     return error
+
+
+def with_bases(trace: Callable[[Sequence[Sequence[torch.Tensor]]], T], allowed: bool) -> T:
+    """`trace(groups)` without groups of inputs that share memory; where it asks for some and may, with those."""
+    try:
+        return trace(())
+    except SharedMemory as shared:
+        if not allowed:
+            raise
+        return trace(shared.groups)
 
 
 @dataclass(slots=True)
@@ -161,10 +173,7 @@ def _viewed(tracer: Tracer, root: TraceTensor, spec: Spec) -> TraceTensor:
     if is_dense(size, stride) and 0 not in size:
         order = memory_order(size, stride)
         inner = [size[d] for d in order]
-        count = 1
-        for extent in inner:
-            count *= extent
-        made = tracer.record_view(aten.slice.Tensor, (root, 0, start, start + count), {})
+        made = tracer.record_view(aten.slice.Tensor, (root, 0, start, start + prod(inner)), {})
         made = tracer.record_view(aten.view.default, (made, inner), {})
         if order != tuple(range(len(order))):
             back = [order.index(d) for d in range(len(order))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import gcd
 from typing import Any
 
@@ -16,11 +17,12 @@ from torch import fx
 
 from argand.autograd.inference import trace_inference
 from argand.errors import AutogradError
-from argand.graph.expr import Expr, Sym, as_int, free_symbols
-from argand.graph.fitting import Fitter, holds
+from argand.graph.expr import Expr, Sym, as_int, evaluate, free_symbols
+from argand.graph.fitting import Fitter, holds, require
 from argand.graph.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.symbolic import Condition, Scalar, SymbolicTensor
 from argand.graph.symbols import FUNCTIONS, SymbolTable
+from argand.passes.bends import follows_formulas
 from argand.passes.generalise import NotGeneral, divided, generalise
 
 Prepare = Callable[[AtenProgram], AtenProgram]
@@ -72,6 +74,7 @@ class Tracing:
         self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.readers = read_symbols(self.placeholders)
         self.inputs = [sym for sym in self.table.symbols if sym not in self.table.definitions]
+        self.bends = False  # an operation may make the least of two sizes
         unread = [sym for sym in self.inputs if sym not in self.readers]
         self.unused = frozenset(unread) - self._mentioned()
         for sym in unread:
@@ -80,7 +83,7 @@ class Tracing:
 
     def run(self) -> AtenProgram:
         """The program for the most symbols."""
-        error: AutogradError | None = None
+        reason = ""  # not the error: its traceback refers to this frame, and that to the call's tensors
         for pinned in self._pins():
             differ = False
             for kind, assignments in self._assignments(pinned):
@@ -89,9 +92,9 @@ class Tracing:
                 try:
                     return self._trace(assignments, pinned)
                 except AutogradError as failed:
-                    error = error or failed
+                    reason = reason or str(failed)
                     differ = differ or isinstance(failed, _OperationsDiffer)
-        raise NotGeneral(str(error) if error is not None else "no other sizes are left to compare with")
+        raise NotGeneral(reason or "no other sizes are left to compare with")
 
     def _pins(self) -> Iterator[frozenset[Sym]]:
         """Symbols to leave constant: none, then one at a time."""
@@ -125,13 +128,31 @@ class Tracing:
                 columns[sym] = column
                 used.update(column)
             else:
-                yield kind, self._complete(columns)
+                rows = [self._allowed(row) for row in self._complete(columns)]
+                if None not in rows:
+                    yield kind, [row for row in rows if row is not None]
         if not pinned:
             # what capture itself probed with satisfies all that it knows of the sizes
             first, second, *rough = [dict(probe) for probe in self.table.probes]
             if rough:
                 yield "probes", [first, rough[0], rough[-1]]
             yield "probes", [first, second, dict(self.table.hints)]
+
+    def _allowed(self, row: Assignment) -> Assignment | None:
+        """The row, or another one near the call's sizes, in which sizes are ordered as the program's guards demand."""
+        relations = [relation for relation in self.table.relations if relation.op != "eq"]
+        if all(self.table.holds(relation, row) is not False for relation in relations):
+            return row
+        chooser = random.Random(repr(sorted((sym.name, value) for sym, value in row.items())))
+        for _ in range(200):
+            values = {}
+            for sym in self._sizes(frozenset()):
+                hint = int(self.table.hints[sym])
+                values[sym] = chooser.randint(min(hint, 2), 2 * abs(hint) + 8) if row[sym] != hint else hint
+            other = self._row(row, values)
+            if other is not None and all(self.table.holds(relation, other) is not False for relation in relations):
+                return other
+        return None
 
     def _complete(self, columns: dict[Sym, list[Any]]) -> list[Assignment]:
         made: list[Assignment] = []
@@ -182,16 +203,79 @@ class Tracing:
     # --- one set
 
     def _trace(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> AtenProgram:
+        self.bends = False
         program, rounds = self._generalised(assignments[:_TRACES], pinned)
+        if self.bends:
+            return self._straight(assignments, pinned)
         if rounds and len(assignments) > _TRACES:
             program, _ = self._generalised(assignments, pinned)
         return program
 
-    def _generalised(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> tuple[AtenProgram, bool]:
+    def _straight(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> AtenProgram:
+        """As `_generalised` for graphs whose numbers may be least or greatest ones of sizes: between the traces, they
+        are what the formulas say; beyond, only where traces at small sizes and in another order agree."""
+        hints: Assignment = dict(self.table.hints)
+        sizes = self._sizes(pinned)
+        beyond = [row for row in (self._reversed(assignments, sizes), self._small(sizes)) if row is not None]
+        if len(beyond) == 2:
+            try:
+                return self._generalised([*assignments, hints, *beyond], pinned)[0]
+            except AutogradError:
+                pass  # then for sizes like those of the call
+        rows = [*(self._in_order(row, sizes) for row in assignments), hints]
+        domain: list[Expr] = [sym - min(int(row[sym]) for row in rows) for sym in sizes]
+        ranked = sorted(sizes, key=lambda sym: hints[sym])
+        for small, large in pairwise(ranked):
+            domain.append(large - small - min(int(row[large]) - int(row[small]) for row in rows))
+        return self._generalised(rows, pinned, domain)[0]
+
+    def _sizes(self, pinned: frozenset[Sym]) -> list[Sym]:
+        """The integers that vary."""
+        fixed = pinned | self.unused
+        return [sym for sym in self.inputs if self.table.kinds[sym] == "int" and sym not in fixed]
+
+    def _row(self, base: Assignment, values: Mapping[Sym, int]) -> Assignment | None:
+        """An assignment of other values; None where one is out of its range."""
+        for sym, value in values.items():
+            least = sym.minimum if sym.minimum is not None else value
+            if not least <= value <= self.table.maximum.get(sym, value):
+                return None
+        row: Assignment = {sym: values.get(sym, base[sym]) for sym in self.inputs}
+        try:
+            for sym in self.table.definitions:
+                row[sym] = self.table.evaluate(sym, row)
+        except (ArithmeticError, ValueError):
+            return None
+        return row
+
+    def _reversed(self, assignments: list[Assignment], sizes: list[Sym]) -> Assignment | None:
+        """Larger sizes, the smallest of the call now the largest."""
+        hints = self.table.hints
+        top = max([int(row[sym]) for row in assignments for sym in sizes] + [0, *self._static_sizes()])
+        ranked = sorted(sizes, key=lambda sym: -hints[sym])
+        return self._row(assignments[0], {sym: top + 3 + 7 * i for i, sym in enumerate(ranked)})
+
+    def _small(self, sizes: list[Sym]) -> Assignment | None:
+        hints = self.table.hints
+        ranked = sorted(sizes, key=lambda sym: hints[sym])
+        return self._row(hints, {sym: 2 + i for i, sym in enumerate(ranked) if hints[sym] > 0})
+
+    def _in_order(self, row: Assignment, sizes: list[Sym]) -> Assignment:
+        """The same values, in the order that those of the call have."""
+        hints = self.table.hints
+        ranked = sorted(sizes, key=lambda sym: hints[sym])
+        values = sorted(int(row[sym]) for sym in sizes)
+        return self._row(row, dict(zip(ranked, values))) or row
+
+    def _generalised(
+        self, assignments: list[Assignment], pinned: frozenset[Sym], domain: Sequence[Expr] = ()
+    ) -> tuple[AtenProgram, bool]:
+        """The program, and whether it divides sizes. `domain`: must not be negative."""
         programs: list[AtenProgram] = []
         count = 0
         for assignment in assignments:
             program = self._concrete(assignment)
+            self.bends = self.bends or not follows_formulas(program.graph)
             if programs and len(program.graph.nodes) != count:
                 raise _OperationsDiffer("how many operations run depends on the sizes")
             count = len(program.graph.nodes)
@@ -201,17 +285,61 @@ class Tracing:
         for sym in self.table.symbols:
             if self.table.kinds[sym] == "float" and sym not in self.unused:
                 floats.setdefault(tuple([assignment[sym] for assignment in assignments]), sym)
+        conditions: dict[Condition, None] = {}
         for expr in self._known():
             fitter.learn(expr)
-        conditions: dict[Condition, None] = {}
+            if (
+                isinstance(expr, Expr)
+                and as_int(expr) is None
+                and not (self.table.inputs(expr) & (pinned | self.unused))
+            ):
+                self._may_vary(expr, assignments, conditions)
         for sym in pinned:
             conditions[Condition("eq", sym - int(self.table.hints[sym]))] = None
+        if not all(require(conditions, bound) for bound in domain):
+            raise NotGeneral("the sizes of this call are a special case")
         program = generalise(programs, fitter, floats, conditions)
         hints = self._hints(conditions)
         if not holds(conditions, hints):
             raise NotGeneral("the sizes of this call are a special case")
+        self._check_results(program, hints)
         attach_scalars(program, list(conditions), self)
         return program, fitter.rounds
+
+    def _may_vary(self, expr: Expr, assignments: list[Assignment], conditions: dict[Condition, None]) -> None:
+        """A size that has one value in all traces (a remainder, say) is a constant of the program: of no other call."""
+        values = {self.table.evaluate(expr, assignment) for assignment in assignments}
+        symbols = free_symbols(expr)
+        if len(values) == 1 and all(self.table.kinds[sym] == "int" for sym in symbols):
+            conditions[Condition("eq", expr - int(values.pop()))] = None
+
+    def _check_results(self, program: AtenProgram, hints: dict[str, int]) -> None:
+        """The results have the sizes that capture saw.
+
+        Raises:
+            NotGeneral: they have not: the traces are on another side of some bound.
+        """
+        output = next(node for node in reversed(self.gm.graph.nodes) if node.op == "output")
+        given = output.args[0]
+        if not isinstance(given, (tuple, list)) or len(given) != len(program.outputs):
+            return
+        nodes = program.graph.output_node().args[0]
+        for node, spec in zip(given, program.outputs):
+            seen = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+            if not isinstance(seen, torch.Tensor):
+                continue
+            if spec.view is not None:
+                sizes = spec.view.size
+            elif spec.kind == "value":
+                sizes = nodes[spec.index].meta["val"].shape
+            else:
+                continue
+            try:
+                made = tuple([int(evaluate(size, hints)) for size in sizes])
+            except (KeyError, ArithmeticError):
+                continue
+            if made != tuple(seen.shape):
+                raise NotGeneral("the sizes of this call are a special case")
 
     def _numbers(self, assignment: Assignment) -> dict[Sym, int]:
         return {
@@ -235,7 +363,19 @@ class Tracing:
         return env  # type: ignore[return-value]  # floats never occur in conditions
 
     def _concrete(self, assignment: Assignment) -> AtenProgram:
-        """The graph traced at one assignment."""
+        """The graph traced at one assignment.
+
+        Raises:
+            AutogradError: it cannot be, whatever the reason: these sizes are not the call's.
+        """
+        try:
+            return self._traced(*self._arguments(assignment))
+        except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+            text = str(error).partition("\n")[0]
+            raise NotGeneral(f"at other sizes tracing raises {type(error).__name__}: {text}") from error
+
+    def _arguments(self, assignment: Assignment) -> tuple[list[Any], dict[int, TensorSpec]]:
+        """The graph's arguments at one assignment, and the layouts of those that are tensors."""
         values: list[Any] = []
         layouts: dict[int, TensorSpec] = {}
         for index, (node, example) in enumerate(zip(self.placeholders, self.examples)):
@@ -256,7 +396,7 @@ class Tracing:
                 example.device,
                 example.requires_grad,
             )
-        return self._traced(values, layouts)
+        return values, layouts
 
     def _traced(self, values: list[Any], layouts: dict[int, TensorSpec]) -> AtenProgram:
         return trace_inference(self.gm, values, layouts=layouts)
@@ -333,6 +473,7 @@ def parts_of(sym: Sym) -> tuple[str, int]:
 def attach_scalars(program: AtenProgram, conditions: list[Condition], tracing: Tracing) -> None:
     """Give the program its conditions, and a placeholder for each symbol that it needs."""
     used = symbols_in(program)
+    conditions = list(dict.fromkeys([*conditions, *_in_range(program, tracing)]))
     program.conditions = conditions
     scalars = _Scalars(tracing)
     for condition in conditions:
@@ -351,6 +492,29 @@ def attach_scalars(program: AtenProgram, conditions: list[Condition], tracing: T
         last.meta.update(val=sym)
         spec = TensorSpec((), (), 0, torch.int64, torch.device("cpu"))
         program.inputs.append(InputSpec(last.name, "scalar", -1, spec))
+
+
+def _in_range(program: AtenProgram, tracing: Tracing) -> Iterator[Condition]:
+    """What the program computes of Python's integers fits into the 64 bits that kernels have. Sizes always do.
+
+    Sums and products may leave the range on the way, for they come back; quotients and remainders may not.
+    """
+    sizes = {sym for sym, reader in tracing.readers.items() if not reader.endswith("]")}
+    seen: set[Expr] = set()
+    pending: list[Any] = [(node.args, tuple(node.kwargs.values())) for node in program.graph.nodes]
+    while pending:
+        at = pending.pop()
+        if isinstance(at, (tuple, list)):
+            pending += at
+        elif isinstance(at, Expr) and at not in seen and not free_symbols(at) <= sizes:
+            seen.add(at)
+            atoms = {atom for monomial, _ in at.poly for atom in monomial}
+            pending += [part for atom in atoms for part in atom.args]
+            kinds = {tracing.table.kinds.get(sym) for sym in free_symbols(at)}
+            given = isinstance(at, Sym) and at in tracing.readers  # guarded where the call's numbers are read
+            if kinds == {"int"} and not given:
+                yield Condition("ge", at + 2**63)
+                yield Condition("ge", 2**63 - 1 - at)
 
 
 class _Scalars:
@@ -409,7 +573,7 @@ def symbols_in(program: AtenProgram) -> set[Sym]:
         visit(node.args)
         visit(tuple(node.kwargs.values()))
         visit(node.meta.get("val"))
-    for output in program.outputs:
+    for output in (*program.outputs, *[leaf.data for leaf in program.leaves if leaf.data is not None]):
         visit(output.value)
         if output.view is not None:
             visit((output.view.size, output.view.stride, output.view.offset))

@@ -11,7 +11,7 @@ from torch import fx
 
 from argand.autograd.dynamic import Assignment, NotGeneral, Prepare, Tracing
 from argand.autograd.joint import JointProgram, trace_joint
-from argand.graph.expr import Sym
+from argand.graph.expr import Expr, Sym
 from argand.graph.program import AtenProgram, TensorSpec
 
 
@@ -31,7 +31,7 @@ def trace_joint_dynamic(gm: fx.GraphModule, example_inputs: Sequence[Any], prepa
     program = tracing.run()
     found = next(joint for joint in tracing.joints if joint.program is program)
     program.inputs = [
-        replace(spec, spec=_general(spec.spec, node.meta["val"])) if spec.kind == "tangent" else spec
+        replace(spec, spec=_general(spec.spec, node.meta["val"])) if spec.kind in ("tangent", "leaf") else spec
         for spec, node in zip(program.inputs, program.placeholders)
     ]
     return found
@@ -44,9 +44,11 @@ class _JointTracing(Tracing):
         super().__init__(gm, example_inputs, prepare)
         self.joints: list[JointProgram] = []
 
-    def _generalised(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> tuple[AtenProgram, bool]:
+    def _generalised(
+        self, assignments: list[Assignment], pinned: frozenset[Sym], domain: Sequence[Expr] = ()
+    ) -> tuple[AtenProgram, bool]:
         self.joints.clear()
-        made = super()._generalised(assignments, pinned)
+        made = super()._generalised(assignments, pinned, domain)
         if len({(joint.results, joint.differentiable, joint.gradients) for joint in self.joints}) != 1:
             raise NotGeneral("which results have gradients depends on the sizes")
         return made

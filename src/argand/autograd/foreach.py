@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from argand.graph import compat
+
 if TYPE_CHECKING:
     from argand.autograd.tracer import Handler, Tracer
 
 aten = torch.ops.aten
+
+_PREFIX = "aten::_foreach_"
 
 _UNARY = [
     "abs",
@@ -64,9 +68,8 @@ def _one_by_one(call: Callable[..., Any], lists: int) -> Handler:
     """A handler for an op whose first `lists` arguments go tensor by tensor, or are the same for each."""
 
     def trace(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        names = [argument.name for argument in func._schema.arguments]
-        bound = {**dict(zip(names, args)), **kwargs}
-        given = [bound.pop(name) for name in names[:lists]]
+        bound = compat.bound_arguments(func, args, kwargs)
+        given = [bound.pop(argument.name) for argument in func._schema.arguments[:lists]]
         count = len(given[0])
         columns = [one if isinstance(one, (list, tuple)) else [one] * count for one in given]
         if any(len(column) != count for column in columns):
@@ -82,10 +85,10 @@ def _scaled(call: Callable[..., Any]) -> Handler:
     """addcdiv and addcmul: three lists, and a number or a list of numbers by keyword."""
 
     def trace(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        names = [argument.name for argument in func._schema.arguments]
-        bound = {**dict(zip(names, args)), **kwargs}
-        lists = [bound[name] for name in names[:3]]
-        scales = bound.get(names[3], 1)
+        bound = compat.bound_arguments(func, args, kwargs)
+        *names, scale_name = [argument.name for argument in func._schema.arguments[:4]]
+        lists = [bound[name] for name in names]
+        scales = bound.get(scale_name, 1)
         count = len(lists[0])
         if isinstance(scales, torch.Tensor) or any(len(one) != count for one in lists):
             return tracer.record(func, args, kwargs)
@@ -101,8 +104,7 @@ def _scaled(call: Callable[..., Any]) -> Handler:
 
 
 def _norm(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    names = [argument.name for argument in func._schema.arguments]
-    bound = {**dict(zip(names, args)), **kwargs}
+    bound = compat.bound_arguments(func, args, kwargs)
     with tracer:
         return [
             torch.linalg.vector_norm(tensor, bound.get("ord", 2), dtype=bound.get("dtype")) for tensor in bound["self"]
@@ -123,22 +125,28 @@ def _zero(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         tracer.run(aten.zero_.default, (target,), {})
 
 
-def _handlers() -> dict[Any, Handler]:
-    found: dict[Any, Handler] = {}
-    for name in (*_UNARY, *_BINARY):
-        lists = 1 if name in _UNARY else 3 if name == "lerp" else 2
-        plain = _BINARY.get(name) or getattr(torch, name)
-        for suffix, call in (("", plain), ("_", getattr(torch.Tensor, f"{plain.__name__}_"))):
-            packet = getattr(aten, f"_foreach_{name}{suffix}", None)
-            for overload in packet.overloads() if packet is not None else ():
-                func = getattr(packet, overload)
-                if overload == "ScalarAndTensor" or func._schema.arguments[-1].is_out:
-                    continue
-                found[func] = _scaled(call) if name.startswith("addc") else _one_by_one(call, lists)
-    found[aten._foreach_norm.Scalar] = _norm
-    found[aten._foreach_copy_.default] = _copy
-    found[aten._foreach_zero_.default] = _zero
-    return found
+_OTHERS: dict[tuple[str, str], Handler] = {
+    ("norm", "Scalar"): _norm,
+    ("copy_", "default"): _copy,
+    ("zero_", "default"): _zero,
+}
 
 
-HANDLERS = _handlers()
+def handler_of(func: Any) -> Handler | None:
+    """How an overload of `torch._foreach_*` is traced; None for other ops, and for those that are recorded whole."""
+    schema = func._schema
+    if not schema.name.startswith(_PREFIX):
+        return None
+    name, overload = schema.name.removeprefix(_PREFIX), schema.overload_name or "default"
+    found = _OTHERS.get((name, overload))
+    if found is not None:
+        return found
+    base = name.removesuffix("_")
+    if overload == "ScalarAndTensor" or schema.arguments[-1].is_out or (base not in _UNARY and base not in _BINARY):
+        return None
+    call = _BINARY.get(base) or getattr(torch, base)
+    if name != base:
+        call = getattr(torch.Tensor, f"{call.__name__}_")
+    return (
+        _scaled(call) if base.startswith("addc") else _one_by_one(call, 3 if base == "lerp" else 1 + (base in _BINARY))
+    )

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.bases import Bases, SharedMemory
+from argand.autograd import recurrent
+from argand.autograd.bases import Bases, with_bases
 from argand.autograd.outputs import finish
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
@@ -17,6 +18,7 @@ from argand.errors import ArgandError, AutogradError, UserLine
 from argand.graph import compat
 from argand.graph.meta import NodeOrigin, caller_line, user_line, user_stack
 from argand.graph.program import AtenProgram, InputSpec, TensorSpec
+from argand.graph.recurrent import FUNCTIONS as RECURRENT
 
 
 def needs_autograd(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
@@ -45,6 +47,9 @@ def records_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any], *, enab
             continue
         if node.op == "call_method" and node.target == "requires_grad_":  # the tensor itself changes
             carrying.update((node, *node.all_input_nodes))
+            continue
+        if node.kwargs.get("requires_grad"):  # a new tensor
+            carrying.add(node)
             continue
         carries = _attribute_requires_grad(gm, node) or any(n in carrying for n in node.all_input_nodes)
         if not carries or isinstance(node.meta.get("example_value"), (int, float, str)):
@@ -103,12 +108,7 @@ def trace_inference(
     Raises:
         AutogradError: the graph cannot be expressed as a functional ATen graph; run it eagerly.
     """
-    try:
-        return _trace_inference(gm, example_inputs, layouts, ())
-    except SharedMemory as shared:
-        if not bases:
-            raise
-        return _trace_inference(gm, example_inputs, layouts, shared.groups)
+    return with_bases(lambda groups: _trace_inference(gm, example_inputs, layouts, groups), bases)
 
 
 def _trace_inference(
@@ -118,7 +118,22 @@ def _trace_inference(
     shared: Sequence[Sequence[torch.Tensor]],
 ) -> AtenProgram:
     tracer = Tracer()
+    try:
+        return _trace(tracer, gm, example_inputs, layouts, shared)
+    finally:
+        tracer.close()
+
+
+def _trace(
+    tracer: Tracer,
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    layouts: Mapping[int, TensorSpec] | None,
+    shared: Sequence[Sequence[torch.Tensor]],
+) -> AtenProgram:
     tracer.bases = Bases(shared)
+    tracer.many_sizes = layouts is not None
+    tracer.inference_mode = torch.is_inference_mode_enabled()
     builder = InputBuilder(tracer)
     specialised: dict[int, Any] = {}
     arguments: list[Any] = []
@@ -136,7 +151,7 @@ def _trace_inference(
         attributes = lift_attributes(gm, tracer)
         with tracer:
             result = run_graph(gm, arguments, attributes, tracer)
-        program = finish(tracer, builder.specs, builder.constants, builder.reals, result)
+        program = finish(tracer, builder, result)
     program.num_args = len(example_inputs)
     program.specialised = specialised
     return program
@@ -200,6 +215,17 @@ class InputBuilder:
         tracer.lifted[id(tensor)] = (tensor, made)
         return made
 
+    def leaf(self, tensor: TraceTensor) -> int:
+        """An input for a leaf that the graph makes; returns its position."""
+        spec = tensor.value.spec
+        index = sum(one.kind == "leaf" for one in self.specs)
+        node = self.placeholder(f"leaf{index}_1")
+        node.meta.update(val=spec.meta, device=spec.device, origin=NodeOrigin(node.name))
+        plain = TensorSpec(spec.size, spec.stride, 0, spec.dtype, spec.device, True)
+        self.specs.append(InputSpec(node.name, "leaf", index, plain))
+        self.tracer.inputs.append(tensor)
+        return len(self.specs) - 1
+
     def base(self, real: torch.Tensor, number: int) -> TraceTensor:
         """An input for the memory that others share."""
         return self._add(real, f"base{number}", "base", number)
@@ -235,9 +261,14 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
     for node in gm.graph.nodes:
         op = node.op
         if op == "call_function":
+            if node.target is torch.set_default_dtype:  # operations would have to be told what it is where they are
+                raise AutogradError("the graph changes the default dtype")
             tracer.origin = _origin(node)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
-            env[node] = _call(node, node.target, args, kwargs)
+            made = None
+            if node.target in RECURRENT:
+                made = recurrent.stands_for(RECURRENT[node.target], args, kwargs, tracer.many_sizes)
+            env[node] = _call(node, node.target, args, kwargs) if made is None else made
         elif op == "placeholder":
             env[node] = next(remaining) if not node.target.startswith("*") else _rest(node, remaining)
         elif op == "call_method":

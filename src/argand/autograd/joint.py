@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.bases import Bases, SharedMemory
+from argand.autograd.bases import Bases, with_bases
 from argand.autograd.inference import InputBuilder, attribute, lift_attributes, records_gradients, run_graph
+from argand.autograd.leaves import reached_leaves, refuse_separate_histories
 from argand.autograd.outputs import Outputs, check_aliased_inputs, written_unseen
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.meta import NodeOrigin, eliminate_dead
-from argand.graph.program import AtenProgram, InputSpec, MutationSpec, OutputSpec, TensorSpec
+from argand.graph.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
 from argand.graph.regions import current_region
 from argand.graph.strides import is_dense
 
@@ -66,6 +67,11 @@ class JointTracer(Tracer):
         self.backward = False
         self.reached: dict[int, torch.Tensor] = {}  # input position -> a real tensor that autograd itself saw
         self._by_sequence: dict[int, NodeOrigin] = {}
+
+    def close(self) -> None:
+        """As `Tracer.close`."""
+        super().close()
+        self.reached.clear()
 
     def tensor(self, tensor: torch.Tensor) -> TraceTensor:
         """As `Tracer.tensor`; a module's own parameters arrive here behind autograd, which knows them as leaves."""
@@ -126,12 +132,7 @@ def trace_joint(
     Raises:
         AutogradError: the graph cannot be differentiated ahead of time; run it eagerly.
     """
-    try:
-        return _trace_joint(gm, example_inputs, layouts, ())
-    except SharedMemory as shared:
-        if not bases:
-            raise
-        return _trace_joint(gm, example_inputs, layouts, shared.groups)
+    return with_bases(lambda groups: _trace_joint(gm, example_inputs, layouts, groups), bases)
 
 
 def _trace_joint(
@@ -141,7 +142,21 @@ def _trace_joint(
     shared: Sequence[Sequence[torch.Tensor]],
 ) -> JointProgram:
     tracer = JointTracer()
+    try:
+        return _trace(tracer, gm, example_inputs, layouts, shared)
+    finally:
+        tracer.close()
+
+
+def _trace(
+    tracer: JointTracer,
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    layouts: Mapping[int, TensorSpec] | None,
+    shared: Sequence[Sequence[torch.Tensor]],
+) -> JointProgram:
     tracer.bases = Bases(shared)
+    tracer.many_sizes = layouts is not None
     builder = InputBuilder(tracer)
     leaves = _Leaves()
     specialised: dict[int, Any] = {}
@@ -195,22 +210,24 @@ def _differentiable_input(tracer: Tracer, leaves: _Leaves, made: TraceTensor, re
 class _JointOutputs(Outputs):
     """Sorts outputs as for inference, and notes which results carry a gradient."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        super().__init__(tracer)
+    def __init__(self, tracer: Tracer, inputs: InputBuilder) -> None:
+        super().__init__(tracer, inputs)
         self.carriers: dict[int, torch.Tensor] = {}  # result position -> the tensor that autograd knows
         self._taped: set[int] = set()  # ids of roots of which a returned tensor requires grad
 
     def classify(self, leaves: list[Any]) -> list[OutputSpec]:
         tensors = [self.tracer.tensor(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        self._taped = {id(tensor.value.root) for tensor in tensors if tensor.requires_grad}
+        self._taped = {id(tensor.value.root) for tensor in tensors if tensor.requires_grad and not self.is_leaf(tensor)}
         return super().classify(leaves)
 
     def may_hold(self, tensor: TraceTensor) -> bool:
         """A detached tensor is a view of the one with the gradient, whichever is returned first."""
-        return tensor.requires_grad or id(tensor.value.root) not in self._taped
+        return (tensor.requires_grad and not self.is_leaf(tensor)) or id(tensor.value.root) not in self._taped
 
     def _tensor(self, tensor: TraceTensor, shared: set[int], bases: dict[int, int]) -> OutputSpec:
         spec = super()._tensor(tensor, shared, bases)
+        if spec.kind == "alias_of_input" and spec.index in self.leaf_inputs:
+            return spec
         if spec.kind == "value":
             if tensor.requires_grad:
                 self._carry(spec.index, tensor)
@@ -266,7 +283,7 @@ class _Finisher:
         self.tracer = tracer
         self.builder = builder
         self.leaves = leaves
-        self.outputs = _JointOutputs(tracer)
+        self.outputs = _JointOutputs(tracer, builder)
 
     def finish(self, result: Any) -> JointProgram:
         tracer, outputs = self.tracer, self.outputs
@@ -292,8 +309,9 @@ class _Finisher:
         out_tree = None if tree.is_leaf() else tree
         bases = tracer.bases.finish(tracer)
         program = AtenProgram(
-            graph, self.builder.specs, specs, mutations, constants, out_tree, specs=tracer.specs, bases=bases
-        )
+            graph, self.builder.specs, specs, mutations, constants, out_tree, specs=tracer.specs, bases=bases,
+            leaves=outputs.leaves,
+        )  # fmt: skip
         return JointProgram(program, results, positions, gradients)
 
     def _mutations(self) -> list[MutationSpec]:
@@ -314,11 +332,12 @@ class _Finisher:
     def _backward(self, positions: tuple[int, ...]) -> tuple[int, ...]:
         """Ask the engine for the gradients; appends their nodes to the outputs, returns the inputs they belong to."""
         tracer, outputs = self.tracer, self.outputs
-        wanted = [*self.leaves.by_input.items(), *tracer.reached.items()]
-        if not positions or not wanted:
+        if not positions:
             return ()
-        tangents = [self._tangent(order, outputs.nodes[position]) for order, position in enumerate(positions)]
         carriers = [outputs.carriers[position] for position in positions]
+        wanted = [*self.leaves.by_input.items(), *tracer.reached.items(), *outputs.leaf_inputs.items()]
+        wanted += self._unseen_leaves(carriers, {id(leaf) for _, leaf in wanted})
+        tangents = [self._tangent(order, outputs.nodes[position]) for order, position in enumerate(positions)]
         tracer.backward = True
         try:
             with tracer:
@@ -340,6 +359,21 @@ class _Finisher:
         with torch.no_grad():
             outputs.nodes += [self._gradient(grad) for grad in found.values()]
         return tuple(found)
+
+    def _unseen_leaves(self, carriers: list[torch.Tensor], known: set[int]) -> list[tuple[int, torch.Tensor]]:
+        """Inputs for leaves that the graph made and does not return, where nothing else makes results require grad."""
+        with self.tracer:
+            if self.outputs.leaves:
+                refuse_separate_histories(carriers, self.leaves.starts.values())
+            reached = reached_leaves(carriers)
+        if any(id(leaf) in known for leaf in reached):
+            return []
+        made: list[tuple[int, torch.Tensor]] = []
+        for leaf in reached:
+            if isinstance(leaf, TraceTensor):
+                made.append((self.builder.leaf(leaf), leaf))
+                self.outputs.leaves.append(LeafSpec(made[-1][0], None))
+        return made
 
     def _drop_late_constants(self) -> None:
         """The engine looks at tensors of its own; inputs stand before the tangents, so that none may be used."""

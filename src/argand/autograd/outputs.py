@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from argand.autograd.bases import shared_memory
+from argand.autograd.leaves import is_leaf, refuse_hooks
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.meta import eliminate_dead
-from argand.graph.program import AtenProgram, InputSpec, MutationSpec, OutputSpec, ViewReplay
+from argand.graph.program import AtenProgram, LeafSpec, MutationSpec, OutputSpec, ViewReplay
 from argand.graph.strides import is_dense
+
+if TYPE_CHECKING:
+    from argand.autograd.inference import InputBuilder
 
 aten = torch.ops.aten
 
 
-def finish(
-    tracer: Tracer,
-    inputs: list[InputSpec],
-    constants: dict[str, torch.Tensor],
-    reals: list[torch.Tensor],
-    result: Any,
-) -> AtenProgram:
+def finish(tracer: Tracer, inputs: InputBuilder, result: Any) -> AtenProgram:
     """Close the graph: returned values, written inputs, the output node; `result`: what the torch-level graph gave."""
-    leaves, tree = compat.tree_flatten(result)
-    check_aliased_inputs(tracer, reals)
-    builder = Outputs(tracer, tuple(real.requires_grad for real in reals))
-    outputs = builder.classify(leaves)
+    flat, tree = compat.tree_flatten(result)
+    check_aliased_inputs(tracer, inputs.reals)
+    builder = Outputs(tracer, inputs, tuple(real.requires_grad for real in inputs.reals))
+    outputs = builder.classify(flat)
     mutations = [
         MutationSpec(index, builder.result(root), unseen=written_unseen(tracer, index))
         for index, root in tracer.mutated.items()
@@ -40,10 +39,11 @@ def finish(
     node.meta["val"] = tuple(n.meta["val"] for n in builder.nodes)
     eliminate_dead(graph)
     literals = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
-    merged = {**constants, **{name: value for name, value in tracer.literals.items() if name in literals}}
-    out_tree = None if tree.is_leaf() else tree
-    bases = tracer.bases.finish(tracer)
-    return AtenProgram(graph, inputs, outputs, mutations, merged, out_tree, specs=tracer.specs, bases=bases)
+    merged = {**inputs.constants, **{name: value for name, value in tracer.literals.items() if name in literals}}
+    return AtenProgram(
+        graph, inputs.specs, outputs, mutations, merged, None if tree.is_leaf() else tree, specs=tracer.specs,
+        bases=tracer.bases.finish(tracer), leaves=builder.leaves,
+    )  # fmt: skip
 
 
 def written_unseen(tracer: Tracer, index: int) -> bool:
@@ -53,7 +53,11 @@ def written_unseen(tracer: Tracer, index: int) -> bool:
 
 def check_aliased_inputs(tracer: Tracer, reals: list[torch.Tensor]) -> None:
     """A written input must not share memory with another one: the trace treats them as separate."""
-    if not tracer.mutated or len(reals) == 1:
+    if not tracer.mutated:
+        return
+    if not tracer.inference_mode and any(reals[index].is_inference() for index in tracer.mutated):
+        raise AutogradError("the graph writes to a tensor of inference mode outside of it, which eager refuses")
+    if len(reals) == 1:
         return
     by_storage: dict[int, list[int]] = {}
     for index, real in enumerate(reals):
@@ -71,8 +75,11 @@ def check_aliased_inputs(tracer: Tracer, reals: list[torch.Tensor]) -> None:
 class Outputs:
     """Sorts user outputs into kinds and collects the graph's own outputs."""
 
-    def __init__(self, tracer: Tracer, requires_grad: tuple[bool, ...] = ()) -> None:
+    def __init__(self, tracer: Tracer, inputs: InputBuilder, requires_grad: tuple[bool, ...] = ()) -> None:
         self.tracer = tracer
+        self.builder = inputs
+        self.leaves: list[LeafSpec] = []
+        self.leaf_inputs: dict[int, TraceTensor] = {}  # position of the input that stands for a leaf -> the leaf
         self._requires_grad = requires_grad  # per input, where nothing of the graph is recorded by autograd
         self.nodes: list[fx.Node] = []
         self._objects: dict[int, int] = {}  # id of a returned tensor object -> its graph output
@@ -82,6 +89,7 @@ class Outputs:
         tensors = [self.tracer.tensor(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         shared = self._shared_roots([t for t in tensors if t is not None])
         bases: dict[int, int] = {}  # id of a root value that several outputs share -> graph output that holds it
+        self._find_leaves([t for t in tensors if t is not None], shared, bases)
         made: list[OutputSpec] = []
         for leaf, tensor in zip(leaves, tensors):
             if tensor is None:
@@ -89,6 +97,39 @@ class Outputs:
             else:
                 made.append(self._tensor(tensor, shared, bases))
         return made
+
+    def _find_leaves(self, tensors: list[TraceTensor], shared: set[int], bases: dict[int, int]) -> None:
+        """Inputs for the returned tensors that are leaves of the graph's own, before anything is a view of them."""
+        for tensor in tensors:
+            if id(tensor) in self._inputs or not self.is_leaf(tensor):
+                continue
+            refuse_hooks(tensor)
+            data = self._value(tensor, shared, bases)
+            if data.kind == "alias_of_output" and data.view is None:
+                raise AutogradError("the graph returns a leaf that is another of its results")
+            position = self._inputs[id(tensor)] = self.builder.leaf(tensor)
+            self.leaf_inputs[position] = tensor
+            self.leaves.append(LeafSpec(position, replace(data, detached=True)))
+
+    def is_leaf(self, tensor: TraceTensor) -> bool:
+        """Whether the tensor is a leaf that requires grad."""
+        if not tensor.requires_grad:
+            return False
+        try:
+            with self.tracer:  # where what it views was written to, autograd makes the view again to tell
+                return is_leaf(tensor)
+        except RuntimeError:  # one of several views that one operation made
+            return False
+
+    def _view_of_leaf(self, tensor: TraceTensor) -> OutputSpec | None:
+        """A returned view of a leaf that the graph made, through which its gradient flows."""
+        base = tensor._base if tensor.requires_grad else None
+        if base is None:
+            return None
+        for position, leaf in self.leaf_inputs.items():
+            if leaf is base:
+                return OutputSpec("alias_of_input", position, _replay(tensor.value, leaf.value))
+        return None
 
     def _shared_roots(self, tensors: list[TraceTensor]) -> set[int]:
         """Roots (by id) that distinct returned tensors share."""
@@ -98,10 +139,17 @@ class Outputs:
         return {root for root, members in seen.items() if len(members) > 1}
 
     def _tensor(self, tensor: TraceTensor, shared: set[int], bases: dict[int, int]) -> OutputSpec:
-        self.refuse_gradient(tensor)
         index = self._inputs.get(id(tensor))
         if index is not None:
             return OutputSpec("input", index)
+        viewed = self._view_of_leaf(tensor)
+        if viewed is not None:
+            return viewed
+        self.refuse_gradient(tensor)
+        return self._value(tensor, shared, bases)
+
+    def _value(self, tensor: TraceTensor, shared: set[int], bases: dict[int, int]) -> OutputSpec:
+        """Where a returned tensor's data is found."""
         value = tensor.value
         root = value.root
         if root.input >= 0:

@@ -11,14 +11,17 @@ from torch import fx
 
 from argand.autograd.dynamic import symbols_in
 from argand.autograd.joint import JointProgram
-from argand.autograd.recompute import Costs, within_budget
+from argand.autograd.recompute import Costs, is_fusible, is_view, within_budget
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.meta import NodeOrigin, eliminate_dead, is_impure
 from argand.graph.program import AtenProgram, InputSpec, TensorSpec
+from argand.graph.strides import is_dense
 from argand.graph.symbolic import is_tensor
 
 aten = torch.ops.aten
+
+_SMALL = 1 << 16  # bytes of an input that is copied for what the backward computes again
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class Partition:
         arguments: what the backward is called with ("input" or "output", then "tangent", then "number").
         gradients: input position → where its gradient is found ("value", or an argument handed through).
         results: how many outputs of the forward's graph are results.
+        through_views: inputs that the backward reads through views that the forward made: these do not see another
+            tensor that the program puts in an input's place (`parameter.data = ...`).
     """
 
     forward: AtenProgram
@@ -53,6 +58,7 @@ class Partition:
     arguments: list[Slot]
     gradients: dict[int, Slot]
     results: int
+    through_views: frozenset[int] = frozenset()
 
     @property
     def saved(self) -> list[Slot]:
@@ -70,6 +76,8 @@ def partition(joint: JointProgram, *, budget: float = 1.0, default: bool = False
         AutogradError: the graph cannot be cut.
     """
     split = _Split(joint)
+    if budget >= 1 and not default:
+        split.copy_small_inputs()
     saved = split.everything() if default else split.cheapest(budget)
     if saved is None:
         raise AutogradError("the backward needs a value of the forward that can be neither kept nor computed again")
@@ -92,10 +100,62 @@ class _Split:
         self.primals = [node for node, kind in zip(placeholders, kinds) if kind != "tangent"]
         written = {m.input for m in joint.program.mutations}
         self.written = {node for position, node in enumerate(self.primals) if position in written}
-        kept = [spec.spec for spec in joint.forward_inputs]
-        self.loose = [node for node, spec in zip(self.primals, kept) if not spec.requires_grad]
         self.only_backward = self._descendants(self.tangents)
+        self.small: set[fx.Node] = set()  # inputs of which a copy costs next to nothing
+        self.copies: dict[fx.Node, fx.Node] = {}  # node that copies an input -> the input
+        self.loose = [node for node, spec in zip(self.primals, joint.forward_inputs) if self._is_loose(node, spec)]
         self.wanted = _ancestors(self.grads)
+
+    def _is_loose(self, node: fx.Node, spec: InputSpec) -> bool:
+        """Programs write to queues, averages and masks between forward and backward, and through `.data` to parameters.
+
+        Where eager keeps what it made of these, so must the forward, or a copy of a small parameter. A large input with
+        a gradient that eager's backward reads itself is left alone by programs: autograd objects.
+        """
+        if not spec.spec.requires_grad:
+            return True
+        val = node.meta["val"]
+        dense = isinstance(val, torch.Tensor) and is_dense(tuple(val.shape), val.stride())
+        if dense and val.numel() * val.element_size() <= _SMALL:
+            self.small.add(node)
+            return False
+        return not self._read_by_backward(node)
+
+    def copy_small_inputs(self) -> None:
+        """Let what the backward may compute again read copies of small inputs, made when the forward runs."""
+        for node in self.primals:
+            if node in self.small:
+                self._read_copy(node, None)
+        if self.copies:
+            self.nodes = list(self.nodes[0].graph.nodes)
+            self.wanted = _ancestors(self.grads)
+
+    def _read_copy(self, node: fx.Node, copied: fx.Node | None) -> None:
+        for user in list(node.users):
+            if user.op != "call_function" or user in self.only_backward or "backward" in user.meta:
+                continue
+            if "recompute" in user.meta or not is_fusible(user):
+                continue
+            graph = node.graph
+            if copied is None:
+                last = [one for one in self.nodes if one.op == "placeholder"][-1]
+                with graph.inserting_after(last):
+                    copied = _duplicate(graph, node)
+                self.copies[copied] = node
+            if is_view(user):
+                with graph.inserting_after(user):
+                    again = graph.node_copy(user)
+                again.replace_input_with(node, copied)
+                again.meta.update(user.meta)
+                self._read_copy(user, again)
+            else:
+                user.replace_input_with(node, copied)
+
+    def _read_by_backward(self, node: fx.Node) -> bool:
+        return any(
+            user in self.only_backward or "backward" in user.meta or (is_view(user) and self._read_by_backward(user))
+            for user in node.users
+        )
 
     def _descendants(self, roots: Iterable[fx.Node]) -> frozenset[fx.Node]:
         found = set(roots)
@@ -110,7 +170,7 @@ class _Split:
         return [n for n in self.nodes if n in self.wanted and n not in self.only_backward]
 
     def cheapest(self, budget: float) -> list[fx.Node] | None:
-        costs = Costs(self.results, self.written, strict=True, loose=self.loose)
+        costs = Costs(self.results, self.written, strict=True, loose=self.loose, copies=self.copies)
         needed = self.needed
         marked = self.only_backward | {g for g in self.grads if g in self.only_backward}
         direct = [g for g in self.grads if g not in self.only_backward]
@@ -178,7 +238,9 @@ def _forward_program(
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in split.nodes:
-        if node in wanted or node in split.primals:
+        if node in split.copies:
+            env[node] = env[split.copies[node]]  # only the backward needs a copy
+        elif node in wanted or node in split.primals:
             _copy(graph, node, env)
     outputs = [env[node] for node in split.results]
     slots: dict[fx.Node, Slot] = {}
@@ -188,17 +250,18 @@ def _forward_program(
             slots[node] = Slot("input", positions[node])
         elif node.op == "get_attr":
             continue  # the backward has it too
-        elif env[node] in outputs:
+        elif env[node] in outputs and node not in split.copies:
             slots[node] = Slot("output", outputs.index(env[node]))
         else:
             slots[node] = Slot("output", len(outputs))
-            outputs.append(_duplicate(graph, env[node]) if node.op == "placeholder" else env[node])
+            copied = node.op == "placeholder" or node in split.copies
+            outputs.append(_duplicate(graph, env[node]) if copied else env[node])
     _finish(graph, outputs)
     program = joint.program
     forward = AtenProgram(
         graph, joint.forward_inputs, program.outputs, program.mutations, _constants(program, graph), program.out_tree,
         program.num_args, program.specialised, program.specs, [], program.scalars, program.conditions,
-        bases=program.bases,
+        bases=program.bases, leaves=program.leaves,
     )  # fmt: skip
     return forward, slots
 
@@ -259,7 +322,12 @@ def _with_backward(
     program = joint.program
     backward = AtenProgram(graph, inputs, [], [], _constants(program, graph), None, len(inputs), {}, program.specs)
     _pass_numbers(joint, backward, arguments)
-    return Partition(forward, backward, arguments, gradients, joint.results)
+    views = frozenset(
+        slot.index
+        for slot, node in zip(arguments, backward.placeholders)
+        if slot.kind == "input" and all(is_view(user) and "backward" not in user.meta for user in node.users)
+    )
+    return Partition(forward, backward, arguments, gradients, joint.results, views)
 
 
 def _pass_numbers(joint: JointProgram, backward: AtenProgram, arguments: list[Slot]) -> None:

@@ -60,11 +60,19 @@ def is_view(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and compat.is_view_op(node.target)
 
 
-def _viewed(node: fx.Node) -> fx.Node:
+def viewed(node: fx.Node) -> fx.Node:
     """What a chain of views starts from."""
     while is_view(node) or node.target is operator.getitem:
         node = node.all_input_nodes[0]
     return node
+
+
+def reads_before(node: fx.Node) -> list[fx.Node]:
+    """The graph's inputs that doing a node of the forward again would read, where the program may have written to them
+    since. A checkpoint does read its inputs again, as eager's does."""
+    if "backward" in node.meta or "recompute" in node.meta or is_view(node) or node.target is operator.getitem:
+        return []
+    return [source for source in map(viewed, node.all_input_nodes) if source.op == "placeholder"]
 
 
 def is_fusible(node: fx.Node) -> bool:
@@ -124,17 +132,25 @@ class Costs:
         results: nodes that the forward returns to the user.
         written: placeholders that the call writes to, so that their old value is gone when the backward runs.
         strict: only what fuses may be done again; otherwise anything that is not random.
-        loose: placeholders that the program may write to before the backward runs, as it does to queues, running
-            averages and masks (those without a gradient): what the forward made of them is not made again.
+        loose: placeholders that the program may write to before the backward runs, unseen by autograd or without
+            an objection of it: what the forward made of them is not made again.
+        copies: nodes that copy inputs as they are when the forward runs.
     """
 
     def __init__(
-        self, results: Iterable[fx.Node], written: Iterable[fx.Node], *, strict: bool, loose: Iterable[fx.Node] = ()
+        self,
+        results: Iterable[fx.Node],
+        written: Iterable[fx.Node],
+        *,
+        strict: bool,
+        loose: Iterable[fx.Node] = (),
+        copies: Iterable[fx.Node] = (),
     ) -> None:
         self.results = frozenset(results)
         self.written = frozenset(written)
         self.strict = strict
         self.loose = frozenset(loose)
+        self.copies = frozenset(copies)
 
     def keep(self, node: fx.Node) -> int:
         """Price of keeping the node's result from forward to backward."""
@@ -153,13 +169,13 @@ class Costs:
 
     def redo(self, node: fx.Node) -> int:
         """Price of computing the node again in the backward."""
-        if node.op == "placeholder" or is_random(node):
+        if node.op == "placeholder" or is_random(node) or node in self.copies:
             return INFINITE
         if node.op == "get_attr" or is_view(node) or node.target is operator.getitem or node.target in _CREATION:
             return 0
         if "recompute" in node.meta:
             return 0 if _inside_region(node) else INFINITE
-        if self.loose and "backward" not in node.meta and any(_viewed(n) in self.loose for n in node.all_input_nodes):
+        if self.loose and any(source in self.loose for source in reads_before(node)):
             return INFINITE
         if is_uniform(node):
             return bytes_of(node) // 2

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from argand.autograd.bases import base_tensor
+from argand.autograd.leaves import maker_lines, needs_data
 from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.expr import Expr
@@ -67,7 +68,7 @@ def wrapper_source(
     for position, spec in enumerate(program.inputs):
         if spec.kind == "arg":
             inputs.append(f"args[{spec.index}]")
-        elif spec.kind in ("scalar", "base"):
+        elif spec.kind in ("scalar", "base", "leaf"):
             inputs.append(spec.name)
         else:
             names[f"c{position}"] = program.constants[spec.name]
@@ -75,10 +76,13 @@ def wrapper_source(
     inputs, made = _with_bases(program, inputs, names, otherwise)
     lines += made
     raised = {position for base in program.bases for position in base.written}
-    used = {m.input for m in program.mutations} | {o.index for o in program.outputs if "input" in o.kind} | raised
+    seen = [*program.outputs, *[leaf.data for leaf in program.leaves if leaf.data is not None]]
+    used = {m.input for m in program.mutations} | {o.index for o in seen if "input" in o.kind} | raised
+    used -= {leaf.input for leaf in program.leaves}
     for position in sorted(used):
         lines.append(f"    i{position} = {inputs[position]}")
         inputs[position] = f"i{position}"
+    lines += maker_lines(program, names, inputs)
     passed = ", ".join(inputs)
     if boxed:  # only `run` holds what it is given: it may let go early
         lines += [f"    inputs = [{passed}]", "    del args"]
@@ -93,7 +97,11 @@ def wrapper_source(
     lines.append("    else:")
     lines.append(f"        out = run({passed})")
     lines += _mutation_lines(program)
-    leaves = [_leaf(program, position, spec, lines, names) for position, spec in enumerate(program.outputs)]
+    for leaf in program.leaves:
+        if leaf.data is not None and needs_data(leaf.data):
+            data = _leaf(program, f"leaf{leaf.input}", leaf.data, lines, names)
+            lines.append(f"    i{leaf.input}.data = {data}")
+    leaves = [_leaf(program, str(position), spec, lines, names) for position, spec in enumerate(program.outputs)]
     lines.append(f"    return {_structure(program, leaves, names)}")
     return "\n".join(lines) + "\n", names
 
@@ -151,7 +159,7 @@ def _mutation_lines(program: AtenProgram) -> list[str]:
     return lines + [f"    i{m.input}.copy_(out[{m.output}])" for m in program.mutations if m.differentiable]
 
 
-def _leaf(program: AtenProgram, position: int, spec: OutputSpec, lines: list[str], names: dict[str, Any]) -> str:
+def _leaf(program: AtenProgram, position: str, spec: OutputSpec, lines: list[str], names: dict[str, Any]) -> str:
     if spec.kind == "constant":
         if spec.value is None or type(spec.value) in (int, bool, str) or isinstance(spec.value, Expr):
             return repr(spec.value)
@@ -168,7 +176,7 @@ def _leaf(program: AtenProgram, position: int, spec: OutputSpec, lines: list[str
 
 
 def _viewed(
-    program: AtenProgram, position: int, spec: OutputSpec, base: str, lines: list[str], names: dict[str, Any]
+    program: AtenProgram, position: str, spec: OutputSpec, base: str, lines: list[str], names: dict[str, Any]
 ) -> str:
     """The expression that rebuilds a view of `base`."""
     view = spec.view

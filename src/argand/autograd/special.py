@@ -128,8 +128,7 @@ def trace_fill_tensor_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) ->
 
 def trace_batch_norm(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """native_batch_norm writes its running statistics in training, though its schema does not say so."""
-    names = [argument.name for argument in func._schema.arguments]
-    bound = {**dict(zip(names, args)), **kwargs}
+    bound = compat.bound_arguments(func, args, kwargs)
     training = bound.get("training", True)
     if not training or bound["running_mean"] is None or bound["running_var"] is None:
         return tracer.record(func, args, kwargs)
@@ -178,11 +177,16 @@ def trace_recurrent_layer(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs)
     return tracer.record(recurrent_ops().mkldnn_rnn_layer, args, kwargs)
 
 
-def trace_assertion(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """An assertion on data: stays in the graph for its effect."""
-    _, node_args = tracer._lower_args(args)
-    node = compat.new_node(tracer.graph, func, node_args, {})
-    node.meta.update(val=None, device=torch.device("cpu"), origin=tracer.origin)
+def trace_empty(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Memory of unknown content, which torch fills where algorithms must be deterministic."""
+    made = tracer.record(func, args, kwargs)
+    if not compat.fills_empty_tensors():
+        return made
+    dtype = made.dtype
+    value: Any = float("nan")
+    if not (dtype.is_floating_point or dtype.is_complex):
+        value = True if dtype is torch.bool else torch.iinfo(dtype).max
+    return tracer.record(aten.full_like.default, (made, value), {})
 
 
 def drop(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -205,6 +209,11 @@ METADATA_CHANGES: dict[Any, Any] = {
     aten.as_strided_.default: aten.as_strided.default,
 }
 
+EMPTY = (
+    aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.empty_permuted.default,
+    aten.new_empty.default, aten.new_empty_strided.default,
+)  # fmt: skip
+
 HANDLERS: dict[Any, Handler] = {
     **dict.fromkeys(METADATA_CHANGES, change_metadata),
     aten.lift_fresh.default: lift_literal,
@@ -216,6 +225,7 @@ HANDLERS: dict[Any, Handler] = {
     **{getattr(aten.set_, name): refuse_metadata for name in aten.set_.overloads()},
     aten.detach_.default: same_tensor,
     aten.copy_.default: trace_copy_,
+    **dict.fromkeys(EMPTY, trace_empty),
     aten.zero_.default: trace_fill_,
     aten.fill_.Scalar: trace_fill_,
     aten.fill_.Tensor: trace_fill_tensor_,
@@ -227,7 +237,5 @@ HANDLERS: dict[Any, Handler] = {
         for packet in (aten._fused_sgd_, aten._fused_adam_, aten._fused_adamw_, aten._fused_adagrad_)
         for overload in packet.overloads()
     },
-    aten._assert_async.default: trace_assertion,
-    aten._assert_async.msg: trace_assertion,
     aten._assert_tensor_metadata.default: drop,
 }

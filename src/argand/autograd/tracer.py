@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from argand.autograd.bases import Bases
 from argand.autograd.values import AliasGroup, TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
-from argand.graph import compat, metas
+from argand.graph import compat, metas, time_limit
 from argand.graph.meta import NodeOrigin
 from argand.graph.specs import Spec, SpecTable
 from argand.graph.strides import dense_strides, is_dense, memory_order, overlaps
@@ -52,7 +52,17 @@ class Tracer(TorchDispatchMode):
         self.lifted: dict[int, tuple[torch.Tensor, TraceTensor]] = {}  # id of a real tensor -> itself, its stand-in
         self.on_lift: Callable[[torch.Tensor], TraceTensor] | None = None
         self.bases = Bases()  # of inputs that share memory
+        self.many_sizes = False  # traces at other sizes are compared with this one
+        self.inference_mode = False  # the graph runs in inference mode
         self._uneven = False  # an argument of the op being recorded has `held` differ from `spec`
+
+    def close(self) -> None:
+        """Let go of the program's tensors: tracer, stand-ins and builders refer to each other."""
+        self.on_lift = None
+        self.lifted.clear()
+        self.inputs.clear()
+        self.mutated.clear()
+        self.bases = Bases()
 
     # ------------------------------------------------------------------ dispatch
 
@@ -61,6 +71,7 @@ class Tracer(TorchDispatchMode):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record `func(*args, **kwargs)` (any ATen overload) and return its results as the program sees them."""
+        time_limit.check()
         handler = handler_of(func)
         if handler is not None:
             return handler(self, func, args, kwargs)
@@ -83,6 +94,8 @@ class Tracer(TorchDispatchMode):
             node = self._node(func, node_args, node_kwargs, result.meta, result.device)
             return make_tensor(Value(result, node))
         if cls is not metas.Many:
+            if not func._schema.returns:
+                self._node(func, node_args, node_kwargs, None, torch.device("cpu"))  # an assertion on data
             return result
         node = self._node(func, node_args, node_kwargs, result.metas, result.device)
         return result.kind(
@@ -346,11 +359,14 @@ def handler_of(func: Any) -> Handler | None:
     """How an op is traced; None: recorded as it is."""
     from argand.autograd import foreach, mutation, special, views
 
-    named = special.HANDLERS.get(func) or foreach.HANDLERS.get(func)
+    named = special.HANDLERS.get(func)
     if named is not None:
         return named
     if not isinstance(func, torch._ops.OpOverload):
         return special.refuse_operator
+    named = foreach.handler_of(func)
+    if named is not None:
+        return named
     if func._schema.is_mutable:
         return mutation.run_mutation
     named = views.HANDLERS.get(func)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from argand._core import _C
+from argand._core.calls import uncaptured
 from argand.autograd.joint import JointProgram
+from argand.autograd.leaves import data_of_results
 from argand.autograd.partition import Partition, Slot
-from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.expr import Expr
 from argand.graph.program import AtenProgram, MutationSpec, TensorSpec
+from argand.locks import fork_safe_lock
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
 
@@ -26,19 +27,21 @@ class LazyBackward:
     def __init__(self, make: Callable[[], Boxed]) -> None:
         self._make: Callable[[], Boxed] | None = make
         self._run: Boxed | None = None
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def prepare(self) -> Boxed:
         """The compiled backward."""
         run = self._run
         if run is None:
-            with self._lock:
-                run = self._run
-                if run is None and self._make is not None:
-                    run = self._run = self._make()
-                    self._make = None
+            run = uncaptured(_C.call_locked, self._lock, _C.call_restoring, self._compile)
+        return run
+
+    def _compile(self) -> Boxed:
+        run = self._run
         if run is None:
-            raise AutogradError("the backward of a compiled graph was never made")
+            assert self._make is not None
+            run = self._run = self._make()
+            self._make = None  # what it holds is not needed any more
         return run
 
 
@@ -53,34 +56,40 @@ def training_function(
     """
     plan = _Plan(joint, cut)
 
+    def gradients(saved: Any, anchor: torch.Tensor, grads: Any, numbers: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return plan.gradients(backward.prepare(), saved, grads, numbers)
+        with torch.no_grad():
+            found = plan.gradients(backward.prepare(), saved, grads, numbers)
+        return _once(found, (anchor, *grads))
+
     class CompiledFunction(torch.autograd.Function):
-        """One call of the compiled graph."""
+        """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on."""
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
             out = forward(list(inputs))
             if plan.written:
                 _write_back(plan.written, plan.raised, inputs, out)
+            for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
+                inputs[position].data = out[result]
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
-            ctx.save_for_backward(*[inputs[i] if kind == "input" else out[i] for kind, i in plan.saved])
+            anchor = torch.empty(0)
+            ctx.save_for_backward(*plan.kept(inputs, out), anchor)
             ctx.set_materialize_grads(False)
             results = plan.result_tensors(out)
             if plan.plain:
                 ctx.mark_non_differentiable(*[results[i] for i in plan.plain])
-            return results
+            return (*results, anchor)
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            saved = list(ctx.saved_tensors)
+            *saved, anchor = ctx.saved_tensors
             ctx.maybe_clear_saved_tensors()
-            with uncaptured():  # the user's `backward()` may be called by a frame that is watched
-                if not torch.is_grad_enabled():
-                    return plan.gradients(backward.prepare(), saved, grads, ctx.numbers)
-                with torch.no_grad():
-                    found = plan.gradients(backward.prepare(), saved, grads, ctx.numbers)
-                return _once(found)
+            # The user's `backward()` may be called by a frame that is watched.
+            return uncaptured(gradients, saved, anchor, grads, ctx.numbers)
 
     apply: Callable[..., Any] = CompiledFunction.apply
     return apply
@@ -116,37 +125,26 @@ def _alone(kept: torch.Tensor) -> torch.Tensor:
     return kept if dense else kept.clone()
 
 
-@contextlib.contextmanager
-def uncaptured() -> Iterator[None]:
-    """The compiler's own frames are not captured, though a compiled function is running."""
-    try:
-        from argand._core import _C
-    except ImportError:  # without the extension nothing is captured
-        yield
-        return
-    before = _C.set_callback(None, None)
-    try:
-        yield
-    finally:
-        _C.set_callback(*before)
-
-
 class _Once(torch.autograd.Function):
     """Gradients that cannot be differentiated again; whoever tries is told so."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, *grads: torch.Tensor) -> Any:
-        return grads
+    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> Any:
+        return tensors[:count]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         raise RuntimeError(_TWICE)
 
 
-def _once(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Gradients computed under `create_graph=True`: they depend on what the graph read, as nobody recorded."""
+def _once(found: tuple[Any, ...], sources: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Gradients computed under `create_graph=True`. They depend on what the graph read, as nobody recorded, and on the
+    gradients that came in: `sources` lead autograd to all of these, which would else be taken for constants."""
     given = [grad for grad in found if grad is not None]
-    marked = iter(_Once.apply(torch.zeros((), requires_grad=True), *given) if given else ())
+    if not given:
+        return found
+    leading = [source for source in sources if source is not None and source.requires_grad]
+    marked = iter(_Once.apply(len(given), *given, *leading))
     return tuple([None if grad is None else next(marked) for grad in found])
 
 
@@ -168,7 +166,12 @@ class _Plan:
         self.plain = [i for i in range(cut.results) if i not in joint.differentiable and i not in gone]
         recorded = {mutation.output for mutation in cut.forward.mutations} - gone
         self.handed_over = ["none" if i in gone else "same" if i in recorded else "fresh" for i in range(cut.results)]
-        self.saved = [(slot.kind, slot.index) for slot in cut.saved]
+        self.leaves = data_of_results(cut.forward.leaves)
+        leaf_of = {result: position for position, result in self.leaves}
+        slots = [(slot.kind, slot.index) for slot in cut.saved]
+        self.saved = [("input", leaf_of[i]) if kind == "output" and i in leaf_of else (kind, i) for kind, i in slots]
+        views = [kind == "input" and i in cut.through_views for kind, i in self.saved]
+        self.saved = [("view" if view else kind, i) for (kind, i), view in zip(self.saved, views)]
         self.differentiable = joint.differentiable
         self.inputs = len(joint.forward_inputs)
         self.grads = cut.gradients
@@ -184,6 +187,13 @@ class _Plan:
         self.taken = [self.numbers.index(slot.index) for slot in cut.arguments if slot.kind == "number"]
         layouts = [_layout_function(names, spec) for _, spec in self.tangents]
         self.layouts = layouts if any(layouts) else None
+
+    def kept(self, inputs: Sequence[Any], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What the backward reads."""
+        return [
+            out[i] if kind == "output" else inputs[i] if kind == "input" else inputs[i].detach()
+            for kind, i in self.saved
+        ]
 
     def result_tensors(self, out: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
         """The results for autograd; None for those that are written to inputs already."""

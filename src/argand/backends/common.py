@@ -13,9 +13,11 @@ from argand.autograd import needs_autograd, trace_inference, wrap
 from argand.autograd.dynamic import is_dynamic
 from argand.autograd.inference import records_gradients
 from argand.backends.dynamic import compile_dynamic
-from argand.backends.training import compile_training
+from argand.backends.training import compile_training, took_too_long
 from argand.backends.watch import watched
+from argand.config import config
 from argand.errors import AutogradError
+from argand.graph import time_limit
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
 
@@ -32,7 +34,7 @@ def compile_inference(
     prepare: Callable[[AtenProgram], AtenProgram] | None = None,
     joint_pass: Callable[[AtenProgram], Any] | None = None,
 ) -> Callable[..., Any]:
-    """Trace `gm`, compile the program, wrap it; or `gm.forward` where that is not possible.
+    """Trace `gm`, compile the program, wrap it; or `gm.forward` where that is not possible, or takes too long.
 
     Arguments:
         compile_program: makes a callable of the graph's inputs from the program (one list argument when `boxed`).
@@ -41,6 +43,23 @@ def compile_inference(
         prepare: graph passes, applied to traces before they are generalised (graphs with symbolic sizes).
     """
     compile_program = watched(compile_program, backend, boxed)
+    try:
+        with time_limit.limited(config.capture_time_limit):
+            return _compiled(gm, example_inputs, compile_program, backend, boxed, prepare, joint_pass)
+    except time_limit.OutOfTime:
+        _report(backend, took_too_long("a graph"), gm)
+        return gm.forward
+
+
+def _compiled(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_program: CompileProgram,
+    backend: str,
+    boxed: bool,
+    prepare: Callable[[AtenProgram], AtenProgram] | None,
+    joint_pass: Callable[[AtenProgram], Any] | None,
+) -> Callable[..., Any]:
     if gm.meta.get("unbacked"):
         _report(backend, "sizes or numbers of the graph depend on the data of tensors", gm)
         return gm.forward

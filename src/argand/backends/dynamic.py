@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,15 +9,18 @@ import torch
 from torch import fx
 
 from argand import events
+from argand._core import _C
+from argand._core.calls import uncaptured
 from argand.autograd import wrap
 from argand.autograd.dynamic import trace_dynamic
 from argand.autograd.dynamic_joint import trace_joint_dynamic
-from argand.autograd.training import uncaptured
-from argand.backends.training import compile_joint
+from argand.backends.training import compile_joint, took_too_long
 from argand.config import config
-from argand.errors import ArgandError, AutogradError
+from argand.errors import AutogradError
+from argand.graph import time_limit
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
+from argand.locks import fork_safe_lock
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 
@@ -56,7 +58,7 @@ def compile_dynamic(
             "aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=program.model
         )
         run = compile_program(program)
-    except ArgandError as error:
+    except Exception as error:  # whatever only code for many sizes runs into
         if not isinstance(error, AutogradError) and config.verify_ir:
             raise
         reason = f"each size is compiled by itself: {error}"
@@ -83,7 +85,7 @@ class ExactSizes:
         self.backend = backend
         self.compile_id = events.bus.compile_id
         self.made: dict[Any, Callable[..., Any]] = {}
-        self.lock = threading.RLock()
+        self.lock = fork_safe_lock()
 
     def prepare(self, args: Sequence[Any]) -> Callable[..., Any]:
         """The callable for the sizes of `args`."""
@@ -91,14 +93,25 @@ class ExactSizes:
         found = self.made.get(key)
         if found is not None:
             return found
-        with self.lock, uncaptured(), events.bus.compiling(self.compile_id):
-            found = self.made.get(key)
-            if found is None:
-                if len(self.made) >= int(config.exact_sizes_limit):
-                    reason = f"the graph was compiled for {len(self.made)} sizes already (config.exact_sizes_limit)"
-                    events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
-                    return self.gm.forward
-                found = self.made[key] = self.compile_exact(args)
+        return uncaptured(_C.call_locked, self.lock, _C.call_restoring, self._make, key, args)
+
+    def _make(self, key: Any, args: Sequence[Any]) -> Callable[..., Any]:
+        found = self.made.get(key)
+        if found is not None:
+            return found
+        with events.bus.compiling(self.compile_id):
+            if len(self.made) >= int(config.exact_sizes_limit):
+                reason = f"the graph was compiled for {len(self.made)} sizes already (config.exact_sizes_limit)"
+                events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
+                return self.gm.forward
+            try:
+                with time_limit.limited(config.capture_time_limit):
+                    found = self.compile_exact(args)
+            except time_limit.OutOfTime:
+                reason = took_too_long("a graph")
+                events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
+                found = self.gm.forward
+            self.made[key] = found
         return found
 
     def __call__(self, *args: Any) -> Any:

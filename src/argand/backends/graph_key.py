@@ -24,6 +24,7 @@ def graph_key(program: AtenProgram) -> str | None:
         args = _text((node.args, node.kwargs), numbers)
         parts.append(f"{number}={target}{args}{_meta(node.meta.get('val'))}{node.meta.get('device')}")
     parts.append(str([(spec.kind, spec.index) for spec in program.outputs]))
+    parts.append(str(sorted(program.handed_over)))
     parts.append(str([(scalar.sym.name, scalar.sym.minimum, scalar.is_float) for scalar in program.scalars]))
     parts.append(str([(mutation.input, mutation.output) for mutation in program.mutations]))
     parts.append(str(sorted(program.kept)))

@@ -6,7 +6,6 @@ trace (autograd) → passes → lower → schedule → C++ → host module → c
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from argand.backends.aot_eager import run_eagerly
 from argand.backends.common import compile_inference
 from argand.backends.graph_key import graph_key
 from argand.config import config
-from argand.errors import ToolchainMissing
+from argand.errors import ToolchainError, ToolchainMissing
 from argand.graph.hints import size_hints
 from argand.graph.module_text import module_text
 from argand.graph.printing import readable
@@ -94,9 +93,10 @@ def _build(program: AtenProgram, graph: str) -> HostCall:
         text = host_text(schedule)
         with events.span("load", "runtime"):
             return load_module(text, schedule.constants, graph=graph).call
-    except ToolchainMissing as error:
+    except ToolchainError as error:
         _memo.warn_once(str(error))
-        events.emit("fallback", "runtime", str(error), backend="native", scope="graph", reason="no C++ compiler")
+        reason = "no C++ compiler" if isinstance(error, ToolchainMissing) else error.cause
+        events.emit("fallback", "runtime", str(error), backend="native", scope="graph", reason=reason)
         return _eager_kernels(program)
 
 
@@ -170,8 +170,7 @@ class _Memo:
 
     def __init__(self) -> None:
         self._made: dict[str, HostCall] = {}
-        self._warned: set[str] = set()
-        self._lock = threading.Lock()
+        self._warned = False
 
     def get_or_make(self, key: str | None, make: Callable[[], HostCall]) -> HostCall:
         """What `make` returned the first time that `key` was asked for; None is never shared."""
@@ -181,21 +180,19 @@ class _Memo:
         if found is not None:
             events.emit("cache", "backend", None, outcome="hit", key=key, level="graph")
         else:
-            found = make()
-            with self._lock:
-                found = self._made.setdefault(key, found)
+            found = self._made.setdefault(key, make())
         return found
 
     def warn_once(self, text: str) -> None:
-        """Warn, unless this text was given before."""
-        if text not in self._warned:
-            self._warned.add(text)
+        """Warn that no kernels can be built, the first time: the next graph will hardly fare better."""
+        if not self._warned:
+            self._warned = True
             warnings.warn(f"argand: {text}\nGraphs run with eager's kernels.", stacklevel=2)
 
     def clear(self) -> None:
         """Forget everything (argand.reset)."""
         self._made.clear()
-        self._warned.clear()
+        self._warned = False
 
 
 _memo = _Memo()
@@ -203,7 +200,10 @@ _memo = _Memo()
 
 def reset() -> None:
     """Forget compiled graphs and free the memory kept for temporaries."""
+    from argand.runtime import cache, toolchain
     from argand.runtime.arena import arena_pool
 
+    cache.reset()
+    toolchain.reset()
     _memo.clear()
     arena_pool.clear()

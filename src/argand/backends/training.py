@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,11 +18,11 @@ from argand.autograd.training import (
     LazyBackward,
     recorded_program,
     training_function,
-    uncaptured,
     without_base,
 )
 from argand.config import config
 from argand.errors import ArgandError, InternalError
+from argand.graph import time_limit
 from argand.graph.printing import graph_function, readable
 from argand.graph.program import AtenProgram
 
@@ -93,21 +94,33 @@ def compile_joint(
     recorded = wrap(recorded_program(cut.forward), run, otherwise=otherwise)
     if joint.enables_grad:
         return _under_grad(recorded)
+    if cut.forward.leaves and otherwise is not None:  # of a call without gradients
+        return _with_tape(recorded, otherwise)
     plain = wrap(cut.forward, _results_only(forward, cut), boxed=True, otherwise=otherwise)
     return _with_tape(recorded, plain)
 
 
 def _compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:
     """The compiled backward; where it cannot be compiled its graph runs with eager's kernels."""
-    with uncaptured():
-        try:
+    try:
+        with time_limit.limited(config.capture_time_limit):
             return _boxed(compile_program(program), boxed)
-        except ArgandError as error:
-            if config.verify_ir or config.repro_after or isinstance(error, InternalError):
-                raise
-            reason = f"the backward runs with eager's kernels: {error}"
-            events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="backward")
-            return _boxed(graph_function(program.graph, program.constants), False)
+    except time_limit.OutOfTime:
+        reason = took_too_long("the backward")
+    except ArgandError as error:
+        if config.verify_ir or config.repro_after or isinstance(error, InternalError):
+            raise
+        reason = f"the backward runs with eager's kernels: {error}"
+    events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="backward")
+    return _boxed(graph_function(program.graph, program.constants), False)
+
+
+def took_too_long(what: str) -> str:
+    """Why something runs with eager's kernels; warns, too."""
+    limit = f"{config.capture_time_limit:g} s of CPU time (config.capture_time_limit)"
+    reason = f"preparing {what} for the C++ compiler took longer than {limit}"
+    warnings.warn(f"argand: {reason}: it runs with eager's kernels.", stacklevel=2)
+    return reason
 
 
 def _with_tape(recorded: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -18,12 +19,14 @@ from argand.bytecode.flow import (
     reachable,
     zero_argument_super_calls,
 )
-from argand.bytecode.instruction import Instruction
+from argand.bytecode.instruction import Instruction, Positions
 from argand.bytecode.liveness import live_locals, local_names
 from argand.bytecode.opcodes import CO_ANY_GENERATOR, CO_VARARGS, CO_VARKEYWORDS, PY312
 from argand.bytecode.stack import stack_depths
 from argand.bytecode.unbound import unbound_cell_blocks
 from argand.errors import InternalError
+
+STACK_PREFIX = "___stack"  # of the parameters of resume functions that carry values of the stack
 
 
 class StackSlot(Enum):
@@ -135,7 +138,7 @@ def build_resume_code(
     body += unbound_cell_blocks(copies, instructions, frozenset(code.co_cellvars))
     moved = _explicit_super(body, copies, instructions, code)
     goal = moved.get(copies[target], copies[target])
-    entry = _entry(stack_layout, stack_names, freevars, borrowed, target)
+    entry = _entry(stack_layout, stack_names, freevars, borrowed, target, _producers(instructions, target))
     if body[0] is not goal:
         entry.append(Instruction("JUMP_FORWARD", positions=target.positions, target=goal))
 
@@ -184,7 +187,7 @@ def _check(
 def _stack_names(stack_layout: Sequence[StackSlot], slots: CellSlots, code: CodeType) -> list[str]:
     """Names for the parameters that carry stack values: none that the code uses, and saved cells marked as such."""
     taken = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    prefix = "___stack"
+    prefix = STACK_PREFIX
     while any(name.startswith(prefix) for name in taken):
         prefix = "_" + prefix
     saved = [cell for slot, cell in zip(stack_layout, slots.stack) if slot is not StackSlot.NULL]
@@ -197,9 +200,13 @@ def _entry(
     freevars: Sequence[str],
     borrowed: Mapping[str, str],
     target: Instruction,
+    producers: Sequence[Instruction | None],
 ) -> list[Instruction]:
     """Prologue of a resume function: closure, borrowed slots of cells, then the stack. Parameters are unbound again
-    at once, so that values die when the user's function would let them die, and `locals()` does not show them."""
+    at once, so that values die when the user's function would let them die, and `locals()` does not show them.
+
+    A stack value is loaded with the columns of the expression that made it (`stack_expressions` reads them).
+    """
     line = target.lineno
     where = None if line is None else (line, line, None, None)
     entry: list[Instruction] = []
@@ -213,19 +220,58 @@ def _entry(
         else:
             entry.append(Instruction("POP_TOP", positions=where))
     names = iter(stack_names)
-    for slot in stack_layout:
+    for slot, producer in zip(stack_layout, producers):
+        made = where if producer is None or where is None else _on_line(producer.positions, where)
         if slot is StackSlot.NULL:
             entry.append(Instruction("PUSH_NULL", positions=where))
         elif PY312:
-            entry.append(Instruction("LOAD_FAST_AND_CLEAR", None, next(names), positions=where))
+            entry.append(Instruction("LOAD_FAST_AND_CLEAR", None, next(names), positions=made))
         else:
             name = next(names)
-            entry.append(Instruction("LOAD_FAST", None, name, positions=where))
+            entry.append(Instruction("LOAD_FAST", None, name, positions=made))
             entry.append(Instruction("DELETE_FAST", None, name, positions=where))
         if slot is StackSlot.HANDLED:
             entry.append(Instruction("PUSH_EXC_INFO", positions=where))
             entry.append(Instruction("POP_TOP", positions=where))
     return entry
+
+
+def _on_line(positions: Positions | None, where: Positions) -> Positions:
+    """The columns of an expression, if it is on one line, which is that of `where`: lines are what tracers see."""
+    if positions is not None and positions[0] == positions[1] == where[0] and positions[2] is not None:
+        return (where[0], where[0], positions[2], positions[3])
+    return where
+
+
+def _producers(instructions: Sequence[Instruction], target: Instruction) -> list[Instruction | None]:
+    """For each slot of the stack at `target`, the last instruction of the expression that left it there."""
+    depths = stack_depths(instructions)
+    at = next(i for i, inst in enumerate(instructions) if inst is target)
+    found: list[Instruction | None] = [None] * depths[target]
+    open_slots, last = len(found), None
+    for inst in reversed(instructions[:at]):
+        if last is None and inst.positions is not None and inst.positions[2] is not None:
+            last = inst
+        depth = depths.get(inst)
+        while depth is not None and open_slots > depth:
+            open_slots -= 1
+            found[open_slots] = last
+            last = None
+        if not open_slots:
+            break
+    return found
+
+
+def stack_expressions(code: CodeType) -> dict[str, tuple[int, int, int]]:
+    """Where (line, first and last column) the expressions are whose values a resume function gets, by parameter."""
+    found = {}
+    for inst in dis.get_instructions(code):
+        position = inst.positions
+        if inst.opname not in ("LOAD_FAST", "LOAD_FAST_AND_CLEAR") or STACK_PREFIX not in str(inst.argval):
+            continue
+        if position is not None and position.lineno and position.col_offset is not None and position.end_col_offset:
+            found[str(inst.argval)] = (position.lineno, position.col_offset, position.end_col_offset)
+    return found
 
 
 def _explicit_super(

@@ -5,16 +5,19 @@ Base class of `Interpreter`; the questions come from every operator and handler,
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import enum
 import itertools
 import os
 import types
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import identity, natives_numpy, tensor_attributes, virtual
+from argand.capture import identity, native_reads, natives_numpy, tensor_attributes, virtual
 from argand.capture.exceptions import InternalFailure, ObservedException
 from argand.capture.frames import NULL, LazyLocal
 from argand.capture.kinds import is_a, module_of, raw_length
+from argand.capture.native_reads import unseen_object
 from argand.capture.patience import Patience
 from argand.capture.sources import ConstSource, LocalSource, Source
 from argand.capture.symbolic import SYMBOLIC, SymbolicSize
@@ -22,37 +25,22 @@ from argand.capture.tainted import TaintedText as TaintedText
 from argand.capture.tainted import formatted_tensor as formatted_tensor
 from argand.capture.typefacts import (
     ATOMS,
+    BOUND_METHODS,
     BUFFERS,
     CONTAINERS,
     TypeFacts,
-    has_foreign_state,
-    is_foreign_value,
     is_heap,
     is_native,
 )
-from argand.errors import GraphBreak, graph_break
+from argand.errors import graph_break
 
 if TYPE_CHECKING:
     from argand.capture.protocol import State
 
 _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
 _CAPTURE_FOLDER = os.path.dirname(__file__)
+_PLAIN_METACLASSES: frozenset[type] = frozenset({type, abc.ABCMeta, enum.EnumMeta})
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
-
-
-def _is_unseen(cls: type) -> bool:
-    return has_foreign_state(cls) and not is_foreign_value(cls)
-
-
-def unseen_object(obj: Any) -> GraphBreak:
-    """The graph break for native code that would look into an outer object that no guard can follow."""
-    cls = type(obj)
-    return graph_break(
-        kind="iterator from outside" if hasattr(cls, "__next__") else "native object from outside",
-        context=cls.__name__,
-        explanation=f"A {cls.__name__} that existed before the compiled function would be used unseen.",
-        hints=("Pass a list or tuple instead.",),
-    )
 
 
 class TextProxy:
@@ -89,6 +77,14 @@ class TextProxy:
 
 def _getitem(value: Any, key: Any) -> Any:
     return value[key]
+
+
+def _own_getitem(container: Any, key: Any) -> Any:
+    """An item of a container, past any `__getitem__` of its class, which is the program's and not asked here."""
+    for base in CONTAINERS:
+        if is_a(container, base) and hasattr(base, "__getitem__"):
+            return base.__getitem__(container, key)
+    return container[key]
 
 
 def _items(obj: Any) -> Any:
@@ -157,8 +153,12 @@ class Access:
         self.born: dict[int, tuple[Any, int]] = {}
         """id -> (object, number of the root instruction that made it), for objects that may be impossible to rebuild:
         generators, classes, and exceptions (where they were raised)."""
+        self.odd_keys: dict[int, Any] = {}
+        """Dicts and sets, by id, that have keys with Python-level `__hash__` or `__eq__`."""
         self.lru_caches: dict[int, tuple[Any, dict[Any, Any]]] = {}
         self._noted_classes: set[int] = set()
+        self.inlined: dict[int, types.FunctionType] = {}
+        """Functions whose code, or whose defaults, the answer depends on."""
 
     def renew_facts(self) -> None:
         """(Re)build what is known of types."""
@@ -183,6 +183,8 @@ class Access:
 
             found.python[id(torch.nn.Parameter)] = frozenset()
             self.fast.add(torch.nn.Parameter)
+        self.settled = frozenset(self.fast - BOUND_METHODS)
+        """Types whose objects native code may always have: values, and the stand-ins of tensors."""
 
     def count_round(self) -> None:
         """A loop begins its body again, or a function is called."""
@@ -212,13 +214,22 @@ class Access:
     def tensor_setattr(self, obj: Any, name: str, value: Any) -> None:
         """Attribute of a tensor set: the trace mode sees properties, Python attributes are kept on the stand-in."""
         tensor_attributes.refuse_write(self.state, obj, name)
-        self.native(setattr, obj, name, value)
+        self.unread(setattr, obj, name, value)
 
     def observe(self, exc: BaseException) -> ObservedException:
         raise NotImplementedError
 
     def native(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
+
+    def unread(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def reading(self, what: str, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """As `native`, for code that only compares, hashes or formats its arguments (`native_reads.READS`)."""
+        if self.outer:
+            native_reads.check(self, fn, (*args, *kwargs.values()), what)
+        return self.unread(fn, *args, **kwargs)
 
     # ---- outer objects ---------------------------------------------------------------------------------------------
 
@@ -248,7 +259,7 @@ class Access:
         if id(obj) in self.outer:
             if module_of(cls) == "numpy" and cls.__name__ == "ndarray":
                 raise natives_numpy.outer_array(obj)
-            if is_a(obj, BUFFERS) or _is_unseen(cls) or self.is_native_iterator(obj):
+            if is_a(obj, BUFFERS) or self.is_native_iterator(obj):
                 raise unseen_object(obj)
         return self.state.deep_resolve(obj)
 
@@ -310,15 +321,16 @@ class Access:
             length = raw_length(obj)
             self.state.guard(self.outer[id(obj)], "len", length)
             return length
-        found: int = self.native(len, self.shadow(obj))
+        found: int = self.unread(len, self.shadow(obj))
         return found
 
     def outer_has_key(self, container: dict[Any, Any], key: Any) -> bool:
         """`key in container` for an outer dict."""
         if id(container) in self.state.shadows or not self._plain_key(key):
             self.pin(key)
-            return bool(self.native(dict.__contains__, self.shadow(container), key))
-        present = bool(self.native(dict.__contains__, container, key))
+            native_reads.check(self, dict.__contains__, (key,), "hash")
+            return bool(self.unread(dict.__contains__, self.shadow(container), key))
+        present = bool(self.unread(dict.__contains__, container, key))
         source = self.outer[id(container)]
         self.state.guard(source, "has_key" if present else "not_has_key", key)
         return present
@@ -330,7 +342,7 @@ class Access:
     def outer_item(self, container: Any, key: Any) -> Any:
         """An item of an outer container: by its own source while the container is untouched."""
         if id(container) in self.state.shadows:
-            return self.native(_getitem, self.state.shadow(container), key)
+            return self.unread(_own_getitem, self.state.shadow(container), key)
         if is_a(container, dict):
             if self._plain_key(key):
                 return self.state.item(container, key)
@@ -338,7 +350,7 @@ class Access:
             size = self.container_length(container)
             if -size <= key < size:
                 return self.state.item(container, key % size)
-        return self.native(_getitem, self.state.shadow(container), key)
+        return self.unread(_own_getitem, self.state.shadow(container), key)
 
     # ---- may native code have it? ----------------------------------------------------------------------------------
 
@@ -381,6 +393,8 @@ class Access:
             return obj
         if self.types.python_dunders(cls) & {"__str__", "__repr__", "__format__", "__index__", "__int__", "__float__"}:
             return TextProxy(self, obj)
+        if is_a(obj, BaseException):
+            return TextProxy(self, obj)
         if not is_a(obj, CONTAINERS):
             self.pin(obj)
         return self.textual_items(obj, depth)
@@ -405,7 +419,7 @@ class Access:
             return
         if is_native(cls) or module_of(cls) in _ITERATOR_MODULES or is_a(obj, BUFFERS):
             raise unseen_object(obj)
-        if self.is_native_iterator(obj) or _is_unseen(cls):
+        if self.is_native_iterator(obj) or native_reads.kind(cls) == native_reads.OPAQUE:
             raise unseen_object(obj)
 
     def is_native_iterator(self, obj: Any) -> bool:
@@ -437,6 +451,35 @@ class Access:
         if not self.concrete and is_heap(cls) and id(cls) not in self.local_classes:
             guards = self.state.guards
             guards.add(ConstSource(cls), "type_version", cls, self.types, shown=False)
+            if type(cls) not in _PLAIN_METACLASSES and is_heap(type(cls)):
+                guards.add(ConstSource(cls), "type", type(cls), shown=False)
+
+    def guard_classes(self) -> None:
+        """Guard every class that was asked for anything, also for what it lacks; called at the end of the capture.
+
+        What a class made by the program itself inherits from outside is guarded there.
+        """
+        for cls in list(self.types.keep.values()):
+            for klass in (cls.__mro__ or ()) if id(cls) in self.local_classes else (cls,):
+                if klass.__mro__ is not None:
+                    self.note_class(klass)
+
+    def guard_functions(self) -> None:
+        """Guard the code and the defaults of every function that was looked into; called at the end of the capture.
+
+        Where each call may bring another function of the same code, that is guarded where it comes from.
+        """
+        from argand.capture import natives, state
+
+        known = tuple(
+            fn
+            for key, fn in self.inlined.items()
+            if key not in self.local_functions
+            and fn.__code__.co_filename not in natives.HELPER_FILES
+            and not state.guarded_by_code(self.state.source_of(fn), fn)
+        )
+        if known:
+            self.state.guards.add(None, "functions", known, shown=False)
 
     def note_local_class(self, cls: Any) -> None:
         """A class made by the program."""
@@ -455,6 +498,12 @@ class Access:
         """Make a function found in a class known as an outer object: its attributes are read and written outside."""
         if not (self.concrete or id(fn) in self.outer or id(fn) in self.local_functions):
             self.state.load_source(ConstSource(fn), fn)
+
+    def load_member(self, member: Any) -> Any:
+        """A member of an enum: what it is called and its value are guarded once, whatever native code reads of it."""
+        if not (self.concrete or id(member) in self.outer or id(type(member)) in self.local_classes):
+            self.state.load_source(ConstSource(member), member)
+        return member
 
     def load_class(self, cls: type) -> None:
         """Make a class known as an outer object, so that writes to it can be replayed."""

@@ -31,6 +31,8 @@ _TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 def guard(state: CaptureState) -> None:
     """Add what must stay distinct; called once, when the interpretation is over."""
     identity.guard(state)
+    state.interpreter.guard_classes()
+    state.interpreter.guard_functions()
     _objects(state)
     _tensors(state)
     if state.arrays is not None:

@@ -12,8 +12,9 @@ from typing import Any
 
 from argand import errors
 
-_FACTS = frozenset(("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"))
+_FACTS = frozenset(("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "__doc__"))
 _COMPUTED = frozenset(("T", "real", "imag", "mT"))
+_OF_PYTHON_CLASSES = frozenset(("__module__", "__weakref__", "__dict__", "__doc__"))  # not those of this class
 
 
 def needs_values(what: str) -> errors.GraphBreak:
@@ -72,6 +73,11 @@ class Traced:
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return self._a_owner.call(func, args, kwargs)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OF_PYTHON_CLASSES:
+            raise AttributeError(name)  # so that __getattr__ is asked
+        return object.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:
         if name in _FACTS:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import attributes, calls, tensor_attributes
+from argand.capture import attributes, calls, descriptors, tensor_attributes
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
-from argand.capture.typefacts import is_heap
+from argand.capture.typefacts import is_heap, sets_attributes_its_own_way
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
         return
     if is_a(setter, types.WrapperDescriptorType) and setter.__name__ != "__setattr__":
         calls.call(interp, setter, (obj, name, value), None)
+        return
+    if sets_attributes_its_own_way(cls):  # a proxy, an object with a namespace for each thread
+        interp.native(setattr, obj, name, value)
         return
     generic_write(interp, obj, name, value)
 
@@ -54,7 +57,8 @@ def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
                 _refuse_native(meta, obj, name, value)
                 _write_outer(interp, obj, name, value)
             else:
-                interp.native(meta.__set__, obj, value)
+                run = interp.unread if type(meta) in descriptors.MEMBERS else interp.native
+                run(meta.__set__, obj, value)
             return
     write_instance(interp, obj, name, value)
 
@@ -70,7 +74,7 @@ def _through_descriptor(
     if type(meta) is property:
         function = getattr(meta, of_property)
         if function is None:
-            raise interp.throw(attributes.property_error(meta, obj, name, what))
+            raise interp.throw(descriptors.property_error(meta, obj, name, what))
         calls.call(interp, function, (obj, *values), None)
         return True
     method = interp.types.lookup(type(meta), special)
@@ -91,7 +95,7 @@ def _refuse_native(meta: Any, obj: Any, name: str, *values: Any) -> None:
     """End the graph where C code of a class checks or converts what is written, or does something else with it."""
     if type(meta) is types.MemberDescriptorType and is_heap(meta.__objclass__):
         return
-    if values and name in _ACCEPTED and is_a(values[0], _ACCEPTED[name]) and type(meta) in attributes.MEMBERS:
+    if values and name in _ACCEPTED and is_a(values[0], _ACCEPTED[name]) and type(meta) in descriptors.MEMBERS:
         return
     raise graph_break(
         kind="native attribute written",
@@ -113,9 +117,9 @@ def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None
     if interp.is_tensor(target):
         tensor_attributes.refuse_write(interp.state, target, name)
     if is_a(target, types.FunctionType):
-        interp.native(setattr, target, name, value)
+        interp.unread(setattr, target, name, value)
     else:
-        interp.native(_setter_of(interp, target), target, name, value)
+        interp.unread(_setter_of(interp, target), target, name, value)
 
 
 def _setter_of(interp: Interpreter, obj: Any) -> Any:
@@ -150,12 +154,12 @@ def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
     interp.types.forget()
     interp.renew_facts()
     if interp.concrete or id(cls) in interp.local_classes:
-        interp.native(type.__setattr__, cls, name, value)
+        interp.unread(type.__setattr__, cls, name, value)
         return
     if not is_heap(cls):
-        interp.native(type.__setattr__, cls, name, value)
+        interp.unread(type.__setattr__, cls, name, value)
         return
-    if type(meta_attr) in attributes.MEMBERS:
+    if type(meta_attr) in descriptors.MEMBERS:
         _refuse_native(None, cls, name)
     interp.load_class(cls)
     interp.types.overlay[id(cls), name] = value
@@ -168,7 +172,7 @@ _namespace: Any = vars(types.ModuleType)["__dict__"].__get__  # past a `__getatt
 
 def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> None:
     if interp.concrete:
-        interp.native(setattr, module, name, value)
+        interp.unread(setattr, module, name, value)
         return
     if type(module) is not types.ModuleType and interp.types.python_level(type(module), "__setattr__"):
         raise graph_break(
@@ -179,7 +183,7 @@ def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> No
         )
     interp.module_values[id(module), name] = value
     meta = interp.types.lookup(type(module), name)
-    if type(meta) in attributes.MEMBERS:
+    if type(meta) in descriptors.MEMBERS:
         _refuse_native(meta, module, name)
     namespace = _namespace(module)
     interp.global_values[id(namespace), name] = value
@@ -211,7 +215,7 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
                 explanation="Deleting an attribute of a tensor or module object is not captured.",
                 hints=("Delete it outside of the compiled function.",),
             )
-        interp.native(delattr, obj, name)
+        interp.unread(delattr, obj, name)
         return
     if is_a(obj, type):
         _delete_class_attr(interp, obj, name)
@@ -229,20 +233,20 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
         if meta is not NULL and facts.lookup(type(meta), "__delete__") is not NULL:
             _refuse_native(meta, obj, name)
         if is_a(obj, interp.containers):
-            interp.native(delattr, interp.shadow(obj), name)
+            interp.unread(delattr, interp.shadow(obj), name)
         else:
             interp.state.delete_overlay(obj, name)
         return
     target = interp.shadow(obj)
-    interp.native(delattr if is_a(target, types.FunctionType) else object.__delattr__, target, name)
+    interp.unread(delattr if is_a(target, types.FunctionType) else object.__delattr__, target, name)
 
 
 def generic_is_absent(interp: Interpreter, obj: Any, name: str) -> bool:
     """Whether an outer object has no attribute of its own by this name."""
     meta = interp.types.lookup(type(obj), name)
-    if meta is not NULL and type(meta) in attributes.MEMBERS:
+    if meta is not NULL and type(meta) in descriptors.MEMBERS:
         try:
-            attributes.read_member(interp, meta, obj, type(obj))
+            descriptors.read_member(interp, meta, obj, type(obj))
         except ObservedException:
             return True
         return False
@@ -253,7 +257,7 @@ def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
     if interp.concrete or id(cls) in interp.local_classes:
         interp.types.forget()
         interp.renew_facts()
-        interp.native(type.__delattr__, cls, name)
+        interp.unread(type.__delattr__, cls, name)
         return
     if name not in type.__dict__["__dict__"].__get__(cls):
         raise attributes.missing(interp, cls, name)

@@ -7,15 +7,15 @@ that existed before the frame are read under guards and written through the stat
 from __future__ import annotations
 
 import enum
-import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attribute_writes, calls, generators, iteration, symbolic_ops, tensor_attributes
+from argand._core import _C
+from argand.capture import calls, descriptors, generators, iteration, symbolic_ops, tensor_attributes
 from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
-from argand.capture.kinds import is_a, module_of, namespace
+from argand.capture.kinds import is_a, namespace
 from argand.capture.sources import (
     AttrSource,
     ConstSource,
@@ -28,16 +28,12 @@ from argand.capture.sources import (
     TypeAttrSource,
 )
 from argand.capture.symbolic import SYMBOLIC
-from argand.capture.typefacts import TypeFacts, is_heap
+from argand.capture.typefacts import finds_attributes_its_own_way, is_heap
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
 
-_NATIVE_DESCRIPTORS: Final = frozenset(
-    {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
-)
-MEMBERS: Final = frozenset({types.MemberDescriptorType, types.GetSetDescriptorType})
 _PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
 
 
@@ -63,13 +59,15 @@ def try_attr(interp: Interpreter, obj: Any, name: str) -> Any:
 
 
 def missing(interp: Interpreter, obj: Any, name: str) -> ObservedException:
-    """The AttributeError for an attribute that is not there."""
+    """The AttributeError for an attribute that is not there. A bound method asks its function last."""
+    while type(obj) is types.MethodType:
+        obj = obj.__func__
     if is_a(obj, type):
         text = f"type object '{obj.__name__}' has no attribute '{name}'"
     elif is_a(obj, types.ModuleType):
         text = f"module '{obj.__name__}' has no attribute '{name}'"
     else:
-        text = f"'{_type_of(obj).__name__}' object has no attribute '{name}'"
+        text = f"'{_C.type_name(_type_of(obj))}' object has no attribute '{name}'"
     return interp.throw(AttributeError(text, name=name, obj=obj))
 
 
@@ -128,7 +126,7 @@ def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
     method = interp.types.lookup(cls, name)
     if method is NULL or method is None:
         return NULL
-    return bind(interp, method, obj, cls)
+    return descriptors.bind(interp, method, obj, cls)
 
 
 def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
@@ -145,137 +143,6 @@ def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
     return load_attr(interp, obj, name), NULL
 
 
-# ---- descriptors ---------------------------------------------------------------------------------------------------
-
-
-def is_data_descriptor(facts: TypeFacts, kind: type) -> bool:
-    """Whether instances of `kind` in a class body take precedence over the instance's own dict."""
-    if kind is types.FunctionType:
-        return False
-    if kind is property or kind in MEMBERS:
-        return True
-    return facts.lookup(kind, "__set__") is not NULL or facts.lookup(kind, "__delete__") is not NULL
-
-
-def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") -> Any:
-    """What a class attribute `meta` gives when read through an instance (`obj` None: through the class)."""
-    kind = type(meta)
-    if kind is types.FunctionType:
-        return meta if obj is None else types.MethodType(meta, obj)
-    if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in MEMBERS:
-        return meta
-    if kind is property:
-        return _read_property(interp, meta, obj, name)
-    if kind is classmethod:
-        return _bind_classmethod(interp, meta, cls)
-    if kind is staticmethod:
-        return meta.__func__
-    if kind in _NATIVE_DESCRIPTORS:
-        if obj is not None:
-            obj = interp.shadow(obj) if kind is not types.WrapperDescriptorType else obj
-        return interp.native(meta.__get__, obj, cls)
-    if kind in MEMBERS:
-        return read_member(interp, meta, obj, cls)
-    getter = interp.types.lookup(kind, "__get__")
-    if getter is NULL:
-        return meta
-    if kind is functools.cached_property and obj is not None:
-        return _read_cached_property(interp, meta, obj)
-    if is_a(getter, types.FunctionType):
-        if module_of(kind) in ("enum", "types") and is_a(obj, enum.Enum):
-            return interp.native(getattr, obj, meta.name if hasattr(meta, "name") else name)
-        return calls.call(interp, getter, (meta, obj, cls), None)
-    if not is_a(getter, types.WrapperDescriptorType | types.MethodDescriptorType):
-        return calls.call(interp, bind(interp, getter, meta, kind), (obj, cls), None)
-    return interp.native(meta.__get__, obj, cls)
-
-
-def _bind_classmethod(interp: Interpreter, meta: Any, cls: type) -> Any:
-    func = meta.__func__
-    if type(func) is types.FunctionType:
-        return interp.native(types.MethodType, func, cls)
-    getter = interp.types.lookup(type(func), "__get__")
-    if getter is NULL:
-        return interp.native(types.MethodType, func, cls)
-    return bind(interp, func, cls, type(cls))
-
-
-def _read_property(interp: Interpreter, meta: property, obj: Any, name: str) -> Any:
-    if obj is None:
-        return meta
-    if meta.fget is None:
-        raise interp.throw(property_error(meta, obj, name, "getter"))
-    return calls.call(interp, meta.fget, (obj,), None)
-
-
-def property_error(meta: property, obj: Any, name: str, what: str) -> AttributeError:
-    """CPython's message, by asking a property without the function."""
-    probe = property(None, None, None)
-    owner = type(type(obj).__name__, (), {"__qualname__": type(obj).__qualname__, name or "attribute": probe})
-    instance = owner()
-    try:
-        if what == "getter":
-            getattr(instance, name)
-        elif what == "setter":
-            setattr(instance, name, None)
-        else:
-            delattr(instance, name)
-    except AttributeError as e:
-        return AttributeError(*e.args, name=name, obj=obj)
-    return AttributeError(name)
-
-
-def _read_cached_property(interp: Interpreter, meta: Any, obj: Any) -> Any:
-    name = meta.attrname
-    value = calls.call(interp, meta.func, (obj,), None)
-    if name is not None:
-        attribute_writes.write_instance(interp, obj, name, value)
-    return value
-
-
-_LAZY: Final = frozenset({"__bound__", "__constraints__", "__default__", "__value__"})
-
-
-def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
-    """A slot or an attribute that C code computes."""
-    if obj is None:
-        return meta
-    name = meta.__name__
-    if name == "__class__":
-        return type(obj)
-    if name == "__dict__":
-        return instance_dict(interp, obj)
-    if name in _LAZY and module_of(cls) == "typing" and not interp.concrete:
-        raise graph_break(
-            kind="native code that calls Python",
-            context=f"{cls.__name__}.{name}",
-            explanation="The attribute is evaluated when first read, by code that knows nothing of captured writes.",
-            hints=("Read it outside of the compiled function.",),
-        )
-    if interp.is_outer(obj):
-        value = interp.read_overlay(obj, name)
-        if value is not NULL:
-            if value is interp.deleted:
-                raise missing(interp, obj, name)
-            return value
-        try:
-            found = meta.__get__(obj, cls)
-        except AttributeError as e:
-            error = e
-        except Exception as e:
-            raise graph_break(
-                kind="attribute that raises",
-                context=f"{cls.__name__}.{name}",
-                explanation=f"Reading {name} of a {cls.__name__} raises {type(e).__name__}, which no guard can follow.",
-                hints=("Read it outside of the compiled function.",),
-            ) from None
-        else:
-            return interp.state.load_source(AttrSource(interp.source(obj), name), found)
-        interp.state.guard(interp.source(obj), "not_has_attr", name)
-        raise interp.observe(error)
-    return interp.native(meta.__get__, interp.shadow(obj), cls)
-
-
 # ---- instances -----------------------------------------------------------------------------------------------------
 
 
@@ -283,8 +150,10 @@ def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
     cls = type(obj)
     facts = interp.types
     getter = facts.lookup(cls, "__getattribute__")
-    if is_heap(cls):
-        interp.note_class(cls)
+    if is_a(obj, enum.Enum):
+        interp.load_member(obj)
+    if type(getter) is not types.FunctionType and finds_attributes_its_own_way(cls):
+        return _read_natively(interp, obj, name)
     hook = facts.lookup(cls, "__getattr__")
     if hook is NULL:
         if type(getter) is types.FunctionType:
@@ -304,7 +173,18 @@ def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
     special = interp.module_attr(obj, name, hook)
     if special is not NULL:
         return special
-    return calls.call(interp, bind(interp, hook, obj, cls), (name,), None)
+    return calls.call(interp, descriptors.bind(interp, hook, obj, cls), (name,), None)
+
+
+def _read_natively(interp: Interpreter, obj: Any, name: str) -> Any:
+    """An attribute of an object whose C class finds attributes in its own way (a proxy, an object with a namespace for
+    each thread)."""
+    try:
+        return interp.native(getattr, obj, name)
+    except ObservedException as observed:
+        if not is_a(observed.value, AttributeError):
+            raise
+    return NULL
 
 
 def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
@@ -312,14 +192,17 @@ def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
     cls = type(obj)
     facts = interp.types
     meta = facts.lookup(cls, name)
-    if meta is not NULL and is_data_descriptor(facts, type(meta)) and facts.lookup(type(meta), "__get__") is not NULL:
-        return bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
+    if (
+        meta is not NULL
+        and descriptors.is_data_descriptor(facts, type(meta))
+        and facts.lookup(type(meta), "__get__") is not NULL
+    ):
+        return descriptors.bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
     value = instance_value(interp, obj, name, meta)
-    if value is not NULL:
-        return value
     if meta is NULL:
-        return NULL
-    return bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
+        return value
+    found = class_value(interp, cls, name, meta)  # whose type, guarded, tells that it does not come first
+    return descriptors.bind(interp, found, obj, cls, name) if value is NULL else value
 
 
 def instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
@@ -351,6 +234,9 @@ def instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
     return value
 
 
+_IMMUTABLE: Final = frozenset({property, staticmethod, classmethod})
+
+
 def own_dict(obj: Any) -> dict[str, Any] | None:
     found = namespace(obj)
     return found if is_a(found, dict) else None
@@ -361,7 +247,7 @@ def instance_dict(interp: Interpreter, obj: Any) -> Any:
     if not interp.is_outer(obj):
         if interp.is_tensor(obj):
             return tensor_attributes.namespace(interp.state, obj)
-        return interp.native(object.__getattribute__, interp.shadow(obj), "__dict__")
+        return interp.unread(object.__getattribute__, interp.shadow(obj), "__dict__")
     real = own_dict(obj)
     if real is None:
         raise missing(interp, obj, "__dict__")
@@ -379,7 +265,7 @@ def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
     kind = type(value)
     if kind is types.FunctionType or kind in interp.fast or interp.concrete or id(cls) in interp.local_classes:
         return value
-    if not is_heap(cls) or is_a(value, property | staticmethod | classmethod | type):
+    if not is_heap(cls) or kind in _IMMUTABLE or is_a(value, type):
         return value
     key = (id(cls), name)
     known = interp.class_values.get(key, iteration.STOP)
@@ -397,40 +283,53 @@ def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
     meta = type(obj)
     facts = interp.types
     getter = facts.lookup(meta, "__getattribute__")
-    if type(getter) is types.FunctionType:
-        value = NULL
-        try:
+    value = NULL
+    try:
+        if type(getter) is types.FunctionType:
             value = calls.call(interp, getter, (obj, name), None)
-        except ObservedException as observed:
-            if not is_a(observed.value, AttributeError) or facts.lookup(meta, "__getattr__") is NULL:
-                raise
-    else:
-        value = generic_class_read(interp, obj, meta, name)
+        else:
+            value = generic_class_read(interp, obj, meta, name)
+    except ObservedException as observed:
+        if not is_a(observed.value, AttributeError) or facts.lookup(meta, "__getattr__") is NULL:
+            raise
     if value is not NULL:
         return value
     hook = facts.lookup(meta, "__getattr__")
     if hook is NULL:
         return NULL
-    return calls.call(interp, bind(interp, hook, obj, meta), (name,), None)
+    return calls.call(interp, descriptors.bind(interp, hook, obj, meta), (name,), None)
 
 
 def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) -> Any:
     facts = interp.types
     interp.note_class(obj)
-    if is_a(obj, enum.EnumMeta) and name in getattr(obj, "_member_map_", ()):
-        return obj._member_map_[name]
+    if is_a(obj, enum.EnumMeta) and name in vars(obj).get("_member_map_", ()):
+        return interp.load_member(obj._member_map_[name])
     meta_attr = facts.lookup(meta, name)
-    if meta_attr is not NULL and is_data_descriptor(facts, type(meta_attr)):
-        if type(meta_attr) in MEMBERS:
-            return interp.native(getattr, obj, name)
-        return bind(interp, meta_attr, obj, meta, name)
+    if meta_attr is not NULL and descriptors.is_data_descriptor(facts, type(meta_attr)):
+        if type(meta_attr) in descriptors.MEMBERS:
+            return _read_class_member(interp, meta_attr, obj, meta, name)
+        return descriptors.bind(interp, class_value(interp, meta, name, meta_attr), obj, meta, name)
     value = facts.lookup(obj, name)
     if value is not NULL:
         value = class_value(interp, obj, name, value)
-        return bind(interp, value, None, obj, name)
+        return descriptors.bind(interp, value, None, obj, name)
     if meta_attr is not NULL:
-        return bind(interp, class_value(interp, meta, name, meta_attr), obj, meta, name)
+        return descriptors.bind(interp, class_value(interp, meta, name, meta_attr), obj, meta, name)
     return NULL
+
+
+def _read_class_member(interp: Interpreter, meta_attr: Any, obj: type, meta: type, name: str) -> Any:
+    """`__name__`, `__mro__` and the like. What the version of a class does not tell of is guarded itself."""
+    value = interp.native(getattr, obj, name)
+    if interp.concrete or not is_heap(obj) or id(obj) in interp.local_classes:
+        return value
+    if name in _OF_CLASS_ITSELF:
+        return interp.state.load_source(AttrSource(ConstSource(obj), name), value)
+    return value
+
+
+_OF_CLASS_ITSELF: Final = frozenset({"__name__", "__qualname__", "__dict__"})
 
 
 def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
@@ -439,11 +338,11 @@ def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
         return _read_native(interp, proxy, name)
     obj = proxy.__self__
     facts = interp.types
-    value = facts.lookup_after(self_class.__mro__, proxy.__thisclass__, name)
+    value = facts.lookup_after(self_class, proxy.__thisclass__, name)
     if value is NULL:
         return _read_native(interp, proxy, name)
     value = class_value(interp, self_class, f"super:{name}", value) if interp.concrete else value
-    return bind(interp, value, None if obj is self_class else obj, self_class, name)
+    return descriptors.bind(interp, value, None if obj is self_class else obj, self_class, name)
 
 
 # ---- modules, functions, bound methods -----------------------------------------------------------------------------
@@ -478,6 +377,10 @@ def _load_module_attr(interp: Interpreter, module: Any, name: str) -> Any:
             raise interp.observe(e) from None
     if value is NULL:
         state.guard(base, "not_has_key", name)
+        if "__getattr__" not in namespace:
+            state.guard(base, "not_has_key", "__getattr__")
+        else:
+            state.guard(state.source_of(module) or ConstSource(module), "not_has_attr", name)
         return NULL
     if name in namespace:
         return state.load_source(DictItemSource(base, name), namespace[name])
@@ -497,15 +400,20 @@ def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
         if value is not NULL:
             return value
         source = interp.source(func)
+        if name in _IN_FUNCTION_TABLE:
+            interp.inlined[id(func)] = func
         if name == "__defaults__" and func.__defaults__ is not None:
             return interp.state.load_source(FuncDefaultsTupleSource(source), func.__defaults__)
         if name == "__kwdefaults__" and func.__kwdefaults__ is not None:
             return interp.state.load_source(FuncKwdefaultsDictSource(source), func.__kwdefaults__)
+        if name in _IN_FUNCTION_TABLE and getattr(func, name) is None:
+            interp.state.guard(AttrSource(source, name), "is_none")
         if name in _FUNCTION_FIELDS and name not in ("__globals__", "__builtins__", "__code__"):
             return interp.state.load_source(AttrSource(source, name), getattr(func, name))
     return _read_native(interp, func, name)
 
 
+_IN_FUNCTION_TABLE: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _FUNCTION_FIELDS: Final = frozenset(
     [
         "__name__",
@@ -533,12 +441,16 @@ def method_parts(interp: Interpreter, method: Any) -> tuple[Any, Any]:
     return method.__func__, method.__self__
 
 
+_OF_METHODS: Final = frozenset(dir(types.MethodType)) - {"__doc__"}
+"""What bound methods have themselves; anything else, and the text, is their function's."""
+
+
 def _read_method(interp: Interpreter, method: Any, name: str) -> Any:
     func, owner = method_parts(interp, method)
     if name == "__func__":
         return func
     if name == "__self__":
         return owner
-    if name in ("__call__", "__class__", "__eq__", "__hash__", "__repr__", "__get__", "__reduce__"):
+    if name in _OF_METHODS:
         return getattr(method, name)
     return read(interp, func, name)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.opcodes import CO_VARARGS, CO_VARKEYWORDS
 from argand.capture.frames import NULL, Program
 from argand.capture.kinds import is_a
-from argand.capture.sources import ConstSource, FuncDefaultsSource, FuncKwdefaultsSource
+from argand.capture.sources import (
+    ConstSource,
+    FuncDefaultsSource,
+    FuncDefaultsTupleSource,
+    FuncKwdefaultsDictSource,
+    FuncKwdefaultsSource,
+)
 from argand.capture.state import guarded_by_code
 
 if TYPE_CHECKING:
@@ -79,6 +86,7 @@ def _fill_defaults(
     kwargs: dict[str, Any],
 ) -> None:
     defaults = func.__defaults__ or ()
+    _guard_count(interp, func)
     first = count - len(defaults)
     for i in range(len(args), count):
         if fast[i] is NULL:
@@ -94,8 +102,29 @@ def _fill_defaults(
             fast[i] = keyword_default_value(interp, func, name, keyword_defaults[name])
 
 
-def _is_constant(value: Any) -> bool:
-    return value is None or type(value) in (bool, int, float, str) or is_a(value, type | types.FunctionType)
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+def _compared(values: Iterable[Any]) -> bool:
+    """Whether the guard on inlined functions compares these defaults by value, as `_core/guard_functions.c` does."""
+    return all(type(value) in _ATOMS for value in values)
+
+
+def _guard_count(interp: Interpreter, func: types.FunctionType) -> None:
+    """A function that may be another one of the same code next time has as many defaults then."""
+    if interp.concrete or id(func) in interp.local_functions:
+        return
+    base = interp.state.source_of(func)
+    if base is None or not guarded_by_code(base, func):
+        return
+    for part, values in (
+        (FuncDefaultsTupleSource(base), func.__defaults__),
+        (FuncKwdefaultsDictSource(base), func.__kwdefaults__),
+    ):
+        if values is None:
+            interp.state.guard(part, "is_none")
+        else:
+            interp.state.guard(part, "len", len(values))
 
 
 def default_value(interp: Interpreter, func: types.FunctionType, index: int, value: Any) -> Any:
@@ -103,7 +132,7 @@ def default_value(interp: Interpreter, func: types.FunctionType, index: int, val
     if interp.concrete or id(func) in interp.local_functions:
         return value
     base = interp.state.source_of(func)
-    if _is_constant(value) and not guarded_by_code(base, func):
+    if not guarded_by_code(base, func) and _compared(func.__defaults__ or ()):
         return value
     return interp.state.load_source(FuncDefaultsSource(base or ConstSource(func), index), value)
 
@@ -113,7 +142,7 @@ def keyword_default_value(interp: Interpreter, func: types.FunctionType, name: s
     if interp.concrete or id(func) in interp.local_functions:
         return value
     base = interp.state.source_of(func)
-    if _is_constant(value) and not guarded_by_code(base, func):
+    if not guarded_by_code(base, func) and _compared((func.__kwdefaults__ or {}).values()):
         return value
     return interp.state.load_source(FuncKwdefaultsSource(base or ConstSource(func), name), value)
 

@@ -6,10 +6,12 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+from argand._core import _C
 from argand.capture import (
     attributes,
     binding,
     classes,
+    descriptors,
     generators,
     iteration,
     natives,
@@ -18,7 +20,7 @@ from argand.capture import (
     symbolic_ops,
 )
 from argand.capture.frames import GENERATOR, NULL, Frame
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, mro_of
 from argand.capture.sources import AttrSource
 from argand.capture.typefacts import BUILTIN_METHODS
 from argand.errors import graph_break
@@ -93,6 +95,7 @@ def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any
     program = interp.programs.get(id(code))
     if program is None:
         program = interp.session.program(code)
+    interp.inlined[id(fn)] = fn
     fast = binding.bind_arguments(interp, fn, program, args, kwargs)
     back = interp.frames[-1] if interp.frames else None
     frame = Frame(
@@ -142,7 +145,7 @@ def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list
         if handler is None and fn.__name__ == "__new__" and type(fn) is types.BuiltinFunctionType:
             return classes.native_new(interp, owner, args, kwargs)
         if handler is None:
-            for klass in (owner.__mro__ or ())[1:]:  # none while its metaclass's mro() runs
+            for klass in (mro_of(owner) or ())[1:]:  # none while its metaclass's mro() runs
                 handler = natives.CLASS_METHODS.get((id(klass), name))
                 if handler is not None:
                     break
@@ -218,7 +221,7 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[s
         return call(interp, fn.fn, args, kwargs)
     method = interp.types.lookup(cls, "__call__")
     if method is NULL or method is None:
-        raise interp.throw(TypeError(f"'{cls.__name__}' object is not callable"))
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not callable"))
     if not interp.concrete:
         result = interp.special_call(fn, args, kwargs)
         if result is not NotImplemented:
@@ -231,7 +234,7 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[s
         if handler is not None:
             return handler(interp, fn, args, kwargs)
         return native_fallback(interp, fn, args, kwargs)
-    return call(interp, attributes.bind(interp, method, fn, cls), args, kwargs)
+    return call(interp, descriptors.bind(interp, method, fn, cls), args, kwargs)
 
 
 def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -263,7 +266,7 @@ def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:
         return interp.plain_shallow(args)
     if not iteration.is_iterable(interp, args):
         name = callable_name(fn)
-        raise interp.throw(TypeError(f"{name} argument after * must be an iterable, not {type(args).__name__}"))
+        raise interp.throw(TypeError(f"{name} argument after * must be an iterable, not {_C.type_name(type(args))}"))
     return iteration.to_list(interp, args, hint=True)
 
 

@@ -8,7 +8,8 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from argand.capture import attributes, calls, generators, iteration, natives, operators
+from argand._core import _C
+from argand.capture import attributes, calls, descriptors, generators, iteration, natives, operators
 from argand.capture.access import TaintedText
 from argand.capture.array_value import Traced
 from argand.capture.frames import NULL, Frame
@@ -169,7 +170,7 @@ def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, 
     hook = _init_subclass_of(interp, bases)
     if pending or hook is not None:
         return _new_type_with_hooks(interp, meta, name, bases, plain, kwargs, pending, hook)
-    made = interp.native(type.__new__, meta, name, bases, plain, **kwargs)
+    made = interp.unread(type.__new__, meta, name, bases, plain, **kwargs)
     interp.note_local_class(made)
     return made
 
@@ -201,7 +202,7 @@ def _new_type_with_hooks(
     if hook is not None:
         made = _new_quietly(interp, meta, name, bases, held)
     else:
-        made = interp.native(type.__new__, meta, name, bases, held, **kwargs)
+        made = interp.unread(type.__new__, meta, name, bases, held, **kwargs)
     interp.note_local_class(made)
     for key, value, _hook in pending:
         type.__setattr__(made, key, value)
@@ -266,7 +267,7 @@ def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str
                     return result
             return calls.call_function(interp, hook, [cls, *args], kwargs)
         if not is_a(hook, types.WrapperDescriptorType):  # a static or class method, a callable object of any kind
-            return calls.call(interp, attributes.bind(interp, hook, cls, meta), tuple(args), kwargs)
+            return calls.call(interp, descriptors.bind(interp, hook, cls, meta), tuple(args), kwargs)
     if not interp.concrete and interp.is_torch_class(cls):
         result = interp.torch_call(cls, args, kwargs)
         if result is not NotImplemented:
@@ -296,11 +297,11 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
     if is_a(new, types.FunctionType):
         made = calls.call_function(interp, new, [cls, *args], kwargs)
     elif new is object.__new__ and init is not object.__init__:
-        made = interp.native(object.__new__, cls)
+        made = interp.unread(object.__new__, cls)
     elif is_a(new, types.BuiltinFunctionType):
         made = native_new(interp, cast(type, new.__self__), [cls, *args], kwargs)
     else:
-        made = calls.call(interp, attributes.bind(interp, new, None, cls), [cls, *args], kwargs)
+        made = calls.call(interp, descriptors.bind(interp, new, None, cls), [cls, *args], kwargs)
     if cls not in type(made).__mro__:  # what `__subclasscheck__` says does not matter
         return made
     if cls is not type(made):
@@ -308,13 +309,13 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
     if is_a(init, types.FunctionType):
         result = calls.call_function(interp, init, [made, *args], kwargs)
         if result is not None:
-            raise interp.throw(TypeError(f"__init__() should return None, not '{type(result).__name__}'"))
+            raise interp.throw(TypeError(f"__init__() should return None, not '{_C.type_name(type(result))}'"))
     elif init is not object.__init__:
-        calls.call(interp, attributes.bind(interp, init, made, cls), args, kwargs)
+        calls.call(interp, descriptors.bind(interp, init, made, cls), args, kwargs)
     elif new is not object.__new__ or not (args or kwargs):
         pass
     else:
-        interp.native(object.__init__, made, *args, **kwargs)
+        interp.unread(object.__init__, made, *args, **kwargs)
     return made
 
 
@@ -336,12 +337,13 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
         raise has_finalizer(args[0])
     if owner in natives.SAFE_NEW or issubclass(owner, BaseException):
         if owner is object:
-            return interp.native(object.__new__, *args, **kwargs)
+            return interp.unread(object.__new__, *args, **kwargs)
         if owner in natives.ITERABLE_NEW and len(args) > 1:
             args = [args[0], iteration.native_iterable(interp, args[1]), *args[2:]]
-        elif not issubclass(owner, BaseException):
+        elif owner not in natives.STORING_NEW and not issubclass(owner, BaseException):
             args = [args[0], *[interp.plain(arg) for arg in args[1:]]]
-        return interp.native(owner.__new__, *args, **kwargs)
+            return interp.native(owner.__new__, *args, **kwargs)
+        return interp.unread(owner.__new__, *args, **kwargs)
     if args and is_a(args[0], type):
         handler = natives.FUNCTIONS.get(id(owner))
         if handler is not None and args[0] is owner:
@@ -367,7 +369,7 @@ def intrinsic_1(interp: Interpreter, name: str, value: Any) -> Any:
     if name == "INTRINSIC_TYPEVARTUPLE":
         return typing.TypeVarTuple(value)
     if name == "INTRINSIC_SUBSCRIPT_GENERIC":
-        return interp.native(lambda: typing.Generic[value])  # type: ignore[index]
+        return interp.unread(lambda: typing.Generic[value])  # type: ignore[index]
     raise _unsupported_intrinsic(name)
 
 

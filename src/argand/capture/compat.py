@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import sys
 import types
 from typing import Any
@@ -46,6 +47,18 @@ def op_effects(func: Any) -> tuple[bool, bool]:
     return mutates, mutates or random or namespace not in ("aten", "prims")
 
 
+class _Source:
+    """Lives as long as a graph's Python code: then torch.fx and linecache forget the text, which they never would."""
+
+    def __init__(self, filename: str) -> None:
+        self.filename = filename
+        self.caches = (linecache.cache, getattr(getattr(fx.graph_module, "_loader", None), "eval_cache", {}))
+
+    def __del__(self) -> None:
+        for cache in self.caches:
+            cache.pop(self.filename, None)
+
+
 class _LazyForward:
     """Descriptor: compiles the graph's Python code when somebody asks for `forward`."""
 
@@ -65,7 +78,11 @@ class CapturedGraph(fx.GraphModule):
         if "_graph" in self.__dict__ and not self.__dict__.get("_argand_ready"):
             self.__dict__["_argand_ready"] = True  # the call from __init__: leave `forward` lazy
             return None
-        return super().recompile()
+        made = super().recompile()
+        forward = vars(type(self)).get("forward")
+        if isinstance(forward, types.FunctionType):
+            forward.__dict__["_argand_source"] = _Source(forward.__code__.co_filename)
+        return made
 
     @property
     def code(self) -> str:

@@ -101,7 +101,7 @@ _INDEXING = frozenset(("__getitem__", "__setitem__"))
 
 
 @functools.lru_cache(maxsize=8192)
-def _kind(func: Any) -> str:
+def kind(func: Any) -> str:
     """ "always", "integers", "index", "foreign" or "" (only shapes and dtypes decide whether it raises)."""
     name = getattr(func, "__name__", "")
     if isinstance(func, torch._ops.OpOverload):
@@ -123,13 +123,13 @@ def _kind(func: Any) -> str:
 
 def may_raise(func: Any, args: tuple[Any, ...], infos: list[TensorInfo]) -> bool:
     """Whether what the tensors hold can make this call raise."""
-    kind = _kind(func)
-    if kind == "index":
+    found = kind(func)
+    if found == "index":
         fills = len(args) > 2 and not isinstance(args[2], torch.Tensor)
-        return _holds_tensor(args[1], masks=not fills)
-    if kind == "integers":
+        return _holds_tensor(args[1], masks=not fills) or _out_of_range(args[1], infos[0] if infos else None)
+    if found == "integers":
         return all(not (info.tensor.dtype.is_floating_point or info.tensor.dtype.is_complex) for info in infos)
-    return bool(kind)
+    return bool(found)
 
 
 def _holds_tensor(key: Any, *, masks: bool) -> bool:
@@ -139,6 +139,16 @@ def _holds_tensor(key: Any, *, masks: bool) -> bool:
     return isinstance(key, tuple | list) and any(_holds_tensor(item, masks=masks) for item in key)
 
 
+def _out_of_range(key: Any, info: TensorInfo | None, listed: bool = False) -> bool:
+    """Whether a list of positions in a key may hold one that no dimension of the tensor has."""
+    if isinstance(key, tuple | list):
+        return any(_out_of_range(item, info, listed or isinstance(key, list)) for item in key)
+    if not listed or isinstance(key, bool) or not isinstance(key, int | float):
+        return False
+    shortest = min(info.tensor.shape, default=0) if info is not None and info.dynamic is None else 0
+    return not -shortest <= key < shortest
+
+
 def check(builder: GraphBuilder, func: Any, args: tuple[Any, ...], infos: list[TensorInfo]) -> None:
     """Note a call that may raise because of values, or end the graph before it.
 
@@ -146,7 +156,7 @@ def check(builder: GraphBuilder, func: Any, args: tuple[Any, ...], infos: list[T
         GraphBreak: the program's instructions stand in a `try` or `with` that would be told of the error, and the frame
             cannot be run again once the graph has raised.
     """
-    if _kind(func) == "foreign":
+    if kind(func) == "foreign":
         builder.on_data.foreign = True
         if not _only_returns(func):
             changes_outside(builder, _name(func))

@@ -14,7 +14,7 @@ import torch
 from argand import errors, events
 from argand._core import _C
 from argand.bytecode.resume import resume_label
-from argand.capture import recompiles, stance, strict
+from argand.capture import consequences, recompiles, stance, strict
 from argand.capture.interpreter import user_line
 from argand.capture.region import Region
 from argand.capture.symbolic_policy import History
@@ -32,7 +32,9 @@ class Known:
 
     frame_id: int
     compiles: int = 0
+    too_deep: int = 0
     reruns: int = 0
+    not_raising: set[int] = field(default_factory=set)
     warned: set[str] = field(default_factory=set)
     raised_in: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
     histories: dict[Region, History] = field(default_factory=dict)
@@ -77,15 +79,50 @@ def must_raise(found: errors.GraphBreak, region: Region) -> bool:
     return (region.fullgraph or found.extra.get("strict") is True or strict.wanted()) and not program_raises(found)
 
 
-def gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region) -> _C.Answer:
+def gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
     """The frame cannot be captured: it runs eagerly, what it calls is still looked at."""
     if must_raise(found, region):
         raise unsupported(found, info.code) from None
-    name = code_words(info.code)
-    events.emit(
-        "graph_breaks", "capture", str(found.reason), reason=found.reason, function=name, frame_skipped=True
-    )  # fmt: skip
-    return None if program_raises(found) else _C.SKIP  # a torch call that raises in this call may not in the next
+    name, reason = code_words(info.code), consequences.in_terms_of_the_program(found.reason, info.code)
+    events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)
+    if program_raises(found):  # in this call; it may not in the next
+        origin = found.extra.get("sequence")
+        return unless_it_returns(info, region, known, found.reason.headline, origin if isinstance(origin, int) else -1)
+    return _C.SKIP
+
+
+def not_evaluated(code: CodeType) -> errors.BreakReason:
+    """Why the graph ends at an instruction that capture once found to raise, which it did not."""
+    return errors.BreakReason(
+        "call that capture cannot evaluate",
+        "",
+        "A call seemed to raise while it was captured, and did not when it ran.",
+        ("Call it outside the compiled function.",),
+        (_first_line(code),),
+    )
+
+
+def unless_it_returns(info: _C.FrameInfo, region: Region, known: Known, what: str, origin: int) -> _C.Answer:
+    """The program raises in this call, so capture found: it runs eagerly, and is believed only if it does raise.
+
+    Arguments:
+        what: what it is said to raise.
+        origin: number of the root instruction that is said to raise.
+    """
+    code, fullgraph = info.code, region.fullgraph
+
+    def returned() -> None:
+        events.emit("frame_returned", "capture", what, function=code_words(code))
+        known.raised_in.discard(region)
+        known.not_raising.add(origin)  # from now on the graph ends there, and the instruction runs as it is
+        if fullgraph:
+            raise errors.Unsupported(
+                f"capture cannot evaluate a call that seemed to raise, and did not ({what}); fullgraph=True",
+                remedy="leave fullgraph out, or call it outside the compiled function.",
+                where=(_first_line(code),),
+            )
+
+    return returned
 
 
 def because_of(found: errors.GraphBreak, inner: errors.BreakReason | None) -> errors.GraphBreak:

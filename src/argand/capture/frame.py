@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import sys
 import threading
 import types
@@ -25,25 +26,30 @@ from argand.bytecode.resume import resume_label, transformed_code
 from argand.capture import (
     aliasing,
     announce,
+    consequences,
     data_errors,
     endings,
     failures,
     generators,
+    installed,
     modes,
     narration,
     patience,
     release,
+    rerun,
     room,
     skip,
+    stack_text,
     stance,
     strict,
     subclasses,
+    tensors,
     warned,
 )
 from argand.capture.interpreter import Interpreter, RootExit, Session, too_deep
 from argand.capture.region import Region
 from argand.capture.resumes import Resumes
-from argand.capture.state import CaptureState
+from argand.capture.state import CaptureState, user_line
 from argand.capture.symbolic_policy import Policy
 from argand.capture.symbolic_state import Memory, Restart
 from argand.capture.tensors import GraphBuilder, TraceMode
@@ -54,6 +60,7 @@ from argand.config import config
 from argand.graph.compat import keep_torch_compiler_out
 from argand.graph.module_text import module_text
 
+_TOO_DEEP = 3  # so many captures of a function run out of stack; then it is not tried again
 _RESTARTS = 96  # attempts on one frame: each restart breaks at one more place, or has learned about sizes
 
 
@@ -61,20 +68,17 @@ class _Process:
     """Process-wide bookkeeping: frame numbers and the interpreter's caches."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self.reset()
 
     def reset(self) -> None:
         self.known: weakref.WeakKeyDictionary[types.CodeType, failures.Known] = weakref.WeakKeyDictionary()
+        self.frame_ids = itertools.count()
         self.local = threading.local()
         self.resumes = Resumes()
 
     def of(self, code: types.CodeType) -> failures.Known:
-        with self.lock:
-            known = self.known.get(code)
-            if known is None:
-                known = self.known[code] = failures.Known(len(self.known))
-            return known
+        known = self.known.get(code)
+        return known or self.known.setdefault(code, failures.Known(next(self.frame_ids)))
 
     def session(self) -> Session:
         """The decoded programs of this thread."""
@@ -87,9 +91,15 @@ class _Process:
 _process = _Process()
 
 
+_BY_CODE = (tensors.target_of, stack_text.frame_text, user_line, data_errors.kind, subclasses.announced)
+"""Caches whose keys are code objects and functions of the program."""
+
+
 def reset() -> None:
-    """Forget frame numbers, warnings and decoded programs."""
+    """Forget frame numbers, warnings, decoded programs, and what is remembered of code objects and functions."""
     _process.reset()
+    for remembered in _BY_CODE:
+        remembered.cache_clear()
 
 
 def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
@@ -139,16 +149,19 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
             if failures.program_raises(found):
                 known.raised_in.add(region)
             found.__traceback__ = found.__context__ = None  # its frames hold the arguments, which may be the last to
-            return failures.gave_up(found, info, region)
+            return failures.gave_up(found, info, region, known)
         except BaseException as error:
             events.bus.detail("capture_failed", "capture", None, info=info, error=error)
             if room.ran_out(error):
                 events.emit("frame_raised", "capture", repr(error), function=code.co_name)
                 return None
-            if isinstance(error, (errors.ArgandError, KeyboardInterrupt, SystemExit)):
+            if not isinstance(error, Exception):  # Ctrl-C, a signal handler, another thread: none of capture's business
+                raise
+            if isinstance(error, errors.ArgandError):
                 return failures.failed(error, info, region, known)
             if isinstance(error, RecursionError):  # values nested too deeply, say
-                return failures.gave_up(too_deep(), info, region)
+                known.too_deep += 1
+                return failures.gave_up(too_deep(), info, region, known) if known.too_deep >= _TOO_DEEP else None
             return failures.internal_failure(error, info, region, known)
 
 
@@ -198,6 +211,8 @@ class _Capture:
         self.states: list[CaptureState] = []
         self.memory = Memory()
         self.spent = 0
+        self.surroundings = 0  # guards that every frame has
+        self.clock = patience.Clock()
 
     def run(self) -> _C.Answer:
         """Capture the frame."""
@@ -208,14 +223,18 @@ class _Capture:
                 release.forget(state)
 
     def _attempts(self) -> _C.Answer:
-        break_at: frozenset[int] = frozenset()
+        # Where capture once thought that the program raised, and it did not, the program's own instruction runs.
+        break_at = frozenset() if self.region.fullgraph or strict.wanted() else frozenset(self.known.not_raising)
+        if break_at:
+            self.reason = failures.not_evaluated(self.info.code)
         for attempt in range(_RESTARTS):
             if attempt:
                 self._announce_restart(attempt)
             with modes.restored() as before:
                 state = self._new_state()
                 try:
-                    exit = self._trace(state, break_at)
+                    with self.clock.running():
+                        exit = self._trace(state, break_at)
                 except Restart:
                     self._count(state)
                     continue
@@ -285,7 +304,8 @@ class _Capture:
             return exit
 
     def _interpret(self, state: CaptureState, break_at: frozenset[int]) -> RootExit:
-        state.guards.add(None, "global_state", modes.guard_functions())
+        modes.guard_surroundings(state)
+        self.surroundings = len(state.guards)
         session = _process.session()
         resume = _process.resumes.of(self.info.code)
         if resume is not None:  # maybe made in another thread
@@ -335,7 +355,9 @@ class _Capture:
         """The program raises in this call: run it for real, so that everything about the exception is right."""
         self.known.raised_in.add(self.region)
         events.emit("frame_raised", "capture", lambda: _shown(exit.exc), function=self.info.code.co_name)
-        return None
+        assert exit.exc is not None and self.states[-1].interpreter is not None
+        origin = self.states[-1].interpreter.born.get(id(exit.exc), (None, exit.sequence))[1]
+        return failures.unless_it_returns(self.info, self.region, self.known, _shown(exit.exc), origin)
 
     def _compile(self, state: CaptureState, exit: RootExit, before: modes.Snapshot, after: modes.Snapshot) -> _C.Answer:
         empty = _is_empty(state)
@@ -343,6 +365,8 @@ class _Capture:
             return self._without_graph(state)
         endings.check(state)
         aliasing.guard(state)
+        if rerun.draws(state):
+            modes.guard_transforms(state)
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
         made = (transformer.build_prefix() if empty else None) or transformer.build(self._backend)
         guards = state.guards.build(made.collected)
@@ -358,7 +382,7 @@ class _Capture:
                 hints=("Read the value once, outside the compiled function, and pass it in.",),
                 skip_frame=True,
             )
-        info.globals.update(made.globals)
+        installed.install(made.globals, made.code, info.globals)
         for resume in made.resumes:
             _process.session().original_offsets[resume.code] = resume.original_offsets
         self._emit_events(state, made)
@@ -372,7 +396,7 @@ class _Capture:
 
     def _without_graph(self, state: CaptureState) -> _C.Answer:
         """Nothing of torch's ran: the frame's own code, kept under the guards that led here."""
-        if len(state.guards) <= 1:
+        if len(state.guards) <= self.surroundings:
             return _C.SKIP
         announce.captured(state.guards)
         code = self.info.code
@@ -394,7 +418,8 @@ class _Capture:
         if not events.bus.listening:
             return
         if self.reason is not None:
-            events.emit("graph_breaks", "capture", str(self.reason), reason=self.reason, function=code.co_name)
+            reason = consequences.in_terms_of_the_program(self.reason, code)
+            events.emit("graph_breaks", "capture", str(reason), reason=reason, function=code.co_name)
         if made.graph is not None:
             graph = made.graph
             events.emit("graph_code", "capture", lambda: module_text(graph), graph_name=made.graph_name)

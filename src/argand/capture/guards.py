@@ -25,6 +25,7 @@ LABELS: dict[str, str] = {
     "id": "ID_MATCH",
     "not_id": "NOT_ID_MATCH",
     "equals": "CONSTANT_MATCH",
+    "base_value": "CONSTANT_MATCH",
     "is_none": "CONSTANT_MATCH",
     "not_none": "NOT_NONE_MATCH",
     "truth": "TRUTH_MATCH",
@@ -37,6 +38,7 @@ LABELS: dict[str, str] = {
     "int_range": "RANGE_MATCH",
     "call": "CALL_MATCH",
     "global_state": "GLOBAL_STATE",
+    "functions": "FUNCTION_MATCH",
     "tensor": "TENSOR_MATCH",
     "same_object": "DUPLICATE_INPUT",
     "distinct": "NO_ALIASING",
@@ -237,7 +239,10 @@ def _torch_internal(source: Source) -> bool:
     return source.kind == "builtin"
 
 
-_WITH_VALUE = ("equals", "truth", "len", "dict_keys", "has_key", "not_has_key", "has_attr", "not_has_attr", "int_range")
+_WITH_VALUE = (
+    "equals", "base_value", "truth", "len", "dict_keys", "has_key", "not_has_key", "has_attr", "not_has_attr",
+    "int_range",
+)  # fmt: skip
 """Kinds of checks whose short listing says what they compare with."""
 
 

@@ -67,5 +67,5 @@ def guard(state: CaptureState) -> None:
     for source, cls in state.compared.items():
         groups[cls].append(source)
     for sources in groups.values():
-        if len(sources) > 1 and any(not isinstance(source.root, ConstSource) for source in sources):
+        if len(sources) > 1 and any(not isinstance(source, ConstSource) for source in sources):
             state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)

@@ -7,6 +7,7 @@ that native code is called only when it is known to be harmless.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from argand.capture import (
     calls,
     generators,
     narration,
+    native_reads,
     natives_builtins,
     natives_iteration,
     natives_library,
@@ -304,6 +306,8 @@ class Interpreter(Access):
             symbolic_ops.not_the_programs(self, exc)
         if exc is self.propagating:
             self.propagating = None
+        elif is_a(exc, MemoryError):
+            raise exc  # there may be enough the next time
         else:
             chain_context(exc, self.handled())
         if not self.is_outer(exc):
@@ -315,12 +319,32 @@ class Interpreter(Access):
         return self.frames[-1].exc.topmost() if self.frames else None
 
     def native(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call native code on behalf of the program: its exceptions are the program's."""
+        """Call native code on behalf of the program: its exceptions are the program's.
+
+        Raises:
+            GraphBreak: an argument existed before, and no guard knows what the code may read of it (native_reads.py).
+        """
+        if self.outer:
+            native_reads.check(self, fn, args)
+            if kwargs:
+                native_reads.check(self, fn, kwargs.values())
         try:
             return fn(*args, **kwargs)
         except Exception as e:
             error: BaseException = e
         except (GeneratorExit, SystemExit) as e:
+            error = e
+        raise self.observe(error)
+
+    def unread(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """As `native`, for code that stores, moves, counts or hands on its arguments and does not look into them."""
+        try:
+            return fn(*args, **kwargs)
+        except Exception as e:
+            error: BaseException = e
+        except (GeneratorExit, SystemExit) as e:
+            if e is not self.propagating and fn is not sys.exit and not any(arg is e or arg is type(e) for arg in args):
+                raise  # from outside: a signal handler, another thread
             error = e
         raise self.observe(error)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import collections
-import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import attributes, calls, generators, operators, polyfills
+from argand._core import _C
+from argand.capture import attributes, calls, generators, keys, operators, polyfills
 from argand.capture.exceptions import InternalFailure, ObservedException, raise_native
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
@@ -81,16 +81,16 @@ def get_iter(interp: Interpreter, value: Any) -> Any:
     if facts.python_level(cls, "__iter__"):
         result = calls.call(interp, attributes.lookup_special(interp, value, "__iter__"), (), None)
         if facts.lookup(type(result), "__next__") is NULL:
-            raise interp.throw(TypeError(f"iter() returned non-iterator of type '{type(result).__name__}'"))
+            raise interp.throw(TypeError(f"iter() returned non-iterator of type '{_C.type_name(type(result))}'"))
         return result
     found = facts.lookup(cls, "__iter__")
     if found is NULL or found is None:
         if found is NULL and facts.python_level(cls, "__getitem__"):
             return calls.call_function(interp, polyfills.iterate_by_index, (value,), None)
         if found is None or facts.lookup(cls, "__getitem__") is NULL:
-            raise interp.throw(TypeError(f"'{cls.__name__}' object is not iterable"))
+            raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not iterable"))
     if is_a(value, CONTAINERS):
-        return interp.native(iter, interp.shadow(value))
+        return interp.unread(iter, interp.shadow(value))
     interp.check_known(value)
     return interp.native(iter, value)
 
@@ -148,7 +148,7 @@ def native_iterable(interp: Interpreter, value: Any, hint: bool = False) -> Any:
     if hint and interp.types.python_level(cls, "__len__", "__length_hint__"):
         source = native_iterable(interp, value)
         _ask_length(interp, value)
-        return source if is_a(source, NativeIterator) else interp.native(iter, source)
+        return source if is_a(source, NativeIterator) else interp.unread(iter, source)
     if cls is generators.TracedGenerator or cls is NativeIterator:
         return value
     if cls in _KNOWN_ITERATORS:
@@ -170,8 +170,8 @@ def to_list(interp: Interpreter, value: Any, hint: bool = False) -> list[Any]:
     """
     source = native_iterable(interp, value, hint)
     if is_a(source, CONTAINERS) and interp.types.python_level(type(source), "__len__", "__length_hint__"):
-        source = interp.native(iter, source)
-    result: list[Any] = interp.native(list, source)
+        source = interp.unread(iter, source)
+    result: list[Any] = interp.unread(list, source)
     return result
 
 
@@ -209,7 +209,7 @@ def _ask_length(interp: Interpreter, value: Any) -> None:
     if found is NotImplemented:
         return
     if not is_a(found, int):
-        raise interp.throw(TypeError(f"__length_hint__ must be an integer, not {type(found).__name__}"))
+        raise interp.throw(TypeError(f"__length_hint__ must be an integer, not {_C.type_name(type(found))}"))
     if found < 0:
         raise interp.throw(ValueError("__length_hint__() should return >= 0"))
 
@@ -222,7 +222,7 @@ def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
         if len(values) == count:
             return list(values)
     elif not is_iterable(interp, value):
-        raise interp.throw(TypeError(f"cannot unpack non-iterable {cls.__name__} object"))
+        raise interp.throw(TypeError(f"cannot unpack non-iterable {_C.type_name(cls)} object"))
     iterator = get_iter(interp, value)
     items: list[Any] = []
     while len(items) < count:
@@ -238,7 +238,7 @@ def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
 def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> list[Any]:
     """`a, *b, c = value`."""
     if not is_iterable(interp, value):
-        raise interp.throw(TypeError(f"cannot unpack non-iterable {type(value).__name__} object"))
+        raise interp.throw(TypeError(f"cannot unpack non-iterable {_C.type_name(type(value))} object"))
     items: list[Any] = []
     iterator = get_iter(interp, value)
     while len(items) < before:
@@ -263,12 +263,12 @@ def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> lis
 
 def mapping_items(interp: Interpreter, values: Any) -> Iterable[tuple[Any, Any]] | None:
     """Items of any mapping in its order, None if it is not one."""
-    if is_a(values, collections.OrderedDict) and type(values).__iter__ is collections.OrderedDict.__iter__:
+    cls = type(values)
+    if cls is collections.OrderedDict:
         return list(collections.OrderedDict.items(interp.shadow(values)))
-    if is_a(values, dict) and not interp.types.python_level(type(values), "__iter__", "__getitem__"):
-        keys_method = interp.types.lookup(type(values), "keys")
-        if not is_a(keys_method, types.FunctionType):
-            return list(dict.items(interp.shadow(values)))
+    if is_a(values, dict) and interp.types.lookup(cls, "__iter__") is dict.__iter__:
+        interp.note_class(cls)
+        return list(dict.items(interp.shadow(values)))  # as CPython does, whatever other methods the class has
     keys = attributes.try_attr(interp, values, "keys")
     if keys is NULL:
         return None
@@ -280,9 +280,9 @@ def dict_update(interp: Interpreter, target: dict[Any, Any], values: Any) -> Non
     """`{**values}`."""
     items = mapping_items(interp, values)
     if items is None:
-        raise interp.throw(TypeError(f"'{type(values).__name__}' object is not a mapping"))
+        raise interp.throw(TypeError(f"'{_C.type_name(type(values))}' object is not a mapping"))
     for key, value in items:
-        operators.check_hash(interp, key)
+        keys.check_hash(interp, key, target)
         target[key] = value
 
 
@@ -291,7 +291,7 @@ def dict_merge(interp: Interpreter, target: dict[Any, Any], values: Any, fn: Any
     items = mapping_items(interp, values)
     if items is None:
         name = calls.callable_name(fn)
-        raise interp.throw(TypeError(f"{name} argument after ** must be a mapping, not {type(values).__name__}"))
+        raise interp.throw(TypeError(f"{name} argument after ** must be a mapping, not {_C.type_name(type(values))}"))
     for key, value in items:
         if key in target:
             name = calls.callable_name(fn)

@@ -43,7 +43,8 @@ def per_class(fn: Callable[[type], T]) -> Callable[[type], T]:
     return of_class
 
 
-_mro_of: Final[Any] = type.__dict__["__mro__"].__get__
+mro_of: Final[Any] = type.__dict__["__mro__"].__get__
+"""`__mro__` of a class, past any of its metaclass."""
 _SIZED: Final[tuple[Any, ...]] = (dict, list, tuple, set, frozenset, collections.deque, str, bytes)
 _module_of: Final[Any] = type.__dict__["__module__"].__get__
 _class_namespace: Final[Any] = type.__dict__["__dict__"].__get__
@@ -56,7 +57,7 @@ _HIDDEN: Final = -2
 @per_class
 def _namespace_place(cls: type) -> int:
     """Which class of the MRO has the descriptor of `__dict__`; not the descriptor, which would keep the class alive."""
-    for i, klass in enumerate(_mro_of(cls)):
+    for i, klass in enumerate(mro_of(cls)):
         found = _class_namespace(klass).get("__dict__")
         if found is not None:
             return i if type(found) in (types.GetSetDescriptorType, types.MemberDescriptorType) else _HIDDEN
@@ -80,7 +81,27 @@ def namespace(obj: Any) -> Any:
             explanation="A class that defines __dict__ itself hides what its objects hold.",
             hints=("Use such objects outside of the compiled function.",),
         )
-    return _class_namespace(_mro_of(cls)[place])["__dict__"].__get__(obj)
+    return _class_namespace(mro_of(cls)[place])["__dict__"].__get__(obj)
+
+
+_ASKED_OF_CLASSES: Final = ("__eq__", "__ne__", "__hash__", "__getattribute__")
+
+
+def answers_itself(cls: type) -> bool:
+    """Whether Python code of its metaclass runs where a class is compared, hashed or read.
+
+    Capture does all of that with the classes that it meets, for its own ends. Asked anew each time: metaclasses change.
+    """
+    meta = type(cls)
+    if meta is type:
+        return False
+    for klass in mro_of(meta):
+        if klass is type:
+            return False
+        own = _class_namespace(klass)
+        if any(name in own and type(own[name]) is not types.WrapperDescriptorType for name in _ASKED_OF_CLASSES):
+            return True
+    return False
 
 
 def module_of(cls: type) -> str:

@@ -31,6 +31,10 @@ class Unknown(Exception):
     """No rule applies: torch's own meta kernel decides."""
 
 
+class Misfit(Exception):
+    """Eager raises for these arguments, where torch's meta kernel would not."""
+
+
 contiguous = functools.lru_cache(maxsize=4096)(contiguous_strides)
 
 

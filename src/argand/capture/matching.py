@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import attributes, calls, operators
+from argand.capture import attributes, calls, instance_checks
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
@@ -60,7 +60,7 @@ def match_class(
     """Attributes for the sub-patterns of a class pattern, or None if it does not match."""
     if not is_a(cls, type):
         raise interp.throw(TypeError("called match pattern must be a class"))
-    if not operators.is_instance(interp, subject, cls):
+    if not instance_checks.is_instance(interp, subject, cls):
         return None
     seen: set[str] = set()
     values: list[Any] = []

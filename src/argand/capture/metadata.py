@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from argand import errors
-from argand.capture import compat, linear, shapes_nn
-from argand.capture.layouts import Unknown, new
+from argand.capture import compat, linear, misfits, shapes_nn, shapes_rnn, trial
+from argand.capture.layouts import Misfit, Unknown, new
 from argand.capture.shapes import RULES
 from argand.capture.words import words
+from argand.graph import time_limit
 
 if TYPE_CHECKING:
     from argand.capture.tensors import TensorInfo
 
-_TABLES = (linear, shapes_nn)  # importing them registers their rules
+_TABLES = (linear, misfits, shapes_nn, shapes_rnn)  # importing them registers their rules
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _Tensor = torch.Tensor
@@ -215,10 +215,11 @@ def _mixed(func: Any, infos: list[TensorInfo]) -> torch.device:
     large = {info.device for info in infos if info.tensor.dim() or info.device.type != "cpu"}
     if len(large) == 1:
         return large.pop()
+    devices = ", ".join(sorted({str(info.device) for info in infos}))
     raise errors.graph_break(
         kind="tensors on different devices",
-        context=f"{name}: {', '.join(sorted({str(info.device) for info in infos}))}",
-        explanation="A torch function got tensors on different devices.",
+        context=f"{name}: {devices}",
+        explanation=f"{name} gets tensors on different devices ({devices}); what it makes of them is left to torch.",
         hints=("move the tensors to one device before the compiled function",),
     )
 
@@ -227,14 +228,26 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: lis
     """Run `func` on stand-ins.
 
     Raises:
-        GraphBreak: torch has no meta kernel for it, it needs the values, or it raised (the frame then runs eagerly and
-            raises there, if it does).
+        GraphBreak: torch has no meta kernel for it, it needs the values, or it raised or would raise on real tensors
+            (the frame then runs eagerly and raises there, if it does).
     """
+    made = _on_stand_ins(func, args, kwargs, infos)
+    if (
+        all(info.device.type == "cpu" for info in infos)
+        and (error := trial.refusal(func, args, kwargs, made)) is not None
+    ):
+        raise call_raises(getattr(func, "__name__", str(func)), error)
+    return made
+
+
+def _on_stand_ins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: list[TensorInfo]) -> Any:
     if "out" not in kwargs:
         rule = RULES.get(func)
         if rule is not None:
             try:
                 return rule(*args, **kwargs)
+            except Misfit as error:
+                raise call_raises(getattr(func, "__name__", str(func)), error) from None
             except (Unknown, TypeError, AttributeError, IndexError, ValueError, RuntimeError):
                 pass  # anything unusual, and whatever is an error, is torch's to judge
     if kwargs.get("device") is not None or (func in FACTORIES and not infos):
@@ -243,7 +256,7 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: lis
         kwargs = {**kwargs, "pin_memory": False}
     compat.keep_torchs_compiler_out()
     try:
-        made = func(*args, **kwargs)
+        made = func(*args, **kwargs) if trial.is_view(func) else time_limit.run_checked(func, args, kwargs)
     except errors.GraphBreak:
         raise
     except Exception as error:
@@ -268,41 +281,12 @@ def _second_try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error:
     if error is None or "device" in str(error) or "meta" in str(error):
         try:
             with torch.device("meta"):
-                made = func(*args, **kwargs)
+                made = time_limit.run_checked(func, args, kwargs)
             if not _on_cpu(made):
                 return made
         except Exception as again:
-            error = again
-    raise meta_failure(name, None if error is not None and _works(func, args, kwargs) else error)
-
-
-_MOST_BYTES = 1 << 24
-
-
-def _works(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether torch runs this on tensors of zeros, having failed on stand-ins: the program is not to blame."""
-    if not str(getattr(func, "__module__", None) or "torch").startswith("torch"):
-        return False  # of unknown effects
-    room = [_MOST_BYTES]
-
-    def real(value: Any) -> Any:
-        if isinstance(value, _Tensor):
-            room[0] -= value.numel() * value.element_size()
-            if room[0] < 0:
-                raise ValueError("too large to try out")
-            made = _Tensor.new_zeros(value, value.shape, device="cpu").requires_grad_(value.requires_grad)
-            return made if value.is_leaf else _Tensor.clone(made)  # whether it may be written to hangs on both
-        if type(value) in (list, tuple):
-            return type(value)([real(item) for item in value])
-        return torch.device("cpu") if isinstance(value, torch.device) else value
-
-    try:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            func(*[real(arg) for arg in args], **{key: real(value) for key, value in kwargs.items()})
-    except Exception:
-        return False
-    return True
+            error = again.with_traceback(None)  # which refers to this frame, and to the call's tensors
+    raise meta_failure(name, error if error is not None and trial.raises_too(func, args, kwargs, error) else None)
 
 
 def meta_failure(name: str, error: Exception | None) -> errors.GraphBreak:
@@ -319,6 +303,13 @@ def meta_failure(name: str, error: Exception | None) -> errors.GraphBreak:
                 "If the operation is yours, give it a fake implementation with torch.library.register_fake.",
             ),
         )
+    return call_raises(name, error)
+
+
+def call_raises(name: str, error: Exception) -> errors.GraphBreak:
+    """The break for a torch call that raises in eager too."""
+    text = str(error)
+    first = text.splitlines()[0][:200] if text else ""
     found = errors.graph_break(
         kind="torch call raises an exception",
         context=f"{name}: {type(error).__name__}: {first}",
@@ -326,5 +317,52 @@ def meta_failure(name: str, error: Exception | None) -> errors.GraphBreak:
         hints=("Eager raises this too: check the arguments of the call on this line.",),
         skip_frame=True,
     )
-    found.extra["exception"] = error
+    found.extra["exception"] = error.with_traceback(None)
     return found
+
+
+_PLAIN_RESULTS = frozenset(words("sparse_dim dense_dim _has_compatible_shallow_copy_type"))
+"""Names of what gives plain values of tensors that their stand-ins know as well as they do."""
+
+
+def _name_of(func: Any) -> str:
+    name = str(getattr(func, "__name__", func))
+    return str(func.__self__.__name__) if name == "__get__" else name
+
+
+def refuse_unknown(func: Any, made: Any, attribute: bool) -> None:
+    """End the graph for a plain value of a tensor that its stand-in may have otherwise."""
+    if made is not NotImplemented and (made is not None or attribute) and _name_of(func) not in _PLAIN_RESULTS:
+        raise hidden_state(func)
+
+
+def hidden_state(func: Any) -> errors.GraphBreak:
+    """The graph break for what torch keeps in a tensor, and its stand-in has not or has otherwise."""
+    name = _name_of(func)
+    return errors.graph_break(
+        kind="tensor state known only at run time",
+        context=name,
+        explanation=f"{name} of a tensor is known only when the program runs.",
+        hints=("read it outside the compiled function",),
+    )
+
+
+def property_name(owner: Any, name: str) -> str:
+    """The attribute that `descriptor.__get__` reads."""
+    if name != "__get__":
+        raise errors.graph_break(
+            kind="tensor attribute assignment",
+            context=f"{getattr(owner, '__name__', owner)}",
+            explanation=f"Setting tensor.{getattr(owner, '__name__', '?')} cannot be captured.",
+            hints=("set tensor attributes outside the compiled function",),
+        )
+    return str(owner.__name__)
+
+
+def has_tensor(made: Any) -> bool:
+    """Whether there is a tensor in a result."""
+    if isinstance(made, _Tensor):
+        return True
+    if isinstance(made, tuple | list) and not isinstance(made, torch.Size):
+        return any(has_tensor(item) for item in made)
+    return False

@@ -6,46 +6,27 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
+
+from argand.capture.sources import ConstSource, DictItemSource
+from argand.graph import compat
+
+if TYPE_CHECKING:
+    from argand.capture.state import CaptureState
+
+from argand.graph.ambient import FLAGS as FLAGS
+from argand.graph.ambient import set_deterministic as set_deterministic
 
 _DEVICES = ("cpu", "cuda")
 
 
-def deterministic() -> tuple[bool, bool]:
-    """Whether algorithms must be deterministic, and whether that only warns."""
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def set_deterministic(wanted: tuple[bool, bool]) -> None:
-    """What `torch.use_deterministic_algorithms` does to torch itself."""
-    torch._C._set_deterministic_algorithms(wanted[0], warn_only=wanted[1])
-
-
-def _flags() -> tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]:
-    names = [(f"_get_{kind}_sdp_enabled", f"_set_sdp_use_{kind}")
-             for kind in ("flash", "mem_efficient", "math", "cudnn", "overrideable")]  # fmt: skip
-    names.append(("_get_sdp_priority_order", "_set_sdp_priority_order"))
-    names += [(f"_get_cudnn_{kind}", f"_set_cudnn_{kind}") for kind in ("enabled", "benchmark", "deterministic")]
-    names.append(("_get_deterministic_fill_uninitialized_memory", "_set_deterministic_fill_uninitialized_memory"))
-    found = [(getattr(torch._C, a, None), getattr(torch._C, b, None)) for a, b in names]
-    pairs = [(get, put) for get, put in found if get is not None and put is not None]
-    return (
-        *pairs,
-        (deterministic, set_deterministic),
-        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    )
-
-
-FLAGS = _flags()
-"""(read, write) of flags that captured code may change."""
-
-
 def flags() -> tuple[Any, ...]:
-    """The values of FLAGS now."""
-    return tuple([read() for read, _ in FLAGS])
+    """The values of `compat.FLAGS` now."""
+    return tuple([read() for read, _ in compat.FLAGS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +75,7 @@ def difference(before: Snapshot, after: Snapshot) -> list[tuple[Callable[..., An
         calls.append((torch.autocast_decrement_nesting, ()))
     if before.dtype is not after.dtype:
         calls.append((torch.set_default_dtype, (after.dtype,)))
-    for (_, write), was, now in zip(FLAGS, before.extra, after.extra):
+    for (_, write), was, now in zip(compat.FLAGS, before.extra, after.extra):
         if was != now:
             calls.append((write, (now,)))
     return calls
@@ -125,7 +106,7 @@ _WRITERS = frozenset(
         torch.set_default_dtype,
         torch.autograd.grad_mode._enter_inference_mode,
         torch.amp.autocast_mode._enter_autocast,
-        *(write for _, write in FLAGS),
+        *(write for _, write in compat.FLAGS),
     ]
 )
 
@@ -172,11 +153,29 @@ def guard_functions() -> tuple[tuple[Callable[[], Any], Any], ...]:
         torch._C._get_deterministic_algorithms,
         torch._C._len_torch_function_stack,
         torch._C._len_torch_dispatch_stack,
+        torch._C._get_tracing_state,
     ]
     found: list[tuple[Callable[[], Any], Any]] = [(check, check()) for check in checks]
+    if torch.are_deterministic_algorithms_enabled():
+        fills = torch._C._get_deterministic_fill_uninitialized_memory
+        found.append((fills, fills()))
     if torch._C._is_any_autocast_enabled():
         found.append((autocast_state, autocast_state()))
     return tuple(found)
+
+
+def guard_surroundings(state: CaptureState) -> None:
+    """Guard what the meaning of the whole frame depends on."""
+    state.guards.add(None, "global_state", guard_functions())
+    # Tensors have tangents only while a level is open, and nothing else about them tells.
+    level = DictItemSource(ConstSource(vars(forward_ad)), "_current_level")
+    state.guards.add(level, "equals", forward_ad._current_level, label="GLOBAL_STATE", shown=False)
+
+
+def guard_transforms(state: CaptureState) -> None:
+    """Guard that no transform of torch.func is active: under vmap random numbers are drawn otherwise. Transforms of
+    tensors need no guard, for their tensors are of another kind."""
+    state.guards.add(None, "global_state", ((torch._C._functorch.peek_interpreter_stack, None),))
 
 
 def autocast_state() -> tuple[Any, ...]:
@@ -186,9 +185,10 @@ def autocast_state() -> tuple[Any, ...]:
 
 def cannot_capture() -> bool:
     """A mode is active under which torch calls mean something else (user's torch-function or dispatch modes, functorch,
-    tracing, subclass contexts): frames run eagerly."""
+    forward-mode gradients, tracing, subclass contexts): frames run eagerly."""
     return (
-        torch._C._len_torch_function_stack() > 0
+        forward_ad._current_level >= 0
+        or torch._C._len_torch_function_stack() > 0
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_tracing_state() is not None
@@ -206,8 +206,8 @@ def read_flags() -> tuple[Any, ...]:
 
 
 def write_flags(values: tuple[Any, ...]) -> None:
-    """Make FLAGS what `read_flags` found."""
-    for (read, write), value in zip(FLAGS, values):
+    """Make compat.FLAGS what `read_flags` found."""
+    for (read, write), value in zip(compat.FLAGS, values):
         if read() != value:
             write(value)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as registry
 
+from argand.capture.frames import NULL
 from argand.capture.sources import ConstSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.state import UNSET
 from argand.capture.tensor_methods import special
@@ -36,11 +37,26 @@ def has_no_hooks(state: CaptureState, module: torch.nn.Module) -> bool:
             return False
     if any(vars(registry)[name] for name in _GLOBAL_HOOKS):
         return False
-    if attributes.get("_compiled_call_impl") is not None or torch._C._get_tracing_state() is not None:
+    if not _calls_as_torch_does(state, module) or torch._C._get_tracing_state() is not None:
         return False
     source = state.source_of(module)
     if source is not None:
         _guard_no_hooks(state, source)
+    return True
+
+
+_STEPS: dict[str, Any] = {"_compiled_call_impl": None, "_call_impl": torch.nn.Module._call_impl}
+"""What calling a module goes through, and what torch has there."""
+
+
+def _calls_as_torch_does(state: CaptureState, module: torch.nn.Module) -> bool:
+    """Whether neither the module nor its class has steps of its own; guarded."""
+    interp = state.interpreter
+    for name, usual in _STEPS.items():
+        of_class = interp.types.lookup(type(module), name)
+        own = interp.own_value(module, name)
+        if (of_class if own is NULL else own) is not usual:
+            return False
     return True
 
 

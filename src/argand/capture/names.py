@@ -247,7 +247,7 @@ def import_module(interp: Interpreter, frame: Frame, name: str, fromlist: Any, l
         module = sys.modules[full]
     else:
         with interp.suspended():
-            module = interp.native(importer, name, frame.globals, None, fromlist, level)
+            module = interp.unread(importer, name, frame.globals, None, fromlist, level)
     return load_module(interp, module, full if fromlist else full.partition(".")[0])
 
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import calls, operators, virtual
+from argand.capture import calls, keys, virtual
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
 from argand.errors import graph_break
@@ -36,6 +36,8 @@ CALLABLE_OBJECTS: Final[dict[type, Handler]] = {}
 KEEP: Final[list[Any]] = []
 SAFE_NEW: Final[set[type]] = {object}
 """C classes whose `__new__` touches nothing but its arguments."""
+STORING_NEW: Final[set[type]] = set()
+"""Of these, those whose `__new__` and `__init__` only store their arguments, or take them one by one."""
 ITERABLE_NEW: Final[set[type]] = set()
 """Of these, those whose first argument is iterated over."""
 PURE_MODULES: Final[set[str]] = set()
@@ -105,7 +107,7 @@ def pure(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
 
 def constructor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call natively and do not look into the arguments: they are only stored."""
-    return interp.native(fn, *args, **kwargs)
+    return interp.unread(fn, *args, **kwargs)
 
 
 def python_object_in_native(fn: Any, arg: Any) -> BaseException:
@@ -147,7 +149,7 @@ def policy_of(interp: Interpreter, fn: types.FunctionType) -> Handler:
     if reason is not None and not interp.concrete:
         return breaking("call of a library that is not captured", reason, "Move the call out of the compiled function.")
     if module in PURE_MODULES and not interp.concrete:
-        return _native_on_constants
+        return native_on_constants
     if hasattr(fn, "dispatch") and fn.__code__.co_filename == functools.__file__:
         return _singledispatch
     return INLINE
@@ -157,10 +159,14 @@ def _torch_first(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str
     return interp.torch_call(fn, args, kwargs)
 
 
-def _native_on_constants(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+_WITH_ATTRIBUTES: Final = (types.FunctionType, types.ModuleType)
+"""Guarded by which object they are: what code reads of their attributes is not."""
+
+
+def native_on_constants(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A Python function that only computes: natively if all it gets is constant, else inlined."""
     values = [*args, *kwargs.values()]
-    if all(interp.is_constant(value) for value in values):
+    if all(interp.is_constant(value) and not is_a(value, _WITH_ATTRIBUTES) for value in values):
         args = [interp.plain(arg) for arg in args]
         kwargs = {name: interp.plain(value) for name, value in kwargs.items()}
         return interp.native(fn, *args, **kwargs)
@@ -181,7 +187,7 @@ def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[
     cls = type(args[0])
     implementation = known.get(cls, NULL)
     if implementation is NULL:
-        implementation = interp.native(functools._find_impl, cls, known)  # type: ignore[attr-defined]
+        implementation = interp.unread(functools._find_impl, cls, known)  # type: ignore[attr-defined]
         for base in known:
             if is_a(base, type) and not issubclass(cls, base):
                 virtual.note(interp, cls, base)
@@ -202,10 +208,10 @@ def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict
     if interp.concrete and id(fn.__wrapped__) not in interp.local_functions:
         return NotImplemented
     for value in (*args, *kwargs.values()):
-        operators.check_hash(interp, value)
+        keys.check_hash(interp, value)
     cache = interp.lru_caches.setdefault(id(fn), (fn, {}))[1]
-    key = interp.native(functools._make_key, tuple(args), kwargs, False)
-    found = interp.native(cache.get, key, NULL)
+    key = interp.unread(functools._make_key, tuple(args), kwargs, False)
+    found = interp.unread(cache.get, key, NULL)
     if found is NULL:
         found = cache[key] = calls.call(interp, fn.__wrapped__, args, kwargs)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import collections
 import math
@@ -16,11 +17,14 @@ from argand.capture import (
     classes,
     generators,
     identity,
+    instance_checks,
     iteration,
+    native_reads,
     operators,
     polyfills,
     tainted,
     text,
+    typefacts,
 )
 from argand.capture.frames import NULL, LazyLocal
 from argand.capture.kinds import is_a
@@ -30,12 +34,14 @@ from argand.capture.natives import (
     ITERABLE_NEW,
     KEEP,
     SAFE_NEW,
+    STORING_NEW,
     add_functions,
     breaking,
     function,
     pure,
 )
 from argand.capture.sources import ConstSource
+from argand.capture.symbolic import SYMBOLIC
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -50,13 +56,26 @@ HELPER_FILES.update((polyfills.__file__, tainted.__file__))
 # ---- attributes ----------------------------------------------------------------------------------------------------
 
 
+def _attribute_name(interp: Interpreter, name: Any) -> Any:
+    """The name of an attribute as a plain str; one that compares or hashes itself is left to CPython."""
+    cls = type(name)
+    if interp.concrete or cls is str or not interp.is_outer(name):
+        return name
+    interp.note_class(cls)
+    if interp.types.python_level(cls, "__eq__", "__hash__"):
+        raise native_reads.unseen_object(name, getattr)
+    native_reads.guard_base(interp, name)
+    return native_reads.base_value(name)
+
+
 @function(getattr)
 def _getattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs or not 2 <= len(args) <= 3 or not is_a(args[1], str):
         return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
+    name = _attribute_name(interp, args[1])
     if len(args) == 2:
-        return attributes.load_attr(interp, args[0], args[1])
-    value = attributes.try_attr(interp, args[0], args[1])
+        return attributes.load_attr(interp, args[0], name)
+    value = attributes.try_attr(interp, args[0], name)
     return args[2] if value is NULL else value
 
 
@@ -64,14 +83,14 @@ def _getattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _hasattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs or len(args) != 2 or not is_a(args[1], str):
         return interp.native(fn, *args, **kwargs)
-    return attributes.try_attr(interp, args[0], args[1]) is not NULL
+    return attributes.try_attr(interp, args[0], _attribute_name(interp, args[1])) is not NULL
 
 
 @function(setattr)
 def _setattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs or len(args) != 3 or not is_a(args[1], str):
         return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
-    attribute_writes.store_attr(interp, *args)
+    attribute_writes.store_attr(interp, args[0], _attribute_name(interp, args[1]), args[2])
     return None
 
 
@@ -85,17 +104,21 @@ def _delattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @function(isinstance)
 def _isinstance(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return operators.is_instance(interp, *args) if len(args) == 2 else interp.native(fn, *args, **kwargs)
+    return instance_checks.is_instance(interp, *args) if len(args) == 2 else interp.native(fn, *args, **kwargs)
 
 
 @function(issubclass)
 def _issubclass(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return operators.is_subclass(interp, *args) if len(args) == 2 else interp.native(fn, *args, **kwargs)
+    return instance_checks.is_subclass(interp, *args) if len(args) == 2 else interp.native(fn, *args, **kwargs)
 
 
 @function(callable)
 def _callable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *args, **kwargs)
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    interp.note_class(type(args[0]))
+    interp.types.lookup(type(args[0]), "__call__")  # its being there or not is what is guarded
+    return interp.unread(fn, args[0])
 
 
 @function(id)
@@ -109,7 +132,14 @@ def _id(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _vars(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not args:
         return _locals(interp, fn, args, kwargs)
-    return attributes.load_attr(interp, args[0], "__dict__")
+    found = attributes.try_attr(interp, args[0], "__dict__") if len(args) == 1 else NULL
+    if found is NULL:
+        return interp.native(fn, *args, **kwargs) if len(args) != 1 else _no_namespace(interp)
+    return found
+
+
+def _no_namespace(interp: Interpreter) -> Any:
+    raise interp.throw(TypeError("vars() argument must have __dict__ attribute"))
 
 
 @function(locals)
@@ -140,8 +170,29 @@ def _globals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _dir(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not args:
         return sorted(_locals(interp, fn, [], {}))
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return _names_of(interp, args[0])
+
+
+def _names_of(interp: Interpreter, obj: Any) -> Any:
+    """`dir(obj)`, of what was made here or of an object of Python: its names and those of its whole class."""
+    cls = type(obj)
+    if interp.types.python_level(cls, "__dir__") or is_a(interp.types.lookup(cls, "__dir__"), types.FunctionType):
+        names = calls.call(interp, attributes.lookup_special(interp, obj, "__dir__"), (), None)
+        return sorted(iteration.to_list(interp, names))
     interp.types.whole = True
-    return interp.native(fn, *[interp.shadow(arg) for arg in args], **kwargs)
+    interp.note_class(obj if is_a(obj, type) else cls)
+    if not interp.is_outer(obj) or cls in interp.settled or is_a(obj, type):
+        return interp.unread(dir, interp.shadow(obj))
+    if is_a(obj, types.ModuleType | types.MethodType) or typefacts.finds_attributes_its_own_way(cls):
+        raise native_reads.unseen_object(obj, dir)
+    own = attributes.try_attr(interp, obj, "__dict__")
+    names = set(interp.plain(own)) if is_a(own, dict) else set()
+    found = attributes.try_attr(interp, obj, "__class__")
+    if found is not cls:
+        raise native_reads.unseen_object(obj, dir)
+    return sorted(names.union(type.__dir__(cls)))
 
 
 # ---- operators as functions ----------------------------------------------------------------------------------------
@@ -251,21 +302,25 @@ def _number(fn: Any, *specials: str) -> None:
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if len(args) == 1 and not kwargs:
             for name in specials:
-                if interp.types.python_level(type(args[0]), name):
-                    result = calls.call(interp, attributes.lookup_special(interp, args[0], name), (), None)
-                    wanted, what = _RESULTS[name]
-                    if name == "__trunc__" or (is_a(result, wanted) and type(result) is not wanted):
-                        raise _deprecated_conversion(fn, args[0])
-                    if is_a(result, wanted):
-                        return interp.native(fn, result)
-                    got = type(result).__name__
-                    owner = type(args[0]).__name__
-                    text = (
-                        f"{owner}.{name} returned non-{what} (type {got})"
-                        if name == "__float__"
-                        else f"{name} returned non-{what} (type {got})"
-                    )
-                    raise interp.throw(TypeError(text))
+                if interp.types.lookup(type(args[0]), name) is NULL:
+                    continue
+                if not interp.types.python_level(type(args[0]), name):
+                    break  # native code, which is asked first
+                result = calls.call(interp, attributes.lookup_special(interp, args[0], name), (), None)
+                result = result.number() if type(result) in SYMBOLIC else result
+                wanted, what = _RESULTS[name]
+                if name == "__trunc__" or (is_a(result, wanted) and type(result) is not wanted):
+                    raise _deprecated_conversion(fn, args[0])
+                if is_a(result, wanted):
+                    return interp.native(fn, result)
+                got = type(result).__name__
+                owner = type(args[0]).__name__
+                text = (
+                    f"{owner}.{name} returned non-{what} (type {got})"
+                    if name == "__float__"
+                    else f"{name} returned non-{what} (type {got})"
+                )
+                raise interp.throw(TypeError(text))
             if interp.is_tensor(args[0]) and fn is not complex:
                 number = interp.native(interp.state.graph.item, args[0])
                 if number is not NotImplemented:
@@ -313,7 +368,7 @@ def _build_class(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> An
 @function(super)
 def _super(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if args:
-        return interp.native(fn, *args, **kwargs)
+        return interp.unread(fn, *args, **kwargs)
     frame = interp.frames[-1]
     from argand.capture import names
 
@@ -331,7 +386,7 @@ def _super(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     cls = names.read_cell(interp, frame.fast[frame.program.names.index("__class__")])
     if cls is NULL:
         raise interp.throw(RuntimeError("super(): empty __class__ cell"))
-    return interp.native(fn, cls, first)
+    return interp.unread(fn, cls, first)
 
 
 # ---- what ends the graph -------------------------------------------------------------------------------------------
@@ -361,7 +416,7 @@ def _import(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     from argand.capture import names
 
     with interp.suspended():
-        module = interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+        module = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
     return names.load_module(interp, module, getattr(module, "__name__", None))
 
 
@@ -393,7 +448,16 @@ def _exception(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return _handled(interp)
 
 
-add_functions(pure, sys.intern, sys.getrecursionlimit, sys.getdefaultencoding)
+def of_the_process(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A setting of the interpreter, read without arguments: guarded to be what it is."""
+    value = interp.native(fn, *args, **kwargs)
+    if not interp.concrete:
+        interp.state.guards.add(None, "global_state", ((fn, value),))
+    return value
+
+
+add_functions(pure, sys.intern, sys.getdefaultencoding)
+add_functions(of_the_process, sys.getrecursionlimit, _thread.get_ident)
 
 
 # ---- generators ----------------------------------------------------------------------------------------------------
@@ -441,6 +505,10 @@ for _cls in (int, float, str, bytes, bytearray, complex, tuple, list, dict, set,
              classmethod, super, types.SimpleNamespace, types.ModuleType, enumerate, zip, map, filter, reversed,
              range):  # fmt: skip
     SAFE_NEW.add(_cls)
+STORING_NEW.update(
+    {tuple, list, dict, set, frozenset, slice, property, staticmethod, classmethod, super, types.SimpleNamespace,
+     types.ModuleType, enumerate, collections.deque, collections.OrderedDict, collections.defaultdict}
+)  # fmt: skip
 ITERABLE_NEW.update({tuple, list, set, frozenset, enumerate, collections.deque})
 
 

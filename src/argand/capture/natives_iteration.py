@@ -5,7 +5,8 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import attributes, calls, iteration, operators, polyfills
+from argand._core import _C
+from argand.capture import attributes, calls, iteration, keys, native_reads, operators, polyfills
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
@@ -36,7 +37,7 @@ def _next(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not 1 <= len(args) <= 2 or kwargs:
         return interp.native(fn, *args, **kwargs)
     if interp.types.lookup(type(args[0]), "__next__") is NULL:
-        raise interp.throw(TypeError(f"'{type(args[0]).__name__}' object is not an iterator"))
+        raise interp.throw(TypeError(f"'{_C.type_name(type(args[0]))}' object is not an iterator"))
     found, value = iteration.next_value(interp, args[0])
     if found:
         return value
@@ -51,7 +52,7 @@ def _lazily(fn: Any, callables: int = 0) -> None:
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         first = [None if arg is None else interp.trampoline(arg) for arg in args[:callables]]
         rest = [iteration.native_iterable(interp, arg) for arg in args[callables:]]
-        return interp.native(fn, *first, *rest, **kwargs)
+        return interp.unread(fn, *first, *rest, **kwargs)
 
     add_functions(handler, fn)
 
@@ -65,7 +66,7 @@ def _filter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 2:
         return interp.native(fn, *args, **kwargs)
     test = interp.trampoline(bool if args[0] is None else args[0])
-    return interp.native(fn, test, iteration.native_iterable(interp, args[1]))
+    return interp.unread(fn, test, iteration.native_iterable(interp, args[1]))
 
 
 @function(enumerate)
@@ -74,7 +75,8 @@ def _enumerate(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         args = [iteration.native_iterable(interp, args[0]), *[interp.plain(arg) for arg in args[1:]]]
     elif "iterable" in kwargs:
         kwargs = {**kwargs, "iterable": iteration.native_iterable(interp, kwargs["iterable"])}
-    return interp.native(fn, *args, **kwargs)
+    native_reads.check(interp, fn, args[1:])
+    return interp.unread(fn, *args, **kwargs)
 
 
 @function(reversed)
@@ -87,11 +89,12 @@ def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return calls.call(interp, attributes.lookup_special(interp, value, "__reversed__"), (), None)
     if interp.types.python_level(cls, "__getitem__", "__len__") and not interp.is_tensor(value):
         if interp.types.lookup(cls, "__reversed__") is None:
-            raise interp.throw(TypeError(f"'{cls.__name__}' object is not reversible"))
+            raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not reversible"))
         size = operators.length(interp, value)
         return calls.call_function(interp, polyfills.iterate_reversed, (value, size), None)
     interp.check_known(value)
-    return interp.native(fn, interp.shadow(value))
+    run = interp.unread if is_a(value, interp.containers) else interp.native
+    return run(fn, interp.shadow(value))
 
 
 @function(range, slice)
@@ -101,7 +104,8 @@ def _range(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
             operators.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg
             for arg in args
         ]
-    return interp.native(fn, *args, **kwargs)
+        return interp.native(fn, *args, **kwargs)
+    return interp.unread(fn, *args, **kwargs)
 
 
 class SortKey:
@@ -133,7 +137,8 @@ def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> 
     reverse = operators.truth(interp, reverse)
     before, order = items.copy(), list(range(len(items)))
     try:
-        interp.native(list.sort, order, key=resolved.__getitem__, reverse=reverse)
+        native_reads.check(interp, list.sort, resolved, "compare")
+        interp.unread(list.sort, order, key=resolved.__getitem__, reverse=reverse)
     finally:
         items[:] = [before[i] for i in order]
 
@@ -228,8 +233,8 @@ def _set(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return args[0]
     source = iteration.native_iterable(interp, args[0])
     if is_a(source, set | frozenset | dict):
-        return interp.native(fn, source)
-    return interp.native(fn, hashed_items(interp, source))
+        return interp.unread(fn, source)
+    return interp.unread(fn, hashed_items(interp, source))
 
 
 def hashed_items(interp: Interpreter, source: Any, take: Callable[[list[Any]], object] | None = None) -> list[Any]:
@@ -241,7 +246,7 @@ def hashed_items(interp: Interpreter, source: Any, take: Callable[[list[Any]], o
     items: list[Any] = []
     try:
         for item in iteration.each(interp, source):
-            operators.check_hash(interp, item)
+            keys.check_hash(interp, item, items)
             items.append(item)
             if type(item).__hash__ is None:
                 break
@@ -269,8 +274,8 @@ def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> Non
     if items is None:
         items = _pairs(interp, values)
     for key, value in items:
-        operators.check_hash(interp, key)
-        interp.native(dict.__setitem__, target, key, value)
+        keys.check_hash(interp, key, target)
+        interp.unread(dict.__setitem__, target, key, value)
 
 
 def _pairs(interp: Interpreter, values: Any) -> Iterator[Any]:
@@ -279,7 +284,7 @@ def _pairs(interp: Interpreter, values: Any) -> Iterator[Any]:
             pair = iteration.to_list(interp, pair, hint=True)
         pair = interp.plain_shallow(pair)
         if not is_a(pair, list | tuple | str) or len(pair) != 2:
-            interp.native(dict, [(0, 0)] * i + [pair])  # raises
+            interp.unread(dict, [(0, 0)] * i + [pair])  # raises
         yield pair
 
 
@@ -293,11 +298,11 @@ add_functions(constructor, property, staticmethod, classmethod, types.CellType, 
 
 @function(types.MappingProxyType)
 def _mapping_proxy(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *[interp.shadow(arg) for arg in args], **kwargs)
+    return interp.unread(fn, *[interp.shadow(arg) for arg in args], **kwargs)
 
 
 @function(types.FunctionType)
 def _function_type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    made = interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    made = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
     interp.note_local_function(made)
     return made

@@ -15,6 +15,7 @@ import itertools
 import math
 import operator
 import os
+import posixpath
 import random
 import re
 import struct
@@ -23,8 +24,10 @@ import typing
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import attribute_writes, attributes, calls, iteration, operators, polyfills
+from argand._core import _C
+from argand.capture import attribute_writes, attributes, calls, iteration, native_reads, operators, polyfills
 from argand.capture.exceptions import ObservedException
+from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
 from argand.capture.natives import (
     BREAK_MODULES,
@@ -33,15 +36,18 @@ from argand.capture.natives import (
     KEEP,
     PURE_MODULES,
     SAFE_NEW,
+    STORING_NEW,
     add_functions,
     add_methods,
     constructor,
     function,
     method,
+    native_on_constants,
     pure,
 )
 from argand.capture.natives_iteration import fold, hashed_items
 from argand.capture.natives_methods import comparing, keeping, known_iterator, read_only
+from argand.capture.sources import CallSource
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -51,11 +57,10 @@ Args = list[Any]
 Kwargs = dict[str, Any]
 
 PURE_MODULES.update(
-    {"re", "sre_parse", "sre_compile", "json", "json.encoder", "json.decoder", "textwrap", "string", "posixpath",
-    "ntpath",
-     "genericpath", "fnmatch", "keyword", "typing", "difflib", "colorsys", "inspect", "ast", "dis", "base64",
-     "html", "shlex", "importlib.metadata", "importlib.util", "packaging.version", "unicodedata", "re._compiler",
-     "re._parser", "statistics", "fractions", "numbers"}
+    {"re", "sre_parse", "sre_compile", "json", "json.encoder", "json.decoder", "textwrap", "string", "fnmatch",
+     "keyword", "typing", "difflib", "colorsys", "ast", "dis", "base64", "html", "shlex", "packaging.version",
+     "importlib.metadata", "importlib.util",
+     "unicodedata", "re._compiler", "re._parser", "statistics", "fractions", "numbers"}
 )  # fmt: skip
 BREAK_MODULES.update(
     {
@@ -132,16 +137,45 @@ _via(1, lambda interp, a: operators.unary(interp, operators.NEGATIVE, a), operat
 _via(1, lambda interp, a: operators.unary(interp, operators.POSITIVE, a), operator.pos)
 _via(1, lambda interp, a: operators.unary(interp, operators.INVERT, a), operator.invert, operator.inv)
 _via(1, lambda interp, a: calls.call(interp, abs, [a]), operator.abs)
-_via(2, lambda interp, a, b: operators.binary(interp, operators.BINARY["+"], a, b), operator.concat)
-_via(2, lambda interp, a, b: operators.binary(interp, operators.BINARY["+="], a, b), operator.iconcat)
+
+
+def _concat(symbol: str) -> Any:
+    def run(interp: Interpreter, a: Any, b: Any) -> Any:
+        if interp.types.lookup(type(a), "__getitem__") is NULL:
+            raise interp.throw(TypeError(f"'{_C.type_name(type(a))}' object can't be concatenated"))
+        return operators.binary(interp, operators.BINARY[symbol], a, b)
+
+    return run
+
+
+_via(2, _concat("+"), operator.concat)
+_via(2, _concat("+="), operator.iconcat)
 add_functions(pure, operator.countOf, operator.indexOf, operator.length_hint)
 add_functions(constructor, operator.itemgetter, operator.attrgetter, operator.methodcaller)
+
+
+def parts_of(fn: Any) -> tuple[Any, ...]:
+    """What an itemgetter or attrgetter gets; name, arguments and keyword arguments of a methodcaller."""
+    made, rest = fn.__reduce__()
+    if type(fn) is not operator.methodcaller:
+        return tuple(rest)
+    if made is operator.methodcaller:
+        return rest[0], tuple(rest[1:]), {}
+    return made.args[0], tuple(rest), made.keywords
+
+
+def _parts(interp: Interpreter, fn: Any) -> Any:
+    """`parts_of` a getter, guarded if it existed before."""
+    parts = parts_of(fn)
+    if not interp.is_outer(fn):
+        return parts
+    return interp.plain_shallow(interp.state.load_source(CallSource(interp.source(fn), parts_of), parts))
 
 
 def _itemgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
-    keys = fn.__reduce__()[1]
+    keys = _parts(interp, fn)
     values = tuple(operators.getitem(interp, args[0], key) for key in keys)
     return values[0] if len(keys) == 1 else values
 
@@ -150,7 +184,7 @@ def _attrgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
     values = []
-    for path in fn.__reduce__()[1]:
+    for path in _parts(interp, fn):
         value = args[0]
         for name in path.split("."):
             value = attributes.load_attr(interp, value, name)
@@ -161,13 +195,11 @@ def _attrgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
 def _methodcaller(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
-    made, rest = fn.__reduce__()
-    if made is operator.methodcaller:
-        name, *positional = rest
-        named: dict[str, Any] = {}
-    else:
-        name, positional, named = made.args[0], list(rest), made.keywords
-    return calls.call(interp, attributes.load_attr(interp, args[0], name), positional, named)
+    name, positional, named = _parts(interp, fn)
+    positional = interp.plain_shallow(positional)
+    return calls.call(
+        interp, attributes.load_attr(interp, args[0], name), positional, dict(interp.plain_shallow(named))
+    )
 
 
 def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -222,7 +254,8 @@ def _itertool(cls: Any, callables: int = 0, plain_after: int | None = None) -> N
                 ready.append(iteration.native_iterable(interp, arg))
             else:
                 ready.append(arg)
-        return interp.native(fn, *ready, **kwargs)
+        native_reads.check(interp, fn, (*(ready[plain_after:] if plain_after is not None else ()), *kwargs.values()))
+        return interp.unread(fn, *ready, **kwargs)
 
     add_functions(handler, cls)
 
@@ -235,10 +268,17 @@ for _cls in (itertools.cycle, itertools.islice, itertools.permutations, itertool
     _itertool(_cls, 0, 1)
 for _cls in (itertools.filterfalse, itertools.dropwhile, itertools.takewhile, itertools.starmap):
     _itertool(_cls, 1)
-add_functions(constructor, itertools.repeat)
 add_functions(pure, itertools.count)
 if hasattr(itertools, "batched"):
     _itertool(itertools.batched, 0, 1)
+
+
+@function(itertools.repeat)
+def _repeat(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What is repeated is handed on; how often is an index."""
+    args = [*args[:1], *[operators.to_index(interp, times) for times in args[1:]]]
+    kwargs = {key: operators.to_index(interp, value) if key == "times" else value for key, value in kwargs.items()}
+    return interp.unread(fn, *args, **kwargs)
 
 
 @function(itertools.accumulate)
@@ -247,14 +287,14 @@ def _accumulate(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
     func = args[1] if len(args) > 1 else kwargs.pop("func", None)
     step = interp.trampoline(operator.add if func is None else func)
     iterable = args[0] if args else kwargs.pop("iterable")
-    return interp.native(fn, iteration.native_iterable(interp, iterable), step, **kwargs)
+    return interp.unread(fn, iteration.native_iterable(interp, iterable), step, **kwargs)
 
 
 @function(itertools.groupby)
 def _groupby(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     key = args[1] if len(args) > 1 else kwargs.get("key")
     iterable = args[0] if args else kwargs["iterable"]
-    return interp.native(
+    return interp.unread(
         fn, iteration.native_iterable(interp, iterable), None if key is None else interp.trampoline(key)
     )
 
@@ -293,15 +333,16 @@ def _reduce(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @function(functools.partial)
 def _partial(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *args, **kwargs)
+    return interp.unread(fn, *args, **kwargs)
 
 
 SAFE_NEW.add(functools.partial)
+STORING_NEW.add(functools.partial)
 
 
 @function(functools.cmp_to_key)
 def _cmp_to_key(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    key = interp.native(fn, *[interp.trampoline(arg) for arg in args], **kwargs)
+    key = interp.unread(fn, *[interp.trampoline(arg) for arg in args], **kwargs)
     CALLABLE_KEYS.add(type(key))
     return key
 
@@ -317,7 +358,7 @@ _lru_wrapper = type(functools.lru_cache(maxsize=None)(len))
 
 @function(_lru_wrapper)
 def _make_lru(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *args, **kwargs)
+    return interp.unread(fn, *args, **kwargs)
 
 
 def _cache_clear(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -345,13 +386,14 @@ add_methods(_lru_wrapper, read_only, "__get__")
 @function(collections._count_elements)  # type: ignore[attr-defined]
 def _count_elements(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     mapping = interp.shadow(args[0])
-    return interp.native(fn, mapping, hashed_items(interp, args[1], lambda found: interp.native(fn, mapping, found)))
+    return interp.unread(fn, mapping, hashed_items(interp, args[1], lambda found: interp.unread(fn, mapping, found)))
 
 
 def _known_constructor(cls: Any) -> None:
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         ready = [iteration.native_iterable(interp, arg) if i == 0 else arg for i, arg in enumerate(args)]
-        return interp.native(fn, *ready, **kwargs)
+        native_reads.check(interp, fn, (*ready[1:], *kwargs.values()))
+        return interp.unread(fn, *ready, **kwargs)
 
     add_functions(handler, cls)
 
@@ -370,7 +412,7 @@ def _ordered_dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> A
 
 @function(collections.defaultdict)
 def _defaultdict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    made = interp.native(fn, *args[:1])
+    made = interp.unread(fn, *args[:1])
     if len(args) > 2:
         return interp.native(fn, *args, **kwargs)
     calls.call(interp, made.update, args[1:], kwargs)
@@ -384,7 +426,7 @@ def _class_factory(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
         return NotImplemented
     if fn is collections.namedtuple:
         kwargs = {"module": interp.frames[-1].globals.get("__name__"), **kwargs}
-    made = interp.native(fn, *args, **kwargs)
+    made = interp.unread(fn, *args, **kwargs)
     interp.types.forget()
     interp.renew_facts()
     interp.note_local_class(made)
@@ -404,7 +446,7 @@ def _abc_register(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> A
 @function(enum.EnumMeta.__call__)
 def _enum_call(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) > 2 and is_a(args[0], type):
-        made = interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+        made = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
         if is_a(made, type):
             interp.note_local_class(made)
         return made
@@ -413,13 +455,13 @@ def _enum_call(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @function(enum.EnumMeta.__new__, enum.EnumMeta.__prepare__.__func__)  # type: ignore[attr-defined]
 def _enum_new(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    made = interp.native(fn, *args, **kwargs)
+    made = interp.unread(fn, *args, **kwargs)
     if is_a(made, type):
         interp.note_local_class(made)
     return made
 
 
-add_functions(pure, enum.auto, _thread.get_ident, os.fspath, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)
+add_functions(pure, enum.auto, os.fspath, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)
 
 
 # ---- locks (of local objects: cached_property and the like) --------------------------------------------------------
@@ -472,10 +514,24 @@ def _re_sub(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 # ---- what is harmless, what is ignored, what must be shown at each call --------------------------------------------
 
+
+def by_type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Looks at nothing but the class of its argument."""
+    for arg in args:
+        if type(arg) not in interp.fast and interp.types.claims_a_class(type(arg)):
+            return NotImplemented
+    return interp.unread(fn, *args, **kwargs)
+
+
+add_functions(pure, typing.get_origin, typing.get_args)
 add_functions(
-    pure, typing.cast, typing.get_origin, typing.get_args, inspect.isclass, inspect.isfunction,
-    inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.isroutine, inspect.isgeneratorfunction,
-    inspect.isabstract, inspect.unwrap, inspect.iscoroutinefunction,
+    native_on_constants, posixpath.join, posixpath.split, posixpath.splitext, posixpath.basename, posixpath.dirname,
+    posixpath.normpath, posixpath.isabs, posixpath.commonprefix, posixpath.normcase, posixpath.splitdrive,
+)  # fmt: skip
+"""Of the functions of paths, those that compute on text: others read directories or settings of the process."""
+add_functions(
+    by_type, inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin,
+    inspect.isroutine,
 )  # fmt: skip
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import gc
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import calls, iteration, operators, polyfills, symbolic_ops, text
-from argand.capture.kinds import is_a
+from argand.capture import attributes, calls, iteration, keys, native_reads, operators, polyfills, symbolic_ops, text
+from argand.capture.kinds import is_a, raw_length
 from argand.capture.natives import (
     METHODS,
     SAFE_NEW,
@@ -16,6 +17,7 @@ from argand.capture.natives import (
     python_object_in_native,
 )
 from argand.capture.natives_iteration import hashed_items, sort_list, update_dict
+from argand.capture.sources import CallSource
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -36,14 +38,34 @@ _NUMBERS = (int, float, bool, complex)
 def read_only(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """Reads the object; arguments are plain values."""
     args = [interp.plain(arg) for arg in args]
+    for arg in args:
+        if type(arg) not in interp.settled and not name.startswith("__") and not interp.benign(arg):
+            raise python_object_in_native(getattr(cls, name), arg)
     if interp.dynamic and cls in _NUMBERS:  # its methods answer NotImplemented to a symbolic number
         symbolic_ops.plain_arguments(args, kwargs)
     return interp.native(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
+def moving(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Counts elements, or hands them on: of the container and of others like it."""
+    args = [interp.plain(arg) for arg in args]
+    for arg in args:
+        if not is_a(arg, interp.containers):
+            native_reads.check(interp, getattr(cls, name), (arg,))
+    return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
+
+
 def keeping(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """Changes the object, storing the arguments as they are."""
-    return interp.native(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
+    return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
+
+
+def keeping_at(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Changes the object at an index, storing the other arguments as they are."""
+    args = [keys.native_key(interp, arg) if i == 0 else arg for i, arg in enumerate(args)]
+    if name == "__setitem__" and args and type(args[0]) is slice and len(args) == 2:
+        args[1] = iteration.native_iterable(interp, args[1]) if iteration.is_iterable(interp, args[1]) else args[1]
+    return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
 def comparing(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -57,21 +79,30 @@ def comparing(interp: Interpreter, cls: type, name: str, owner: Any, args: Args,
                     return NotImplemented
                 return operators.compare_containers(interp, _BY_NAME[name], target, args[0])
             raise python_object_in_native(getattr(cls, name), operand)
-    return interp.native(getattr(cls, name), target, *args, **kwargs)
+    return interp.reading("compare", getattr(cls, name), target, *args, **kwargs)
 
 
 def hashing(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """Hashes its first argument; stores arguments as they are."""
     if args:
-        operators.check_hash(interp, args[0])
-    return interp.native(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
+        keys.check_hash(interp, args[0], owner)
+    return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
 def iterating(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """Iterates over its arguments."""
     hint = not issubclass(cls, collections.deque)  # which does not ask
     args = [iteration.native_iterable(interp, arg, hint) if iteration.is_iterable(interp, arg) else arg for arg in args]
-    return interp.native(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
+    return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
+
+
+def joining(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Iterates over its argument and reads the elements."""
+    if len(args) == 1 and not kwargs and not iteration.is_iterable(interp, args[0]):
+        raise interp.throw(TypeError("can only join an iterable"))
+    if len(args) == 1 and iteration.is_iterable(interp, args[0]) and type(args[0]) not in interp.settled:
+        args = [iteration.to_list(interp, args[0], hint=True)]
+    return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 
 def iterating_hashed(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -85,29 +116,31 @@ def iterating_hashed(interp: Interpreter, cls: type, name: str, owner: Any, args
         source = iteration.native_iterable(interp, arg)
         if not is_a(source, set | frozenset | dict):
             source = hashed_items(
-                interp, source, lambda found: interp.native(getattr(cls, name), target, *ready, found)
+                interp, source, lambda found: interp.unread(getattr(cls, name), target, *ready, found)
             )
         ready.append(source)
-    return interp.native(getattr(cls, name), target, *ready, **kwargs)
+    return interp.unread(getattr(cls, name), target, *ready, **kwargs)
 
 
 def textual(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """Formats its arguments."""
     args = [interp.textual(arg) for arg in args]
     kwargs = {key: interp.textual(value) for key, value in kwargs.items()}
-    return interp.native(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
+    return interp.reading("text", getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
 def subscript(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """`__getitem__` called as a method: on an outer container, one item."""
     if len(args) == 1 and interp.is_outer(owner) and is_a(owner, list | tuple | dict):
         if is_a(owner, dict):
-            operators.check_hash(interp, args[0])
+            keys.check_hash(interp, args[0], owner)
             if interp.outer_has_key(owner, args[0]):
                 return interp.outer_item(owner, args[0])
         else:
             return interp.outer_item(owner, args[0])
-    return hashing(interp, cls, name, owner, args, kwargs)
+    if is_a(owner, dict):
+        return hashing(interp, cls, name, owner, args, kwargs)
+    return keeping_at(interp, cls, name, owner, args, kwargs)
 
 
 # ---- str, bytes, numbers -------------------------------------------------------------------------------------------
@@ -118,7 +151,7 @@ for _cls in (str, bytes, bytearray):
     add_methods(_cls, read_only, " ".join(n for n in dir(_cls) if n not in ("format", "join", "__class__", "__new__",
                 "__init__", "__getattribute__", "__setattr__", "__delattr__", "__init_subclass__",
                 "__subclasshook__")))  # fmt: skip
-    add_methods(_cls, iterating, "join")
+    add_methods(_cls, joining, "join")
 add_methods(str, textual, "format format_map")
 
 
@@ -134,19 +167,47 @@ for _cls in (int, float, bool, complex, range, slice, memoryview, types.GenericA
                 "__subclasshook__")))  # fmt: skip
 
 
+def mapping_behind(proxy: Any) -> Any:
+    """The mapping that a MappingProxyType shows (a step of a source)."""
+    return gc.get_referents(proxy)[0]
+
+
+def _through_proxy(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A method of a MappingProxyType: that of the dict behind it, which is read under guards."""
+    if not interp.is_outer(owner) or not is_a(mapping_behind(owner), dict):
+        return read_only(interp, cls, name, owner, args, kwargs)
+    source = CallSource(interp.source(owner), mapping_behind)
+    mapping = interp.state.load_source(source, mapping_behind(owner))
+    return calls.call(interp, attributes.load_attr(interp, mapping, name), args, kwargs)
+
+
+add_methods(
+    types.MappingProxyType, _through_proxy, "keys values items get copy __getitem__ __contains__ __iter__ __len__"
+)
+
+
 # ---- sequences -----------------------------------------------------------------------------------------------------
 
 COMPARISONS = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__"
-add_methods(list, keeping, "append insert pop clear reverse __setitem__ __delitem__ __imul__")
-add_methods(list, read_only, "copy __len__ __iter__ __reversed__ __mul__ __rmul__ __add__ __sizeof__ __hash__")
+add_methods(list, keeping, "append clear reverse")
+add_methods(list, keeping_at, "insert pop __setitem__ __delitem__ __imul__")
+add_methods(list, moving, "copy __len__ __iter__ __reversed__ __mul__ __rmul__ __add__ __sizeof__ __hash__")
 add_methods(list, subscript, "__getitem__")
 add_methods(list, iterating, "extend __iadd__ __init__")
 add_methods(list, comparing, COMPARISONS + " __contains__")
-add_methods(tuple, read_only, "__len__ __iter__ __mul__ __rmul__ __add__ __getnewargs__ __hash__")
+add_methods(tuple, moving, "__len__ __iter__ __mul__ __rmul__ __add__ __getnewargs__")
 add_methods(tuple, subscript, "__getitem__")
 add_methods(tuple, comparing, COMPARISONS + " __contains__")
 add_methods(list, textual, "__repr__")
 add_methods(tuple, textual, "__repr__")
+
+
+@method(tuple, "__hash__")
+@method(frozenset, "__hash__")
+@method(set, "__hash__")
+def _container_hash(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    keys.check_hash(interp, owner)
+    return interp.unread(getattr(cls, name), interp.plain(owner), *args, **kwargs)
 
 
 @method(list, "sort")
@@ -170,13 +231,15 @@ def _searching(interp: Interpreter, cls: type, name: str, owner: Any, args: Args
     """index, count, remove: compare elements, by interpreted code if need be."""
     target = interp.plain(owner)
     if not args or (interp.benign(target) and interp.benign(args[0])) or kwargs:
-        return interp.native(getattr(cls, name), target, *[interp.plain(arg) for arg in args], **kwargs)
+        return interp.reading("compare", getattr(cls, name), target, *[interp.plain(arg) for arg in args], **kwargs)
     if name == "count":
-        return interp.polyfill(polyfills.list_count, target, args[0])
-    start, stop, _ = slice(*(args[1:3] or [None])).indices(len(target)) if len(args) > 1 else (0, len(target), 1)
+        return interp.polyfill(polyfills.list_count, operators.bare(target), args[0])
+    start, stop, _ = (
+        slice(*(args[1:3] or [None])).indices(raw_length(target)) if len(args) > 1 else (0, raw_length(target), 1)
+    )
     if len(args) == 2:
-        start, stop, _ = slice(args[1], None).indices(len(target))
-    at = interp.polyfill(polyfills.list_index, target, args[0], start, stop)
+        start, stop, _ = slice(args[1], None).indices(raw_length(target))
+    at = interp.polyfill(polyfills.list_index, operators.bare(target), args[0], start, stop)
     if name == "index":
         if at < 0:
             shown = text.to_repr(interp, args[0]) if cls is list else ""
@@ -194,10 +257,11 @@ add_methods(tuple, _searching, "index count")
 add_methods(
     collections.deque,
     keeping,
-    "append appendleft pop popleft clear reverse rotate insert __setitem__ __delitem__ __imul__",
+    "append appendleft pop popleft clear reverse",
 )
+add_methods(collections.deque, keeping_at, "rotate insert __setitem__ __delitem__ __imul__")
 add_methods(
-    collections.deque, read_only, "copy __copy__ __len__ __iter__ __reversed__ __getitem__ __add__ __mul__ __reduce__"
+    collections.deque, moving, "copy __copy__ __len__ __iter__ __reversed__ __getitem__ __add__ __mul__ __reduce__"
 )
 add_methods(collections.deque, iterating, "extend extendleft __init__ __iadd__")
 add_methods(collections.deque, comparing, "index count remove __contains__ " + COMPARISONS)
@@ -209,7 +273,7 @@ SAFE_NEW.add(collections.deque)
 add_methods(dict, hashing, "__setitem__ __delitem__ pop setdefault")
 add_methods(dict, subscript, "__getitem__")
 add_methods(dict, keeping, "clear popitem")
-add_methods(dict, read_only, "copy keys values items __len__ __iter__ __reversed__ __or__ __ror__ __hash__")
+add_methods(dict, moving, "copy keys values items __len__ __iter__ __reversed__ __or__ __ror__ __hash__")
 add_methods(dict, comparing, COMPARISONS)
 add_methods(dict, textual, "__repr__")
 
@@ -218,17 +282,18 @@ add_methods(dict, textual, "__repr__")
 def _dict_get(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs or not 1 <= len(args) <= 2:
         return interp.native(dict.get, {}, *args, **kwargs)
-    operators.check_hash(interp, args[0])
+    keys.check_hash(interp, args[0], owner)
     if interp.is_outer(owner):
         if interp.outer_has_key(owner, args[0]):
             return interp.outer_item(owner, args[0])
         return args[1] if len(args) == 2 else None
-    return interp.native(dict.get, interp.shadow(owner), *args)
+    return interp.unread(dict.get, interp.shadow(owner), *args)
 
 
 @method(dict, "__contains__")
 def _dict_contains(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if interp.is_outer(owner) and len(args) == 1:
+        keys.check_hash(interp, args[0], owner)
         return interp.outer_has_key(owner, args[0])
     return hashing(interp, cls, name, owner, args, kwargs)
 
@@ -236,7 +301,7 @@ def _dict_contains(interp: Interpreter, cls: type, name: str, owner: Any, args: 
 def _dict_update(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     target = interp.shadow(owner)
     if len(args) > 1:
-        return interp.native(dict.update, target, *args, **kwargs)
+        return interp.unread(dict.update, target, *args, **kwargs)
     put = operators.setitem if cls is collections.OrderedDict else None
     if args:
         if put is None:
@@ -258,11 +323,11 @@ add_methods(dict, _dict_update, "update __init__ __ior__")
 _ordered = collections.OrderedDict
 add_methods(_ordered, hashing, "__setitem__ __delitem__ pop setdefault move_to_end")
 add_methods(_ordered, keeping, "clear popitem")
-add_methods(_ordered, read_only, "copy keys values items __iter__ __reversed__ __or__ __ror__ __reduce__")
+add_methods(_ordered, moving, "copy keys values items __iter__ __reversed__ __or__ __ror__ __reduce__")
 add_methods(_ordered, comparing, COMPARISONS)
 add_methods(_ordered, textual, "__repr__")
 add_methods(_ordered, _dict_update, "update __init__ __ior__")
-add_methods(collections.defaultdict, read_only, "copy __copy__ __or__ __ror__ __reduce__")
+add_methods(collections.defaultdict, moving, "copy __copy__ __or__ __ror__ __reduce__")
 
 
 @method(collections.defaultdict, "__missing__")
@@ -277,7 +342,7 @@ def _default_missing(interp: Interpreter, cls: type, name: str, owner: Any, args
 
 @method(collections.defaultdict, "__init__")
 def _default_init(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
-    interp.native(collections.defaultdict.__init__, owner, *args[:1])
+    interp.unread(collections.defaultdict.__init__, owner, *args[:1])
     return _dict_update(interp, dict, "update", owner, args[1:], kwargs)
 
 
@@ -286,7 +351,7 @@ SAFE_NEW.update({_ordered, collections.defaultdict})
 _view: Any
 for _view in (type({}.keys()), type({}.values()), type({}.items()), type(_ordered().keys()), type(_ordered().values()),
               type(_ordered().items())):  # fmt: skip
-    add_methods(_view, read_only, "__len__ __iter__ __reversed__ mapping")
+    add_methods(_view, moving, "__len__ __iter__ __reversed__ mapping")
     add_methods(_view, comparing, COMPARISONS + " __contains__ __and__ __or__ __sub__ __xor__ isdisjoint "
                                                  "__rand__ __ror__ __rsub__ __rxor__")  # fmt: skip
 
@@ -294,7 +359,7 @@ for _view in (type({}.keys()), type({}.values()), type({}.items()), type(_ordere
 # ---- sets ----------------------------------------------------------------------------------------------------------
 
 for _cls in (set, frozenset):
-    add_methods(_cls, read_only, "copy __len__ __iter__ __hash__ __and__ __or__ __sub__ __xor__ __rand__ __ror__ "
+    add_methods(_cls, moving, "copy __len__ __iter__ __and__ __or__ __sub__ __xor__ __rand__ __ror__ "
                                  "__rsub__ __rxor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __reduce__")  # fmt: skip
     add_methods(_cls, iterating_hashed, "union intersection difference symmetric_difference isdisjoint issubset "
                                         "issuperset update intersection_update difference_update "

@@ -8,7 +8,17 @@ import typing
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import attribute_writes, attributes, calls, classes, generators, iteration, operators, text
+from argand.capture import (
+    attribute_writes,
+    attributes,
+    calls,
+    classes,
+    descriptors,
+    generators,
+    iteration,
+    operators,
+    text,
+)
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a, module_of
 from argand.capture.natives import (
@@ -17,6 +27,7 @@ from argand.capture.natives import (
     KEEP,
     METHODS,
     SAFE_NEW,
+    STORING_NEW,
     add_methods,
     function,
     method,
@@ -25,6 +36,7 @@ from argand.capture.natives import (
 )
 from argand.capture.natives_methods import COMPARISONS, Args, Kwargs, comparing, keeping, read_only, textual
 from argand.capture.sources import CallSource
+from argand.capture.typefacts import is_heap
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -38,7 +50,7 @@ if TYPE_CHECKING:
 def _object_init(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if not args and not kwargs:
         return None
-    return interp.native(object.__init__, owner, *args, **kwargs)
+    return interp.unread(object.__init__, owner, *args, **kwargs)
 
 
 @method(object, "__setattr__")
@@ -76,7 +88,8 @@ def _object_eq(interp: Interpreter, cls: type, name: str, owner: Any, args: Args
 def _object_text(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if name == "__str__":
         return text.to_repr(interp, owner)
-    return interp.native(object.__repr__, owner)
+    interp.pin(owner)
+    return interp.unread(object.__repr__, owner)
 
 
 @method(object, "__format__")
@@ -105,6 +118,8 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
     for hook in ("__getstate__", "__getnewargs_ex__", "__getnewargs__"):
         if is_a(facts.lookup(type(owner), hook), types.FunctionType):
             return _reduce_with_hooks(interp, owner)
+    if interp.is_outer(owner) and not (is_heap(type(owner)) or is_a(owner, interp.containers)):
+        return interp.native(getattr(object, name), owner, *args, **kwargs)
     if interp.is_outer(owner) and not is_a(owner, interp.containers):
         if name == "__reduce__" or not args or args[0] < 2:
             raise calls.unknown_native(getattr(object, name))  # another way to copy, with other errors
@@ -230,7 +245,7 @@ CLASS_METHODS[id(type), "__prepare__"] = lambda interp, fn, args, kwargs: {}
 
 @method(types.FunctionType, "__get__")
 def _function_get(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(types.FunctionType.__get__, owner, *args)
+    return interp.unread(types.FunctionType.__get__, owner, *args)
 
 
 @method(types.FunctionType, "__call__")
@@ -238,6 +253,13 @@ def _function_get(interp: Interpreter, cls: type, name: str, owner: Any, args: A
 @method(types.BuiltinFunctionType, "__call__")
 def _function_call(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     return calls.call(interp, owner, args, kwargs)
+
+
+def _class_to_bind(interp: Interpreter, args: Args) -> Any:
+    """The class in the arguments of a `__get__`; that of the object where none is given."""
+    if args[0] is None and (len(args) < 2 or args[1] is None):
+        raise interp.throw(TypeError("__get__(None, None) is invalid"))
+    return args[1] if len(args) > 1 and args[1] is not None else type(args[0])
 
 
 @method(types.MethodType, "__get__", "__eq__", "__hash__")
@@ -250,7 +272,7 @@ def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Arg
     if name == "__call__":
         return calls.call(interp, owner, args, kwargs)
     if name == "__get__" and args:
-        return attributes.bind(interp, owner, args[0], args[1] if len(args) > 1 else type(args[0]))
+        return descriptors.bind(interp, owner, args[0], _class_to_bind(interp, args))
     if args and interp.is_outer(args[0]):
         interp.state.write_overlay(args[0], owner.__name__, args[1] if name == "__set__" else interp.deleted)
         return None
@@ -262,8 +284,7 @@ def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Arg
 @method(staticmethod, "__get__", "__init__", "__call__")
 def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if name == "__get__":
-        obj = args[0]
-        return attributes.bind(interp, owner, obj, args[1] if len(args) > 1 else type(obj), "")
+        return descriptors.bind(interp, owner, args[0], _class_to_bind(interp, args), "")
     if name == "__set__" and owner.fset is not None:
         return calls.call(interp, owner.fset, args, None)
     if name == "__delete__" and owner.fdel is not None:
@@ -277,7 +298,7 @@ def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, arg
 def _super_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if name == "__getattribute__":
         return attributes.load_attr(interp, owner, args[0])
-    return interp.native(super.__init__, owner, *args)
+    return interp.unread(super.__init__, owner, *args)
 
 
 add_methods(types.CellType, comparing, COMPARISONS)
@@ -355,9 +376,15 @@ def _type_hints(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
 @function(inspect.signature, inspect.getfullargspec)
 def _signature(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Which function it is matters: another one of the same code may have other defaults and annotations."""
-    for arg in args:
-        interp.pin(arg)
-    return pure(interp, fn, args, kwargs)
+    function = args[0].__func__ if args and type(args[0]) is types.MethodType else args[0] if args else None
+    if len(args) != 1 or kwargs or type(function) is not types.FunctionType or function.__dict__:
+        return pure(interp, fn, args, kwargs)
+    interp.load_function(function)
+    interp.pin(function)
+    for name in ("__code__", "__defaults__", "__kwdefaults__", "__annotations__"):
+        interp.plain(attributes.load_attr(interp, function, name))
+    attributes.try_attr(interp, function, "__wrapped__")  # has none, and that is guarded
+    return interp.unread(fn, *args)
 
 
 # ---- weak references -----------------------------------------------------------------------------------------------
@@ -379,14 +406,15 @@ def _ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
                 hints=("Make the weak reference outside of the compiled function.",),
             )
         args = [args[0], interp.trampoline(args[1])]
-    return interp.native(fn, *args, **kwargs)
+    return interp.unread(fn, *args, **kwargs)
 
 
 SAFE_NEW.add(weakref.ref)
+STORING_NEW.add(weakref.ref)
 
 
 def _call_ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    found = interp.native(fn, *args, **kwargs)
+    found = interp.unread(fn, *args, **kwargs)
     if interp.is_outer(fn):
         return interp.state.load_source(CallSource(interp.source(fn), dereference), found)
     return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from argand._core import _C
 from argand.bytecode.opcodes import PY313
-from argand.capture import classes, iteration, matching, operators, text
+from argand.capture import classes, iteration, keys, matching, operators, text
 from argand.capture.access import TaintedText
 from argand.capture.frames import Frame
 from argand.capture.optable import opcode
@@ -40,8 +41,8 @@ def build_list(interp: Interpreter, frame: Frame, arg: int) -> None:
 def build_set(interp: Interpreter, frame: Frame, arg: int) -> None:
     result: set[Any] = set()
     for item in _pop_n(frame, arg):
-        operators.check_hash(interp, item)
-        interp.native(result.add, item)
+        keys.check_hash(interp, item, result)
+        interp.unread(result.add, item)
     frame.stack.append(result)
 
 
@@ -50,8 +51,8 @@ def build_map(interp: Interpreter, frame: Frame, arg: int) -> None:
     items = _pop_n(frame, 2 * arg)
     result: dict[Any, Any] = {}
     for key, value in zip(items[::2], items[1::2]):
-        operators.check_hash(interp, key)
-        interp.native(result.__setitem__, key, value)
+        keys.check_hash(interp, key, result)
+        interp.unread(result.__setitem__, key, value)
     frame.stack.append(result)
 
 
@@ -95,20 +96,20 @@ def list_append(interp: Interpreter, frame: Frame, arg: int) -> None:
 @opcode("SET_ADD")
 def set_add(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = frame.stack.pop()
-    operators.check_hash(interp, value)
+    keys.check_hash(interp, value, frame.stack[-arg])
     if type(value) in _PLAIN_KEYS and _add_unseen(interp, frame, arg, set.add, value):
         return
-    interp.native(interp.shadow(frame.stack[-arg]).add, value)
+    interp.unread(interp.shadow(frame.stack[-arg]).add, value)
 
 
 @opcode("MAP_ADD")
 def map_add(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = frame.stack.pop()
     key = frame.stack.pop()
-    operators.check_hash(interp, key)
+    keys.check_hash(interp, key, frame.stack[-arg])
     if type(key) in _PLAIN_KEYS and _add_unseen(interp, frame, arg, dict.__setitem__, key, value):
         return
-    interp.native(interp.shadow(frame.stack[-arg]).__setitem__, key, value)
+    interp.unread(interp.shadow(frame.stack[-arg]).__setitem__, key, value)
 
 
 @opcode("LIST_EXTEND")
@@ -116,7 +117,7 @@ def list_extend(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     target = interp.shadow(frame.stack[-arg])
     if not iteration.is_iterable(interp, values):
-        raise interp.throw(TypeError(f"Value after * must be an iterable, not {type(values).__name__}"))
+        raise interp.throw(TypeError(f"Value after * must be an iterable, not {_C.type_name(type(values))}"))
     target.extend(iteration.to_list(interp, values, hint=True))
 
 
@@ -125,8 +126,8 @@ def set_update(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     target = interp.shadow(frame.stack[-arg])
     for value in iteration.each(interp, values):
-        operators.check_hash(interp, value)
-        interp.native(target.add, value)
+        keys.check_hash(interp, value, target)
+        interp.unread(target.add, value)
 
 
 @opcode("DICT_UPDATE")

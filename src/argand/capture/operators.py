@@ -6,15 +6,14 @@ import collections
 import decimal
 import operator
 import types
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from argand import errors
-from argand.capture import attributes, calls, generators, iteration, polyfills, symbolic_ops, virtual
-from argand.capture.access import TaintedText
+from argand._core import _C
+from argand.capture import attributes, calls, descriptors, iteration, keys, polyfills, symbolic_ops
 from argand.capture.frames import NULL
-from argand.capture.kinds import is_a
+from argand.capture.kinds import is_a, raw_items, raw_iter
 from argand.capture.symbolic import SYMBOLIC
 from argand.capture.typefacts import BUFFERS, CONTAINERS, SEQUENCES
 
@@ -118,7 +117,7 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
             right = tuple(interp.textual(item) for item in tuple.__iter__(interp.shadow(right)))
         else:
             right = interp.textual(right)
-        return interp.native(op.native, left, right)
+        return interp.reading("text", op.native, left, right)
     if op.inplace and interp.is_outer(left) and not is_a(left, tuple | frozenset):
         return _inplace_outer(interp, op, left, right)
     if op.symbol == "+=" and ta in (list, collections.deque) and iteration.is_iterable(interp, right):
@@ -154,7 +153,7 @@ def _call_slot(interp: Interpreter, cls: type, name: str, a: Any, b: Any) -> Any
     method = interp.types.lookup(cls, name)
     if method is NULL or method is None:
         return NotImplemented
-    return calls.call(interp, attributes.bind(interp, method, a, cls), (b,), None)
+    return calls.call(interp, descriptors.bind(interp, method, a, cls), (b,), None)
 
 
 def _binary_protocol(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
@@ -203,7 +202,7 @@ def _inplace_method(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
     if not interp.types.python_level(type(a), op.inplace):
         if is_a(a, SEQUENCES):
             return NotImplemented
-    return calls.call(interp, attributes.bind(interp, method, a, type(a)), (b,), None)
+    return calls.call(interp, descriptors.bind(interp, method, a, type(a)), (b,), None)
 
 
 def unary(interp: Interpreter, op: UnaryOp, value: Any) -> Any:
@@ -245,7 +244,7 @@ def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
         refuse_buffers(interp, left, right)
         if ta is tb:
             interp.same_origin(left, right)
-    return interp.native(op.native, left, right)
+    return interp.reading("compare", op.native, left, right)
 
 
 def refuse_buffers(interp: Interpreter, *operands: Any) -> None:
@@ -257,15 +256,46 @@ def refuse_buffers(interp: Interpreter, *operands: Any) -> None:
 
 def compare_containers(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
     """Containers with elements whose comparison is Python code."""
-    if is_a(a, list | tuple) and is_a(b, list | tuple) and is_a(b, list) == is_a(a, list):
-        if op.name in ("__eq__", "__ne__"):
-            equal = interp.polyfill(polyfills.sequence_equal, a, b)
-            return equal if op.name == "__eq__" else not equal
-        return interp.polyfill(polyfills.SEQUENCE_ORDER[op.name], a, b)
-    if is_a(a, dict) and is_a(b, dict) and op.name in ("__eq__", "__ne__"):
-        equal = interp.polyfill(polyfills.dict_equal, a, b)
-        return equal if op.name == "__eq__" else not equal
-    return interp.native(op.native, a, b)
+    kind = _kind(a)
+    if kind is not _kind(b) or kind is None:
+        return interp.reading("compare", op.native, a, b)  # neither looks at its elements
+    equality = op.name in ("__eq__", "__ne__")
+    if kind is list or kind is tuple:
+        same = polyfills.list_equal if kind is list else polyfills.tuple_equal
+        if not equality:
+            return interp.polyfill(polyfills.SEQUENCE_ORDER[op.name], bare(a), bare(b))
+    elif kind is dict and not (is_a(a, collections.OrderedDict) and is_a(b, collections.OrderedDict)):
+        same = polyfills.dict_equal
+        if not equality:
+            return interp.unread(op.native, a, b)  # raises
+    elif interp.concrete:
+        return interp.native(op.native, a, b)
+    else:
+        raise errors.graph_break(
+            kind="Python object used by native code",
+            context=f"{op.symbol} on {type(a).__name__}",
+            explanation=f"Comparing two {kind.__name__}s is native code, which would call methods of the elements.",
+            hints=("Compare lists, or do it outside of the compiled function.",),
+        )
+    equal = interp.polyfill(same, bare(a), bare(b))
+    return equal if op.name == "__eq__" else not equal
+
+
+def _kind(value: Any) -> Any:
+    for kind in (list, tuple, dict, collections.deque):
+        if is_a(value, kind):
+            return kind
+    return set if is_a(value, set | frozenset) else None
+
+
+def bare(container: Any) -> Any:
+    """A list, tuple or dict with what C code finds in it, past any method of its class."""
+    if type(container) in CONTAINERS:
+        return container
+    if is_a(container, dict):
+        return dict(raw_items(container))
+    items = raw_iter(container)
+    return tuple(items) if is_a(container, tuple) else list(items)
 
 
 def rich(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
@@ -276,7 +306,7 @@ def rich(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
     if name == "__ne__" and method is object.__ne__:
         result = rich(interp, "__eq__", a, b)
         return result if result is NotImplemented else not truth(interp, result)
-    return calls.call(interp, attributes.bind(interp, method, a, type(a)), (b,), None)
+    return calls.call(interp, descriptors.bind(interp, method, a, type(a)), (b,), None)
 
 
 def _compare_protocol(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
@@ -321,22 +351,22 @@ def contains(interp: Interpreter, container: Any, item: Any) -> bool:
     if facts.python_level(cls, "__contains__"):
         return truth(interp, calls.call(interp, attributes.lookup_special(interp, container, "__contains__"), (item,)))
     if is_a(container, dict | set | frozenset):
+        keys.check_hash(interp, item, container)
         if interp.is_outer(container) and is_a(container, dict):
             return interp.outer_has_key(container, item)
-        check_hash(interp, item)
-        return bool(interp.native(operator.contains, interp.plain(container), item))
+        return bool(interp.unread(operator.contains, interp.plain(container), item))
     if is_a(container, list | tuple | collections.deque):
         container = interp.plain(container)
         if interp.benign(item) and interp.benign(container):
-            return bool(interp.native(operator.contains, container, item))
-        return bool(interp.polyfill(polyfills.sequence_contains, container, item))
+            return bool(interp.reading("compare", operator.contains, container, interp.plain(item)))
+        return bool(interp.polyfill(polyfills.sequence_contains, bare(container), item))
     native = facts.lookup(cls, "__contains__")
     if native is not NULL and native is not None:
         return bool(interp.native(operator.contains, interp.plain(container), item))
     if native is None:
-        raise interp.throw(TypeError(f"'{cls.__name__}' object is not a container"))
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not a container"))
     if not iteration.is_iterable(interp, container):
-        raise interp.throw(TypeError(f"argument of type '{cls.__name__}' is not iterable"))
+        raise interp.throw(TypeError(f"argument of type '{_C.type_name(cls)}' is not iterable"))
     return bool(interp.polyfill(polyfills.iterable_contains, container, item))
 
 
@@ -347,17 +377,20 @@ def truth(interp: Interpreter, value: Any) -> bool:
     """`bool(value)`."""
     cls = type(value)
     if cls in interp.fast:
-        return bool(interp.native(bool, value))
+        return bool(interp.unread(bool, value))
     if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__bool__", "__len__"):
         return interp.container_length(value) != 0
+    interp.note_class(cls)
     method = interp.types.lookup(cls, "__bool__")
-    if method is not NULL and method is not None:
+    if method is None:
+        raise interp.throw(TypeError("'NoneType' object is not callable"))
+    if method is not NULL:
         if not interp.types.python_level(cls, "__bool__"):
             interp.check_known(value)
             return bool(interp.native(bool, value))
-        result = calls.call(interp, attributes.bind(interp, method, value, cls), (), None)
+        result = calls.call(interp, descriptors.bind(interp, method, value, cls), (), None)
         if type(result) is not bool:
-            raise interp.throw(TypeError(f"__bool__ should return bool, returned {type(result).__name__}"))
+            raise interp.throw(TypeError(f"__bool__ should return bool, returned {_C.type_name(type(result))}"))
         return result
     if interp.types.lookup(cls, "__len__") is not NULL:
         return length(interp, value) != 0
@@ -375,6 +408,9 @@ def length(interp: Interpreter, value: Any) -> int:
     if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__len__"):
         return interp.container_length(value)
     if cls in interp.fast or not interp.types.python_level(cls, "__len__"):
+        if cls not in interp.fast and interp.types.lookup(cls, "__len__") is NULL:
+            interp.note_class(cls)
+            return int(interp.unread(len, value))  # raises
         interp.check_known(value)
         return int(interp.native(len, value))
     result = calls.call(interp, attributes.lookup_special(interp, value, "__len__"), (), None)
@@ -397,26 +433,14 @@ def to_index(interp: Interpreter, value: Any) -> Any:
     """`operator.index`, interpreted for Python-level `__index__`."""
     if interp.types.python_level(type(value), "__index__") and not is_a(value, int):  # an int is what it holds
         result = calls.call(interp, attributes.lookup_special(interp, value, "__index__"), (), None)
+        result = result.number() if type(result) in SYMBOLIC else result
         if not is_a(result, int):
-            raise interp.throw(TypeError(f"__index__ returned non-int (type {type(result).__name__})"))
+            raise interp.throw(TypeError(f"__index__ returned non-int (type {_C.type_name(type(result))})"))
         return result
+    if type(value) not in interp.fast and interp.types.lookup(type(value), "__index__") is NULL:
+        interp.note_class(type(value))
+        return interp.unread(operator.index, value)  # raises
     return interp.native(operator.index, value)
-
-
-def check_hash(interp: Interpreter, key: Any) -> None:
-    """Before native code hashes or compares a key: what its Python-level `__hash__` reads must be guarded."""
-    cls = type(key)
-    if cls in interp.fast:
-        return
-    if interp.types.python_level(cls, "__hash__"):
-        calls.call(interp, attributes.lookup_special(interp, key, "__hash__"), (), None)
-    elif is_a(key, tuple | frozenset):
-        for item in interp.shadow(key):
-            check_hash(interp, item)
-    elif cls is weakref.ref:
-        check_hash(interp, key())
-    else:
-        interp.pin(key.__self__ if cls is types.MethodType else key)
 
 
 def to_hash(interp: Interpreter, value: Any) -> int:
@@ -424,12 +448,12 @@ def to_hash(interp: Interpreter, value: Any) -> int:
     cls = type(value)
     if interp.types.python_level(cls, "__hash__"):
         result = calls.call(interp, attributes.lookup_special(interp, value, "__hash__"), (), None)
+        result = result.number() if type(result) in SYMBOLIC else result
         if not is_a(result, int):
             raise interp.throw(TypeError("__hash__ method should return an integer"))
-        # Any int that fits is the hash itself (-1 excepted); only larger ones are reduced.
-        return (-2 if result == -1 else int(result)) if -(1 << 63) <= result < 1 << 63 else hash(int(result))
-    check_hash(interp, value)
-    return int(interp.native(hash, value))
+        return keys.to_hash_value(result)
+    keys.check_hash(interp, value)
+    return int(interp.reading("hash", hash, interp.plain(value)))
 
 
 # ---- items ---------------------------------------------------------------------------------------------------------
@@ -457,28 +481,14 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
     if is_a(container, dict):
         return _getitem_dict(interp, container, key)
     if is_a(container, list | tuple | collections.deque):
-        key = _native_key(interp, key)
+        key = keys.native_key(interp, key)
         if interp.is_outer(container):
             return interp.outer_item(container, key)
-        return interp.native(operator.getitem, container, key)
+        return interp.unread(operator.getitem, container, key)
     if facts.lookup(cls, "__getitem__") is NULL:
-        raise interp.throw(TypeError(f"'{cls.__name__}' object is not subscriptable"))
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not subscriptable"))
     interp.check_known(container)
-    return interp.native(operator.getitem, container, _native_key(interp, key))
-
-
-def _native_key(interp: Interpreter, key: Any) -> Any:
-    """A key or index that native code can use: Python-level `__index__` is interpreted first."""
-    if type(key) in interp.fast and type(key) is not slice:
-        return key
-    if type(key) is slice:
-        parts = [key.start, key.stop, key.step]
-        if any(interp.types.python_level(type(part), "__index__") for part in parts):
-            return slice(*(to_index(interp, part) if part is not None else None for part in parts))
-        return key
-    if interp.types.python_level(type(key), "__index__") and not is_a(key, int):
-        return to_index(interp, key)
-    return interp.plain(key)
+    return interp.native(operator.getitem, container, keys.native_key(interp, key))
 
 
 def _getitem_class(interp: Interpreter, cls: type, key: Any) -> Any:
@@ -488,7 +498,7 @@ def _getitem_class(interp: Interpreter, cls: type, key: Any) -> Any:
         return interp.native(operator.getitem, cls, key)
     hook = interp.types.lookup(cls, "__class_getitem__")
     if hook is NULL and cls is not type:
-        raise interp.throw(TypeError(f"type '{cls.__name__}' is not subscriptable"))
+        raise interp.throw(TypeError(f"type '{_C.type_name(cls)}' is not subscriptable"))
     if is_a(hook, classmethod) and is_a(hook.__func__, types.FunctionType):
         if not hook.__func__.__module__.startswith("typing"):
             return calls.call(interp, attributes.load_attr(interp, cls, "__class_getitem__"), (key,), None)
@@ -496,7 +506,7 @@ def _getitem_class(interp: Interpreter, cls: type, key: Any) -> Any:
 
 
 def _getitem_dict(interp: Interpreter, container: dict[Any, Any], key: Any) -> Any:
-    check_hash(interp, key)
+    keys.check_hash(interp, key, container)
     if interp.is_outer(container):
         if interp.outer_has_key(container, key):
             return interp.outer_item(container, key)
@@ -504,8 +514,8 @@ def _getitem_dict(interp: Interpreter, container: dict[Any, Any], key: Any) -> A
     cls = type(container)
     missing = interp.types.lookup(cls, "__missing__")
     if missing is NULL:
-        return interp.native(container.__getitem__, key)
-    if interp.native(dict.__contains__, container, key):
+        return interp.unread(container.__getitem__, key)
+    if interp.unread(dict.__contains__, container, key):
         return dict.__getitem__(container, key)
     if is_a(container, collections.defaultdict) and not interp.types.python_level(cls, "__missing__"):
         factory = container.default_factory
@@ -514,7 +524,7 @@ def _getitem_dict(interp: Interpreter, container: dict[Any, Any], key: Any) -> A
         value = calls.call(interp, factory, (), None)
         setitem(interp, container, key, value)
         return value
-    return calls.call(interp, attributes.bind(interp, missing, container, cls), (key,), None)
+    return calls.call(interp, descriptors.bind(interp, missing, container, cls), (key,), None)
 
 
 def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
@@ -535,14 +545,16 @@ def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
         calls.call(interp, attributes.lookup_special(interp, container, "__setitem__"), (key, value), None)
         return
     if interp.types.lookup(cls, "__setitem__") is NULL:
-        raise interp.throw(TypeError(f"'{cls.__name__}' object does not support item assignment"))
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object does not support item assignment"))
     interp.check_known(container)
     if is_a(container, dict):
-        check_hash(interp, key)
+        keys.check_hash(interp, key, container)
     elif type(key) is slice:
         value = iteration.native_iterable(interp, value) if iteration.is_iterable(interp, value) else value
-    key = _native_key(interp, key)
-    interp.native(operator.setitem, interp.shadow(container), key, value)
+    if not is_a(container, dict):
+        key = keys.native_key(interp, key)
+    run = interp.unread if is_a(container, CONTAINERS) else interp.native
+    run(operator.setitem, interp.shadow(container), key, value)
 
 
 def delitem(interp: Interpreter, container: Any, key: Any) -> None:
@@ -552,60 +564,11 @@ def delitem(interp: Interpreter, container: Any, key: Any) -> None:
         calls.call(interp, attributes.lookup_special(interp, container, "__delitem__"), (key,), None)
         return
     if interp.types.lookup(cls, "__delitem__") is NULL:
-        raise interp.throw(TypeError(f"'{cls.__name__}' object doesn't support item deletion"))
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object doesn't support item deletion"))
     interp.check_known(container)
     if is_a(container, dict):
-        check_hash(interp, key)
-    interp.native(operator.delitem, interp.shadow(container), _native_key(interp, key))
-
-
-# ---- classes -------------------------------------------------------------------------------------------------------
-
-
-def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
-    """`is_a(value, cls)`."""
-    if type(value) is generators.TracedGenerator:
-        value = _A_GENERATOR
-    elif interp.tainted and type(value) is TaintedText:
-        value = value.like
-    if type(cls) is tuple:
-        return any(is_instance(interp, value, item) for item in interp.plain_shallow(cls))
-    meta = type(cls)
-    if meta is not type and type(value) is not cls:
-        known = is_a(cls, type) and interp.known_meta(meta) and not virtual.by_mark(interp, meta, value)
-        if interp.types.python_level(meta, "__instancecheck__") and not known:
-            hook = attributes.lookup_special(interp, cls, "__instancecheck__")
-            return truth(interp, calls.call(interp, hook, (value,), None))
-    if type(value) not in interp.fast and is_a(cls, type) and _claims_a_class(interp, type(value)):
-        if is_a(value, cls):
-            return True
-        claimed = attributes.try_attr(interp, value, "__class__")
-        return is_a(claimed, type) and is_subclass(interp, claimed, cls)
-    return virtual.answer(interp, isinstance, value, type(value), cls)
-
-
-def _claims_a_class(interp: Interpreter, cls: type) -> bool:
-    """Whether reading `__class__` of an instance runs Python code of the program."""
-    lookup = interp.types.lookup
-    return is_a(lookup(cls, "__getattribute__"), types.FunctionType) or (
-        lookup(cls, "__class__") is not object.__dict__["__class__"] and not issubclass(cls, type)
-    )
-
-
-def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
-    """`issubclass(value, cls)`."""
-    if type(cls) is tuple:
-        return any(is_subclass(interp, value, item) for item in interp.plain_shallow(cls))
-    meta = type(cls)
-    if meta is not type:
-        if interp.types.python_level(meta, "__subclasscheck__") and not (is_a(cls, type) and interp.known_meta(meta)):
-            hook = attributes.lookup_special(interp, cls, "__subclasscheck__")
-            return truth(interp, calls.call(interp, hook, (value,), None))
-    return virtual.answer(interp, issubclass, value, value, cls)
-
-
-def _generator() -> Any:
-    yield
-
-
-_A_GENERATOR: Final = _generator()
+        keys.check_hash(interp, key, container)
+    run = interp.unread if is_a(container, CONTAINERS) else interp.native
+    if not is_a(container, dict):
+        key = keys.native_key(interp, key)
+    run(operator.delitem, interp.shadow(container), key)

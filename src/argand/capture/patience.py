@@ -5,9 +5,14 @@ Interpreting costs a hundred times what running does, and pays off through the o
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from argand.config import config
 from argand.errors import GraphBreak, graph_break
+from argand.graph import time_limit
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -15,8 +20,48 @@ if TYPE_CHECKING:
 QUIET: Final = 10_000
 """Rounds of loops and calls without an operation on a tensor."""
 _RESTARTED: Final = 3 * QUIET
+OUT_OF_TIME: Final = "capture takes too long"
 LIMIT: Final = 200_000
 """Rounds and calls in all."""
+
+
+class Clock:
+    """CPU time that the attempts at one frame may still take.
+
+    The first time that it runs out the graph breaks where it did. To get there again the next attempts have twice the
+    time; when that is over too, the frame runs eagerly.
+    """
+
+    __slots__ = ("_left", "_ran_out")
+
+    def __init__(self) -> None:
+        self._left = float(config.capture_time_limit)
+        self._ran_out = False
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """One attempt.
+
+        Raises:
+            GraphBreak: the time is over.
+        """
+        if self._left == 0:
+            yield
+            return
+        begin = time.thread_time()
+        try:
+            with time_limit.limited(self._left):
+                yield
+        except time_limit.OutOfTime:
+            raise out_of_time("", skip_frame=True) from None
+        except GraphBreak as found:
+            if found.reason.kind == OUT_OF_TIME:
+                found.skip_frame = found.skip_frame or self._ran_out
+                self._ran_out, self._left = True, 2 * float(config.capture_time_limit)
+                begin = time.thread_time()
+            raise
+        finally:
+            self._left = max(self._left - (time.thread_time() - begin), 0.001)
 
 
 class Patience:
@@ -65,6 +110,23 @@ class Patience:
             raise _long_stretch(skip_frame=own >= QUIET)
         self._made, self._number = made, interp.number
         self.left = self._checked = QUIET
+
+
+def out_of_time(where: str, skip_frame: bool = False) -> GraphBreak:
+    """The break where `config.capture_time_limit` is exceeded.
+
+    Arguments:
+        where: the torch function that was being called.
+    """
+    place = f", up to the call of {where}" if where else ""
+    return graph_break(
+        kind=OUT_OF_TIME,
+        context=where,
+        explanation=f"Capturing this function took longer than {config.capture_time_limit:g} s of CPU time "
+        f"(config.capture_time_limit){place}.",
+        hints=("Call it outside the compiled function.", "Raise argand.config.capture_time_limit."),
+        skip_frame=skip_frame,
+    )
 
 
 def check_restarts(spent: int, tensors: int) -> None:

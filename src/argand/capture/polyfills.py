@@ -13,15 +13,20 @@ from typing import Any, Final, cast
 _MISSING = object()
 
 
-def sequence_equal(a: Any, b: Any) -> Any:
+def list_equal(a: Any, b: Any) -> Any:
     if len(a) != len(b):
         return False
-    for x, y in zip(a, b):
-        if x is y:
-            continue
-        if not (x == y):  # noqa: SIM201 - asks __eq__, not __ne__
+    return tuple_equal(a, b)
+
+
+def tuple_equal(a: Any, b: Any) -> Any:
+    i = 0
+    while i < len(a) and i < len(b):
+        x, y = a[i], b[i]
+        if not (x is y or x == y):  # asks __eq__, not __ne__
             return False
-    return True
+        i += 1
+    return len(a) == len(b)
 
 
 def dict_equal(a: Any, b: Any) -> Any:
@@ -39,34 +44,42 @@ def dict_equal(a: Any, b: Any) -> Any:
 
 
 def sequence_lt(a: Any, b: Any) -> Any:
-    for x, y in zip(a, b):
-        if x is y or x == y:
-            continue
-        return x < y
+    i = 0
+    while i < len(a) and i < len(b):
+        x, y = a[i], b[i]
+        if not (x is y or x == y):
+            return x < y
+        i += 1
     return len(a) < len(b)
 
 
 def sequence_le(a: Any, b: Any) -> Any:
-    for x, y in zip(a, b):
-        if x is y or x == y:
-            continue
-        return x <= y
+    i = 0
+    while i < len(a) and i < len(b):
+        x, y = a[i], b[i]
+        if not (x is y or x == y):
+            return x <= y
+        i += 1
     return len(a) <= len(b)
 
 
 def sequence_gt(a: Any, b: Any) -> Any:
-    for x, y in zip(a, b):
-        if x is y or x == y:
-            continue
-        return x > y
+    i = 0
+    while i < len(a) and i < len(b):
+        x, y = a[i], b[i]
+        if not (x is y or x == y):
+            return x > y
+        i += 1
     return len(a) > len(b)
 
 
 def sequence_ge(a: Any, b: Any) -> Any:
-    for x, y in zip(a, b):
-        if x is y or x == y:
-            continue
-        return x >= y
+    i = 0
+    while i < len(a) and i < len(b):
+        x, y = a[i], b[i]
+        if not (x is y or x == y):
+            return x >= y
+        i += 1
     return len(a) >= len(b)
 
 

@@ -50,7 +50,7 @@ def match_group(interp: Interpreter, exc: BaseException, pattern: Any) -> tuple[
     if matches(interp, exc, pattern):
         if is_a(exc, BaseExceptionGroup):
             return None, exc
-        group = interp.native(BaseExceptionGroup, "", [exc])
+        group = interp.unread(BaseExceptionGroup, "", [exc])
         group.__traceback__ = exc.__traceback__
         return None, group
     if is_a(exc, BaseExceptionGroup):
@@ -98,7 +98,7 @@ def prepare_reraise_star(interp: Interpreter, original: BaseException, excs: lis
         return rest
     if rest is not None:
         raised.append(rest)
-    return raised[0] if len(raised) == 1 else interp.native(BaseExceptionGroup, "", raised)
+    return raised[0] if len(raised) == 1 else interp.unread(BaseExceptionGroup, "", raised)
 
 
 def _instantiate(interp: Interpreter, cls: Any) -> BaseException:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
+from argand.bytecode.resume import STACK_PREFIX, stack_expressions
+from argand.capture.skip import library_of
 from argand.capture.words import code_words, source_line
 from argand.errors import UserLine
 
@@ -109,8 +111,38 @@ def of_frame(code: CodeType, failures: Iterable[tuple[int, str, str]], entries: 
             position = position or needed.get(label)
         key = (label, detail)
         if key not in found:
-            found[key] = _failure(label, detail, number, None if position is None else _line(*position))
+            made = _failure(label, detail, number, None if position is None else _line(*position))
+            found[key] = _in_words_of(code, made)
     return Recompile(code_words(code), code.co_filename, code.co_firstlineno, count, tuple(found.values()))
+
+
+_CELL = re.compile(r"cell\(C\['(\w+)'\]\)\.cell_contents|\b[LGC]\['(\w+)'\]")
+_STACK = re.compile(rf"_*{STACK_PREFIX}\d+(?:[^\s\w'\[\](),.]\w+)?")
+_LONGEST = 40  # characters of an expression by which a value without a name is called
+
+
+def _in_words_of(code: CodeType, failure: GuardFailure) -> GuardFailure:
+    """A failure without names that only compiled code has, and with advice that the reader can follow."""
+    places = stack_expressions(code) if STACK_PREFIX in f"{failure.guard}{failure.what}" else {}
+
+    def expression(name: re.Match[str]) -> str:
+        line, first, last = places.get(name[0], (0, 0, 0))
+        text = source_line(code.co_filename, line).encode()[first:last].decode(errors="replace").strip()
+        return text if 0 < len(text) <= _LONGEST else "the value from before the graph break"
+
+    def plain(text: str) -> str:
+        return _STACK.sub(expression, _CELL.sub(lambda found: found[1] or found[2], text))
+
+    remedy = failure.remedy
+    library = library_of(code.co_filename)
+    if library:
+        more = "argand.compile(..., dynamic=True) serves all sizes; or " if "mark_dynamic" in remedy else ""
+        remedy = (
+            f"{more}leave this function of {library} out with argand.disable({code.co_name}), or raise "
+            "argand.config.cache_size_limit; its own code need not be changed."
+        )
+    what, detail, guard = plain(failure.what), plain(failure.detail), plain(failure.guard)
+    return replace(failure, what=what, detail=detail, guard=guard, remedy=plain(remedy))
 
 
 def _line(code: CodeType, line: int) -> UserLine:

@@ -34,6 +34,9 @@ def forget(state: CaptureState) -> None:
         for cls in interpreter.local_classes.values():
             _leave_bases(cls)
         vars(interpreter).clear()
+    builder = getattr(state, "graph", None)
+    if builder is not None:  # which knows the program's tensors
+        vars(builder).clear()
     vars(state).clear()
 
 

@@ -169,8 +169,10 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     found = builder.on_data
     if found.known is None:
         return None
-    random = any(_draws(node) for node in (*builder.effectful, *builder.writing))
+    random = draws(state)
     needed = found.noticed or (found.possible and effects.any_pending(state))
+    # Some of the blocks that the frame begins in may be left before the operation: only its own code knows which.
+    needed = needed or (found.possible and entry is not None and not entry.of_torch)
     again = not found.outside and (needed or not (gives_away or random))
     points = found.points if found.outside and found.points.any else None
     if not again and entry is None and points is None:
@@ -179,6 +181,11 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     code = weakref.ref(state.code)
     answered = _answered(found) if again else ()
     return Rerun(code, found.known, answered, found.noticed, found.may_split, devices, entry, Label(), points=points)
+
+
+def draws(state: CaptureState) -> bool:
+    """Whether the graph draws random numbers."""
+    return any(_draws(node) for node in (*state.graph.effectful, *state.graph.writing))
 
 
 def _answered(found: OnData) -> tuple[type[Exception], ...]:

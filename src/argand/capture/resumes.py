@@ -11,7 +11,6 @@ the first of them (the user's) runs a loop that calls what it is given.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -74,7 +73,6 @@ class Resumes:
     """All resume functions made so far. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._made: dict[tuple[object, ...], Resume] = {}
         self._origins: dict[int, tuple[CodeType, _Origin, Resume | None]] = {}
 
@@ -97,23 +95,21 @@ class Resumes:
             code, instructions: the code that was broken; may be that of a resume function.
             target, layout, names: as for `build_resume_code`.
         """
-        with self._lock:
-            origin = self._origin(code, instructions)
-            offset = -1 if target.offset is None else target.offset
-            goal = target if code is origin.code else origin.by_offset.get(offset)
-            if goal is None or goal.opname != target.opname:  # an instruction that only this resume function has
-                origin, goal = _Origin(code, instructions, {}), target
-            key = (id(origin.code), goal.offset, id(goal), tuple(layout), tuple(names))
-            found = self._made.get(key)
-            if found is None:
-                found = self._made[key] = self._make(origin, goal, layout, names)
-            return found
+        origin = self._origin(code, instructions)
+        offset = -1 if target.offset is None else target.offset
+        goal = target if code is origin.code else origin.by_offset.get(offset)
+        if goal is None or goal.opname != target.opname:  # an instruction that only this resume function has
+            origin, goal = _Origin(code, instructions, {}), target
+        key = (id(origin.code), goal.offset, id(goal), tuple(layout), tuple(names))
+        found = self._made.get(key)
+        return found or self._made.setdefault(key, self._make(origin, goal, layout, names))
 
     def _origin(self, code: CodeType, instructions: Sequence[Instruction]) -> _Origin:
         found = self._origins.get(id(code))
         if found is None:
             by_offset = {inst.offset: inst for inst in instructions if inst.offset is not None}
-            found = self._origins[id(code)] = (code, _Origin(code, instructions, by_offset), None)
+            made = (code, _Origin(code, instructions, by_offset), None)
+            found = self._origins.setdefault(id(code), made)
         return found[1]
 
     def _make(self, origin: _Origin, goal: Instruction, layout: Sequence[StackSlot], names: Sequence[str]) -> Resume:

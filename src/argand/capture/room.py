@@ -6,28 +6,18 @@ A capture that runs out of stack halfway could also leave something of torch's u
 
 from __future__ import annotations
 
-import builtins
 import sys
 
 from argand.errors import ArgandError
+from argand.graph import builtin_names
 
 FRAMES = 250
 """Fewer Python frames than this below the limit: a frame runs eagerly."""
 
 
-_NAMES = vars(builtins)
-_OFTEN_REPLACED = frozenset(["print", "input", "open", "breakpoint", "help", "exit", "quit", "__import__"])
-_OURS = tuple((name, value) for name, value in _NAMES.items() if callable(value) and name not in _OFTEN_REPLACED)
-_GONE = object()
-
-
 def can_capture() -> bool:
     """Whether there is stack for a capture, and the builtins that argand's own code calls are Python's."""
-    get, gone = _NAMES.get, _GONE
-    for name, value in _OURS:
-        if get(name, gone) is not value:
-            return False
-    return stack_left(FRAMES)
+    return builtin_names.are_pythons() and stack_left(FRAMES)
 
 
 def stack_left(frames: int) -> bool:

@@ -47,6 +47,19 @@ def skipped_file(filename: str) -> bool:
     return _in_never_package(filename)
 
 
+def library_of(filename: str) -> str:
+    """The installed package, or module of Python's library, that a file belongs to; "" for the program's own files."""
+    parts = filename.split(os.sep)
+    for i, part in enumerate(parts[:-1]):
+        if part in ("site-packages", "dist-packages"):
+            return parts[i + 1].removesuffix(".py")
+    if filename.startswith(_TORCH):
+        return "torch"
+    if filename.startswith(_STDLIB) and not filename.startswith(_TESTS):
+        return filename[len(_STDLIB) :].split(os.sep)[0].removesuffix(".py")
+    return ""
+
+
 def _in_never_package(filename: str) -> bool:
     parts = filename.split(os.sep)
     for i, part in enumerate(parts[:-1]):

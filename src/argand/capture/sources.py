@@ -402,7 +402,7 @@ class TypeAttrSource(Source):
 
 
 class FuncCellSource(Source):
-    """The i-th closure cell of a Python function: can be reloaded, not guarded."""
+    """The i-th closure cell of a Python function: the cell itself, which a program can get hold of."""
 
     __slots__ = ()
 
@@ -413,7 +413,8 @@ class FuncCellSource(Source):
         return f"{self.parent.name()}.__closure__[{self.key}]"
 
     def guard_node(self, tree: _C.GuardTree) -> int:
-        raise errors.InternalError("a closure cell cannot be guarded, only its contents")
+        closure = tree.child(self.parent.guard_node(tree), "attr", "__closure__")
+        return tree.child(closure, "sequence_item", self.key)
 
     def load(self, emitter: LoadTarget) -> None:
         emitter.load_source(self.parent)

@@ -8,6 +8,7 @@ before; `read_overlay`/`write_overlay` for attributes of such objects. Nothing t
 from __future__ import annotations
 
 import collections
+import enum
 import functools
 import types
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import torch
 from argand import errors
 from argand.capture import classify, subclasses, symbolic_policy
 from argand.capture.guards import GuardSet
-from argand.capture.kinds import is_a, module_of
+from argand.capture.kinds import answers_itself, is_a, module_of, namespace
 from argand.capture.sources import (
     AttrSource,
     ConstSource,
@@ -197,6 +198,14 @@ class CaptureState:
         return result
 
     def _load(self, source: Source, value: Any) -> Any:
+        if answers_itself(type(value)) or (is_a(value, type) and answers_itself(value)):
+            raise errors.graph_break(
+                kind="class that its metaclass compares or reads",
+                context=source.name(),
+                explanation=f"The metaclass behind {source.friendly()} has an __eq__, __hash__ or __getattribute__ of "
+                "its own, which capture would run whenever it looks at the class.",
+                hints=("Leave these methods out of the metaclass, or use the class outside of the compiled function.",),
+            )
         handling = classify.handling(value)
         if handling == "tensor":
             return self.new_input(source, value)
@@ -225,6 +234,8 @@ class CaptureState:
             if not constant_root:
                 self._guard_identity(source, value)
             self._register(source, value, keep_first=True)
+            if is_a(value, enum.Enum):
+                self._guard_member(value)
             return value
         if handling == "function":
             self._load_function(source, value)
@@ -245,6 +256,9 @@ class CaptureState:
         """A method of a C class bound to an object: a new method object each time, of an object that is loaded."""
         self.guard(source, "type", type(value))
         self.guard(AttrSource(source, "__name__"), "equals", value.__name__)
+        if type(value.__self__) in (int, float):  # not to become a symbol, whose methods are others
+            self.guard(AttrSource(source, "__self__"), "equals", value.__self__)
+            return value
         owner = self.load_source(AttrSource(source, "__self__"), value.__self__)
         return value if owner is value.__self__ else getattr(owner, value.__name__)
 
@@ -260,6 +274,16 @@ class CaptureState:
             self.guards.add(source, "is_none", label=label)
         else:
             self.guards.add(source, "id", value, label=label)
+
+    def _guard_member(self, member: enum.Enum) -> None:
+        """Native code reads the name and the value of an enum's member, for comparisons, hashes and texts."""
+        own = namespace(member) or {}
+        base = InstanceDictSource(ConstSource(member))
+        for name in ("_value_", "_name_"):
+            if name in own and classify.handling(own[name]) == "equals":  # never an input: native code has the value
+                self.guards.add(DictItemSource(base, name), "equals", own[name])
+            elif name in own:
+                self.load_source(DictItemSource(base, name), own[name])
 
     def _load_function(self, source: Source, value: types.FunctionType) -> None:
         """By identity where it is defined once; by code where each call may bring a new closure of the same code."""

@@ -47,6 +47,33 @@ def guard_index(builder: GraphBuilder, tensor: Any, index: Any) -> None:
             dim += _dims_of(item)
 
 
+def guard_part(builder: GraphBuilder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Guard that `select`, `narrow` and `unfold` stay within the tensor: of a view nobody checks that again.
+
+    Raises:
+        Restart: the probes do not.
+    """
+    names = _PARTS.get(name)
+    info = builder.tensors.get(id(args[0])) if args else None
+    if names is None or info is None or builder.dynamics is None:
+        return
+    given = {**dict(zip(names, args[1:])), **kwargs}
+    dim = given.get("dim", given.get("dimension"))
+    rank = info.tensor.dim()
+    if type(dim) is not int or not -rank <= dim < rank:
+        return
+    size = dim_number(builder, info, dim % rank)
+    first, count = given.get("start", given.get("index", 0)), given.get("length", given.get("size", 1))
+    if not all(type(part) is int or type(part) in SYMBOLIC for part in (first, count)):
+        return
+    if any(type(part) in SYMBOLIC for part in (size, first, count)):
+        begin = first + size if first < 0 else first
+        _ = begin >= 0, begin + count <= size
+
+
+_PARTS = {"select": ("dim", "index"), "narrow": ("dim", "start", "length"), "unfold": ("dimension", "size", "step")}
+
+
 def _dims_of(item: Any) -> int:
     """How many dims an item of an index consumes."""
     if item is None or item is Ellipsis or item is True or item is False:

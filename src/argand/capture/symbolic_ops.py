@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from argand.capture import subclasses, symbolic_state, symbolic_tensors
-from argand.capture.kinds import is_a
+from argand.capture import native_reads, subclasses, symbolic_state, symbolic_tensors
+from argand.capture.kinds import is_a, module_of
 from argand.capture.symbolic import (
     STANDS_FOR,
     SYMBOLIC,
@@ -60,7 +60,15 @@ def binary(interp: Interpreter, op: Any, left: Any, right: Any) -> Any:
             return interp.native(left.dynamics.with_tensor, op.name.strip("_"), left, right, False)
         method = getattr(torch.Tensor, op.inplace or op.name, None) or getattr(torch.Tensor, op.name)
         return interp.native(symbolic_state.recorded, state, method, (left, right), {})
+    left, right = _beside_numpy(left, right)
     return interp.native(op.native, interp.plain(left), interp.plain(right))
+
+
+def _beside_numpy(left: Any, right: Any) -> tuple[Any, Any]:
+    """Numbers of numpy's types decide the type of the result: they get the plain number."""
+    if module_of(type(left)) == "numpy":
+        return left, plain(right)
+    return (plain(left), right) if module_of(type(right)) == "numpy" else (left, right)
 
 
 def sizes(interp: Interpreter, op: Any, left: Any, right: Any) -> tuple[Any, Any]:
@@ -76,6 +84,7 @@ def compare(interp: Interpreter, op: Any, left: Any, right: Any) -> Any:
     """The same for comparisons."""
     if interp.is_tensor(left):
         return interp.native(symbolic_state.recorded, interp.state, getattr(torch.Tensor, op.name), (left, right), {})
+    left, right = _beside_numpy(left, right)
     return interp.native(op.native, interp.plain(left), interp.plain(right))
 
 
@@ -192,7 +201,8 @@ def torch_call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict
     owner = getattr(fn, "__self__", None)
     if isinstance(owner, torch.Tensor):
         fn, args = getattr(torch.Tensor, fn.__name__), (owner, *args)
-    return state.interpreter.native(symbolic_state.recorded, state, fn, args, kwargs)
+    native_reads.check(state.interpreter, fn, (*args, *kwargs.values()), native_reads.TORCH)
+    return state.interpreter.unread(symbolic_state.recorded, state, fn, args, kwargs)
 
 
 def _apply(name: str) -> Native:
@@ -202,6 +212,10 @@ def _apply(name: str) -> Native:
         return NotImplemented
 
     return run
+
+
+def _index(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+    return _apply("int")(interp, fn, args) if len(args) == 1 and type(args[0]) is SymbolicInt else NotImplemented
 
 
 def _length(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
@@ -219,7 +233,7 @@ def _select(name: str) -> Native:
         items = args
         if len(args) == 1 and type(args[0]) in (list, tuple, SymbolicSize) and not interp.is_outer(args[0]):
             items = list(tuple.__iter__(args[0])) if is_a(args[0], tuple) else list(args[0])
-        if not items or not all(map(is_number, items)):
+        if not items or (items is args and len(items) == 1) or not all(map(is_number, items)):
             return NotImplemented
         symbolic = next((item for item in items if type(item) in SYMBOLIC), None)
         if symbolic is None:
@@ -264,7 +278,7 @@ _FUNCTIONS: Final[dict[int, Native]] = {
     id(math.exp): _apply("exp"),
     id(math.log): _apply("log"),
     id(math.log2): _apply("log2"),
-    id(operator.index): _apply("int"),
+    id(operator.index): _index,
     id(len): _length,
     id(min): _select("min"),
     id(max): _select("max"),

@@ -177,7 +177,8 @@ def tensor_input(state: CaptureState, source: Source, real: torch.Tensor, dims: 
         pin(dynamics, Place(source, "stride", dim), strides[dim])
     try:
         info.dynamic = symbolic_tensors.input_siblings(dynamics, real, sizes, strides)
-    except RuntimeError:  # what is known of the sizes does not hold at the probes: one of them would be negative
+    except Exception:  # too many elements at the probes, or what is known of the sizes does not hold there
+        dynamics.nearer()
         symbolic_tensors.give_up(
             state.graph, {sym for size in sizes if isinstance(size, Expr) for sym in free_symbols(size)}
         )

@@ -19,7 +19,7 @@ from argand.capture.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
 from argand.capture.symbolic_facts import Bounds, is_range, moduli, solve
 from argand.capture.unbacked import Unbacked
 from argand.graph.expr import Const, Expr, Sym, free_symbols
-from argand.graph.symbols import FUNCTIONS, Relation, SymbolTable
+from argand.graph.symbols import FUNCTIONS, LIMITS, Relation, SymbolTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +76,7 @@ class Memory:
         modulus: by symbol: probes keep their residue modulo this.
         facts: conditions that probes must meet.
         asserted: conditions that operations of the program need, to be guarded.
+        nearness: how often probes nearer to the call's own sizes were needed.
     """
 
     names: dict[Place, str] = field(default_factory=dict)
@@ -86,6 +87,7 @@ class Memory:
     facts: list[Relation] = field(default_factory=list)
     asserted: list[Relation] = field(default_factory=list)
     learned: int = 0
+    nearness: int = 0
 
     def name(self, place: Place) -> str:
         """s0, s1, ... in the order of first use."""
@@ -109,7 +111,7 @@ class Dynamics:
     def __init__(self, state: CaptureState, memory: Memory) -> None:
         self.state = state
         self.memory = memory
-        self.table = SymbolTable()
+        self.table = SymbolTable(LIMITS[memory.nearness])
         self.places: dict[Sym, Place] = {}
         self.required: dict[Relation, Any] = {}
         self.bounds = Bounds(self.table)
@@ -385,6 +387,16 @@ class Dynamics:
     def _all_static(self, symbols: Any, relation: Relation) -> None:
         for sym in symbols:
             self.give_up_place(self.places[sym], relation)
+
+    def nearer(self) -> None:
+        """Something fails at the probes only: choose probes nearer to the sizes of the call, where there are any.
+
+        Raises:
+            Restart: there are.
+        """
+        if self.memory.nearness + 1 < len(LIMITS):
+            self.memory.nearness += 1
+            raise Restart
 
     def give_up(self, symbols: Any, why: Relation) -> None:
         """These symbols are constants after all.

@@ -15,6 +15,7 @@ import torch
 from argand import errors
 from argand.capture.symbolic import SYMBOLIC, SymbolicSize, holds_symbols, size_of
 from argand.capture.symbolic_state import Dynamics
+from argand.graph import time_limit
 from argand.graph.expr import Const, Expr, Sym
 from argand.graph.symbols import Relation
 
@@ -176,7 +177,7 @@ def compute(
     try:
         for i in range(1, len(_AT)):
             siblings.append(run(at(builder, args, i), at(builder, kwargs, i)))
-    except (errors.GraphBreak, RuntimeError, ValueError, IndexError, TypeError):
+    except (errors.GraphBreak, Exception):  # what fails at the probes only says something of the sizes, never more
         siblings.clear()
     finally:
         torch._C._set_grad_enabled(grad)
@@ -237,11 +238,28 @@ def note(builder: GraphBuilder, made: torch.Tensor, siblings: tuple[torch.Tensor
     if not varies and all(s.stride() == made.stride() for s in siblings):
         info.dynamic = None
         return
+    if not all(sibling.is_contiguous() for sibling in siblings):
+        _guard_degenerate(builder, sizes, made)
     info.dynamic = Dynamic(siblings, sizes)
     info.node.meta["sizes"] = tuple(sizes)
     unbacked = _dynamics(builder).unbacked
     if unbacked is not None:
         unbacked.found_in(info.node, sizes)
+
+
+def _guard_degenerate(builder: GraphBuilder, sizes: list[Any], made: torch.Tensor) -> None:
+    """Whether a tensor is contiguous does not depend on dims of size 0 and 1.
+
+    Raises:
+        Restart: a size is one of them now, and not at the probes.
+    """
+    dynamics = _dynamics(builder)
+    for expr, size in zip(sizes, made.shape):
+        if not isinstance(expr, Expr) or isinstance(expr, Sym):
+            continue
+        if dynamics.unbacked is not None and dynamics.unbacked.among(expr):
+            continue
+        dynamics.require(Relation("ge", expr, 2) if size > 1 else Relation("eq", expr, size))
 
 
 def strides_of(builder: GraphBuilder, info: TensorInfo) -> list[Any]:
@@ -433,11 +451,27 @@ class Doctor:
             if modulus is not None:
                 hint = int(self.dynamics.table.hints[sym])
                 self.dynamics.learn(Relation("eq", sym % modulus, hint % modulus), asserted=True)
+        if self._works_nearby():
+            self.dynamics.nearer()
         for sym in self.symbols:
             hints = self.dynamics.table.hints
             if all(self._works({**self._probe(i), sym: hints[sym]}) for i in PROBED):
                 give_up(self.builder, [sym])
         give_up(self.builder, self.symbols or self.dynamics.table.symbols)
+
+    def _works_nearby(self) -> bool:
+        """Whether the call works at sizes that differ little from those at hand."""
+        table = self.dynamics.table
+        for step in (1, 3):
+            near = {
+                sym: table.hints[sym] + step * (1 + 2 * i) if table.kinds[sym] == "int" else table.hints[sym]
+                for i, sym in enumerate(self.symbols)
+            }
+            if any(table.maximum.get(sym, value) < value for sym, value in near.items()):
+                return False
+            if not self._works({**self._probe(0), **near}):
+                return False
+        return bool(self.symbols)
 
     def _probe(self, index: int) -> dict[Sym, Any]:
         table = self.dynamics.table
@@ -482,13 +516,17 @@ class Doctor:
         return None
 
     def _works(self, assignment: dict[Sym, Any]) -> bool:
+        return same_structure(self.made, self.computed(assignment))
+
+    def computed(self, assignment: dict[Sym, Any]) -> Any:
+        """The call's result at any sizes; None where it fails."""
+        time_limit.check()
         grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         try:
-            made = self.run(self._at(self.args, assignment), self._at(self.kwargs, assignment))
-            return same_structure(self.made, made)
-        except (errors.GraphBreak, RuntimeError, ValueError, IndexError, TypeError, KeyError, ArithmeticError):
-            return False
+            return self.run(self._at(self.args, assignment), self._at(self.kwargs, assignment))
+        except (errors.GraphBreak, Exception):
+            return None
         finally:
             torch._C._set_grad_enabled(grad)
 

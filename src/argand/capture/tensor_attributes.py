@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from argand.capture.frames import NULL
 from argand.capture.sources import DictItemSource, InstanceDictSource
 from argand.errors import graph_break
@@ -28,6 +30,17 @@ def read(state: Any, tensor: Any, name: str) -> Any:
         state.guard(base, "not_has_key", name)
         return NULL
     return state.load_source(DictItemSource(base, name), held[name])
+
+
+def of_legacy_type(state: Any, tensor: Any, legacy: Any) -> bool:
+    """`isinstance(tensor, torch.FloatTensor)`: such a type stands for a dtype and a kind of device and layout."""
+    info = state.tensor_info(tensor)
+    if info.source is not None and info.real is not None:
+        with torch._C.DisableTorchFunction():
+            return isinstance(info.real, legacy)
+    device = "cpu" if legacy.__module__ in ("torch", "torch.sparse") else legacy.__module__.split(".")[1]
+    layout: Any = legacy.layout
+    return bool(tensor.dtype == legacy.dtype and info.device.type == device and tensor.layout == layout)
 
 
 def delete(interp: Interpreter, tensor: Any, name: str) -> bool:

@@ -53,7 +53,7 @@ CONSTANTS: frozenset[Any] = frozenset(
         for name in words(
             """
     size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed
-    element_size is_same_size __len__ is_conj is_neg has_names is_inference dim_order __hash__
+    element_size is_same_size __len__ has_names dim_order __hash__
     is_distributed __dir__ _nnz _is_zerotensor
     """
         )
@@ -63,7 +63,7 @@ CONSTANTS: frozenset[Any] = frozenset(
         getattr(torch, name)
         for name in words(
             """
-    is_floating_point is_complex is_signed numel is_same_size is_conj is_neg is_inference is_distributed
+    is_floating_point is_complex is_signed numel is_same_size is_distributed
     result_type can_cast promote_types
     """
         )
@@ -240,7 +240,9 @@ for _kind in ("cuda", "cpu", "meta", "xpu", "mps", "ipu", "xla", "hpu", "mtia", 
 @special(_T.get_device, torch.get_device)
 def _get_device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> int:
     device = _info(builder, args[0]).device
-    return -1 if device.type == "cpu" else device.index or 0
+    if device.index is None:
+        return -1 if device.type in ("cpu", "meta") else 0
+    return device.index if device.type != "cpu" else -1
 
 
 @special(_T.is_pinned)
@@ -382,13 +384,7 @@ def _is_leaf(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
     *_named(_T, "storage_offset", "_is_view", "is_shared"), _getter("_version"), _getter("output_nr"), _getter("_base")
 )
 def _hidden_state(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    name = getattr(getattr(func, "__self__", None), "__name__", None) or func.__name__
-    raise errors.graph_break(
-        kind="tensor state known only at run time",
-        context=name,
-        explanation=f"{name} of a tensor is known only when the program runs.",
-        hints=("read it outside the compiled function",),
-    )
+    raise metadata.hidden_state(func)
 
 
 @special(*_named(_T, "requires_grad_", "detach_", "rename_", "names"))
@@ -591,3 +587,4 @@ def _with_result(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, made:
 
 from argand.capture import contiguity as _contiguity  # noqa: E402,F401  (registers its functions)
 from argand.capture import tensor_constructors as _constructors  # noqa: E402,F401
+from argand.capture import tensor_flags as _flags  # noqa: E402,F401

@@ -17,11 +17,26 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from argand import errors
-from argand.capture import autocast, compat, constants, data_errors, metadata, narration, overriding, symbolic_tensors
+from argand.capture import (
+    autocast,
+    compat,
+    constants,
+    data_errors,
+    metadata,
+    narration,
+    overriding,
+    patience,
+    symbolic_bends,
+    symbolic_index,
+    symbolic_tensors,
+)
 from argand.capture.kinds import module_of
+from argand.capture.native_reads import base_value, refuse_python_sequence
 from argand.capture.sources import Source, placeholder_name
+from argand.capture.stack_text import stack_trace
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.words import words
+from argand.graph import time_limit
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
@@ -147,7 +162,7 @@ def target_of(func: Any) -> Target:
     name = getattr(func, "__name__", "")
     if isinstance(func, types.MethodWrapperType) and name in ("__get__", "__set__", "__delete__"):
         owner = getattr(func, "__self__", None)
-        return Target("call_function", getattr, attribute=_property_name(owner, name))
+        return Target("call_function", getattr, attribute=metadata.property_name(owner, name))
     mutates = name.endswith("_") and not name.endswith("__")
     keep = name in RANDOM
     if getattr(_Tensor, name, None) is func:
@@ -157,18 +172,6 @@ def target_of(func: Any) -> Target:
     elif getattr(func, "__module__", "") and not str(func.__module__ or "torch").startswith("torch"):
         keep = True
     return Target("call_function", func, False, mutates, keep)
-
-
-def _property_name(owner: Any, name: str) -> str:
-    """The attribute that `descriptor.__get__` reads."""
-    if name != "__get__":
-        raise errors.graph_break(
-            kind="tensor attribute assignment",
-            context=f"{getattr(owner, '__name__', owner)}",
-            explanation=f"Setting tensor.{getattr(owner, '__name__', '?')} cannot be captured.",
-            hints=("set tensor attributes outside the compiled function",),
-        )
-    return str(owner.__name__)
 
 
 class GraphBuilder:
@@ -182,7 +185,7 @@ class GraphBuilder:
         dressed: id of the stand-in of a subclass -> what it stands for; wearers: the other way (subclasses.py).
         undressing: root instructions that switched `__torch_function__` of classes off, and have not left that.
         observed: how many torch calls have reached the trace mode.
-        flags_seen: indices of `modes.FLAGS` that are guarded.
+        flags_seen: indices of `graph.compat.FLAGS` that are guarded.
         unsure: ids of stand-ins whose strides may not be those that eager's result has.
         maybe_same: id of a stand-in -> the one that it may be the same object as.
         writing, effectful: nodes that write to an argument; nodes that stay although unused (random numbers).
@@ -224,8 +227,7 @@ class GraphBuilder:
         """A placeholder for a tensor that existed before the frame; returns its stand-in."""
         stand_in = metadata.stand_in(real)
         node = self.root.placeholder(placeholder_name(source))
-        node.meta["example_value"] = stand_in
-        node.meta["source"] = source
+        node.meta.update(example_value=stand_in, source=source)
         info = TensorInfo(stand_in, node, real.device, source, real)
         self.tensors[id(stand_in)] = info
         self.inputs.append(info)
@@ -297,6 +299,21 @@ class GraphBuilder:
             device: logical device of the results; default: that of the tensor arguments, or the call's `device`.
             meta_args, meta_kwargs: arguments for computing metadata, where they differ.
         """
+        try:
+            time_limit.check()
+            return self._record(func, args, kwargs, device, meta_args, meta_kwargs)
+        except time_limit.OutOfTime:
+            raise patience.out_of_time(getattr(func, "__name__", str(func))) from None
+
+    def _record(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: torch.device | None,
+        meta_args: tuple[Any, ...] | None,
+        meta_kwargs: dict[str, Any] | None,
+    ) -> Any:
         infos: list[TensorInfo] = []
         node_args = tuple([self._to_node(arg, infos) for arg in args])
         node_kwargs = {key: self._to_node(value, infos) for key, value in kwargs.items()} if kwargs else {}
@@ -309,11 +326,11 @@ class GraphBuilder:
             metadata.refuse_overlapping(func, args)
             self._note_mutation(args, kwargs)
         first = infos[0].tensor if infos else None
-        before = metadata.version(first)
-        shapes = metadata.out_shapes(kwargs)
+        before, shapes = metadata.version(first), metadata.out_shapes(kwargs)
         siblings: list[Any] | None = None
         try:
             if self.dynamics is not None and symbolic_tensors.involved(self, infos, args, kwargs):
+                symbolic_index.guard_part(self, getattr(func, "__name__", ""), args, kwargs)
                 made, siblings = self._compute_dynamic(func, args, kwargs, infos, device, meta_args, meta_kwargs)
             else:
                 made = self._compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
@@ -332,6 +349,8 @@ class GraphBuilder:
         elif not writes and before is not None and metadata.version(first) != before:
             writes = True
             self._note_mutation((first,), {})
+        if infos and made.__class__ is not _Tensor and not (writes or target.keep or metadata.has_tensor(made)):
+            metadata.refuse_unknown(func, made, bool(target.attribute))
         result = self._finish_call(target, node_args, node_kwargs, made, device, writes)
         if self.unsure or func in metadata.UNSURE_LAYOUT or shapes is not None:
             if (
@@ -341,7 +360,9 @@ class GraphBuilder:
             ):
                 metadata.note_unsure(self.unsure, result)
         if siblings is not None:
-            return symbolic_tensors.attach(self, result, siblings)
+            result = symbolic_tensors.attach(self, result, siblings)
+            symbolic_bends.guard(self, self._doctor(func, args, kwargs, infos, device, meta_args, meta_kwargs), result)
+            return result
         if not writes and not target.keep and constants.applicable(func, infos, device):
             constants.propagate(self, func, args, kwargs, result)
         return result
@@ -365,14 +386,18 @@ class GraphBuilder:
         self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
     ) -> tuple[Any, list[Any]]:
         """The metadata at the sizes of this call and at the probes."""
+        doctor = self._doctor(func, args, kwargs, infos, device, *meta)
+        return symbolic_tensors.compute(self, doctor.run, func, doctor.args, doctor.kwargs)
 
+    def _doctor(
+        self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
+    ) -> symbolic_tensors.Doctor:
         def run(plain_args: Any, plain_kwargs: Any) -> Any:
             return self._compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs)
 
         meta_args, meta_kwargs = meta
         args = args if meta_args is None else meta_args
-        kwargs = kwargs if meta_kwargs is None else meta_kwargs
-        return symbolic_tensors.compute(self, run, func, args, kwargs)
+        return symbolic_tensors.Doctor(self, run, func, args, kwargs if meta_kwargs is None else meta_kwargs, None)
 
     def _operator(self, func: Any, kwargs: dict[str, Any]) -> Target | None:
         """The operator that the program wrote, where `func` is the method behind one."""
@@ -391,8 +416,8 @@ class GraphBuilder:
         device: torch.device,
         writes: bool,
     ) -> Any:
-        if made.__class__ is not _Tensor and not _has_tensor(made):
-            if made is not None and not writes and not target.keep:
+        if made.__class__ is not _Tensor and not metadata.has_tensor(made):
+            if made is NotImplemented or (made is not None and not writes and not target.keep):
                 return made
         if target.attribute:
             args = (args[0], target.attribute)
@@ -482,13 +507,12 @@ class GraphBuilder:
     def _odd_to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
         if type(value) in SYMBOLIC:
             return self.number_node(value)
-        if isinstance(value, tuple):
-            return tuple([self._to_node(item, infos) for item in tuple.__iter__(value)])
-        if isinstance(value, list):
-            return [self._to_node(item, infos) for item in list.__iter__(value)]
-        for base in (bool, int, float, str):
-            if isinstance(value, base):
-                return base(value)
+        if isinstance(value, tuple | list):
+            refuse_python_sequence(self.state.interpreter, type(value))
+            base: Any = tuple if isinstance(value, tuple) else list
+            return base([self._to_node(item, infos) for item in base.__iter__(value)])
+        if isinstance(value, int | float | str):
+            return base_value(value)
         if module_of(type(value)) == "numpy" and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
             return value.item()
         if isinstance(value, _Tensor):
@@ -536,6 +560,7 @@ class GraphBuilder:
         module = compat.CapturedGraph(self.constants, graph)
         if self.dynamics is not None and any("sizes" in n.meta or "expr" in n.meta for n in graph.nodes):
             module.meta["symbols"] = self.dynamics.table
+            self.dynamics.table.relations = tuple(self.dynamics.required)
             if any("unbacked" in n.meta for n in graph.nodes):
                 module.meta["unbacked"] = True
         return module
@@ -554,34 +579,6 @@ _PLAIN: frozenset[type] = frozenset(
     {int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
      type(...), range, bytes}
 )  # fmt: skip
-
-
-def _has_tensor(made: Any) -> bool:
-    if isinstance(made, _Tensor):
-        return True
-    if isinstance(made, tuple | list) and not isinstance(made, torch.Size):
-        return any(_has_tensor(item) for item in made)
-    return False
-
-
-@functools.lru_cache(maxsize=16384)
-def _frame_text(code: types.CodeType, lineno: int) -> tuple[str, str]:
-    from argand.capture.state import user_line
-
-    line = user_line(code, lineno)
-    text = f'  File "{line.filename}", line {line.lineno}, in {line.function}\n'
-    if line.text:
-        text += f"    {line.text}\n"
-    short = f"{line.filename}:{line.lineno} in {line.function}"
-    return text, f"{short}: {line.text}" if line.text else short
-
-
-def stack_trace(frames: list[Any]) -> tuple[str, str]:
-    """(stack as a traceback prints it, innermost line as "file:line in function: text") of interpreter frames."""
-    shown = [_frame_text(frame.code, frame.lineno) for frame in frames if not getattr(frame, "quiet", False)]
-    if not shown:
-        return "", ""
-    return "".join([text for text, _ in shown]), shown[-1][1]
 
 
 class TraceMode(TorchFunctionMode):

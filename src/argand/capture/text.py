@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from argand._core import _C
 from argand.capture import attributes, calls
 from argand.capture.access import TaintedText
 from argand.capture.kinds import is_a
@@ -23,6 +24,7 @@ def to_str(interp: Interpreter, value: Any) -> Any:
         return value
     if cls in interp.fast:
         return interp.taint() if interp.is_tensor(value) else str(interp.native(str, value))
+    interp.note_class(cls)  # whose text methods, or lack of them, decide
     if interp.types.python_level(cls, "__str__"):
         return _text(interp, "__str__", calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ()))
     if interp.types.lookup(cls, "__str__") is object.__str__ or interp.is_tensor(value):
@@ -41,14 +43,19 @@ def to_repr(interp: Interpreter, value: Any) -> Any:
         return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
     if is_a(value, BaseException):
         return calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ())
+    if is_a(value, type):
+        for name in ("__module__", "__qualname__"):  # what the text is made of
+            attributes.try_attr(interp, value, name)
     if not is_a(value, CONTAINERS):
         interp.pin(value)  # its address may be in the text
-    return str(interp.native(repr, interp.textual_items(value) if is_a(value, CONTAINERS) else interp.plain(value)))
+    return str(
+        interp.reading("text", repr, interp.textual_items(value) if is_a(value, CONTAINERS) else interp.plain(value))
+    )
 
 
 def _text(interp: Interpreter, method: str, result: Any) -> str:
     if not is_a(result, str):
-        raise interp.throw(TypeError(f"{method} returned non-string (type {type(result).__name__})"))
+        raise interp.throw(TypeError(f"{method} returned non-string (type {_C.type_name(type(result))})"))
     return result
 
 
@@ -59,10 +66,11 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> Any:
         return interp.taint() if interp.is_tensor(value) else str(interp.native(format, value, spec))
     if cls is TaintedText:
         return value
+    interp.note_class(cls)
     if interp.types.python_level(cls, "__format__"):
         result = calls.call(interp, attributes.lookup_special(interp, value, "__format__"), (spec,), None)
         if not is_a(result, str):
-            raise interp.throw(TypeError(f"__format__ must return a str, not {type(result).__name__}"))
+            raise interp.throw(TypeError(f"__format__ must return a str, not {_C.type_name(type(result))}"))
         return result
     if interp.is_tensor(value):
         return interp.taint()  # Tensor.__format__ looks at the values of what has one element

@@ -17,7 +17,9 @@ import torch
 
 from argand import errors
 from argand._core import _C
-from argand.capture import marks, numpy_calls, symbolic_ops
+from argand.capture import assumed, marks, metadata, native_reads, numpy_calls, symbolic_ops
+from argand.capture.array_value import Traced, needs_values
+from argand.capture.exceptions import ObservedException
 from argand.capture.kinds import attributes_of, is_a, module_of
 from argand.capture.words import public_name
 
@@ -105,6 +107,7 @@ _BREAK_MODULES: dict[str, str] = {
     "torch.serialization": "reading and writing files is not captured",
     "torch.autograd.functional": "derivatives taken inside the compiled function are not captured",
     "torch.autograd.gradcheck": "derivatives taken inside the compiled function are not captured",
+    "torch.autograd.forward_ad": "forward-mode gradients are not captured",
     "torch.random": "the state of random number generators is changed or read",
     "torch.cuda.random": "the state of random number generators is changed or read",
     "torch.hub": "downloading is not captured",
@@ -295,7 +298,14 @@ def leaf(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
             return result
     interpreter = state.interpreter
     if interpreter is not None and hasattr(interpreter, "native"):
-        return interpreter.native(fn, *args, **kwargs)
+        if any(type(value) is torch.Generator for value in (*args, *kwargs.values())):
+            raise metadata.generator("A function draws from a torch.Generator")
+        try:
+            return interpreter.reading(native_reads.TORCH, fn, *args, **kwargs)
+        except ObservedException as observed:
+            if not is_a(observed.value, TypeError) or not any(type(v) is Traced for v in (*args, *kwargs.values())):
+                raise
+            raise needs_values(f"a number that {name_of(fn)} gets") from None
     return fn(*args, **kwargs)
 
 
@@ -320,8 +330,7 @@ def _marked(state: CaptureState, fn: Any, attributes: dict[str, Any], args: Args
         with torch._C.DisableTorchFunction():
             return state.graph.record(fn, args, kwargs)
     if marks.is_constant_result(fn):
-        with torch._C.DisableTorchFunction():
-            return fn(*args, **kwargs)
+        return assumed.call(state, fn, name_of(fn), args, kwargs)
     if original is not None:
         return state.interpreter.call(original, args, kwargs)
     return NotImplemented

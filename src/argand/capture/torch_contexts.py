@@ -11,6 +11,7 @@ import torch
 from argand import errors
 from argand.capture import compat, modes, natives, natives_methods, torch_polyfills
 from argand.capture.torch_calls import NAMED, Args, Kwargs, all_of, handler
+from argand.graph.compat import FLAGS, set_deterministic
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -26,7 +27,7 @@ def _changing(state: CaptureState, change: Callable[[], Any]) -> None:
         before = modes.snapshot()
         change()
         after = modes.snapshot()
-    for index, (_, write) in enumerate(modes.FLAGS):
+    for index, (_, write) in enumerate(FLAGS):
         if before.extra[index] != after.extra[index]:
             _guard_entry(state, index, before.extra[index])
             _effect(state, write, after.extra[index])
@@ -45,13 +46,13 @@ def _guard_entry(state: CaptureState, index: int, value: Any) -> None:
     known = state.graph.flags_seen
     if index not in known:
         known.add(index)
-        state.guards.add(None, "global_state", ((modes.FLAGS[index][0], value),), label="GLOBAL_STATE")
+        state.guards.add(None, "global_state", ((FLAGS[index][0], value),), label="GLOBAL_STATE")
 
 
 def _reader(index: int) -> Any:
     def read(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         with torch._C.DisableTorchFunction():
-            value = modes.FLAGS[index][0]()
+            value = FLAGS[index][0]()
         _guard_entry(state, index, value)
         return value
 
@@ -65,7 +66,7 @@ def _writer(write: Any) -> Any:
     return run
 
 
-for _index, (_read, _write) in enumerate(modes.FLAGS):
+for _index, (_read, _write) in enumerate(FLAGS):
     handler(_read)(_reader(_index))
     handler(_write)(_writer(_write))
 handler(torch.set_default_dtype)(_writer(torch.set_default_dtype))
@@ -74,7 +75,7 @@ handler(torch.set_default_dtype)(_writer(torch.set_default_dtype))
 @handler(torch.use_deterministic_algorithms)
 def _use_deterministic(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
     bound = {**dict(zip(("mode", "warn_only"), args)), **kwargs}
-    _changing(state, lambda: modes.set_deterministic((bool(bound["mode"]), bool(bound.get("warn_only", False)))))
+    _changing(state, lambda: set_deterministic((bool(bound["mode"]), bool(bound.get("warn_only", False)))))
 
 
 handler(modes.select_attention)(_writer(modes.select_attention))

@@ -155,7 +155,7 @@ def _function_apply(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
 @natives.function(torch.autograd.function.FunctionMeta.__init__)
 def _function_class(interp: Any, fn: Any, args: list[Any], kwargs: Kwargs) -> Any:
     """A subclass of autograd.Function that the captured code defines: torch makes a class for its backward nodes."""
-    interp.native(fn, *args, **kwargs)
+    interp.unread(fn, *args, **kwargs)
     interp.types.forget()
     interp.renew_facts()
     interp.note_local_class(args[0]._backward_cls)

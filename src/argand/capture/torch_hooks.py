@@ -41,6 +41,8 @@ def _remove(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _register_hook(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """The hook is captured into a graph; it must not do anything but compute the new gradient."""
     bound = {**dict(zip(("self", "hook"), args)), **kwargs}
+    if "hook" not in bound:
+        return NotImplemented
     tensor, hook = bound["self"], bound["hook"]
     builder = state.graph
     info = state.tensor_info(tensor)

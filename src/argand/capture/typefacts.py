@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import collections
+import datetime
+import decimal
 import enum
 import re
 import types
@@ -20,14 +22,16 @@ BUILTIN_METHODS: Final[frozenset[type]] = frozenset({types.BuiltinFunctionType, 
 
 ATOMS: Final[frozenset[type]] = frozenset(
     {
-        int, float, bool, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice,
+        int, float, bool, complex, str, bytes, type(None), type(...), type(NotImplemented), range,
         types.CodeType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
         types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
-        types.MethodWrapperType,
-        types.GenericAlias, types.UnionType, types.MappingProxyType, *BUILTIN_METHODS,
+        types.GenericAlias, types.UnionType, *BUILTIN_METHODS,
     }
 )  # fmt: skip
 """Types whose operations are native and touch nothing but their operands."""
+
+BOUND_METHODS: Final[frozenset[type]] = BUILTIN_METHODS | {types.MethodWrapperType}
+"""Types of callables of C that hold the object that they belong to."""
 
 BUFFERS: Final[tuple[type, ...]] = (bytearray, memoryview, array.array)
 """Native objects whose contents no guard looks at."""
@@ -134,7 +138,10 @@ _DUNDERS: Final[frozenset[str]] = frozenset(
 
 
 class TypeFacts:
-    """Lookups along MROs, remembered. Keyed by the identity of the type, which is kept alive."""
+    """Lookups along MROs, remembered. Keyed by the identity of the type, which is kept alive.
+
+    Whatever is asked here of a class becomes a guard on it (`Access.guard_classes`): also that it lacks something.
+    """
 
     def __init__(self) -> None:
         self.found: dict[tuple[int, str], Any] = {}
@@ -178,11 +185,16 @@ class TypeFacts:
         self.found[key] = value
         return value
 
-    def lookup_after(self, mro: tuple[type, ...], after: type, name: str) -> Any:
-        """As `lookup`, in the part of an MRO behind a class (what `super` does)."""
+    def rely_on(self, cls: type) -> None:
+        """An answer depends on the class: on its bases, or on what it has or has not."""
+        self.keep[id(cls)] = cls
+
+    def lookup_after(self, cls: type, after: type, name: str) -> Any:
+        """As `lookup`, in the part of the MRO of `cls` behind another class (what `super` does)."""
         seen = False
         self.names.add(name)
-        for klass in mro:
+        self.keep[id(cls)] = cls
+        for klass in cls.__mro__:
             if seen:
                 value = self.overlay.get((id(klass), name), NULL) if self.overlay else NULL
                 if value is NULL:
@@ -223,6 +235,13 @@ class TypeFacts:
         python = self.python_dunders(cls)
         return bool(python) and any(name in python for name in names)
 
+    def claims_a_class(self, cls: type) -> bool:
+        """Whether reading `__class__` of an instance runs code of the program, or of a proxy."""
+        getter = self.lookup(cls, "__getattribute__")
+        if isinstance(getter, types.FunctionType) or finds_attributes_its_own_way(cls):
+            return True
+        return self.lookup(cls, "__class__") is not object.__dict__["__class__"] and not issubclass(cls, type)
+
 
 def is_heap(cls: type) -> bool:
     """Made by a class statement (or the like): its attributes can be changed."""
@@ -238,26 +257,40 @@ def is_native(cls: type) -> bool:
     return isinstance(new, types.BuiltinFunctionType) and new.__self__ is cls
 
 
-_KNOWN_NATIVE: Final = frozenset(
-    ("builtins", "types", "functools", "collections", "weakref", "_weakref", "typing", "enum")
-)
-
-
 @per_class
-def has_foreign_state(cls: type) -> bool:
-    """Whether objects of a class hold what C code of some library put there, which guards on their type do not see."""
-    from argand.capture import classify
+def finds_attributes_its_own_way(cls: type) -> bool:
+    """Whether C code of the class, and not that of `object`, reads attributes: of a proxy, of a thread's namespace."""
+    from argand._core import _C
 
-    if classify.handling_of_type(cls) != "object":
+    getter = next(_get_dict(base)["__getattribute__"] for base in cls.__mro__ if "__getattribute__" in _get_dict(base))
+    if type(getter) is not types.WrapperDescriptorType or issubclass(cls, type | types.ModuleType | super):
         return False
-    foreign = (module_of(base) for base in cls.__mro__ if is_native(base))
-    return any(
-        name not in _KNOWN_NATIVE and name.partition(".")[0] not in ("torch", "numpy", "argand") for name in foreign
-    )
+    return not _C.generic_attributes(getter.__objclass__)[0]
 
 
 @per_class
+def sets_attributes_its_own_way(cls: type) -> bool:
+    """The same for writing them."""
+    from argand._core import _C
+
+    setter = next(_get_dict(base)["__setattr__"] for base in cls.__mro__ if "__setattr__" in _get_dict(base))
+    if type(setter) is not types.WrapperDescriptorType or issubclass(cls, type):
+        return False
+    return not _C.generic_attributes(setter.__objclass__)[1]
+
+
+_VALUES: Final[tuple[type, ...]] = (
+    datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, re.Match,
+)  # fmt: skip
+"""Classes of C whose objects never change: with all their state, which object it is tells them apart."""
+_BASES: Final = frozenset((int, float, complex, str, bytes))
+
+
 def is_foreign_value(cls: type) -> bool:
-    """Whether objects of a class with foreign state are values, which do not change: identity tells them apart."""
-    equality: Any = cls.__eq__
-    return has_foreign_state(cls) and (equality is not object.__eq__ or issubclass(cls, re.Match))
+    """Whether objects of a class of C are values, which do not change: identity tells them apart."""
+    return issubclass(cls, _VALUES)
+
+
+def is_immutable_base(cls: type) -> bool:
+    """A number, str or bytes: what an object of a class that derives from it holds as such never changes."""
+    return cls in _BASES

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from argand.capture.symbolic_tensors import Doctor
 
 _Tensor = torch.Tensor
-_FAILURES = (errors.GraphBreak, RuntimeError, ValueError, IndexError, TypeError, KeyError, ArithmeticError)
+_FAILURES = (errors.GraphBreak, Exception)
 Small = tuple[dict[Sym, Any], Any]
 
 

@@ -46,7 +46,9 @@ def answer(interp: Interpreter, question: Any, value: Any, cls: Any, base: Any) 
     """isinstance or issubclass (`question`) of `value`, which is of the class `cls` or that class itself."""
     if question is isinstance and is_a(base, _PROTOCOL) and base._is_protocol and not interp.concrete:
         _protocol(interp, value, base)
-    found = bool(interp.native(question, value, base))
+    if is_a(cls, type):
+        interp.types.rely_on(cls)  # its bases decide
+    found = bool(interp.unread(question, value, base))
     if not found and type(base) is not type and is_a(cls, type):
         note(interp, cls, base)
     return found

@@ -23,10 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from argand import files
+from argand._core.calls import locked
 from argand.config import config
 from argand.debug.logs import LinePrefix, caller, said
 from argand.debug.messages import Message, graph_sizes, messages
 from argand.events import Event, bus
+from argand.locks import fork_safe_lock
 
 log = logging.getLogger("argand.debug")
 
@@ -100,14 +103,13 @@ class DebugDirectory:
         self.failed: set[str] = set()
         self.open: dict[int, list[Folder]] = {}
         self.formatter = LinePrefix()
-        self.lock = threading.RLock()
+        self.lock = fork_safe_lock()
 
     def __call__(self, event: Event) -> None:
         if self.broken:
             return
         try:
-            with self.lock:
-                self._take(event)
+            self._take(event)
         except OSError as error:
             self.broken = True
             warnings.warn(f"argand: the debug directory {self.root} is not written any more: {error}", stacklevel=2)
@@ -116,6 +118,7 @@ class DebugDirectory:
                 self.failed.add(event.name)
                 warnings.warn(f"argand: the debug directory lacks what {event.name} says: {error!r}", stacklevel=2)
 
+    @locked
     def _take(self, event: Event) -> None:
         if event.name == "span_begin" and event.data["span"] == "compile_graph":
             self._enter(event)
@@ -269,7 +272,7 @@ def append(path: Path, text: str) -> None:
         OSError: the disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab", buffering=0) as file:
+    with open(files.open_append(path, 0o666), "ab", buffering=0) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 

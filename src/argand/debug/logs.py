@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TextIO
 
+from argand import files
 from argand.config import config
 from argand.debug.log_names import ALIASES, ARTIFACTS, COMPONENTS, ROOT, component, help_text
 from argand.debug.messages import Message, messages
@@ -295,10 +296,12 @@ class Logs:
             return False
         if any(getattr(getattr(sink, "__self__", None), "shows_breaks", False) for sink in bus.sinks):
             return True  # somebody is about to report them
-        text = said(event, message)
-        if "graph_breaks" in self.artifacts or text in self.told:
+        reason = event.data["reason"]
+        place = f"{reason.where[-1].filename}:{reason.where[-1].lineno}" if reason.where else event.data["function"]
+        told = f"{place} {reason.headline}"  # whichever frames meet it: callers, parts that go on after it
+        if "graph_breaks" in self.artifacts or told in self.told:
             return True
-        self.told.add(text)
+        self.told.add(told)
         return False
 
     def _log(self, event: Event, message: Message, logger: logging.Logger) -> None:
@@ -452,7 +455,7 @@ class _File(_Quiet, logging.Handler):
 
     def __init__(self, path: str) -> None:
         super().__init__()
-        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.file = files.open_append(path, 0o644)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -39,6 +39,8 @@ class Message:
     artifact: str = ""
 
 
+CONSEQUENCE = "loop that goes on after a graph break"
+
 Texts = dict[tuple[str, str], Callable[[Event], str]]
 
 
@@ -52,7 +54,8 @@ def messages(event: Event) -> Iterator[Message]:
     if event.name in ("span_begin", "span_end"):
         yield from _span(event, logger)
     elif event.name == "graph_breaks":
-        yield Message(logger, WARNING, lambda: graph_break_line(event))
+        follows = event.data["reason"].kind == CONSEQUENCE  # of a break that has its own line
+        yield Message(logger, INFO if follows else WARNING, lambda: graph_break_line(event))
     elif event.name in ("frame_raised", "fallback"):
         yield Message(logger, INFO, lambda: _said(event))
     elif event.name == "cache":

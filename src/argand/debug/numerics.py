@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.training import uncaptured
+from argand._core.calls import capture_off
 from argand.backends.watch import CompileProgram, watching
 from argand.debug import accuracy
 from argand.debug.accuracy import Mismatch
@@ -117,7 +117,7 @@ class CheckedGraph:
         return found
 
     def __call__(self, args: list[Any]) -> Any:
-        with uncaptured():
+        with capture_off():
             inputs = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in args]
             state = torch.random.get_rng_state()
             with torch.no_grad():

@@ -21,10 +21,10 @@ def replay(
     record = open_record(file)
     typer.echo(record.describe(), err=True)
     if show:
-        if record.data.get("source"):
-            typer.echo(record.data["source"])
+        if record.source:
+            typer.echo(record.source)
         return
-    replay_record(file, backend=backend, trust=trust)
+    _run(record, backend, trust)
     typer.echo("captured: the frame does not fail any more", err=True)
 
 
@@ -42,14 +42,18 @@ def replay_record(file: Path, *, backend: str = "eager", trust: bool = False) ->
         RecordError: the file is no record, or may not be run.
         ArgandError: capture fails, as it did.
     """
+    from argand.debug.record import open_record
+
+    return _run(open_record(file), backend, trust)
+
+
+def _run(record: Any, backend: str, trust: bool) -> Any:
     import torch
 
     from argand.config import config
-    from argand.debug.record import call_of, open_record, rebuild
+    from argand.debug.record import call_of, rebuild
 
-    record = open_record(file)
     function, raw = rebuild(record, trust=trust)
     compiled = importlib.import_module("argand.api").compile(function, backend=backend, fullgraph=True)
-    grad = bool(record.data.get("grad", True))
-    with torch.set_grad_enabled(grad), config.patch(suppress_errors=False, replay_record_enabled=False):
+    with torch.set_grad_enabled(record.data["grad"]), config.patch(suppress_errors=False, replay_record_enabled=False):
         return call_of(function, raw)(compiled)

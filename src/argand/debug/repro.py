@@ -9,8 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import faulthandler
-import importlib.util
-import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand import files
 from argand.config import config
 from argand.debug.accuracy import AccuracyError
 from argand.debug.minify.checks import BackendCheck
@@ -37,6 +37,8 @@ from argand.debug.minify.varying import restore
 from argand.errors import ConfigError
 
 __all__ = ["AccuracyError", "load", "minify_main", "minify_to_directory", "rand_strided", "run_repro"]
+
+_TENSOR_BYTES, _PROGRESS_BYTES = 1 << 40, 64 << 20
 
 # ------------------------------------------------------------------------------- what written files call
 
@@ -58,8 +60,26 @@ def rand_strided(
 
 
 def load(beside: str, name: str) -> Any:
-    """Tensors that were saved beside a file; loading runs no code."""
-    return torch.load(Path(beside).resolve().parent / name, weights_only=True)
+    """Tensors that were saved beside a file; loading runs no code.
+
+    Raises:
+        SystemExit: with a sentence, where there are none: what calls this is a script.
+    """
+    path = Path(beside).resolve().parent / name
+    try:
+        with open(files.open_file(path, _TENSOR_BYTES, own=False), "rb") as stream:
+            return torch.load(stream, weights_only=True)
+    except Exception as error:  # damaged files make torch raise many kinds
+        raise SystemExit(
+            f"argand: {path} cannot be loaded: {_first_line(error)}\n"
+            "What to do: copy it again from where it was written, or let the program fail again."
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = error.reason if isinstance(error, files.UnusableFile) else str(error)
+    lines = files.printable(text, 300).strip().splitlines() or [type(error).__name__]
+    return lines[0]
 
 
 def from_script(path: str, name: str) -> Any:
@@ -68,7 +88,7 @@ def from_script(path: str, name: str) -> Any:
     Raises:
         ConfigError: the script does not define it so.
     """
-    tree = ast.parse(Path(path).read_text(encoding="utf8"))
+    tree = ast.parse(files.read_script(path))
     names: dict[str, Any] = {"__name__": "argand_script", "__file__": path}
     kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
     for statement in tree.body:
@@ -109,27 +129,64 @@ def minify_main(
         the result; None when it was not possible, which is said on stderr.
     """
     directory = Path(file).resolve().parent
-    program, tried = program_of(module, args), {}
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        tried = json.loads((directory / "progress.json").read_text())["tried"]
-        loaded = load_module(directory / "repro.py")
-        program = program_of(loaded.Repro(), loaded.args)
     try:
+        program, tried = program_of(module, args), _tried(directory / "progress.json")
+        if tried and os.path.lexists(directory / "repro.py"):
+            program = _program_in(directory / "repro.py")
+        elif tried:
+            print(f"argand: {directory / 'repro.py'} is missing: the whole graph is made small again", file=sys.stderr)
         return search_in(directory, program, check, wanted, tried=tried)
     except NotReproduced as error:
         print(f"argand: {error}\n{directory}", file=sys.stderr)
         return None
+    except (ConfigError, OSError) as error:  # what a script raises is a traceback
+        raise SystemExit(f"argand: {error}") from error
+
+
+def _tried(path: Path) -> dict[str, bool]:
+    """What an interrupted search need not try again.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    try:
+        data = files.read_json(path, _PROGRESS_BYTES, own=False)
+        tried = data["tried"] if isinstance(data, dict) else None
+        if not isinstance(tried, dict) or not all(isinstance(failed, bool) for failed in tried.values()):
+            raise files.UnusableFile(path, "is not what the minifier wrote")
+    except FileNotFoundError:
+        return {}
+    except (OSError, KeyError) as error:
+        reason = _first_line(error) if isinstance(error, OSError) else "is not what the minifier wrote"
+        raise ConfigError(f"{path} {reason}", remedy="delete it: the search then begins anew") from error
+    return tried
+
+
+def _program_in(path: Path) -> Program:
+    """The graph of a reproduction.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    try:
+        loaded = load_module(path)
+        return program_of(loaded.Repro(), loaded.args)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a damaged program raises
+        raise ConfigError(
+            f"{path} is damaged: {_first_line(error).removeprefix('argand: ')}",
+            remedy="delete it and progress.json: the search then begins anew",
+        ) from error
 
 
 def load_module(path: Path) -> ModuleType:
     """A written file as a module (its `__main__` part does not run)."""
-    name = f"argand_repro_{abs(hash(str(path)))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is no Python file", remedy="give a directory that the minifier wrote")
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
-    spec.loader.exec_module(made)
+    made = ModuleType(f"argand_repro_{abs(hash(str(path)))}")
+    made.__file__ = str(path)
+    code = compile(files.read_script(path), str(path), "exec")
+    sys.modules[made.__name__] = made
+    exec(code, made.__dict__)
     return made
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand import files
 from argand.config import config
 from argand.graph.expr import Expr, as_int
 from argand.graph.printing import graph_source
@@ -168,7 +169,9 @@ def rand_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype,
 
 def load_constants(script: str, name: str) -> dict[str, torch.Tensor]:
     """The constants that lie beside a script."""
-    found: dict[str, torch.Tensor] = torch.load(Path(script).resolve().parent / name, weights_only=True)
+    path = Path(script).resolve().parent / name
+    with open(files.open_file(path, 1 << 40, own=False), "rb") as stream:
+        found: dict[str, torch.Tensor] = torch.load(stream, weights_only=True)
     return found
 
 

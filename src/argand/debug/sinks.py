@@ -6,27 +6,31 @@
 from __future__ import annotations
 
 import sys
-import threading
 
+from argand._core import _C
 from argand.config import config
 from argand.debug.logs import LOGS
+from argand.locks import fork_safe_lock
 
-_lock = threading.RLock()
+_lock = fork_safe_lock()
 
 
 def refresh() -> None:
     """Bring the sinks up to date with the settings."""
-    with _lock:
-        LOGS.refresh()
-        if config.suppress_errors:
-            from argand.debug.suppressed import SUPPRESSED
+    _C.call_locked(_lock, _refresh)
 
-            SUPPRESSED.install()
-        if config.replay_record_enabled:
-            from argand.debug.record import RECORDS
 
-            RECORDS.install()
-        if config.trace.enabled or "argand.debug.directory" in sys.modules:
-            from argand.debug.directory import INSTALLED
+def _refresh() -> None:
+    LOGS.refresh()
+    if config.suppress_errors:
+        from argand.debug.suppressed import SUPPRESSED
 
-            INSTALLED.refresh()
+        SUPPRESSED.install()
+    if config.replay_record_enabled:
+        from argand.debug.record import RECORDS
+
+        RECORDS.install()
+    if config.trace.enabled or "argand.debug.directory" in sys.modules:
+        from argand.debug.directory import INSTALLED
+
+        INSTALLED.refresh()

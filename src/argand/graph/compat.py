@@ -7,7 +7,7 @@ import functools
 import gc
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -94,6 +94,11 @@ def new_node(graph: fx.Graph, target: Callable[..., Any], args: tuple[Any, ...],
     return node
 
 
+def bound_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a call of an op gives, by name."""
+    return {**dict(zip((argument.name for argument in func._schema.arguments), args)), **kwargs}
+
+
 def is_view_op(func: Any) -> bool:
     """The schema says that a result aliases an argument and that nothing is written."""
     schema = func._schema
@@ -119,6 +124,17 @@ def is_random(func: Any) -> bool:
     if func.name() in ("aten::_fused_sdp_choice",):
         return False
     return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def has_effect(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call must stay, in order, even when nobody reads its results: it draws random numbers, asserts
+    something, or was asked to raise where a decomposition does not exist."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return False
+    if not schema.returns or is_random(func):
+        return True
+    return schema.name.startswith("aten::linalg_") and bool(bound_arguments(func, args, kwargs).get("check_errors"))
 
 
 @functools.cache
@@ -156,21 +172,56 @@ def paused_collection() -> Iterator[None]:
             gc.enable()
 
 
+def deterministic() -> tuple[bool, bool]:
+    """Whether algorithms must be deterministic, and whether that only warns."""
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def set_deterministic(wanted: tuple[bool, bool]) -> None:
+    """What `torch.use_deterministic_algorithms` does to torch itself."""
+    torch._C._set_deterministic_algorithms(wanted[0], warn_only=wanted[1])
+
+
+def _flags() -> tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]:
+    names = [(f"_get_{kind}_sdp_enabled", f"_set_sdp_use_{kind}")
+             for kind in ("flash", "mem_efficient", "math", "cudnn", "overrideable")]  # fmt: skip
+    names.append(("_get_sdp_priority_order", "_set_sdp_priority_order"))
+    names += [(f"_get_cudnn_{kind}", f"_set_cudnn_{kind}") for kind in ("enabled", "benchmark", "deterministic")]
+    names.append(("_get_deterministic_fill_uninitialized_memory", "_set_deterministic_fill_uninitialized_memory"))
+    found = [(getattr(torch._C, a, None), getattr(torch._C, b, None)) for a, b in names]
+    pairs = [(get, put) for get, put in found if get is not None and put is not None]
+    return (
+        *pairs,
+        (deterministic, set_deterministic),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    )
+
+
+FLAGS = _flags()
+"""(read, write) of flags of torch that captured code may change."""
+
+
 @contextlib.contextmanager
 def restored_torch_state() -> Iterator[None]:
-    """Grad mode, autocast state and nesting after the block are as before it; inference mode is off inside."""
+    """Grad mode, autocast, default dtype and FLAGS are as before after the block; inference mode is off inside."""
     devices = ("cpu", "cuda")
     grad = torch.is_grad_enabled()
     cache = torch.is_autocast_cache_enabled()
     states = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
     nesting = torch.autocast_increment_nesting()
     torch.autocast_decrement_nesting()
+    dtype, flags = torch.get_default_dtype(), [read() for read, _ in FLAGS]
     try:
         with torch.inference_mode(False):
             torch._C._set_grad_enabled(grad)
             yield
     finally:
         torch._C._set_grad_enabled(grad)
+        if torch.get_default_dtype() is not dtype:
+            torch.set_default_dtype(dtype)
+        for (read, write), value in zip(FLAGS, flags):
+            if read() != value:
+                write(value)
         torch.set_autocast_cache_enabled(cache)
         for device, enabled, dtype in states:
             torch.set_autocast_enabled(device, enabled)
@@ -180,6 +231,13 @@ def restored_torch_state() -> Iterator[None]:
             torch.autocast_decrement_nesting()
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
+
+
+def fills_empty_tensors() -> bool:
+    """New memory is filled with NaN, or the greatest number, so that programs which read it are repeatable."""
+    return bool(
+        torch.are_deterministic_algorithms_enabled() and torch._C._get_deterministic_fill_uninitialized_memory()
+    )
 
 
 @contextlib.contextmanager

@@ -10,12 +10,14 @@ Loop variables run over `range(size)`; a `Sym` is at least its `minimum`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import gcd
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
+
+from argand._core import _C
+from argand.locks import fork_safe_lock
 
 Monomial = tuple["Expr", ...]  # atoms multiplied together, sorted; () is the constant term
 Poly = tuple[tuple[Monomial, int], ...]
@@ -36,7 +38,7 @@ class Expr:
     has_divmod: bool
     _text: str
     _table: ClassVar[WeakValueDictionary[Any, Expr]] = WeakValueDictionary()
-    _lock: ClassVar[Any] = threading.RLock()
+    _lock: ClassVar[Any] = fork_safe_lock()
 
     @property
     def args(self) -> tuple[Expr, ...]:
@@ -97,12 +99,16 @@ def _intern(cls: type[Any], key: tuple[Any, ...]) -> Any:
     full = (cls, *key)
     found = Expr._table.get(full)
     if found is None:
-        with Expr._lock:
-            found = Expr._table.get(full)
-            if found is None:
-                found = object.__new__(cls)
-                found._build(*key)
-                Expr._table[full] = found
+        found = _C.call_locked(Expr._lock, _make, full)
+    return found
+
+
+def _make(full: tuple[Any, ...]) -> Any:
+    found = Expr._table.get(full)
+    if found is None:
+        made = object.__new__(full[0])
+        made._build(*full[1:])
+        found = Expr._table[full] = made
     return found
 
 

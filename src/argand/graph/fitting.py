@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from argand.graph import time_limit
 from argand.graph.expr import Expr, Sym, as_int, bounds, evaluate
 from argand.graph.expr_nodes import minimum_over_symbols
 from argand.graph.symbolic import Condition, Dim
@@ -70,6 +71,7 @@ class Fitter:
 
     def _compose(self, vector: Vector, depth: int) -> Expr | None:
         """Sums, multiples, products, exact quotients and rounded quotients of known expressions."""
+        time_limit.check()
         blocks = list(self._known.items())[:_MAX_KNOWN]
         symbols = blocks[: self._symbols]
         # What fits by chance is rarest among the first of these.

@@ -114,12 +114,12 @@ def _frames(trace: str) -> tuple[UserLine, ...]:
 
 
 def is_impure(node: fx.Node) -> bool:
-    """The node must stay, in order, even when nobody reads it: it draws random numbers or only has an effect."""
+    """The node must stay, in order, even when nobody reads it: it draws random numbers or has an effect."""
     if node.op in ("placeholder", "output"):
         return True
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
-    return compat.is_random(node.target) or not node.target._schema.returns
+    return compat.has_effect(node.target, node.args, node.kwargs)
 
 
 def eliminate_dead(graph: fx.Graph) -> int:

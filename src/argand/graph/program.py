@@ -35,15 +35,16 @@ class InputSpec:
         name: the placeholder's name.
         kind: "arg": the tensor is `args[index]` of the call; "constant": it is `program.constants[name]`, a
             parameter, buffer or other tensor that lives outside the call and whose values may change between calls;
+            "leaf": a new tensor that requires grad, see `program.leaves`; the graph does not read it;
             "tangent", in a joint or backward graph: the gradient of a result of the forward; "saved", in a backward
             graph: a value that the forward kept; "scalar": a number of `program.scalars`, whose name it has; "base":
             the memory that other inputs share, see `program.bases`.
-        index: which argument, tangent, saved value or base; -1 for "constant".
+        index: which argument, tangent, saved value, leaf or base; -1 for "constant".
         spec: its metadata when traced.
     """
 
     name: str
-    kind: Literal["arg", "constant", "tangent", "saved", "scalar", "base"]
+    kind: Literal["arg", "constant", "tangent", "saved", "scalar", "base", "leaf"]
     index: int
     spec: TensorSpec
 
@@ -119,6 +120,20 @@ class BaseSpec:
     written: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """A leaf of autograd that the program makes. The graph has an input for it, which gets the leaf's gradient.
+
+    Arguments:
+        input: position of that input.
+        data: where the leaf's data is found ("value", "alias_of_input" or "alias_of_output"); None for a leaf that
+            only makes results require grad, and that nobody sees.
+    """
+
+    input: int
+    data: OutputSpec | None
+
+
 @dataclass(slots=True)
 class AtenProgram:
     """A functional ATen graph and the plan that turns its results into the user's.
@@ -149,12 +164,19 @@ class AtenProgram:
     kind: Literal["inference", "forward", "backward"] = "inference"
     kept: frozenset[int] = frozenset()  # results of a forward that only its backward sees
     bases: list[BaseSpec] = field(default_factory=list)
+    leaves: list[LeafSpec] = field(default_factory=list)
     model: int = -1  # number of the captured graph that it belongs to, of those compiled in this process
 
     @property
     def output_node(self) -> fx.Node:
         """The graph's single output node."""
         return next(iter(reversed(self.graph.nodes)))
+
+    @property
+    def handed_over(self) -> set[int]:
+        """Results of the graph that the program's user gets, or views of them: each in memory of its own."""
+        specs = [*self.outputs, *[leaf.data for leaf in self.leaves if leaf.data is not None]]
+        return {spec.index for spec in specs if spec.kind in ("value", "alias_of_output")}
 
     @property
     def placeholders(self) -> list[fx.Node]:

@@ -1,33 +1,185 @@
-"""`argand::mkldnn_rnn_layer`: torch's LSTM kernel, with the workspace that its backward reads.
+"""torch's recurrent layers as single operators: their results' sizes follow from a formula, whatever the length.
 
-torch's own kernel returns the workspace only while gradients are recorded; inside a compiled forward they are not.
+torch's own metadata of these functions runs step by step. `argand::mkldnn_rnn_layer` is its LSTM kernel with the
+workspace that the backward reads, which torch's own returns only while gradients are recorded; inside a compiled
+forward they are not. `argand::recurrence` is any of the functions as a whole.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 aten = torch.ops.aten
+Ints = tuple[int, ...]
+
+FUNCTIONS: dict[Any, str] = {
+    torch.lstm: "lstm",
+    torch.gru: "gru",
+    torch.rnn_tanh: "rnn_tanh",
+    torch.rnn_relu: "rnn_relu",
+}
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """The arguments of a call.
+
+    Fields:
+        kind: "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        batch_sizes: of a packed sequence; None for a padded one.
+        states: the hidden state, and the cell state of an LSTM.
+    """
+
+    kind: str
+    input: torch.Tensor
+    batch_sizes: torch.Tensor | None
+    states: tuple[torch.Tensor, ...]
+    params: tuple[torch.Tensor, ...]
+    has_biases: bool
+    num_layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_first: bool
+
+    @property
+    def directions(self) -> int:
+        """1, or 2 where the sequence is read both ways."""
+        return 2 if self.bidirectional else 1
+
+    @property
+    def draws(self) -> bool:
+        """Whether the call draws random numbers, for dropout between layers."""
+        return self.train and self.dropout != 0 and self.num_layers > 1
+
+    @property
+    def steps(self) -> int:
+        """How many steps the layers take in all."""
+        if self.batch_sizes is not None:
+            length = self.batch_sizes.shape[0]
+        else:
+            length = self.input.shape[1 if self.batch_first else 0]
+        return int(length) * self.num_layers * self.directions
+
+    def result_sizes(self) -> tuple[tuple[Ints, Ints], ...]:
+        """(size, strides) of the output and the last states.
+
+        Raises:
+            ValueError: the arguments do not fit each other, or are of a kind that torch may yet accept.
+        """
+        shapes = [tuple(state.shape) for state in self.states]
+        self._check(shapes)
+        output: list[tuple[Ints, Ints]] = []
+        width = shapes[0][2] * self.directions
+        if self.batch_sizes is not None:
+            output.append(((self.input.shape[0], width), (width, 1)))
+        else:
+            a, b = self.input.shape[:2]
+            output.append(((a, b, width), (width, a * width, 1) if self.batch_first else (b * width, width, 1)))
+        return (*output, *[(shape, (shape[1] * shape[2], shape[2], 1)) for shape in shapes])
+
+    def _check(self, shapes: list[Ints]) -> None:
+        padded = self.batch_sizes is None
+        size = tuple(self.input.shape)
+        if len(size) != (3 if padded else 2) or any(len(shape) != 3 for shape in shapes):
+            raise ValueError("the number of dimensions")
+        layers = self.num_layers * self.directions
+        batch = size[0 if self.batch_first else 1] if padded else shapes[0][1]
+        if self.num_layers < 1 or any(shape[:2] != (layers, batch) for shape in shapes):
+            raise ValueError("the size of the state")
+        if 0 in size or any(0 in shape for shape in shapes):
+            raise ValueError("an empty sequence")
+        tensors = (self.input, *self.states, *self.params)
+        if any(t.dtype is not self.input.dtype for t in tensors) or not self.input.dtype.is_floating_point:
+            raise ValueError("dtypes that differ")
+        if self.expected_params() != [tuple(t.shape) for t in self.params]:
+            raise ValueError("the sizes of the weights")
+
+    def expected_params(self) -> list[Ints]:
+        """The sizes of the weights that the sizes of the states ask for."""
+        kept = self.states[0].shape[2]
+        hidden = self.states[-1].shape[2]
+        rows = _GATES[self.kind] * hidden
+        expected: list[Ints] = []
+        for layer in range(self.num_layers):
+            width = self.input.shape[-1] if layer == 0 else kept * self.directions
+            one: list[Ints] = [(rows, width), (rows, kept)]
+            one += [(rows,), (rows,)] if self.has_biases else []
+            one += [(kept, hidden)] if kept != hidden else []
+            expected += one * self.directions
+        return expected
+
+    def operands(self) -> tuple[Any, ...]:
+        """The arguments of `argand::recurrence`."""
+        return (
+            self.kind, self.input, self.batch_sizes, list(self.states), list(self.params), self.has_biases,
+            self.num_layers, self.bidirectional, self.batch_first,
+        )  # fmt: skip
+
+
+def recurrence(kind: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Recurrence | None:
+    """The arguments of a call of one of FUNCTIONS; None where they are not what torch.nn passes.
+
+    Arguments:
+        kind: a value of FUNCTIONS.
+    """
+    packed = len(args) > 3 and isinstance(args[1], torch.Tensor) and not isinstance(args[3], bool)
+    if kwargs or len(args) != 9 or not isinstance(args[0], torch.Tensor):
+        return None
+    hx, params, *rest = args[2:] if packed else args[1:]
+    states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
+    if len(states) != (2 if kind == "lstm" else 1) or not isinstance(params, (tuple, list)):
+        return None
+    if not all(isinstance(t, torch.Tensor) for t in (*states, *params)):
+        return None
+    kinds = (bool, int, (float, int), bool, bool, bool)
+    if not all(isinstance(value, wanted) for value, wanted in zip(rest, kinds)):  # type: ignore[arg-type]
+        return None
+    batch_first = False if packed else rest[5]
+    has_biases, num_layers, dropout, train, bidirectional = rest[:5]
+    return Recurrence(
+        kind, args[0], args[1] if packed else None, states, tuple(params), has_biases, num_layers, dropout, train,
+        bidirectional, batch_first,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- operators
+
+_ARGUMENTS = (
+    "str kind, Tensor input, Tensor? batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, "
+    "bool bidirectional, bool batch_first"
+)
 
 
 class RecurrentOps:
-    """The registered op."""
+    """The registered ops."""
 
     def __init__(self, library: torch.library.Library) -> None:
         self._library = library  # the registration lives as long as this
         self.mkldnn_rnn_layer: Any = torch.ops.argand.mkldnn_rnn_layer.default
+        self.recurrence: Any = torch.ops.argand.recurrence.default
+        self.recurrence_backward: Any = torch.ops.argand.recurrence_backward.default
 
 
 @functools.cache
 def recurrent_ops() -> RecurrentOps:
-    """Defines the op, once per process."""
+    """Defines the ops, once per process."""
     library = torch.library.Library("argand", "FRAGMENT")
     library.define("mkldnn_rnn_layer" + str(aten.mkldnn_rnn_layer.default._schema).split("mkldnn_rnn_layer", 1)[1])
     library.impl("mkldnn_rnn_layer", _with_workspace, "CPU")
     library.impl("mkldnn_rnn_layer", aten.mkldnn_rnn_layer.default, "Meta")
+    library.define(f"recurrence({_ARGUMENTS}) -> Tensor[]")
+    library.impl("recurrence", _forward, "CPU")
+    library.impl("recurrence", _forward_sizes, "Meta")
+    library.define(f"recurrence_backward(Tensor[] grads, {_ARGUMENTS}, bool[] wanted) -> Tensor[]")
+    library.impl("recurrence_backward", _backward, "CPU")
+    library.impl("recurrence_backward", _backward_sizes, "Meta")
     return RecurrentOps(library)
 
 
@@ -35,3 +187,64 @@ def _with_workspace(*args: Any, **kwargs: Any) -> Any:
     detached = [arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args]
     with torch.enable_grad():
         return aten.mkldnn_rnn_layer.default(*detached, **kwargs)
+
+
+_BY_KIND: dict[str, Any] = {kind: function for function, kind in FUNCTIONS.items()}
+
+
+def _forward(
+    kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any, has_biases: bool,
+    num_layers: int, bidirectional: bool, batch_first: bool,
+) -> list[torch.Tensor]:  # fmt: skip
+    state = tuple(hx) if kind == "lstm" else hx[0]
+    plain = (has_biases, num_layers, 0.0, False, bidirectional)
+    if batch_sizes is None:
+        return list(_BY_KIND[kind](input, state, params, *plain, batch_first))
+    return list(_BY_KIND[kind](input, batch_sizes, state, params, *plain))
+
+
+def _forward_sizes(
+    kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any, has_biases: bool,
+    num_layers: int, bidirectional: bool, batch_first: bool,
+) -> list[torch.Tensor]:  # fmt: skip
+    call = Recurrence(
+        kind, input, batch_sizes, tuple(hx), tuple(params), has_biases, num_layers, 0.0, False, bidirectional,
+        batch_first,
+    )  # fmt: skip
+    return [torch.empty_strided(size, stride, dtype=input.dtype, device="meta") for size, stride in call.result_sizes()]
+
+
+def _backward(
+    grads: Any, kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any,
+    has_biases: bool,
+    num_layers: int, bidirectional: bool, batch_first: bool, wanted: Sequence[bool],
+) -> list[torch.Tensor]:  # fmt: skip
+    """The forward once more with autograd, which has no kernel of its own for these functions' gradients."""
+    values = [tensor.detach().requires_grad_(want) for tensor, want in zip((input, *hx, *params), wanted)]
+    with torch.enable_grad():
+        split = 1 + len(hx)
+        results = _forward(
+            kind, values[0], batch_sizes, values[1:split], values[split:], has_biases, num_layers, bidirectional,
+            batch_first,
+        )  # fmt: skip
+    leaves = [value for value in values if value.requires_grad]
+    made = torch.autograd.grad(results, leaves, list(grads), materialize_grads=True)
+    return [
+        _time_major(grad) if batch_first and leaf is values[0] else grad.contiguous()
+        for grad, leaf in zip(made, leaves)
+    ]
+
+
+def _time_major(grad: torch.Tensor) -> torch.Tensor:
+    """As autograd lays out the gradient of an input whose batch comes first."""
+    return grad.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def _backward_sizes(
+    grads: Any, kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any,
+    has_biases: bool,
+    num_layers: int, bidirectional: bool, batch_first: bool, wanted: Sequence[bool],
+) -> list[torch.Tensor]:  # fmt: skip
+    leaves = [tensor for tensor, want in zip((input, *hx, *params), wanted) if want]
+    made = [torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") for leaf in leaves]
+    return [_time_major(grad) if batch_first and leaf is input else grad for grad, leaf in zip(made, leaves)]

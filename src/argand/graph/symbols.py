@@ -24,7 +24,8 @@ Kind: TypeAlias = Literal["int", "float"]
 
 CONGRUENT = 2
 PROBES = 4
-_LIMIT = 1 << 15  # four such sizes multiplied stay below 2**62
+LIMITS = (1 << 15, 1 << 11, 1 << 8, 1 << 5)
+"""Probes stay below the first, or four times the hint; below the next ones where their product is too large."""
 _SPREAD = 5040  # divisible by everything up to 10
 _TRIES = 400
 
@@ -113,10 +114,13 @@ class SymbolTable:
         probes: further assignments: `probes[:2]` congruent to the hints modulo 5040 (or less where a maximum leaves no
             room), the others rough: of other residues.
         maximum: the greatest value of a symbol, where there is one.
+        limit: of the probes of integers, one of LIMITS.
+        relations: what is guarded of the symbols, when the capture is finished.
         assumptions: what fits needed (`fit(..., rough_ok=False)`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = LIMITS[0]) -> None:
+        self.limit = limit
         self.symbols: list[Sym] = []
         self.kinds: dict[Sym, Kind] = {}
         self.origins: dict[Sym, str] = {}
@@ -125,6 +129,7 @@ class SymbolTable:
         self.probes: list[dict[Sym, Number]] = [{} for _ in range(PROBES)]
         self.maximum: dict[Sym, int] = {}
         self.assumptions: list[Assumption] = []
+        self.relations: tuple[Relation, ...] = ()
         self._defined: dict[Any, Sym] = {}
         self._vectors: dict[Value, tuple[Number, ...]] = {}
         self.fits = symbol_fits.Fits(self)
@@ -199,7 +204,7 @@ class SymbolTable:
     ) -> None:
         for index, probe in enumerate(self.probes):
             taken = {self.hints[sym], *(p[sym] for p in self.probes if sym in p)}
-            for value in _candidates(hint, low, high, modulus, index, number, self.kinds[sym]):
+            for value in _candidates(hint, low, high, modulus, index, number, self.kinds[sym], self.limit):
                 if value in taken:
                     continue
                 probe[sym] = value
@@ -345,7 +350,7 @@ class SymbolTable:
 
 
 def _candidates(
-    hint: Number, low: int | None, high: int | None, modulus: int, index: int, number: int, kind: Kind
+    hint: Number, low: int | None, high: int | None, modulus: int, index: int, number: int, kind: Kind, limit: int
 ) -> Iterable[Number]:
     """Values for one probe of a new symbol, the preferred ones first."""
     if kind == "float":
@@ -354,8 +359,9 @@ def _candidates(
         return
     hint = int(hint)
     if low is None:
-        low = -_LIMIT if hint < 0 else 0
-    top = max(_LIMIT, 4 * hint) if high is None else high
+        low = -limit if hint < 0 else 0
+    top = max(limit, 4 * hint if limit == LIMITS[0] else hint + limit)
+    top = top if high is None else min(high, top)
     if index < CONGRUENT:
         for spread in (_SPREAD, 720, 240, 120, 60, 24, 12, 8, 4, 2, 1):
             step = math.lcm(spread, modulus)

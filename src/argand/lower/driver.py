@@ -13,6 +13,7 @@ from torch import fx
 from argand import events
 from argand.config import config
 from argand.errors import ArgandError, LoweringError
+from argand.graph import compat, time_limit
 from argand.graph.expr import Expr, Var, free_symbols
 from argand.graph.meta import user_lines
 from argand.graph.program import AtenProgram
@@ -75,6 +76,7 @@ class _Lowering:
         self._count_uses(nodes)
         outputs: list[Any] = []
         for node in nodes:
+            time_limit.check()
             if node.op == "call_function":
                 self.env[node] = self._call(node)
             elif node.op == "placeholder":
@@ -171,11 +173,13 @@ class _Lowering:
         kwargs = {name: self._value(arg) for name, arg in node.kwargs.items()} if node.kwargs else {}
         entry = REGISTRY.entries.get(target)
         reason = ""
+        if _beyond_64_bits((node.args, tuple(node.kwargs.values()))):  # ATen takes some of these, and refuses others
+            entry, reason = None, "an argument is an integer of more than 64 bits"
         if entry is not None:
             try:
                 result = entry.rule(ctx, *args, **kwargs)
-                if ctx.floats:
-                    self._try_out(result, (args, kwargs))
+                if (ctx.floats and self._takes_float((args, kwargs))) or _is_symbolic(node):
+                    self._try_out(result)
             except NoLowering as why:
                 reason = str(why)
             except ArgandError as error:
@@ -196,14 +200,12 @@ class _Lowering:
                 return result
         return self._extern(target, args, kwargs, reason)
 
-    def _try_out(self, result: Any, given: Any) -> None:
-        """Record once, and forget, the loops of an op that takes a float symbol: most have a constant in its place.
+    def _try_out(self, result: Any) -> None:
+        """Record once, and forget, the loops of an op of symbols: some need constants where these stand.
 
         Raises:
-            NoLowering: this one has.
+            NoLowering: this one does.
         """
-        if not self._takes_float(given):
-            return
         for x in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(x, Tensor) and x.ref is None and x.realiser is None:
                 ranges = {Var(f"d{dim}"): extent for dim, extent in enumerate(x.size)}
@@ -221,7 +223,7 @@ class _Lowering:
         out_variant = None
         if kernel is not None:
             out_variant = kernel.out_variant
-        else:
+        elif reason or getattr(target, "namespace", "") != "argand":  # our own are made to be called
             reason = reason or "no lowering"
             node = self.ctx.node
             events.emit("fallback", "lower", reason, op=str(target), node=node.name if node else "", reason=reason)
@@ -249,7 +251,7 @@ class _Lowering:
     def _finish(self, outputs: list[Any]) -> Program:
         ctx = self.ctx
         program = self.program
-        handed_over = {spec.index for spec in program.outputs if spec.kind in ("value", "alias_of_output")}
+        handed_over = program.handed_over
         mutated = {program.inputs[mutation.input].name for mutation in program.mutations}
         taken: set[str] = set()  # buffers that an output handed to the user lives in
         refs: list[Any] = []
@@ -302,6 +304,12 @@ class _Lowering:
 def ctx_hint(ctx: Context, size: tuple[Any, ...]) -> int:
     """Likely number of elements."""
     return ctx.hint(numel(size))
+
+
+def _beyond_64_bits(arg: Any) -> bool:
+    if isinstance(arg, (tuple, list)):
+        return any(_beyond_64_bits(item) for item in arg)
+    return isinstance(arg, int) and not -(2**63) <= arg < 2**63
 
 
 def _device_of(val: Any) -> torch.device:
@@ -362,7 +370,7 @@ def remove_dead(program: Program) -> None:
     kept = []
     for node in reversed(program.nodes):
         written = (*node.outputs, *node.mutates)
-        if any(name in live for name in written) or (isinstance(node, ExternNode) and _has_effect(node.target)):
+        if any(name in live for name in written) or (isinstance(node, ExternNode) and _has_effect(node)):
             kept.append(node)
             live.update(reads_of(node))
     program.nodes = kept[::-1]
@@ -374,11 +382,9 @@ def remove_dead(program: Program) -> None:
     program.constants = {name: tensor for name, tensor in program.constants.items() if name in live}
 
 
-def _has_effect(target: Any) -> bool:
-    schema = getattr(target, "_schema", None)
-    if schema is None or not schema.returns:
-        return True
-    return schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+def _has_effect(node: ExternNode) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or schema.is_mutable or compat.has_effect(node.target, node.args, node.kwargs)
 
 
 def reads_of(node: Any) -> set[str]:

@@ -169,10 +169,16 @@ def number_in(number: Number, dtype: torch.dtype, exact: bool = False) -> Number
 
 
 def broadcaster(ctx: Context, x: Tensor, size: tuple[Expr, ...]) -> Callable[[Index], Index]:
-    """Maps an index into `size` to one into `x`, which broadcasts to it."""
+    """Maps an index into `size` to one into `x`, which broadcasts to it.
+
+    Raises:
+        NoLowering: sizes that are not known to be equal: eager's kernel judges.
+    """
     if x.size == size:
         return lambda index: index
     lead = len(size) - len(x.size)
+    if lead < 0 or any(extent is not size[lead + dim] and extent != 1 for dim, extent in enumerate(x.size)):
+        raise NoLowering(f"a tensor of size {x.size} where {size} is asked for")
     if x.ref is None:
         repeated = ctx.hint(_ratio(size, x.size, lead))
         ctx.before_broadcast(x, repeated)

@@ -8,15 +8,17 @@ from the sizes of the call at hand, so that no coincidence of those sizes is tak
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from argand.errors import AutogradError
+from argand.graph import time_limit
 from argand.graph.expr import Expr, Sym, as_expr, as_int, free_symbols, substitute
 from argand.graph.fitting import Fitter, at_least, require
-from argand.graph.program import AtenProgram, OutputSpec, ViewReplay
+from argand.graph.program import AtenProgram, LeafSpec, OutputSpec, ViewReplay
 from argand.graph.strides import memory_order
 from argand.graph.symbolic import Condition, SymbolicTensor, is_tensor, numel_of, plain_dims
 
@@ -75,6 +77,7 @@ class _Generaliser:
             raise NotGeneral("the number of operations depends on the sizes")
         for position, nodes in enumerate(zip(*lists)):
             self.where = nodes[0].name
+            time_limit.check()
             for node in nodes:
                 self.place[node] = position
             self._node(nodes)
@@ -224,9 +227,15 @@ class _Generaliser:
         self.where = "the results"
         for program in self.programs[1:]:
             same = [i.name for i in program.inputs] == [i.name for i in first.inputs]
+            same = same and [leaf.input for leaf in program.leaves] == [leaf.input for leaf in first.leaves]
             if not same or program.mutations != first.mutations or len(program.outputs) != len(first.outputs):
                 raise NotGeneral("what is read or written depends on the sizes")
         first.outputs = [self._output(outputs) for outputs in zip(*[p.outputs for p in self.programs])]
+        first.leaves = [self._leaf(leaves) for leaves in zip(*[p.leaves for p in self.programs])]
+
+    def _leaf(self, leaves: tuple[LeafSpec, ...]) -> LeafSpec:
+        data = tuple([leaf.data for leaf in leaves if leaf.data is not None])
+        return replace(leaves[0], data=self._output(data)) if data else leaves[0]
 
     def _output(self, outputs: tuple[OutputSpec, ...]) -> OutputSpec:
         first = outputs[0]
@@ -241,7 +250,7 @@ class _Generaliser:
         chain = self._tree([tuple(args for _, args in view.chain) for view in views])
         if _has_expr(chain):
             raise NotGeneral("a returned view of another dtype depends on the sizes")
-        return OutputSpec(first.kind, first.index, ViewReplay(size, stride, offset, views[0].chain))
+        return replace(first, view=ViewReplay(size, stride, offset, views[0].chain))
 
 
 def _factors(size: Expr) -> list[tuple[Expr, int]]:
@@ -471,13 +480,17 @@ def _substitute_program(program: AtenProgram, mapping: Mapping[Any, Any]) -> Non
         if node.op == "call_function" and (_has_expr(node.args) or _has_expr(tuple(node.kwargs.values()))):
             node.args = convert(node.args)
             node.kwargs = {name: convert(value) for name, value in node.kwargs.items()}
-    outputs = []
-    for output in program.outputs:
+
+    def result(output: OutputSpec) -> OutputSpec:
         if output.kind == "constant":
-            output = OutputSpec("constant", value=convert(output.value))
-        elif output.view is not None:
-            view = output.view
-            made = ViewReplay(convert(view.size), convert(view.stride), convert(view.offset), view.chain)
-            output = OutputSpec(output.kind, output.index, made)
-        outputs.append(output)
-    program.outputs = outputs
+            return replace(output, value=convert(output.value))
+        view = output.view
+        if view is None:
+            return output
+        made = ViewReplay(convert(view.size), convert(view.stride), convert(view.offset), view.chain)
+        return replace(output, view=made)
+
+    program.outputs = [result(output) for output in program.outputs]
+    program.leaves = [
+        replace(leaf, data=result(leaf.data)) if leaf.data is not None else leaf for leaf in program.leaves
+    ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from argand import events
 from argand.config import config
+from argand.graph import time_limit
 from argand.graph.compat import paused_collection
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
@@ -47,6 +48,7 @@ def run_passes(program: AtenProgram, passes: Sequence[Pass] = INFERENCE) -> Aten
         verify(program, after="tracing")
     left_out = {name.strip() for name in str(config.disabled_passes).split(",")}
     for one in passes:
+        time_limit.check()
         if one.name in left_out:
             continue
         with events.span(one.name, "passes"), paused_collection():

@@ -55,7 +55,7 @@ def _check_frame(program: AtenProgram, nodes: list[fx.Node], after: str) -> None
         _rule(isinstance(node, fx.Node), f"returns {node!r}", output, after)
         _rule(isinstance(node.meta["val"], torch.Tensor), "is returned and is not a tensor", node, after)
     _rule(len(set(results)) == len(results), "returns one value twice", output, after)
-    for number in [m.output for m in program.mutations] + [o.index for o in program.outputs if "value" in o.kind]:
+    for number in [*[m.output for m in program.mutations], *program.handed_over]:
         _rule(0 <= number < len(results), f"has no result {number}", output, after)
 
 

@@ -9,6 +9,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from argand import files
+from argand._core.calls import locked
 from argand.events import Event
 from argand.report.tracefile import process_rank, to_json
 
@@ -67,31 +69,33 @@ class ChromeTraceSink:
         self._pid = os.getpid()
         self._file = -1
         self._dead = False
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
         made = chrome_event(event)
         if made is None or self._dead:
             return
         if self._pid != os.getpid():
-            self._pid, self._file, self._lock = os.getpid(), -1, threading.Lock()
-        line = b"\n" + to_json(made)
-        with self._lock:
-            try:
-                if self._file < 0:
-                    self._open()
-                else:
-                    line = b"," + line
-                os.write(self._file, line)
-            except OSError as error:
-                self._dead = True
-                warnings.warn(f"argand: no chrome trace in {self.path}: {error}", stacklevel=2)
+            self._pid, self._file, self.lock = os.getpid(), -1, threading.Lock()
+        self._write(b"\n" + to_json(made))
+
+    @locked
+    def _write(self, line: bytes) -> None:
+        try:
+            if self._file < 0:
+                self._open()
+            else:
+                line = b"," + line
+            os.write(self._file, line)
+        except OSError as error:
+            self._dead = True
+            warnings.warn(f"argand: no chrome trace in {self.path}: {error}", stacklevel=2)
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         own = self.path.with_name(f"{self.path.stem}.{os.getpid()}{self.path.suffix}")
         for path in (self.path, own):
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            handle = files.open_append(path)
             if _locked(handle) or path is own:
                 os.ftruncate(handle, 0)
                 os.write(handle, b"[")
@@ -99,9 +103,10 @@ class ChromeTraceSink:
                 return
             os.close(handle)
 
+    @locked
     def close(self) -> None:
         """Close the array, which makes it strict JSON."""
-        with self._lock, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             if self._file >= 0 and self._pid == os.getpid():
                 os.write(self._file, b"\n]\n")
                 os.close(self._file)

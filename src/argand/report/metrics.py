@@ -13,10 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from argand._core.calls import locked
 from argand.errors import ArgandError, BackendCompilerFailed
 from argand.events import CompileId, Event
+from argand.locks import fork_safe_lock
 
-KEPT = 4096  # records that a process keeps
+KEPT = 1024  # records that a process keeps
 _NATIVE = ("passes", "lower", "schedule", "codegen", "load")
 _CODE = ("codegen", "load")
 
@@ -273,22 +275,27 @@ class Counters:
 
     def __init__(self) -> None:
         self._groups: dict[str, Counter[str]] = {}
-        self._lock = threading.Lock()
+        self.lock = fork_safe_lock()
 
     def __call__(self, event: Event) -> None:
-        for group, name, count in _counted(event):
-            with self._lock:
-                self._groups.setdefault(group, Counter())[name] += count
+        counted = _counted(event)
+        if counted:
+            self._add(counted)
 
+    @locked
+    def _add(self, counted: list[tuple[str, str, int]]) -> None:
+        for group, name, count in counted:
+            self._groups.setdefault(group, Counter())[name] += count
+
+    @locked
     def as_dict(self) -> dict[str, dict[str, int]]:
         """A copy."""
-        with self._lock:
-            return {group: dict(names) for group, names in self._groups.items()}
+        return {group: dict(names) for group, names in self._groups.items()}
 
+    @locked
     def clear(self) -> None:
         """Everything to zero."""
-        with self._lock:
-            self._groups.clear()
+        self._groups.clear()
 
 
 def _counted(event: Event) -> list[tuple[str, str, int]]:

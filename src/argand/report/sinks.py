@@ -7,15 +7,17 @@ files are written when `config.trace_dir`, `config.chrome_trace` or `config.metr
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from argand import files
+from argand._core.calls import locked
 from argand.config import config
 from argand.events import CompileId, Event, bus
+from argand.locks import fork_safe_lock
 from argand.report.metrics import HEARD, KEPT, Collector, CompilationMetrics, Counters
 from argand.report.tracefile import process_rank, to_json
 
@@ -57,7 +59,7 @@ class MetricsFile:
         line = to_json({**made.as_dict(), "pid": os.getpid(), "rank": process_rank()}) + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            handle = files.open_append(self.path)
             try:
                 os.write(handle, line)
             finally:
@@ -71,7 +73,7 @@ class _Installed:
     """What is subscribed now, by setting."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = fork_safe_lock()
         self.metrics = ProcessMetrics()
         self.listening = False
         self.places: dict[str, str] = {"trace_dir": "", "chrome_trace": "", "metrics_file": ""}
@@ -84,9 +86,9 @@ class _Installed:
         for setting, now in self.places.items():
             wanted = getattr(config, setting)
             if wanted != now:
-                with self.lock:
-                    self._change(setting, wanted)
+                self._change(setting, wanted)
 
+    @locked
     def _change(self, setting: str, wanted: str) -> None:
         remove = self.removers.pop(setting, None)
         if remove is not None:
@@ -144,7 +146,7 @@ def refresh() -> None:
 
 
 def metrics(*, clear: bool = False) -> list[CompilationMetrics]:
-    """The metrics of this process's compiles, oldest first (the last 4096).
+    """The metrics of this process's compiles, oldest first (the last 1024).
 
     Arguments:
         clear: forget them, and the counters, afterwards.

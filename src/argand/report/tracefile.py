@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from argand._core import _C
+from argand._core.calls import locked
 from argand.events import CompileId
 from argand.report.records import digest_of
 
@@ -100,7 +102,7 @@ class TraceFile:
 
     def _begin(self) -> None:
         """Nothing open, nothing interned: at the start, and in a forked child (its parent's file is not its own)."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._file = -1
         self.dead = False  # could not be written: nothing is tried again
         self._interned: dict[str, int] = {}
@@ -114,14 +116,14 @@ class TraceFile:
             self._rank = process_rank()
         return self._rank
 
+    @locked
     def intern(self, text: str) -> int:
         """The number that stands for a string in this file; written down the first time."""
-        with self._lock:
-            number = self._interned.get(text)
-            if number is None:
-                number = self._interned[text] = len(self._interned)
-                self.write("str", [clean(text), number], None, where=("argand/report/tracefile.py", 0))
-            return number
+        number = self._interned.get(text)
+        if number is None:
+            number = self._interned[text] = len(self._interned)
+            self.write("str", [clean(text), number], None, where=("argand/report/tracefile.py", 0))
+        return number
 
     def stack(self, frames: Iterable[tuple[str, int, str]]) -> list[dict[str, Any]]:
         """(file name, line, function) of each frame, outermost first, as a record holds them."""
@@ -160,9 +162,9 @@ class TraceFile:
             record["has_payload"] = digest_of(text)
             body = b"\n\t" + text.replace(b"\n", b"\n\t")
         line = _prefix(time.time_ns() if time_ns is None else time_ns, where).encode() + to_json(record) + body + b"\n"
-        with self._lock:
-            self._append(line)
+        self._append(line)
 
+    @locked
     def _append(self, data: bytes) -> None:
         try:
             if self._file < 0:
@@ -182,10 +184,12 @@ class TraceFile:
 
     def close(self) -> None:
         """Close the file; what is written afterwards opens a new one."""
-        with self._lock:
-            if self._file >= 0:
-                os.close(self._file)
-            self._begin()
+        _C.call_locked(self.lock, self._close)
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._begin()
 
 
 def _prefix(time_ns: int, where: tuple[str, int]) -> str:

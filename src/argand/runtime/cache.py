@@ -1,9 +1,9 @@
 """The disk cache of compiled kernels: content-addressed, shared by processes, safe to lose at any time.
 
 In: a key and a function that builds a shared object. Out: the path of the shared object. One entry is `<key>.so`,
-`<key>.cpp` (the source, for reading) and `<key>.json` (the digest of the .so). Entries appear by rename, so that a
-reader never sees half of one; a lock file keeps two processes from building the same thing; an entry whose digest is
-wrong is set aside as `.corrupt`.
+`<key>.cpp` (the source, for reading) and `<key>.json` (key and digest of the .so). Entries appear by rename, so that a
+reader never sees half of one; a lock file keeps two processes from building the same thing; an entry that is not what
+was written is set aside as `.corrupt`. Whatever goes wrong here, kernels are built in a directory of this process's.
 """
 
 from __future__ import annotations
@@ -14,21 +14,25 @@ import json
 import os
 import re
 import shutil
-import stat
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from argand import events
-from argand.config import config, default_cache_dir
-from argand.errors import CacheError
+from argand import events, files
+from argand.config import config
+from argand.errors import CacheError, ToolchainError
+from argand.runtime import places
 
-VERSION = 1
+VERSION = 2
 _TRIM_SECONDS = 300
-MAX_BYTES = 512 << 20  # the least recently used entries go when the cache outgrows this
+MAX_BYTES = 512 << 20  # the least recently used entries go before the cache outgrows this
+LEFTOVERS = 16  # files of each kind that are kept for looking at: sources that did not compile, what was set aside
+_LEFTOVER_SECONDS = 7 * 86400
+_LIBRARY_BYTES, _NOTE_BYTES, _RECORD_BYTES, _KEPT_BYTES = 256 << 20, 64 << 10, 4 << 10, 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,170 +65,249 @@ def code_only(text: str) -> str:
     return _COMMENT.sub("", text)
 
 
-@lru_cache(maxsize=1)
-def _private_directory() -> Path:
-    """For this process only: used when the cache is off or its directory cannot be trusted."""
-    import atexit
-
-    made = tempfile.mkdtemp(prefix="argand-")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return Path(made)
-
-
 def directory() -> Path:
     """Where kernels are kept: private to the user.
 
     Raises:
-        CacheError: the directory belongs to somebody else, or others may write into it.
+        CacheError: the directory belongs to somebody else, or the user has none.
+        OSError: it cannot be made.
     """
-    root = default_cache_dir()
+    root = places.shared_root()
     if not (root / "kernels").is_dir():
         _checked_directory.cache_clear()
-    return _checked_directory(str(root)) / "kernels"
+    return _checked_directory(str(root))
 
 
 @lru_cache(maxsize=16)
 def _checked_directory(text: str) -> Path:
-    root = Path(text)
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (root / "kernels").mkdir(mode=0o700, exist_ok=True)
-    for folder in (root, root / "kernels"):
-        _check_owner(folder)
-    return root
+    return places.checked_directory(Path(text))
 
 
-def _check_owner(path: Path) -> None:
-    if not hasattr(os, "geteuid"):
-        return
-    info = os.lstat(path)
-    if info.st_uid != os.geteuid():
-        raise CacheError(
-            f"{path} belongs to user {info.st_uid}, not to you: code from it will not be run",
-            remedy="set ARGAND_CACHE_DIR to a directory of your own",
-        )
-    if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        if stat.S_ISDIR(info.st_mode):
-            with contextlib.suppress(OSError):
-                os.chmod(path, info.st_mode & 0o700)
-                return
-        raise CacheError(f"others may write to {path}", remedy=f"chmod go-w {path}")
+class _Warned:
+    """Which kinds of trouble with the cache a warning told of."""
+
+    def __init__(self) -> None:
+        self.kinds: set[str] = set()
+
+    def tell(self, kind: str, text: str) -> None:
+        """Warn once about this kind of trouble."""
+        if kind not in self.kinds:
+            self.kinds.add(kind)
+            warnings.warn(f"argand: {text}", stacklevel=2)
 
 
-def _usable_directory() -> tuple[Path, bool]:
-    """The cache directory, or a private one (and False) when it cannot be used."""
+_warned = _Warned()
+
+
+def reset() -> None:
+    """Forget which warnings were given."""
+    _warned.kinds.clear()
+
+
+def _unusable(error: Exception) -> str:
+    """Note that the shared directory cannot be used; why."""
+    where = str(config.cache_dir) or "the user's cache directory"
+    text = str(error.cause if isinstance(error, CacheError) else error)
+    remedy = error.remedy if isinstance(error, CacheError) and error.remedy else "make room or set ARGAND_CACHE_DIR"
+    events.emit("cache", "runtime", text, outcome="unusable", directory=where)
+    return f"compiled kernels are not kept in {where}: {text}\nWhat to do: {remedy}."
+
+
+def _shared_directory() -> Path | None:
+    """The cache directory; None when it is off or cannot be used."""
     if not config.cache:
-        return _private_directory(), False
-    try:
-        return directory(), True
-    except (CacheError, OSError) as error:
-        events.emit("cache", "runtime", str(error), outcome="unusable", directory=str(default_cache_dir()))
-        return _private_directory(), False
-
-
-def read_note(name: str) -> str | None:
-    """A small text kept in the cache; None when there is none."""
-    folder, shared = _usable_directory()
-    if not shared:
         return None
     try:
-        _check_owner(folder / f"{name}.note")
-        return (folder / f"{name}.note").read_text(encoding="utf8")
-    except (OSError, CacheError):
+        return directory()
+    except (CacheError, OSError, ValueError) as error:
+        _unusable(error if not isinstance(error, ValueError) else CacheError(f"no directory: {error}"))
         return None
 
 
-def write_note(name: str, text: str) -> None:
-    """Keep a small text in the cache."""
-    folder, shared = _usable_directory()
-    if shared:
+# ----------------------------------------------------------------------- notes
+
+
+def read_note(name: str) -> dict[str, Any] | None:
+    """Texts kept in the cache; None when there are none. A note that was changed is set aside."""
+    folder = _shared_directory()
+    if folder is None:
+        return None
+    path = folder / f"{name}.note"
+    try:
+        note = files.read_json(path, _NOTE_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        note = None
+    if isinstance(note, dict) and all(isinstance(value, str) for value in note.values()):
+        seal = note.pop("seal", "")
+        if seal == _seal(note):
+            return note
+    forget_note(name)
+    events.emit("cache", "runtime", f"{path}: not what was written; set aside", outcome="corrupt", path=str(path))
+    return None
+
+
+def write_note(name: str, note: dict[str, str]) -> None:
+    """Keep a few texts in the cache."""
+    folder = _shared_directory()
+    if folder is not None:
         with contextlib.suppress(OSError):
-            _write_atomically(folder / f"{name}.note", text.encode())
+            files.write_atomically(folder / f"{name}.note", json.dumps({**note, "seal": _seal(note)}).encode())
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(data)
-    os.replace(temporary, path)
+def forget_note(name: str) -> None:
+    """Set a note aside, if there is one."""
+    folder = _shared_directory()
+    if folder is not None and os.path.lexists(folder / f"{name}.note"):
+        files.set_aside(folder / f"{name}.note", _KEPT_BYTES)
 
 
-def get_or_build(key: str, source: str, build: Callable[[Path], Path]) -> Path:
+def _seal(note: dict[str, Any]) -> str:
+    return digest(json.dumps(note, sort_keys=True))
+
+
+# ----------------------------------------------------------------------- entries
+
+
+def get_or_build(key: str, source: str, build: Callable[[Path], Path], *, shared: bool = True) -> Path:
     """The shared object for `key`.
 
     Arguments:
         key: digest of everything that the result depends on.
         source: the source text, kept beside it.
-        build: makes the file in the folder that it is given, when it is not in the cache; what it raises passes
-        through.
+        build: makes the file in the folder that it is given, when it is not in the cache.
+        shared: False keeps it from other processes: what they left could not be loaded.
+
+    Raises:
+        ToolchainError: it cannot be built, or written anywhere.
+        whatever else `build` raises.
     """
-    folder, shared = _usable_directory()
+    if not config.cache or not shared:
+        return _from_private(key, source, build)
+    trouble: Exception
+    for again in (True, False):
+        try:
+            return _from_shared(directory(), key, source, build)
+        except (CacheError, OSError, ToolchainError) as error:
+            if getattr(error, "hung", False):
+                raise
+            trouble = error
+        except ValueError as error:  # a NUL in the directory's name
+            trouble = CacheError(f"it has no usable name: {error}")
+        if not again or not isinstance(trouble, (FileNotFoundError, ToolchainError)) or _is_there():
+            break  # else somebody removed the cache meanwhile
+    path = _from_private(key, source, build)
+    _warned.tell("cache", _unusable(trouble))
+    return path
+
+
+def _is_there() -> bool:
+    with contextlib.suppress(OSError, CacheError):
+        return (places.shared_root() / "kernels").is_dir()
+    return True
+
+
+def _from_shared(folder: Path, key: str, source: str, build: Callable[[Path], Path]) -> Path:
     path = folder / f"{key}.so"
     if _valid(path):
         events.emit("cache", "runtime", outcome="hit", key=key, path=str(path))
         return path
-    with _lock(folder / f"{key}.lock", shared):
+    limit = float(config.cpp.compile_timeout)
+    with places.locked(folder / f"{key}.lock", places.PATIENCE, limit) as held:
         if _valid(path):  # another process built it while we waited
             events.emit("cache", "runtime", outcome="hit", key=key, path=str(path))
             return path
+        if held is None:
+            raise CacheError(
+                f"a process that holds {key}.lock does not get on",
+                remedy="end that process (a stopped one, perhaps), or run `argand cache clear`",
+            )
         events.emit("cache", "runtime", outcome="miss", key=key, path=str(path))
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
-            made = build(Path(work))
-            data = made.read_bytes()
-            _write_atomically(folder / f"{key}.cpp", source.encode())
-            _write_atomically(folder / f"{key}.json", json.dumps({"sha256": hashlib.sha256(data).hexdigest()}).encode())
-            os.chmod(made, 0o700)
-            os.replace(made, path)
-    if shared:
-        _trim_now_and_then(folder)
+        return _build_entry(path, source, build, bounded=True)
+
+
+def _from_private(key: str, source: str, build: Callable[[Path], Path]) -> Path:
+    trouble: Exception = ToolchainError("there is no directory for temporary files", remedy="set TMPDIR to one")
+    for folder in places.private_directories():
+        path = folder / f"{key}.so"
+        if _valid(path):
+            return path
+        events.emit("cache", "runtime", outcome="miss", key=key, path=str(path))
+        try:
+            return _build_entry(path, source, build, bounded=False)
+        except ToolchainError as error:
+            if not error.disk:  # another place would not help
+                raise
+            trouble = error
+        except OSError as error:
+            trouble = ToolchainError(f"kernels cannot be written: {error}", remedy="make room, or set TMPDIR")
+    raise trouble
+
+
+def _build_entry(path: Path, source: str, build: Callable[[Path], Path], *, bounded: bool) -> Path:
+    with places.work_directory(path.parent) as work:
+        made = build(work)
+        data = files.read(made, _LIBRARY_BYTES, own=False)  # in a folder of our own
+        record = {"key": path.stem, "sha256": hashlib.sha256(data).hexdigest()}
+        if bounded:
+            _make_room(path.parent, len(data) + len(source.encode()) + _RECORD_BYTES)
+        files.write_atomically(path.with_suffix(".cpp"), source.encode())
+        files.write_atomically(path.with_suffix(".json"), json.dumps(record).encode())
+        os.chmod(made, 0o700)
+        files.move(made, path)
     return path
 
 
 def _valid(path: Path) -> bool:
     """Whether the entry is there and whole; one that is not whole is set aside."""
     try:
-        data = path.read_bytes()
-    except OSError:
-        return False
-    try:
-        _check_owner(path)
-        record = json.loads(path.with_suffix(".json").read_bytes())
-        problem = "" if record["sha256"] == hashlib.sha256(data).hexdigest() else "its content has changed"
-    except CacheError as error:
+        data = files.read(path, _LIBRARY_BYTES)
+        record = files.read_json(path.with_suffix(".json"), _RECORD_BYTES)
+        problem = "its record is unreadable"
+        if isinstance(record, dict) and isinstance(record.get("sha256"), str):
+            same = record["sha256"] == hashlib.sha256(data).hexdigest() and record.get("key") == path.stem
+            problem = "" if same else "its content has changed"
+    except FileNotFoundError:
+        if not os.path.lexists(path):
+            return False
+        problem = "its record is missing"
+    except OSError as error:
         problem = str(error)
-    except (OSError, ValueError, KeyError, TypeError):
-        problem = "its record is missing or unreadable"
-    if not problem:
-        with contextlib.suppress(OSError):
-            os.utime(path)
-        return True
+    if problem:
+        discard(path, problem)
+        return False
     with contextlib.suppress(OSError):
-        os.replace(path, path.with_suffix(".so.corrupt"))
+        os.utime(path, follow_symlinks=False)
+    return True
+
+
+def discard(path: Path, problem: str) -> None:
+    """Set an entry aside.
+
+    Arguments:
+        problem: what is wrong with it.
+    """
+    files.set_aside(path, _KEPT_BYTES)
+    record = path.with_suffix(".json")
+    if os.path.lexists(record):
+        files.remove(record)
     events.emit("cache", "runtime", f"{path}: {problem}; set aside and rebuilt", outcome="corrupt", path=str(path))
-    return False
 
 
-@contextlib.contextmanager
-def _lock(path: Path, shared: bool) -> Iterator[None]:
-    """Hold a file lock; without one (no such system call) two processes may build the same thing, harmlessly."""
-    if not shared:
-        yield
-        return
-    try:
-        import fcntl  # not `filelock`: importing that costs 60 ms, more than compiling a small kernel
-    except ImportError:
-        yield
-        return
-    with open(path, "ab") as stream:
-        with contextlib.suppress(OSError):
-            fcntl.flock(stream, fcntl.LOCK_EX)  # released when the file is closed, or the process dies
-        yield
+# ----------------------------------------------------------------------- bounds
 
 
 def keep_failed(source: Path) -> Path:
     """Keep a source file that did not compile where the error message can point at it."""
-    folder, _ = _usable_directory()
-    kept = folder / f"failed-{digest(source.read_text(encoding='utf8'))[:12]}.cpp"
-    shutil.copyfile(source, kept)
+    try:
+        text = files.read(source, _KEPT_BYTES)
+        folder = _shared_directory() or next(places.private_directories())
+        kept = folder / f"failed-{hashlib.sha256(text).hexdigest()[:12]}.cpp"
+        files.write_atomically(kept, text)
+    except (OSError, StopIteration):
+        return source
+    _sweep(folder)
     return kept
 
 
@@ -233,43 +316,101 @@ def _entries(folder: Path) -> list[tuple[float, int, Path]]:
     found = []
     for path in folder.glob("*.so"):
         with contextlib.suppress(OSError):
-            info = path.stat()
-            size = info.st_size + sum(_size(path.with_suffix(suffix)) for suffix in (".cpp", ".json"))
-            found.append((info.st_mtime, size, path))
+            size = sum(_size(path.with_suffix(suffix)) for suffix in (".so", ".cpp", ".json"))
+            found.append((path.lstat().st_mtime, size, path))
     return sorted(found)
 
 
 def _size(path: Path) -> int:
+    """Bytes that a file takes: a hole in it takes none."""
     try:
-        return path.stat().st_size
+        info = path.lstat()
     except OSError:
         return 0
+    return min(info.st_size, info.st_blocks * 512) if hasattr(info, "st_blocks") else info.st_size
 
 
 def _remove(path: Path) -> None:
     for suffix in (".so", ".cpp", ".json", ".lock"):
-        with contextlib.suppress(OSError):
-            path.with_suffix(suffix).unlink()
+        files.remove(path.with_suffix(suffix))
 
 
-def _trim_now_and_then(folder: Path) -> None:
-    """Trim, unless some process did so in the last minutes: looking at ten thousand entries takes as long as compiling.
+def _make_room(folder: Path, size: int) -> None:
+    """See to it that `size` more bytes fit.
 
-    How far the cache may outgrow its limit meanwhile is what compilers write in that time.
+    `.trimmed` holds how many bytes there are at most: what was counted at the time of the file, and what was written
+    since. Counting ten thousand entries takes as long as compiling: that is done every few minutes, and at the limit.
+
+    Raises:
+        CacheError: they would never fit.
     """
+    if size > MAX_BYTES:
+        raise CacheError(
+            f"kernels of {size} bytes are more than the cache may hold ({MAX_BYTES})", remedy="compile smaller graphs"
+        )
+    _sweep(folder)
     stamp = folder / ".trimmed"
-    with contextlib.suppress(OSError):
-        if 0 <= time.time() - stamp.stat().st_mtime < _TRIM_SECONDS:
-            return
-    with contextlib.suppress(OSError):
-        stamp.touch()
-    _trim(folder)
+    counted = stamp.lstat().st_mtime if os.path.lexists(stamp) else 0.0  # before the lock, which touches the file
+    with places.locked(stamp, 1.0) as descriptor:
+        total = _noted(descriptor)
+        if total < 0 or not 0 <= time.time() - counted < _TRIM_SECONDS:
+            _trim(folder)
+            total, counted = _total(folder), time.time()
+        if total + size > MAX_BYTES:
+            _trim(folder, min(MAX_BYTES - size, MAX_BYTES * 9 // 10))  # so that the next does not come here too
+            total, counted = _total(folder), time.time()
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, str(total + size).encode(), 0)
+                os.utime(descriptor, (counted, counted))
 
 
-def _trim(folder: Path, limit: int = MAX_BYTES) -> int:
-    """Remove the entries used longest ago until the rest fits into `limit` bytes; how many went."""
+def _noted(descriptor: int | None) -> int:
+    """The bytes that `.trimmed` tells of; -1 when it tells of none."""
+    text = b"" if descriptor is None else os.pread(descriptor, 32, 0)
+    return int(text) if text.isdigit() else -1
+
+
+def _total(folder: Path) -> int:
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        return sum(_size(Path(item.path)) for item in found)
+    return 0
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what dead processes left, and all but the newest few files that are kept for looking at."""
+    kept: dict[str, list[tuple[float, Path]]] = {"failed": [], "corrupt": []}
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for item in found:
+            path, name = Path(item.path), item.name
+            if name.startswith(".build-"):
+                if places.is_left(path):
+                    shutil.rmtree(path, ignore_errors=True)
+                    files.remove(path)
+                continue
+            kind = "failed" if name.startswith("failed-") else "corrupt" if name.endswith(".corrupt") else ""
+            if kind or name.startswith(".new-"):
+                with contextlib.suppress(OSError):
+                    age = time.time() - item.stat(follow_symlinks=False).st_mtime
+                    if age > (_LEFTOVER_SECONDS if kind else _TRIM_SECONDS):
+                        files.remove(path)
+                    elif kind:
+                        kept[kind].append((age, path))
+    for group in kept.values():
+        for _, path in sorted(group)[LEFTOVERS:]:
+            files.remove(path)
+
+
+def _trim(folder: Path, limit: int = -1) -> int:
+    """Remove the entries used longest ago until the rest fits into `limit` bytes (`MAX_BYTES`); how many went."""
     entries = _entries(folder)
+    limit = MAX_BYTES if limit < 0 else limit
     total = sum(size for _, size, _ in entries)
+    if total <= limit:
+        return 0
+    for path in folder.glob("*.corrupt"):
+        files.remove(path)
     gone = 0
     for _, size, path in entries:
         if total <= limit:
@@ -281,18 +422,26 @@ def _trim(folder: Path, limit: int = MAX_BYTES) -> int:
 
 
 def stats() -> CacheStats:
-    """What is in the cache."""
-    folder = default_cache_dir() / "kernels"
+    """What is in the cache.
+
+    Raises:
+        CacheError: this user has no directory for caches.
+    """
+    folder = places.shared_root() / "kernels"
     entries = _entries(folder)
     corrupt = len(list(folder.glob("*.corrupt")))
     return CacheStats(folder, len(entries), sum(size for _, size, _ in entries), corrupt)
 
 
 def clear() -> int:
-    """Remove everything; how many entries went. Libraries in use stay loaded."""
-    folder = default_cache_dir() / "kernels"
+    """Remove everything; how many entries went. Libraries in use stay loaded, and what is being built is not touched.
+
+    Raises:
+        CacheError: this user has no directory for caches.
+    """
+    folder = places.shared_root() / "kernels"
     entries = _entries(folder)
     for path in folder.glob("*"):
-        with contextlib.suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not path.name.startswith(".build-") or places.is_left(path):
+            files.remove(path)
     return len(entries)

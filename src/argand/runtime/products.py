@@ -68,7 +68,10 @@ def _compiled() -> Future[dict[str, Kernel]]:
             events.emit("fallback", "runtime", str(error), scope="products", reason="the kernel does not compile")
             made.set_result({})
 
-    Thread(target=compile_them, name="argand-products", daemon=True).start()
+    try:
+        Thread(target=compile_them, name="argand-products", daemon=True).start()
+    except RuntimeError:  # this process may have no more threads
+        compile_them()
     # a forked child has no such thread: it begins again
     os.register_at_fork(after_in_child=lambda: None if made.done() else _compiled.cache_clear())
     return made

@@ -6,24 +6,26 @@ object comes from `runtime.cache` when the same text was ever compiled here with
 
 from __future__ import annotations
 
-import ctypes
-import json
+import functools
 import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from argand import events
+from argand import events, files
 from argand.config import config
-from argand.errors import CppCompileError, InternalError, ToolchainMissing, UserLine
+from argand.errors import CppCompileError, InternalError, ToolchainError, ToolchainMissing, UserLine
 from argand.runtime import cache
+from argand.runtime.library import Library, defect, load
+from argand.runtime.process import Ended, run_all
+
+__all__ = ["Library", "Toolchain", "compile_text", "cpu_isa", "find_toolchain", "isa_for", "load", "load_text"]
 
 _WARNINGS = ("-w",)  # what generated code warns of (vector ABI, ignored attributes) is of no use to anybody
 _FLAGS = (
@@ -121,7 +123,7 @@ def _cache_bytes() -> int:
     best = 0
     for level in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         try:
-            text = level.read_text().strip()
+            text = files.read_text(level, 4096, own=False).strip()
             best = max(best, int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0))
         except (OSError, ValueError):
             continue
@@ -151,57 +153,127 @@ def find_toolchain() -> Toolchain:
 
     Raises:
         ToolchainMissing: there is none, or the configured one does not run.
+        ToolchainError: it hung when it was last used.
     """
-    return _find_toolchain(tuple(dict.fromkeys(_candidates())), os.environ.get("PATH", ""))
+    tools = _find_toolchain(tuple(dict.fromkeys(_candidates())), os.environ.get("PATH", ""))
+    if isinstance(tools, str):
+        raise ToolchainMissing(
+            f"no working C++ compiler ({tools})",
+            remedy="install g++ (for example `apt install g++`), or name a compiler in $CXX or argand.config.cpp.cxx; "
+            "until then graphs run through ATen kernels",
+        )
+    _failures().check(tools.cxx)
+    return tools
 
 
-@lru_cache(maxsize=8)
-def _find_toolchain(candidates: tuple[str, ...], path: str) -> Toolchain:
-    tried = []
-    for candidate in candidates:
-        words = shlex.split(candidate)
-        found = shutil.which(words[0], path=path) if words else None
-        if found is None:
-            tried.append(f"{candidate}: not found")
-            continue
-        try:
-            return _probe(" ".join([found, *words[1:]]))
-        except (OSError, subprocess.SubprocessError) as error:
-            tried.append(f"{candidate}: {error}")
-    raise ToolchainMissing(
-        "no working C++ compiler (" + "; ".join(tried) + ")",
-        remedy="install g++ (for example `apt install g++`), or name a compiler in $CXX or argand.config.cpp.cxx; "
-        "until then graphs run through ATen kernels",
+class _Failures:
+    """Compilers that failed in this process: each graph would wait for the same failure again.
+
+    One that hung is not tried again before `reset`; one that failed otherwise three times, not in the next minute.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[str, tuple[int, float, ToolchainError]] = {}
+
+    def add(self, cxx: str, error: ToolchainError) -> None:
+        """`cxx` failed."""
+        self.seen[cxx] = self.seen.get(cxx, (0, 0.0, error))[0] + 1, time.monotonic(), error
+
+    def check(self, cxx: str) -> None:
+        """Raise what a compiler failed with, if it is not to be tried now."""
+        count, when, error = self.seen.get(cxx, (0, 0.0, None))
+        if error is not None and (error.hung or (count >= 3 and time.monotonic() - when < 60)):
+            raise ToolchainError(error.cause, remedy=error.remedy, hung=error.hung, disk=error.disk)
+
+
+@functools.cache
+def _failures() -> _Failures:
+    return _Failures()
+
+
+def _hung_error(command: str) -> ToolchainError:
+    return ToolchainError(
+        f"{command} did not end within {float(config.cpp.compile_timeout):g} s (config.cpp.compile_timeout)",
+        remedy="see what it waits for, or raise the limit; argand.reset() makes argand try it again",
+        hung=True,
     )
 
 
-def _probe(command: str) -> Toolchain:
-    """Ask the compiler who it is; remembered on disk until the compiler's file changes."""
-    program = shlex.split(command)[0]
-    stat = os.stat(os.path.realpath(program))
-    key = cache.digest(f"{command} {os.path.realpath(program)} {stat.st_size} {stat.st_mtime_ns}")
-    known = cache.read_note("toolchain-" + key)
-    if known is not None:
+def reset() -> None:
+    """Look for compilers anew, and try those again that hung."""
+    _find_toolchain.cache_clear()
+    _failures().seen.clear()
+
+
+@lru_cache(maxsize=8)
+def _find_toolchain(candidates: tuple[str, ...], path: str) -> Toolchain | str:
+    """The first that works; what is wrong with each where none does."""
+    tried = []
+    for candidate in candidates:
         try:
-            return Toolchain(**json.loads(known))
-        except (TypeError, ValueError):
-            pass  # written by another version of argand: ask again
+            words = shlex.split(candidate)
+            program = shutil.which(words[0], path=path) if words else None
+        except ValueError as error:
+            tried.append(f"{candidate}: {error}")
+            continue
+        if program is None:
+            tried.append(f"{candidate}: not found")
+            continue
+        try:
+            return _probe([os.path.abspath(program), *words[1:]])
+        except (OSError, ValueError, ToolchainError) as error:
+            tried.append(f"{candidate}: {error}")
+    return "; ".join(tried)
+
+
+def _note_name(command: Sequence[str]) -> str:
+    program = os.path.realpath(command[0])
+    stat = os.stat(program)
+    return "toolchain-" + cache.digest(f"{shlex.join(command)} {program} {stat.st_size} {stat.st_mtime_ns}")
+
+
+def _probe(command: Sequence[str]) -> Toolchain:
+    """Ask the compiler who it is; remembered on disk until the compiler's file changes.
+
+    Raises:
+        ToolchainError: it does not answer.
+    """
+    name = _note_name(command)
+    known = cache.read_note(name)
+    if known is not None and set(known) == {"cxx", "version", "linker", "libgcc"}:
+        tools = Toolchain(**known)
+        if tools.cxx == shlex.join(command) and all(not f or os.path.isfile(f) for f in (tools.linker, tools.libgcc)):
+            return tools
+        cache.forget_note(name)
 
     def ask(*arguments: str) -> str:
-        asked = subprocess.run(
-            [*shlex.split(command), *arguments], capture_output=True, text=True, timeout=60, check=True
-        )
-        return asked.stdout.strip()
+        limit = min(30.0, float(config.cpp.compile_timeout))
+        ended = run_all([[*command, *arguments]], limit=limit, errors=False)[0]
+        if ended.code or ended.timed_out or not ended.output.strip():
+            how = ended.how if ended.code or ended.timed_out else "says nothing"
+            raise ToolchainError(f"{shlex.join(ended.command)} {how}")
+        return ended.output.strip().splitlines()[0]
 
-    version = ask("--version").splitlines()[0] + " " + ask("-dumpmachine")
+    version = ask("--version") + " " + ask("-dumpmachine")
     linker = libgcc = ""
     if sys.platform.startswith("linux") and "clang" not in version:
         linker = shutil.which(ask("-print-prog-name=ld")) or ""
         libgcc = ask("-print-libgcc-file-name")
         libgcc = libgcc if os.path.isfile(libgcc) else ""
-    made = Toolchain(command, version, linker, libgcc)
-    cache.write_note("toolchain-" + key, json.dumps(asdict(made)))
-    return made
+    tools = Toolchain(shlex.join(command), version, linker, libgcc)
+    cache.write_note(name, asdict(tools))
+    return tools
+
+
+def _ask_again(tools: Toolchain) -> bool:
+    """Whether a compiler that failed says something else now than what was remembered of it."""
+    command = shlex.split(tools.cxx)
+    try:
+        cache.forget_note(_note_name(command))
+        _find_toolchain.cache_clear()
+        return find_toolchain() != tools
+    except (OSError, ToolchainError):
+        return False
 
 
 def compile_flags(tools: Toolchain, isa: IsaInfo) -> tuple[str, ...]:
@@ -219,40 +291,9 @@ def describe() -> str:
     return f"{tools.cxx}: {tools.version}; {isa.name}, {8 * isa.vector_bytes}-bit vectors"
 
 
-class Library:
-    """A loaded shared object.
-
-    Arguments:
-        path: its file.
-        handle: ctypes' handle.
-    """
-
-    __slots__ = ("_handle", "path")
-
-    def __init__(self, path: Path, handle: ctypes.CDLL) -> None:
-        self.path = path
-        self._handle = handle
-
-    def address(self, symbol: str) -> int:
-        """The address of the function `symbol`."""
-        try:
-            function = getattr(self._handle, symbol)
-        except AttributeError as error:
-            raise InternalError(f"{self.path} has no function {symbol!r}") from error
-        address = ctypes.cast(function, ctypes.c_void_p).value
-        if address is None:
-            raise InternalError(f"{self.path}: function {symbol!r} has no address")
-        return address
-
-    def function(self, symbol: str) -> ctypes._NamedFuncPointer:
-        """`symbol` as a ctypes function `(void** pointers, int64_t* sizes)`."""
-        found = getattr(self._handle, symbol)
-        found.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-        found.restype = None
-        return found  # ctypes has no name for what attribute access gives
-
-
-def compile_text(text: str, isa: IsaInfo | None = None, *, name: str = "kernels", parts: Sequence[str] = ()) -> Path:
+def compile_text(
+    text: str, isa: IsaInfo | None = None, *, name: str = "kernels", parts: Sequence[str] = (), shared: bool = True
+) -> Path:
     """Compile a freestanding C++ file, or find it in the cache.
 
     Arguments:
@@ -260,13 +301,14 @@ def compile_text(text: str, isa: IsaInfo | None = None, *, name: str = "kernels"
         isa: instruction set to compile for; None is what `config.cpp.simdlen` says.
         name: stem of the source file's name, for messages.
         parts: the same functions as several files, compiled at the same time; empty compiles `text` itself.
+        shared: False keeps the result from other processes.
 
     Returns:
         the shared object.
 
     Raises:
         CppCompileError: the compiler refused the text.
-        ToolchainMissing: there is no compiler.
+        ToolchainError: there is no compiler, or it does not work.
     """
     isa = isa or isa_for(int(config.cpp.simdlen))
     try:
@@ -274,6 +316,18 @@ def compile_text(text: str, isa: IsaInfo | None = None, *, name: str = "kernels"
     except ToolchainMissing as error:
         events.emit("toolchain_missing", "runtime", str(error))
         raise
+    try:
+        path = _compile_with(tools, text, isa, name, parts, shared)
+    except ToolchainError as error:
+        if error.hung or not _ask_again(tools):
+            _failures().add(tools.cxx, error)
+            raise
+        path = _compile_with(find_toolchain(), text, isa, name, parts, shared)
+    _failures().seen.pop(tools.cxx, None)
+    return path
+
+
+def _compile_with(tools: Toolchain, text: str, isa: IsaInfo, name: str, parts: Sequence[str], shared: bool) -> Path:
     flags = compile_flags(tools, isa)
     key = cache.digest("\0".join((cache.code_only(text), *flags, tools.cxx, tools.version, f"v{cache.VERSION}")))
 
@@ -281,49 +335,48 @@ def compile_text(text: str, isa: IsaInfo | None = None, *, name: str = "kernels"
         with events.span("cpp_compile", "runtime", key=key, bytes=len(text)):
             return _build(tools, flags, [text] if len(parts) < 2 else list(parts), folder, name)
 
-    return cache.get_or_build(key, text, build)
+    return cache.get_or_build(key, text, build) if shared else cache.get_or_build(key, text, build, shared=False)
 
 
 def load_text(text: str, isa: IsaInfo | None = None, *, name: str = "kernels", parts: Sequence[str] = ()) -> Library:
-    """Compile (or find) and load a freestanding C++ file. Raises as `compile_text`."""
-    return load(compile_text(text, isa, name=name, parts=parts))
+    """Compile (or find) and load a freestanding C++ file.
 
+    What cannot be loaded (another process deleted it; it is damaged, and so is its record) is built again: first for
+    all, then for this process alone.
 
-def load(path: Path) -> Library:
-    """Load a shared object; its OpenMP calls bind to the runtime that torch has loaded."""
+    Raises:
+        CppCompileError: the compiler refused the text.
+        ToolchainError: there is no compiler, it does not work, or what it writes cannot be loaded.
+    """
+    trouble = InternalError("")
     try:
-        return Library(path, ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL))
-    except OSError as error:
-        if "GOMP_" not in str(error) and "omp_" not in str(error):
-            raise InternalError(f"cannot load {path}: {error}") from error
-    _publish_openmp()
-    return Library(path, ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL))
+        for shared in (True, True, False):
+            path = compile_text(text, isa, name=name, parts=parts, shared=shared)
+            try:
+                return load(path)
+            except InternalError as error:
+                trouble = error
+                cache.discard(path, error.cause)
+    except (OSError, MemoryError) as error:  # what `compile_text` does not know of: no room for the answer, perhaps
+        raise ToolchainError(f"kernels cannot be built: {error or type(error).__name__}", remedy=_LIMITS) from error
+    raise ToolchainError(f"what the compiler writes cannot be loaded: {trouble.cause}", remedy=_BROKEN) from trouble
 
 
-def _publish_openmp() -> None:
-    """Make the symbols of the OpenMP runtime in this process visible to libraries loaded from now on."""
-    with open("/proc/self/maps", encoding="utf8", errors="replace") as stream:
-        mapped = {line.split()[-1] for line in stream if re.search(r"/lib(gomp|iomp5|omp)[^/]*\.so", line)}
-    for path in sorted(mapped) or ["libgomp.so.1"]:
-        ctypes.CDLL(path, mode=os.RTLD_GLOBAL)
+_LIMITS = "see to room on the disk and to this process's limits (`ulimit -a`)"
+_BROKEN = "check that the compiler makes shared objects for this machine, or name another in argand.config.cpp.cxx"
 
 
 def _build(tools: Toolchain, flags: tuple[str, ...], texts: list[str], folder: Path, name: str) -> Path:
     sources = [folder / (f"{name}.cpp" if len(texts) == 1 else f"{name}_{index}.cpp") for index in range(len(texts))]
     for source, text in zip(sources, texts):
         source.write_text(text, encoding="utf8")
-
-    def compile_one(source: Path) -> Path:
-        made = source.with_suffix(".o")
-        command = [*shlex.split(tools.cxx), *flags, "-c", source.name, "-o", made.name]
-        _run(command, folder, source)
-        return made
-
-    if len(sources) == 1:
-        objects = [compile_one(sources[0])]
-    else:
-        with ThreadPoolExecutor(len(sources)) as pool:
-            objects = list(pool.map(compile_one, sources))
+    compiler = shlex.split(tools.cxx)
+    objects = [source.with_suffix(".o") for source in sources]
+    commands = [[*compiler, *flags, "-c", s.name, "-o", o.name] for s, o in zip(sources, objects)]
+    for ended, source, made in zip(_run(commands, folder), sources, objects):
+        if ended.code and _blames(ended.output, source):
+            raise compile_error(list(ended.command), ended.output, cache.keep_failed(source), source)
+        _demand(ended, made, "the C++ compiler")
     library = folder / f"{name}.so"
     # No library is named: OpenMP, libm and libc are in the process, and must be the ones that torch uses.
     inputs = [item.name for item in objects] + ([tools.libgcc] if tools.libgcc else [])
@@ -331,25 +384,52 @@ def _build(tools: Toolchain, flags: tuple[str, ...], texts: list[str], folder: P
         command = [tools.linker, "-shared", "-o", library.name, *inputs]
     else:
         undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-nostdlib"]
-        command = [*shlex.split(tools.cxx), "-shared", *undefined, "-o", library.name, *inputs]
-    try:
-        _run(command, folder, sources[0])
-    except CppCompileError as error:
-        # The objects were compiled, so what is wrong is the machine's linker, not the kernels.
-        raise ToolchainMissing(f"the linker failed: {error.cause}", remedy="install binutils (ld)") from error
+        command = [*compiler, "-shared", *undefined, "-o", library.name, *inputs]
+    _demand(_run([command], folder)[0], library, "the linker")
+    os.chmod(library, 0o700)
+    problem = defect(library)
+    if problem:
+        raise ToolchainError(f"the linker ({command[0]}) wrote no usable library: {problem}", remedy=_BROKEN)
     return library
 
 
-def _run(command: list[str], folder: Path, source: Path) -> None:
-    """Run a compiler; in the C locale, so that messages can be read back."""
-    environment = {**os.environ, "LC_ALL": "C"}
+def _run(commands: Sequence[Sequence[str]], folder: Path) -> list[Ended]:
+    """Run compilers; raises ToolchainError where one cannot be run, or hangs."""
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", env=environment)
-    except OSError as error:
-        raise ToolchainMissing(f"cannot run {command[0]}: {error}", remedy="install a C++ compiler") from error
-    if done.returncode:
-        kept = cache.keep_failed(source)
-        raise compile_error(command, done.stderr or done.stdout, kept, source)
+        ran = run_all(commands, limit=float(config.cpp.compile_timeout), folder=folder)
+    except (OSError, MemoryError) as error:
+        raise ToolchainError(
+            f"cannot run {commands[0][0]}: {error or type(error).__name__}", remedy=f"install a C++ compiler; {_LIMITS}"
+        ) from error
+    for ended in ran:
+        if ended.timed_out:
+            raise _hung_error(shlex.join(ended.command[:1]))
+    return ran
+
+
+def _blames(output: str, source: Path) -> bool:
+    """Whether a compiler's messages are about the text that it was given, not about itself or the machine."""
+    return any(match["file"] == source.name for match in _ERROR_LINE.finditer(output))
+
+
+_DISK = re.compile(
+    r"No space left|File too large|SIGXFSZ|File size limit|quota exceeded|Read-only file|Input/output error"
+    r"|Permission denied|No such file or directory|final close failed"
+)
+
+
+def _demand(ended: Ended, made: Path, what: str) -> None:
+    """Raise a ToolchainError unless a command ended well and wrote its file."""
+    if not ended.code and made.is_file() and made.stat().st_size:
+        return
+    how = ended.how if ended.code else f"wrote no {made.suffix} file"
+    said = files.printable(_shorten(ended.output.strip(), 8), 300)
+    raise ToolchainError(
+        f"{what} ({ended.command[0]}) {how}" + (f":\n{said}" if said else ""),
+        remedy="run it by hand to see whether it works, and see to room on the disk and in memory; "
+        "argand.config.cpp.cxx names another compiler",
+        disk=bool(_DISK.search(ended.output)),
+    )
 
 
 _ERROR_LINE = re.compile(r"^(?P<file>[^\s:]+\.cpp):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: .*$", re.MULTILINE)
@@ -363,10 +443,10 @@ def compile_error(command: list[str], output: str, kept: Path, source: Path) -> 
         "C++ compile error",
         f"Command:\n{shlex.join(command)}",
         f"Source: {kept}",
-        f"Output:\n{_shorten(output)}",
+        f"Output:\n{files.printable(_shorten(output))}",
     ]
     where: tuple[UserLine, ...] = ()
-    text = source.read_text(encoding="utf8").splitlines()
+    text = files.read_text(source, 1 << 28).splitlines()
     for match in _ERROR_LINE.finditer(output):
         number = int(match["line"])
         if match["file"] != source.name or number > len(text):
@@ -410,7 +490,7 @@ def _operand_lines(text: list[str], number: int) -> list[str]:
 
 
 def _shorten(output: str, limit: int = 60) -> str:
-    lines = output.rstrip().splitlines()
+    lines = output.rstrip().split("\n")
     return "\n".join(lines if len(lines) <= limit else [*lines[:limit], f"... ({len(lines) - limit} more lines)"])
 
 

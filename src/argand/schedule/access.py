@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from argand.errors import InternalError
+from argand.graph import compat
 from argand.graph.expr import Const, Expr, Sym, evaluate, product
 from argand.graph.hints import likely
 from argand.ir.loops import (
@@ -50,13 +51,8 @@ def itemsize(dtype: torch.dtype) -> int:
 
 
 def has_effect(node: Node) -> bool:
-    """Whether an extern call draws random numbers, or returns nothing as an assertion does: it stays, in order."""
-    if not isinstance(node, ExternNode):
-        return False
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None and not schema.returns:
-        return True
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    """Whether an extern call must stay, in order, even when nobody reads its results."""
+    return isinstance(node, ExternNode) and compat.has_effect(node.target, node.args, node.kwargs)
 
 
 @dataclass(slots=True)

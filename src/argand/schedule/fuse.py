@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from argand.graph import time_limit
 from argand.ir.loops import Buffer, ExternNode, LoopNode
 from argand.schedule.access import Graph, hint_bytes, is_fusible
 from argand.schedule.group import Group, Merger, single
@@ -95,6 +96,7 @@ class Fusion:
         """Merge `unit` with the best candidate until there is none."""
         refused: set[int] = set()
         while True:
+            time_limit.check()
             for candidate in self._candidates(unit):
                 if candidate in refused:
                     continue

@@ -66,7 +66,7 @@ def test_text_runs_as_a_script(tmp_path):
     _, text = extern_module()
     path = tmp_path / "output_code.py"
     path.write_text(text)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert "ms a call" in done.stdout
 

@@ -21,6 +21,7 @@ from argand.codegen.cpp.statements import Lanes, Memory, Printer, Writer
 from argand.codegen.cpp.types import element, vector_type
 from argand.config import config
 from argand.errors import InternalError
+from argand.graph import time_limit
 from argand.graph.expr import Expr, Var, as_int, coefficient, to_c
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, Value
@@ -86,6 +87,7 @@ def generate(kernels: Sequence[KernelPlan], isa: IsaInfo, options: CppOptions | 
     texts = []
     flagged = set()
     for plan in kernels:
+        time_limit.check()
         made = KernelPrinter(plan, vector_bytes, options, isa.cache_bytes)
         texts.append(made.text())
         if made.checks_indices:

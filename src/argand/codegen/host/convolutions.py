@@ -6,13 +6,15 @@ channels and 7 x 7 points takes 16 ms, as a product of matrices 10 ms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
 
-from argand.graph.expr import as_int
+from argand.graph.expr import Expr, as_int
+from argand.graph.strides import is_contiguous
 from argand.ir.kernel import Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 
@@ -75,12 +77,7 @@ def _shape(ref: Any, buffers: dict[str, Buffer]) -> tuple[int, ...]:
     return tuple(n for n in map(as_int, ref.size) if n is not None)
 
 
-def _dense(size: Any, stride: Any) -> bool:
+def _dense(size: Sequence[Expr], stride: Sequence[Expr]) -> bool:
     """Whether a layout is row after row; sizes are numbers."""
-    sizes, strides = ([as_int(n) for n in numbers] for numbers in (size, stride))
-    step = 1
-    for extent, distance in zip(reversed(sizes), reversed(strides)):
-        if extent is None or distance is None or (extent != 1 and distance != step):
-            return False
-        step *= extent
-    return True
+    sizes, strides = ([n for n in map(as_int, numbers) if n is not None] for numbers in (size, stride))
+    return len(sizes) == len(strides) == len(size) and is_contiguous(sizes, strides)

@@ -7,7 +7,7 @@ torch has built in too, is faster for products of more than 2**27 terms, but for
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -70,46 +70,58 @@ def _choose_own(schedule: Schedule) -> int:
     return changes
 
 
-def _is_own(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
-    """Whether a step is a product that argand's kernel is faster for."""
-    if node.kwargs or node.out_variant is None or str(node.target) not in ("aten.mm.default", "aten.addmm.default"):
-        return False
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product of float32 matrices (m, k) and (k, n) of numbers that are known, with a row to add or without."""
+
+    left: TensorRef
+    right: TensorRef
+    bias: TensorRef | None
+    m: int
+    n: int
+    terms: int
+
+
+def _product(node: ExternNode, buffers: dict[str, Buffer]) -> _Product | None:
+    """The product that a step is; None for other steps, and where a side is short."""
+    if node.kwargs or str(node.target) not in ("aten.mm.default", "aten.addmm.default"):
+        return None
     *bias, left, right = node.args
-    out = buffers[node.outputs[0] or ""]
-    refs = (left, right, *bias)
-    if not all(isinstance(ref, TensorRef) and _plain(ref, buffers[ref.buffer]) for ref in refs):
-        return False
+    if not all(isinstance(ref, TensorRef) and _plain(ref, buffers[ref.buffer]) for ref in node.args):
+        return None
     if bias and not (len(bias[0].size) == 1 and bias[0].size[0] is right.size[1] and bias[0].stride[0] is ONE):
-        return False
-    if any(ONE not in ref.stride for ref in (left, right)) or out.stride[1] is not ONE:
-        return False
+        return None
     m, k, n = as_int(left.size[0]), as_int(left.size[1]), as_int(right.size[1])
     if m is None or k is None or n is None or min(m, k, n) < 32:
+        return None
+    return _Product(left, right, bias[0] if bias else None, m, n, m * k * n)
+
+
+def _is_own(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
+    """Whether a step is a product that argand's kernel is faster for."""
+    found = _product(node, buffers) if node.out_variant is not None else None
+    if found is None:
         return False
-    if m <= FEW_ROWS and m * k * n >= LEAST_TERMS and _direction(left) == "rows" and onednn_wanted():
+    if any(ONE not in ref.stride for ref in (found.left, found.right)):
+        return False
+    if buffers[node.outputs[0] or ""].stride[1] is not ONE:
+        return False
+    if found.m <= FEW_ROWS and found.terms >= LEAST_TERMS and _direction(found.left) == "rows" and onednn_wanted():
         return False  # to collect a large right side costs more than oneDNN's way
-    return m * k * n >= OWN_LEAST_TERMS
+    return found.terms >= OWN_LEAST_TERMS
 
 
 def _as_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> ExternNode | None:
     """The call of oneDNN that does the same; None where ATen's is to stay."""
-    if node.kwargs or node.out_variant == OWN or str(node.target) not in ("aten.mm.default", "aten.addmm.default"):
+    found = _product(node, buffers) if node.out_variant != OWN else None
+    if found is None or found.terms < LEAST_TERMS:
         return None
-    *bias, left, right = node.args
-    refs = (left, right, *bias)
-    if not all(isinstance(ref, TensorRef) and _plain(ref, buffers[ref.buffer]) for ref in refs):
+    ways = [_direction(ref) for ref in (found.left, found.right)]
+    if "" in ways or (ways[0] == "columns" and found.n < WIDE):
         return None
-    if bias and not (len(bias[0].size) == 1 and bias[0].size[0] is right.size[1] and bias[0].stride[0] is ONE):
-        return None
-    m, k, n = as_int(left.size[0]), as_int(left.size[1]), as_int(right.size[1])
-    if m is None or k is None or n is None or m * k * n < LEAST_TERMS or min(m, k, n) < 32:
-        return None
-    ways = [_direction(ref) for ref in (left, right)]
-    if "" in ways or (ways[0] == "columns" and n < WIDE):
-        return None
-    weight = replace(right, size=right.size[::-1], stride=right.stride[::-1])
+    weight = replace(found.right, size=found.right.size[::-1], stride=found.right.stride[::-1])
     target: Any = torch.ops.mkldnn._linear_pointwise.default
-    args: tuple[Any, ...] = (left, weight, bias[0] if bias else None, "none", [], "")
+    args: tuple[Any, ...] = (found.left, weight, found.bias, "none", [], "")
     return replace(node, target=target, args=args, out_variant=None)
 
 

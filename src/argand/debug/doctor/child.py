@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import json
 import os
 import random
 import runpy
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,14 +26,16 @@ from argand.capture.marks import is_compiling
 from argand.config import config
 from argand.debug.accuracy import _parts as parts_of
 from argand.debug.doctor.records import CallRecord, Kept, Run, read, write
+from argand.debug.doctor.rounding import nudged, shake
 from argand.debug.doctor.visible import modules_of, plain_state
-from argand.debug.minify.isolate import mark, run_isolated
+from argand.debug.minify.isolate import RUNNER, mark, run_isolated
 from argand.debug.minify.surgery import clone_strided
 from argand.debug.observe import JOINT, Backend
 
 _MAX_CALLS = 400  # calls of compiled functions whose results are kept
 _COUNTED = 14  # calls of one function after which what is alive is counted
 _REPEATS, _REPEAT_SECONDS = 7, 10.0  # calls that are made again to see what they leave behind
+_MAX_HISTORY = 2000  # nodes of autograd that are looked at for leaves
 _BEFORE = "what the call before returned, now"
 
 
@@ -85,6 +89,8 @@ class Mode:
         torch: torch.compile is answered by torch, with this backend ("" is the script's own); None: by argand.
         count: live tensors are counted after calls (which takes time).
         empty_cache: compiled kernels are kept in a directory of this run.
+        nudge: not 0: eager operations are rounded otherwise, each number in another way (`rounding.Nudged`).
+        shaken: objects lie elsewhere than in other runs.
     """
 
     name: str
@@ -95,6 +101,8 @@ class Mode:
     torch: str | None = None
     count: bool = False
     empty_cache: bool = False
+    nudge: int = 0
+    shaken: bool = False
 
 
 PLAIN = Mode("eager (not compiled)", eager=True)
@@ -166,15 +174,33 @@ def _in_child(script: Script, mode: Mode, folder: Path, graphs: GraphBackend | N
     settings = {"fallback_random": True, "suppress_errors": False, "repro_after": "", **mode.settings}
     if mode.empty_cache:
         settings["cache_dir"] = str(folder / "cache")
+    kept = shake() if mode.shaken else []
     with config.patch(settings), recorder.installed():
         try:
-            script.run()
+            with nudged(mode.nudge):
+                script.run()
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise RuntimeError(f"exit code {end.code}") from end
         finally:
             sys.stdout.flush()
             recorder.finish()
+            kept.clear()
+
+
+class _Here(threading.local):
+    """What a thread of the program is at.
+
+    Arguments:
+        depth: compiled functions that it is in.
+        raised: exceptions that capture met in the call.
+        returned: by the call before: later ones must leave that alone.
+    """
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.raised: list[list[str]] = []
+        self.returned: list[tuple[str, torch.Tensor]] = []
 
 
 class Recorder:
@@ -191,17 +217,16 @@ class Recorder:
         self.mode = mode
         self.graphs = graphs
         self.kept = Kept()
-        self.number = 0
-        self.depth = 0
+        self.numbers = itertools.count()
+        self.process = os.getpid()  # what it forks tries graphs out, or loads data
+        self.here = _Here()
         self.leaves: dict[str, torch.Tensor] = {}
         self.facts: dict[str, Any] = {"backends": [], "recompiles": [], "breaks": [], "compiles": 0, "fallbacks": []}
         self.facts["suppressed"] = []
         self.function_calls: dict[str, int] = {}
         self.spans: list[str] = []
         self.current = ""
-        self.raised: list[list[str]] = []
         self.at_end: Callable[[], None] | None = None
-        self.returned: list[tuple[str, torch.Tensor]] = []  # by the call before: later ones must leave that alone
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -209,13 +234,14 @@ class Recorder:
         names = ("span_begin", "span_end", "recompiles", "graph_breaks", "fallback", "suppressed", "frame_raised")
         unsubscribe = events.bus.subscribe(self._event, names)
         JOINT.observer = self
-        saved = torch.autograd.backward
-        torch.autograd.backward = self._backward(saved)
+        saved = torch.autograd.backward, torch.autograd.grad
+        torch.autograd.backward = self._backward(saved[0], "backward")
+        torch.autograd.grad = self._backward(saved[1], "grad")
         try:
             with self._answers():
                 yield
         finally:
-            torch.autograd.backward = saved
+            torch.autograd.backward, torch.autograd.grad = saved
             JOINT.observer = None
             unsubscribe()
 
@@ -249,7 +275,7 @@ class Recorder:
         elif event.name == "fallback":
             self._note("fallbacks", [event.stage, event.text()[:300]])
         elif event.name == "frame_raised":
-            self.raised.append([str(event.data.get("function", "")), event.text()[:500]])
+            self.here.raised.append([str(event.data.get("function", "")), event.text()[:500]])
         elif event.name == "suppressed":
             self._note("suppressed", [str(event.data.get("function", "")), event.text()[:500]])
         else:
@@ -283,7 +309,7 @@ class Recorder:
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or self.depth:
+            if is_compiling() or self.here.depth or os.getpid() != self.process:
                 return original(*args, **kwargs) if is_compiling() else run(*args, **kwargs)
             return self._call(run, original, name, place, args, kwargs)
 
@@ -293,8 +319,9 @@ class Recorder:
     def _call(
         self, run: Callable[..., Any], original: Any, name: str, place: str, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
-        record = CallRecord(name, place, state=plain_state(original, args, kwargs), compiles=self.facts["compiles"])
-        number, self.number = self.number, self.number + 1
+        state = plain_state(original, args, kwargs)
+        record = CallRecord(name, place, state=state, compiles=self.facts["compiles"], thread=_thread())
+        number = next(self.numbers)
         keep = number < _MAX_CALLS
         modules = modules_of(original, args) if keep else {}
         if keep:
@@ -304,8 +331,8 @@ class Recorder:
             front_door("reset")()
         self.current = f"{name} call {number}"
         mark("run")
-        self.depth += 1
-        self.raised.clear()
+        self.here.depth += 1
+        self.here.raised.clear()
         compiles = self.facts["compiles"]
         start = time.perf_counter()
         try:
@@ -316,10 +343,10 @@ class Recorder:
                 write(self.folder, number, record)
             raise
         finally:
-            self.depth -= 1
+            self.here.depth -= 1
             mark("script")
         record.seconds = time.perf_counter() - start
-        for function, error in self.raised:
+        for function, error in self.here.raised:
             if function == name.rpartition(".")[2]:  # it did not raise, though capture says that it does
                 self._note("suppressed", [function, error])
         if keep:
@@ -329,9 +356,9 @@ class Recorder:
                 for buffer, value in module._buffers.items():
                     if value is not None:
                         self.kept.flatten(value, f"{key}{buffer}", record.values)
-            for where, tensor in self.returned:
+            for where, tensor in self.here.returned:
                 self.kept.flatten(tensor, where, record.values)
-            self.returned = [] if self.mode.count else _tensors_in(result)
+            self.here.returned = [] if self.mode.count else _tensors_in(result)
             record.ended = True
             write(self.folder, number, record)
             if self.mode.count:
@@ -346,11 +373,11 @@ class Recorder:
         if self.function_calls.get(name) != 1:
             return
         start = time.perf_counter()
-        self.depth += 1
+        self.here.depth += 1
         try:
             for _ in range(_REPEATS):
                 record = CallRecord(name, place, ended=True)
-                number, self.number = self.number, self.number + 1
+                number = next(self.numbers)
                 compiles = self.facts["compiles"]
                 with contextlib.suppress(Exception):
                     run(*_copied(args), **_copied(kwargs))
@@ -359,7 +386,7 @@ class Recorder:
                 if time.perf_counter() - start > _REPEAT_SECONDS:
                     break
         finally:
-            self.depth -= 1
+            self.here.depth -= 1
 
     def _count(self, record: CallRecord, compiled: bool) -> None:
         """What is alive after the first calls of a function; what a compile keeps is no leak."""
@@ -377,34 +404,43 @@ class Recorder:
         for name, value in found.items():
             if value.requires_grad and value.is_leaf:
                 self.leaves[name] = value
+            elif value.requires_grad:
+                known = {id(leaf) for leaf in self.leaves.values()}
+                for number, leaf in enumerate(leaves_behind(value)):
+                    if id(leaf) not in known:
+                        self.leaves[f"{name}, leaf {number}"] = leaf
 
-    def _backward(self, saved: Callable[..., Any]) -> Callable[..., Any]:
+    def _backward(self, saved: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """`torch.autograd.backward` or `grad`, whose gradients are noted like the results of a call."""
+
         @functools.wraps(saved)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or self.depth:
+        def differentiate(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or self.here.depth or os.getpid() != self.process:
                 return saved(*args, **kwargs)
-            record = CallRecord("backward", "")
-            number, self.number = self.number, self.number + 1
+            record = CallRecord(name, "", thread=_thread())
+            number = next(self.numbers)
             if number < _MAX_CALLS:
                 write(self.folder, number, record)
             mark("backward")
-            self.depth += 1
+            self.here.depth += 1
             start = time.perf_counter()
             try:
                 result = saved(*args, **kwargs)
             finally:
-                self.depth -= 1
+                self.here.depth -= 1
                 mark("script")
             record.seconds = time.perf_counter() - start
             if number < _MAX_CALLS:
-                for name, leaf in self.leaves.items():
+                if result is not None:
+                    self.kept.flatten(result, "the gradient", record.values)
+                for leaf_name, leaf in self.leaves.items():
                     if leaf.grad is not None:
-                        self.kept.flatten(leaf.grad, f"the gradient of {name}", record.values)
+                        self.kept.flatten(leaf.grad, f"the gradient of {leaf_name}", record.values)
                 record.ended = True
                 write(self.folder, number, record)
             return result
 
-        return backward
+        return differentiate
 
     def finish(self) -> None:
         """Write what was noted."""
@@ -412,7 +448,14 @@ class Recorder:
             self.at_end()
         for key in ("recompiles", "breaks", "fallbacks"):
             del self.facts[key][200:]
+        self.facts["threads"] = torch.get_num_threads()
         (self.folder / "facts.json").write_text(json.dumps(self.facts))
+
+
+def _thread() -> str:
+    """The name of this thread; "" of the one that runs the script."""
+    here = threading.current_thread()
+    return "" if here is threading.main_thread() or here.name == RUNNER else here.name
 
 
 def warm() -> None:
@@ -459,6 +502,23 @@ def _copied(value: Any) -> Any:
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
     return value
+
+
+def leaves_behind(value: torch.Tensor) -> list[torch.Tensor]:
+    """The leaves from which a tensor was computed, under autograd, in the order of its history."""
+    todo: list[Any] = [value.grad_fn]
+    seen: set[Any] = set()
+    found: list[torch.Tensor] = []
+    while todo and len(seen) < _MAX_HISTORY:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        todo += [following for following, _ in node.next_functions]
+    return found
 
 
 def _tensors_in(result: Any) -> list[tuple[str, torch.Tensor]]:

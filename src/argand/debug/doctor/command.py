@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from argand import files
+from argand.debug.late_options import note_late_options
+
 
 def doctor(
     context: typer.Context,
@@ -26,10 +29,12 @@ def doctor(
     SCRIPT is run eagerly and compiled, in child processes with limits; what its compiled functions return is compared.
     The last line printed is the path of a file that fails in the same way by itself.
     """
-    if not is_module and not Path(script).is_file():
-        raise typer.BadParameter(f"no such file: {script}", param_hint="SCRIPT")
+    if not is_module:
+        files.read_script(script)
     from argand.debug.doctor.child import Allowed, Script, one_thread
     from argand.debug.doctor.procedure import Doctor
+
+    note_late_options(context)
 
     def say(text: str) -> None:
         if not quiet and not as_json:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.training import uncaptured
+from argand._core.calls import capture_off
 from argand.backends.interop import torch_backend
 from argand.config import config
 from argand.debug.doctor.child import Recorder
@@ -67,7 +67,7 @@ class Dissection:
             if self.calls > 1:
                 check = replace(check, calls=self.calls)
             if not self.torch:  # torch's example inputs are not always real ones
-                with uncaptured():
+                with capture_off():
                     self.examine(recorder, Program(gm, list(example_inputs)), check)
             return _Checked(self, recorder, gm, check)
 
@@ -158,6 +158,6 @@ class _Checked:
     def __call__(self, *args: Any) -> Any:
         if self.left > 0:
             self.left -= 1
-            with uncaptured():
+            with capture_off():
                 self.owner.examine(self.recorder, Program(self.gm, clone_inputs(args)), self.check)
         return self.gm.forward(*args)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,9 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from argand.debug.doctor.alone import fails_alone
 from argand.debug.doctor.child import OWN, PLAIN, Allowed, GraphBackend, Mode, Script, run_script, warm
+from argand.debug.doctor.differences import RAISED, first_difference
 from argand.debug.doctor.dissect import FOUND, Dissection
-from argand.debug.doctor.records import RAISED, Difference, Run, first_difference
+from argand.debug.doctor.records import Difference, Run
+from argand.debug.doctor.repeated import ONE_THREAD, THREADS, Tally, again, tally, with_orders, with_variants
+from argand.debug.doctor.script_stages import UNCACHED, blame_script
 from argand.debug.doctor.setup import setup_of, source_of
 from argand.debug.doctor.verdict import STAGES, Verdict
 from argand.debug.doctor.visible import changed
@@ -45,7 +47,7 @@ class Doctor:
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="argand_doctor_")))
     evidence: list[str] = field(default_factory=list)
     runs: int = 0
-    printed: str | None = None  # stands for what runs print, where that is not to be compared
+    explained: Difference | None = None  # a difference that eager runs show among themselves too
     started: float = field(default_factory=time.monotonic)
 
     def examine(self) -> Verdict:
@@ -76,36 +78,50 @@ class Doctor:
         folder = self.folder / f"run_{self.runs}"
         made = run_script(self.script, mode, folder, allowed or self.allowed, graphs)
         shutil.rmtree(folder, ignore_errors=True)
-        return made if self.printed is None else replace(made, printed=self.printed)
+        return made
+
+    def difference(self, eager: Run, other: Run) -> Difference | None:
+        """The first difference that eager runs do not have among themselves."""
+        found = first_difference(eager, other)
+        for more in (with_variants, with_orders):
+            if found is not None:
+                before, count = found, len(eager.variants)
+                more(eager, found, self.run)
+                if len(eager.variants) > count:
+                    found = first_difference(eager, other)
+                    self.explained = self.explained or (before if found != before else None)
+        return found
 
     def compared(self, eager: Run, mode: Mode, **options: Any) -> tuple[Run, Difference | None]:
         """A run and its first difference from the eager one."""
         made = self.run(mode, **options)
-        found = first_difference(eager, made)
+        found = self.difference(eager, made)
         said = found.text if found is not None else "as eager"
-        self._note(f"{mode.name}: {said}")
+        self.note(f"{mode.name}: {said}")
         return made, found
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Keep, and say, what was tried and how it ended."""
         self.evidence.append(text)
         self.say(text)
 
     def _examine(self) -> Verdict:
         eager = self.run(PLAIN)
-        self._note(f"{PLAIN.name}: {eager.outcome if eager.outcome.failed else 'finished'}, {len(eager.calls)} calls "
+        self.note(f"{PLAIN.name}: {eager.outcome if eager.outcome.failed else 'finished'}, {len(eager.calls)} calls "
                    "of compiled functions")  # fmt: skip
         if eager.outcome.failed and not eager.calls:
             text = f"The script fails before it calls anything compiled: {eager.outcome}."
             return Verdict("exception", "program", text, evidence=[eager.outcome.detail])
         own_mode = replace(OWN, torch="") if self.torch else OWN
         own, found = self.compared(eager, own_mode)
-        if found is not None and found.mismatch is not None and found.mismatch.kind == "printed":
-            if first_difference(eager, self.run(PLAIN)) is not None:
-                eager.printed = self.printed = ""  # eager runs differ in what they print too: times, say
-                own.printed, found = "", first_difference(eager, replace(own, printed=""))
+        if self.explained is not None:
+            self.note(f"eager's own runs, made again and rounded otherwise, explain this: {self.explained.text}")
         if found is None and eager.outcome.failed:
             text = f"The script fails in the same way when it is not compiled: {eager.outcome}."
             return Verdict("exception", "program", text, evidence=[eager.outcome.detail])
+        counted = None
+        if found is None and not self.torch:  # a fault may show in some runs only
+            counted, own, found = self._once_more(eager, own, own_mode)
         if found is None:
             from argand.debug.doctor.healthy import examine_healthy
 
@@ -113,31 +129,64 @@ class Doctor:
         if found.kind == "hang":  # the parts need not be waited for as long as the whole
             patience = max(min(self.allowed.seconds, 20 + 10 * eager.outcome.seconds), self.allowed.seconds / 4)
             self.allowed = replace(self.allowed, seconds=patience)
+        counted = counted or self.tally(eager, own, own_mode, found)
+        if counted.flaky:
+            from argand.debug.doctor.flaky import blame_flaky
+
+            return blame_flaky(self, eager, own, own_mode, found, counted)
         if self.torch:
             from argand.debug.doctor.torchs import blame_torch
 
             return blame_torch(self, eager, own, found)
         return self.blame(eager, own, found)
 
+    def _once_more(self, eager: Run, own: Run, mode: Mode) -> tuple[Tally | None, Run, Difference | None]:
+        """Whether a script that was right once is right again: how often not, and the run that was not."""
+        for number in range(2, 2 + again(own.outcome.seconds)):
+            made = self.run(mode)
+            found = self.difference(eager, made)
+            if found is not None:
+                self.note(f"{mode.name}, run {number}: {found.text}")
+                return self.tally(eager, made, mode, found, Tally(1, number)), made, found
+        return None, own, None
+
+    def tally(self, eager: Run, own: Run, mode: Mode, found: Difference, so_far: Tally | None = None) -> Tally:
+        """How many runs differ from the eager one."""
+        made = so_far or Tally()
+        tally(made, found, own.outcome.seconds, lambda: self.difference(eager, self.run(mode)) is not None)
+        self.note(f"{mode.name}, again: {made} differ")
+        return made
+
+    def right(self, eager: Run, mode: Mode, **options: Any) -> bool:
+        """Whether runs in a mode are as eager: more than one, for what is concluded from it."""
+        if self.compared(eager, mode, **options)[1] is not None:
+            return False
+        return self.difference(eager, self.run(mode, **options)) is None
+
     def blame(self, eager: Run, own: Run, found: Difference) -> Verdict:
         """Which stage is to blame for a difference between argand's run and the eager one."""
-        asked = [str(name) for name in own.facts.get("backends", [])]
+        verdict = self._blame(eager, own, found)
+        if verdict.stage not in ("capture", "guards", "autograd", "backend") and self.needs_threads(eager, own):
+            verdict.text += f" {THREADS}"
+        return verdict
+
+    def needs_threads(self, eager: Run, own: Run) -> bool:
+        """Whether the script is right where kernels run in one thread, and uses more."""
+        return threads_of(own) > 1 and self.right(eager, ONE_THREAD)
+
+    def _blame(self, eager: Run, own: Run, found: Difference) -> Verdict:
         _, by_eager = self.compared(eager, Mode('backend "eager"', backend="eager"))
         if by_eager is not None:  # whatever comes later only hands it on, in this or another guise
             return self.blame_capture(eager, by_eager)
-        others = [name for name in asked if name not in _OURS]
-        if others and len(others) == len(asked):
+        if only_others(own):
             return self.dissect(eager, found, "backend", "", own)
         _, by_aot = self.compared(eager, Mode('backend "aot_eager"', backend="aot_eager"))
         if by_aot is not None and _alike(found, by_aot):
             return self.dissect(eager, found, "autograd", "aot_eager", own)
         if self._used_again(eager, own, found):
-            _, fresh = self.compared(eager, Mode("captured anew for each call", fresh=True))
-            if fresh is None:
+            if self.right(eager, Mode("captured anew for each call", fresh=True)):
                 return self.reduced(eager, found, "guards", OWN)
-        mode = Mode("with every cache off", settings={"cache": False, "reuse_graphs": False})
-        _, uncached = self.compared(eager, mode)
-        if uncached is None and found.kind not in ("leak",):
+        if found.kind != "leak" and self.right(eager, Mode("with every cache off", settings=UNCACHED)):
             return self.blame_cache(eager, found)
         return self.dissect(eager, found, "native", "", own)
 
@@ -187,12 +236,28 @@ class Doctor:
         if self.torch:
             finding["stage"] = coarse
         if not finding:
-            stage = _without_graph(found, own) if coarse == "native" else coarse
-            return self.reduced(eager, found, stage, Mode("as the script says", backend=backend))
+            stage, part = self._without_graph(eager, found, own) if coarse == "native" else (coarse, "")
+            return self.reduced(eager, found, stage, Mode("as the script says", backend=backend), part)
         verdict = self.verdict_of(finding, found, coarse)
         if verdict.stage == "cache" and not verdict.fails_alone:  # it takes what other graphs left in the cache
             return self.blame_cache(eager, found)
         return verdict
+
+    def _without_graph(self, eager: Run, found: Difference, own: Run) -> tuple[str, str]:
+        """The stage below capture that is to blame, and the part of it, where no graph fails by itself."""
+        for stage, text in own.facts.get("fallbacks", []):
+            if RAISED.search(text):
+                return str(_SPANS.get(stage, stage)), ""
+        last = own.outcome.stage.removeprefix("compile: ")
+        if found.kind not in ("wrong value", "NaN") and last in _SPANS:
+            return _SPANS[last], ""
+        self.say("no graph fails by itself: compiling the whole script stage by stage")
+
+        def fails(mode: Mode, graphs: GraphBackend | None) -> bool:
+            _, difference = self.compared(eager, mode, graphs=graphs)
+            return difference is not None and _alike(found, difference)
+
+        return blame_script(fails)
 
     def verdict_of(self, finding: dict[str, Any], found: Difference, coarse: str) -> Verdict:
         """The paragraph, and whether the reproduction fails by itself."""
@@ -227,11 +292,11 @@ class Doctor:
 
     # --------------------------------------------------------------------------- above the graph
 
-    def reduced(self, eager: Run, found: Difference, stage: str, mode: Mode) -> Verdict:
+    def reduced(self, eager: Run, found: Difference, stage: str, mode: Mode, part: str = "") -> Verdict:
         """A fault that no graph shows: the script itself is made small."""
         from argand.debug.doctor.shrink import shrink_script
 
-        verdict = Verdict(found.kind, stage, "")
+        verdict = Verdict(found.kind, stage, "", part)
         if stage == "guards":
             verdict.lines = self._what_changed(eager, found)
         if not self.script.is_module:
@@ -260,6 +325,19 @@ class Doctor:
         return changed(before[-1].state, now.state) if before else []
 
 
+def only_others(run: Run) -> bool:
+    """Whether a run's graphs all went to backends that are not argand's."""
+    asked = [str(name) for name in run.facts.get("backends", [])]
+    return bool(asked) and all(name not in _OURS for name in asked)
+
+
+def threads_of(run: Run) -> int:
+    """How many threads kernels of a run could use."""
+    from argand.config import config
+
+    return max(int(run.facts.get("threads", 1)), int(config.cpp.threads))
+
+
 def _more_than_sizes(change: str) -> bool:
     """Whether a change, as `changed` words it, is of more than the sizes of a tensor: its dtype, say."""
     before, _, after = change.partition(" -> ")
@@ -272,42 +350,12 @@ _SPANS = {"autograd": "autograd", "passes": "passes", "lower": "lowering", "sche
           "runtime": "cache", "backend": "host", "capture": "capture"}  # fmt: skip
 
 
-def _without_graph(found: Difference, own: Run) -> str:
-    """The stage below capture that is to blame, where no graph fails by itself."""
-    for stage, text in own.facts.get("fallbacks", []):
-        if RAISED.search(text):
-            return str(_SPANS.get(stage, stage))
-    last = own.outcome.stage.removeprefix("compile: ")
-    if found.kind == "wrong value":
-        return "rounding" if found.mismatch is not None and found.mismatch.size < 1e-2 else "cache"
-    return _SPANS.get(last, "cache")
-
-
 def _alike(one: Difference, two: Difference) -> bool:
     """Whether two differences can have the same cause: both are wrong results, or both end the same way."""
     wrong = ("wrong", "NaN")
     if one.kind.startswith(wrong) and two.kind.startswith(wrong):
         return True
     return one.kind == two.kind
-
-
-def fails_alone(repro: Path, finding: dict[str, Any], seconds: float) -> bool:
-    """Whether a written reproduction fails in the same way in a clean process."""
-    hangs = finding.get("kind") in ("hung", "hang")
-    try:
-        done = subprocess.run(
-            [sys.executable, str(repro)], capture_output=True, text=True, check=False, cwd=repro.parent,
-            timeout=seconds + 15 if hangs else max(300.0, seconds),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return hangs
-    if done.returncode == 0:  # unless the process ended in the middle
-        ends = finding.get("kind") in ("crashed", "crash") or finding.get("error") == "SystemExit"
-        return ends and "any more" not in done.stdout + done.stderr
-    if finding.get("kind") in ("crashed", "crash"):
-        return done.returncode < 0 or "Fatal Python error" in done.stderr or done.returncode > 1
-    error = str(finding.get("error", "")).rpartition(".")[2]
-    return error in done.stderr
 
 
 def _paragraph(verdict: Verdict, found: Difference, finding: dict[str, Any]) -> str:
@@ -326,4 +374,4 @@ def _paragraph(verdict: Verdict, found: Difference, finding: dict[str, Any]) -> 
     return " ".join(parts)
 
 
-__all__ = ["FOUND", "Doctor"]
+__all__ = ["FOUND", "Doctor", "only_others", "threads_of"]

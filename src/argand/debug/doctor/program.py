@@ -15,6 +15,7 @@ from typing import Any
 
 from argand.debug.accuracy import AccuracyError
 from argand.debug.doctor.child import PLAIN, Allowed, Mode, Script, front_door, one_thread, run_script
+from argand.debug.doctor.repeated import with_variants
 from argand.debug.doctor.shrink import difference
 from argand.debug.doctor.torchs import prepare
 from argand.debug.observe import JOINT, Backend
@@ -66,6 +67,7 @@ def run_program(
     count: bool = False,
     torchs: str | None = None,
     empty_cache: bool = False,
+    times: int = 1,
 ) -> None:
     """Run a program eagerly and compiled, in child processes.
 
@@ -78,6 +80,7 @@ def run_program(
         torchs: torch.compile is torch's own, with this backend ("": the program's).
         count: live tensors are counted, to find leaks.
         empty_cache: the program does not see what earlier ones left in the cache of kernels.
+        times: compiled runs until one differs: some faults show in some runs only.
 
     Raises:
         AccuracyError, ProgramError: the two differ.
@@ -92,10 +95,16 @@ def run_program(
     allowed = Allowed(seconds, threads=one_thread())
     try:
         eager = run_script(script, replace(PLAIN, count=count), place / "eager", allowed)
-        compiled = run_script(script, mode, place / "compiled", allowed)
+        for number in range(times):
+            compiled = run_script(script, mode, place / f"compiled_{number}", allowed)
+            found = difference(eager, compiled, mode)
+            if found is not None:
+                with_variants(eager, found, lambda variant: run_script(script, variant, place / variant.name, allowed))
+                found = difference(eager, compiled, mode)
+            if found is not None:
+                break
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    found = difference(eager, compiled, mode)
     if found is None:
         print("argand: this program does not go wrong any more")
     elif found.mismatch is not None and found.kind != "exception":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
+
+from argand import files
 
 _TORCH_CALLS = ("register", "library", "config", "override", "patch", "set_default", "_register")
 _QUIET = ("manual_seed", "compile", "set_num_threads", "print", "seed", "basicConfig", "filterwarnings")
@@ -124,6 +125,6 @@ def _bound(statement: ast.stmt) -> list[str]:
 def source_of(path: str) -> str:
     """The text of a script; "" when it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf8")
+        return files.read_text(path, files.SCRIPT_BYTES, own=False)
     except OSError:
         return ""

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from argand.debug.doctor.child import PLAIN, Allowed, Mode, Recorder, Script, run_script
-from argand.debug.doctor.records import Difference, Run, first_difference
+from argand.debug.doctor.differences import first_difference
+from argand.debug.doctor.records import Difference, Run
+from argand.debug.doctor.repeated import with_variants
 from argand.debug.doctor.setup import source_of
 from argand.debug.minify.files import hardware_lines, new_directory
 from argand.debug.minify.identity import Fingerprint, fingerprint
@@ -40,6 +42,7 @@ class Shrinker:
         mode: how it goes wrong.
         wanted: the difference to keep.
         failure: fingerprint of the compiled run's end, where that is the difference.
+        strict: what rounding explains is no failure; eager is run several times for that.
     """
 
     script: Script
@@ -51,6 +54,7 @@ class Shrinker:
     started: float = field(default_factory=time.monotonic)
     attempts: int = 0
     tried: dict[str, bool] = field(default_factory=dict)
+    strict: bool = False
 
     @property
     def out_of_time(self) -> bool:
@@ -72,6 +76,9 @@ class Shrinker:
             return False
         other = run_script(script, self.mode, folder / "compiled", self.allowed)
         found = difference(eager, other, self.mode)
+        if self.strict and found is not None and found.signature == self.wanted.signature:
+            with_variants(eager, found, lambda mode: run_script(script, mode, folder / mode.name, self.allowed))
+            found = difference(eager, other, self.mode)
         if found is None or found.signature != self.wanted.signature:
             return False
         return (
@@ -294,7 +301,6 @@ def shrink_script(doctor: Doctor, found: Difference, mode: Mode) -> tuple[Path |
         compiled function that are left.
     """
     source = source_of(doctor.script.path)
-    settings = {**mode.settings}
     first = doctor.run(mode)
     eager = doctor.run(replace(PLAIN, count=mode.count))
     seconds = min(doctor.allowed.seconds, 5.0 + 4 * max(first.outcome.seconds, eager.outcome.seconds))
@@ -312,25 +318,42 @@ def shrink_script(doctor: Doctor, found: Difference, mode: Mode) -> tuple[Path |
         replace(doctor.allowed, seconds=seconds),
     )
     tree = shrinker.search(source) if source else ast.Module([], [])
+    shrinker.strict = True
+    if source and not shrinker._fails(ast.unparse(tree)):  # only rounding is left of it
+        shrinker.tried.clear()
+        tree = shrinker.search(source)
     text = ast.unparse(tree)
     folder = doctor.folder / "count"
     counted = run_script(replace(doctor.script, source=text), mode, folder, shrinker.allowed, Counter(mode.backend))
     nodes = int(counted.facts.get("nodes", 0))
+    path = written(doctor, text, mode, again.text)
+    return path, nodes, _lines(tree, found, doctor.script.path, source)
+
+
+def written(doctor: Doctor, source: str, mode: Mode, said: str, more: str = "") -> Path:
+    """A file that runs a program eagerly and compiled, and raises where the two differ.
+
+    Arguments:
+        source: the program.
+        mode: how it is compiled.
+        said: what differs.
+        more: further arguments of `run_program`, as text.
+    """
     from argand.config import config
 
     with config.patch(base_dir=str(doctor.output)):
         directory = new_directory()
     path = directory / "repro.py"
-    more = (", count=True" if mode.count else "") + (f", torchs={mode.torch!r}" if mode.torch is not None else "")
+    more += (", count=True" if mode.count else "") + (f", torchs={mode.torch!r}" if mode.torch is not None else "")
     more += ", empty_cache=True" if mode.empty_cache else ""
     how = f' (backend "{mode.backend}")' if mode.backend else ""
     filled = _REPRO.format(
-        text=again.text.replace("\\", "\\\\").replace('"""', "'''"), path=doctor.script.path, name=path.name, how=how,
-        hardware="\n".join("# " + line for line in hardware_lines()), source=text.replace('"""', "'''"),
-        folder=str(Path(doctor.script.path).resolve().parent), backend=mode.backend, settings=settings, more=more,
+        text=said.replace("\\", "\\\\").replace('"""', "'''"), path=doctor.script.path, name=path.name, how=how,
+        hardware="\n".join("# " + line for line in hardware_lines()), source=source.replace('"""', "'''"),
+        folder=str(Path(doctor.script.path).resolve().parent), backend=mode.backend, settings=mode.settings, more=more,
     )  # fmt: skip
     path.write_text(filled, encoding="utf8")
-    return path, nodes, _lines(tree, found, doctor.script.path, source)
+    return path
 
 
 def _lines(tree: ast.Module, found: Difference, path: str, source: str) -> list[str]:

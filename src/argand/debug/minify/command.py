@@ -11,6 +11,10 @@ from typing import Annotated
 
 import typer
 
+from argand import files
+from argand.debug.late_options import note_late_options
+from argand.errors import ConfigError
+
 Target = Annotated[
     Path,
     typer.Argument(
@@ -30,13 +34,37 @@ def minify(
 ) -> None:
     """Find the smallest graph that fails as TARGET does. An interrupted search goes on where it was."""
     launcher = target / "minifier_launcher.py" if target.is_dir() else target
-    if not launcher.is_file():
-        raise typer.BadParameter(f"no such file: {launcher}", param_hint="TARGET")
+    source = files.read_script(launcher)
     if launcher.name == "minifier_launcher.py":
         sys.path.insert(0, str(launcher.parent.resolve()))
-        runpy.run_path(str(launcher.resolve()), run_name="__main__")
+        _run_launcher(launcher.resolve(), source)
         return
+    note_late_options(context)
     # A process of its own, whose settings are there from the start.
     settings = {"ARGAND_REPRO_AFTER": after, "ARGAND_REPRO_LEVEL": str(level)}
     command = [sys.executable, "-m", "argand.cli", "run", "--backend", backend, str(target), *context.args]
     raise typer.Exit(subprocess.run(command, env={**os.environ, **settings}, check=False).returncode)
+
+
+def _run_launcher(path: Path, source: bytes) -> None:
+    """Run what argand wrote.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    remedy = "copy it again from where it was written, or let the program fail again"
+    if b"minify_main(" not in source:
+        raise ConfigError(f"{path} is damaged, or argand did not write it", remedy=remedy)
+    try:
+        compile(source, str(path), "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ConfigError(f"{path} is damaged: {error}", remedy=remedy) from error
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except Exception as error:
+        step = error.__traceback__
+        while step is not None and step.tb_next is not None:
+            step = step.tb_next
+        if step is None or step.tb_frame.f_code.co_filename != str(path):
+            raise
+        raise ConfigError(f"{path} is damaged: {type(error).__name__}: {error}", remedy=remedy) from error

@@ -28,6 +28,7 @@ from argand import events
 from argand.errors import ArgandError, BackendCompilerFailed
 
 Kind = Literal["passed", "raised", "crashed", "hung", "memory"]
+RUNNER = "argand: run_isolated"  # name of the thread that runs the function, where that is not the main one
 _DETAIL = 20_000  # characters of a traceback or of output that are kept
 
 
@@ -159,8 +160,8 @@ def run_isolated(
             kill(child)
         status = os.waitpid(child, 0)[1]
         seconds = time.monotonic() - start
-        output.seek(0)
-        printed = output.read().decode(errors="replace")[-_DETAIL:]
+        output.seek(max(os.fstat(output.fileno()).st_size - _DETAIL, 0))
+        printed = output.read(_DETAIL).decode(errors="replace")
     return outcome_of_process(data, ended, status, seconds, printed, _stage.read())
 
 
@@ -236,7 +237,7 @@ def _child(
         if main_thread:
             made.append(call(function))
         else:
-            thread = threading.Thread(target=lambda: made.append(call(function)))
+            thread = threading.Thread(target=lambda: made.append(call(function)), name=RUNNER)
             thread.start()
             thread.join()
         text = json.dumps(asdict(made[0])).encode()

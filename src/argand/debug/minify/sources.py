@@ -62,6 +62,8 @@ class Definitions:
         return self._from_script(value)
 
     def _import(self, module: str) -> None:
+        while module not in sys.modules and "." in module:  # torch.ops.aten is made by asking for it, not by importing
+            module = module.rpartition(".")[0]
         root = _root_of(module)
         if root:  # it may import others of the user's, from wherever this process finds them
             own = [
@@ -102,6 +104,9 @@ class Definitions:
         if isinstance(value, types.ModuleType):
             self._defined[name] = value
             self._import(value.__name__)
+            if value.__name__ not in sys.modules:
+                self.lines.append(f"{name} = {value.__name__}")
+                return
             line = f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
             if line not in self.lines:
                 self.lines.insert(0, line)

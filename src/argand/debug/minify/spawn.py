@@ -72,7 +72,9 @@ def run_file(path: Path, limits: Limits) -> Outcome:
             finally:
                 isolate.kill(process.pid)
                 process.wait()
-        printed = (folder / "output").read_text(errors="replace")[-20_000:]
+        with open(folder / "output", "rb") as written:
+            written.seek(max(os.fstat(written.fileno()).st_size - 20_000, 0))
+            printed = written.read(20_000).decode(errors="replace")
         stage = (folder / "stage").read_bytes()[:64].rstrip(b"\0").decode(errors="replace")
         data = b""
         with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.training import uncaptured
+from argand._core.calls import capture_off
 from argand.backends.watch import CompileProgram, watching
 from argand.config import config
 from argand.debug.accuracy import AccuracyError, Mismatch
@@ -70,7 +70,7 @@ def watch(function: Backend, backend: str | Backend) -> Backend:
         if level == 3:
             _try_first(program, check)
         try:
-            with uncaptured():
+            with capture_off():
                 compiled = function(gm, example_inputs, **options)
         except Exception as error:
             _handle(program, replace(check, run=False, accuracy=False), error)
@@ -129,12 +129,12 @@ class _Watched:
     def __call__(self, *args: Any) -> Any:
         self.calls += 1
         if self.check.accuracy and _is_checked(self.calls):
-            with uncaptured():
+            with capture_off():
                 check_results(Program(self.gm, clone_inputs(args)), replace(self.check, run=True))
         try:
             return self.compiled(*args)
         except Exception as error:
-            with uncaptured():
+            with capture_off():
                 _handle_running(Program(self.gm, list(args)), replace(self.check, run=True), error)
             raise
 
@@ -161,13 +161,13 @@ class _WatchedProgram:
         given = list(args[0]) if self.boxed else list(args)
         self.calls += 1
         if self.check.accuracy and _is_checked(self.calls):
-            with uncaptured():
+            with capture_off():
                 inputs = clone_inputs(aten.inputs_of(self.program, given, rand_strided))
                 check_results(Program(self.gm, [_detached(v) for v in inputs]), replace(self.check, run=True))
         try:
             return self.compiled(*args)
         except Exception as error:
-            with uncaptured():
+            with capture_off():
                 inputs = [_detached(v) for v in aten.inputs_of(self.program, given, rand_strided)]
                 _handle_running(Program(self.gm, inputs), replace(self.check, run=True), error)
             raise
@@ -255,7 +255,7 @@ def _minify(
     wanted = fingerprint(outcome)
     writer = Writer(directory, check, wanted)
     try:
-        with torch.random.fork_rng(devices=[]), uncaptured(), config.patch(repro_after=""):
+        with torch.random.fork_rng(devices=[]), capture_off(), config.patch(repro_after=""):
             writer.environment()
             if int(config.repro_level) == 1:
                 writer.launcher(program)

@@ -8,7 +8,7 @@ import torch
 
 from argand.graph.expr import Expr
 from argand.ir.loops import Value
-from argand.lower.context import Context, math_dtype
+from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import number_in, pointwise, reader, symbolic_number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, lowers
@@ -27,6 +27,8 @@ def filled(ctx: Context, value: Any) -> Tensor:
         return ctx.lazy(lambda ops, index: ops.to_dtype(symbolic_number(ctx, ops, value, dtype), dtype), [], cost=0)
     if not isinstance(value, (int, float, bool)):
         raise NoLowering(f"a fill with a value of type {type(value).__name__}")
+    if dtype not in LOOP_DTYPES:
+        raise NoLowering(f"a fill of {dtype}")
     number = number_in(value, dtype)
     return ctx.lazy(lambda ops, index: ops.constant(number, dtype), [], cost=0)
 

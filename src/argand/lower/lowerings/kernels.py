@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from argand.graph.optimizer_ops import optimizer_ops
-from argand.graph.recurrent import recurrent_ops
 from argand.lower.registry import REGISTRY, ExternKernel
 
 aten = torch.ops.aten
@@ -30,10 +28,9 @@ PLAIN = (
     aten._scaled_dot_product_cudnn_attention_backward.default,
     aten.mkldnn_rnn_layer.default,
     aten.mkldnn_rnn_layer_backward.default,
-    recurrent_ops().mkldnn_rnn_layer,
 )
 
 for _op, _name in OUT_VARIANTS.items():
     REGISTRY.add_kernel(_op, ExternKernel(_name))
-for _op in (*PLAIN, *optimizer_ops().by_functional):
+for _op in PLAIN:
     REGISTRY.add_kernel(_op, ExternKernel())

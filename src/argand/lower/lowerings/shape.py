@@ -191,12 +191,10 @@ def roll(ctx: Context, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
     for shift, dim in zip(shifts, dims):
         amounts[wrap(dim, x.ndim)] = amounts[wrap(dim, x.ndim)] + ctx.expr(shift)
 
+    back = [_backwards(amounts[d], x.size[d]) if amounts[d] != 0 else ZERO for d in range(x.ndim)]
+
     def place(ops: Recorder, index: Index) -> Index:
-        result = []
-        for dim, position in enumerate(index):
-            back = _backwards(amounts[dim], x.size[dim]) if amounts[dim] != 0 else ZERO
-            result.append((position + back) % x.size[dim] if back != 0 else position)
-        return tuple(result)
+        return tuple([(p + back[d]) % x.size[d] if back[d] != 0 else p for d, p in enumerate(index)])
 
     return moved(ctx, x, place, cost=2)
 

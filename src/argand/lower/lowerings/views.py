@@ -154,6 +154,8 @@ def expanded(ctx: Context, x: Tensor, size: tuple[Expr, ...]) -> Tensor:
         return x
     lead = len(size) - x.ndim
     grown = [lead + dim for dim in range(x.ndim) if x.size[dim] is not size[lead + dim]]
+    if any(x.size[dim - lead] != 1 for dim in grown):
+        raise NoLowering(f"an expansion of {x.size} to {size}")
     factor = 1
     for dim in [*range(lead), *grown]:
         factor *= ctx.hint(size[dim])

@@ -658,4 +658,4 @@ template <class To, class M, class A, class B> INLINE To where_bool(M m, A a, B 
   const To c = convert<To>(m);
   return (c & convert<To>(a)) | (~c & convert<To>(b));
 }
-template <class M> INLINE bool where_bool(M m, bool a, bool b) { return m ? a : b; }
+INLINE bool where_bool(bool m, bool a, bool b) { return m ? a : b; }  // no template: To must not be taken for M

@@ -1,0 +1,56 @@
+"""isinstance and issubclass as the interpreted program sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from argand.capture import attributes, calls, generators, operators, tensor_attributes, virtual
+from argand.capture.access import TaintedText
+from argand.capture.kinds import is_a, module_of
+
+if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
+
+
+def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
+    """`is_a(value, cls)`."""
+    if type(value) is generators.TracedGenerator:
+        value = _A_GENERATOR
+    elif interp.tainted and type(value) is TaintedText:
+        value = value.like
+    if type(cls) is tuple:
+        return any(is_instance(interp, value, item) for item in interp.plain_shallow(cls))
+    meta = type(cls)
+    if meta is not type and type(value) is not cls:
+        legacy = module_of(meta) == "torch" and meta.__name__ == "tensortype"  # torch.FloatTensor
+        if legacy and not interp.concrete and interp.is_tensor(value):
+            return tensor_attributes.of_legacy_type(interp.state, value, cls)
+        known = is_a(cls, type) and interp.known_meta(meta) and not virtual.by_mark(interp, meta, value)
+        if interp.types.python_level(meta, "__instancecheck__") and not known:
+            hook = attributes.lookup_special(interp, cls, "__instancecheck__")
+            return operators.truth(interp, calls.call(interp, hook, (value,), None))
+    if type(value) not in interp.fast and is_a(cls, type) and interp.types.claims_a_class(type(value)):
+        if is_a(value, cls):
+            return True
+        claimed = attributes.try_attr(interp, value, "__class__")
+        return is_a(claimed, type) and is_subclass(interp, claimed, cls)
+    return virtual.answer(interp, isinstance, value, type(value), cls)
+
+
+def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
+    """`issubclass(value, cls)`."""
+    if type(cls) is tuple:
+        return any(is_subclass(interp, value, item) for item in interp.plain_shallow(cls))
+    meta = type(cls)
+    if meta is not type:
+        if interp.types.python_level(meta, "__subclasscheck__") and not (is_a(cls, type) and interp.known_meta(meta)):
+            hook = attributes.lookup_special(interp, cls, "__subclasscheck__")
+            return operators.truth(interp, calls.call(interp, hook, (value,), None))
+    return virtual.answer(interp, issubclass, value, value, cls)
+
+
+def _generator() -> Any:
+    yield
+
+
+_A_GENERATOR: Final = _generator()

@@ -1,0 +1,178 @@
+"""Runs compilers: in time, with bounded output, and with nothing left of them whatever happens.
+
+In: commands. Out: how each ended. A command runs in a process group of its own, which is killed as a whole when the
+time is over, when this thread is interrupted, or when this process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from argand.runtime import places
+
+OUTPUT_LIMIT = 1 << 18  # bytes of output that are kept; the rest is read and dropped
+_TICK = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended.
+
+    Arguments:
+        command: what ran.
+        code: exit status; of a signal, its number, negative.
+        output: what it printed, cut to `OUTPUT_LIMIT`.
+        timed_out: it was killed because its time was over.
+    """
+
+    command: tuple[str, ...]
+    code: int
+    output: str
+    timed_out: bool
+
+    @property
+    def how(self) -> str:
+        """In words."""
+        if self.timed_out:
+            return "did not end in time"
+        if self.code < 0:
+            name = signal.Signals(-self.code).name if -self.code in set(signal.Signals) else f"signal {-self.code}"
+            return f"was killed by {name}"
+        return f"ended with exit code {self.code}"
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    process: subprocess.Popen[bytes]
+    output: list[bytes] = field(default_factory=list)
+    kept: int = 0
+    open: bool = True
+
+    def take(self) -> None:
+        """Read what is there."""
+        pipe = self.process.stdout
+        assert pipe is not None
+        try:
+            part = os.read(pipe.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        if not part:
+            self.open = False
+        elif self.kept < OUTPUT_LIMIT:
+            self.output.append(part[: OUTPUT_LIMIT - self.kept])
+            self.kept += len(self.output[-1])
+
+    def exited(self) -> bool:
+        """Whether the command itself ended (what it started may go on, and hold its output open)."""
+        try:
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # somebody else in this program waits for every child
+            return True
+        except AttributeError:
+            return self.process.poll() is not None
+
+    def kill(self) -> None:
+        """End the command and what it started."""
+        with contextlib.suppress(OSError):
+            if hasattr(os, "killpg"):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
+
+    def end(self) -> None:
+        """Kill what goes on, and wait."""
+        if self.process.returncode is None:
+            self.kill()
+            self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@functools.cache
+def _children() -> set[subprocess.Popen[bytes]]:
+    """Processes that run now: a daemon thread that runs one does not outlive this process, so neither may they."""
+    running: set[subprocess.Popen[bytes]] = set()
+
+    def end_all() -> None:
+        for process in list(running):
+            _Running(process).kill()
+
+    atexit.register(end_all)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=running.clear)
+    return running
+
+
+def run_all(
+    commands: Sequence[Sequence[str]], *, limit: float, folder: Path | None = None, errors: bool = True
+) -> list[Ended]:
+    """Run commands at the same time.
+
+    Arguments:
+        limit: seconds that all of them together may take.
+        folder: where they run, and where they put temporary files.
+        errors: keep what they print to stderr too.
+
+    Raises:
+        OSError: one cannot be started.
+    """
+    environment = {**os.environ, "LC_ALL": "C"}  # so that messages can be read back
+    if folder is not None:
+        environment["TMPDIR"] = str(folder)
+    deadline = time.monotonic() + limit
+    running: list[_Running] = []
+    try:
+        for command in commands:
+            process = subprocess.Popen(
+                list(command), cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if errors else subprocess.DEVNULL, start_new_session=True, bufsize=0,
+            )  # fmt: skip
+            _children().add(process)
+            running.append(_Running(process))
+        late = _attend(running, deadline)
+        for item in running:
+            item.end()
+        return [
+            Ended(tuple(command), item.process.returncode, b"".join(item.output).decode(errors="replace"), item in late)
+            for command, item in zip(commands, running)
+        ]
+    finally:
+        for item in running:
+            item.end()
+            _children().discard(item.process)
+
+
+def _attend(running: list[_Running], deadline: float) -> list[_Running]:
+    """Read what commands print until they end; those that have not ended at the deadline."""
+    with selectors.DefaultSelector() as selector:
+        for item in running:
+            assert item.process.stdout is not None
+            os.set_blocking(item.process.stdout.fileno(), False)
+            selector.register(item.process.stdout, selectors.EVENT_READ, item)
+        left, beat = list(running), time.monotonic()
+        while left and time.monotonic() < deadline:
+            for key, _ in selector.select(min(_TICK, max(deadline - time.monotonic(), 0))):
+                key.data.take()
+                if not key.data.open:
+                    selector.unregister(key.fileobj)
+            for item in list(left):
+                if item.exited():
+                    if item.open:
+                        item.take()
+                    left.remove(item)
+            if time.monotonic() - beat > _TICK:
+                beat = time.monotonic()
+                places.beat()
+            if left and not selector.get_map():
+                time.sleep(0.01)  # it closed its output and goes on
+    return left

@@ -1,0 +1,199 @@
+"""Programs that write to parameters between a compiled forward and its backward, most of them unseen by autograd.
+
+Eager's backward reads what eager kept: results as they were, some parameters as they are by then. So must a compiled one.
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import argand
+from helpers import assert_same
+
+
+def P(*s):
+    return nn.Parameter(torch.randn(*s))
+
+
+class LayerNormed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln = nn.LayerNorm(16)
+        self.a = nn.Linear(16, 32)
+        self.b = nn.Linear(32, 16)
+
+    def forward(self, x):
+        return self.b(F.gelu(self.a(self.ln(x)))).sin()
+
+
+class BatchNormed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c = nn.Conv2d(3, 4, 3)
+        self.bn = nn.BatchNorm2d(4)
+        self.d = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        return self.d(F.relu(self.bn(self.c(x)))).exp().mean()
+
+
+class Biased(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = P(16, 16)
+        self.b = P(16)
+        self.g = P(1)
+
+    def forward(self, x):
+        return (F.gelu(x @ self.w + self.b) * self.g.sigmoid()).tanh()
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = P(16, 16)
+        self.s = P(16)
+
+    def forward(self, x):
+        return torch.relu((self.w * 2 + self.s) @ x.t()).sin() + (self.s * 3).relu().exp().sum()
+
+
+class RootMeanSquare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = P(16)
+        self.l = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.l(x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-05) * self.w).relu() * x
+
+
+class LargeWeight(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = P(200, 200)
+
+    def forward(self, x):
+        w = torch.tanh(self.w * 0.5)
+        return (x.repeat(1, 13)[:, :200] @ w.relu()).sin()
+
+
+class WeightNormed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l = nn.utils.parametrizations.weight_norm(nn.Linear(16, 16))
+
+    def forward(self, x):
+        return self.l(x).sigmoid()
+
+
+class ReadTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = P(4, 16)
+        self.t = P(16)
+
+    def forward(self, x):
+        return ((x[:, None] * self.a.exp() + self.t.view(1, 1, 16)).sigmoid() * self.a).sum(1).cos()
+
+
+class Embedded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e = nn.Embedding(10, 16)
+        self.p = P(1, 8, 16)
+        self.ln = nn.LayerNorm(16)
+        self.l = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return F.log_softmax(self.l(self.ln(self.e(torch.arange(8)[None]) * 4 + self.p) + x[:1, None]), -1)
+
+
+def added_to_data(p):
+    p.data.add_(1.0)
+
+
+def multiplied_detached(p):
+    p.detach().mul_(1.5)
+
+
+def data_replaced(p):
+    p.data = p.data * 1.5
+
+
+def foreach_of_data(p):
+    torch._foreach_add_([p.data], 0.7)
+
+
+def copied_into_data(p):
+    p.data.copy_(torch.ones_like(p))
+
+
+def written_under_no_grad(p):
+    with torch.no_grad():
+        p.add_(0.5)
+
+
+def storage_set(p):
+    p.data.set_(p.data.clone() * 2)
+
+
+def data_replaced_under_no_grad(p):
+    with torch.no_grad():
+        p.data = p.data - 0.3
+
+
+MODELS = [LayerNormed, BatchNormed, Biased, Scaled, RootMeanSquare, LargeWeight, WeightNormed, ReadTwice, Embedded]
+WRITERS = [added_to_data, multiplied_detached, storage_set, data_replaced_under_no_grad, data_replaced, foreach_of_data,
+           copied_into_data, written_under_no_grad]  # fmt: skip
+
+
+def gradients(model: nn.Module, call: Any, x: torch.Tensor, write: Any, which: list[int]) -> list[Any]:
+    x = x.clone().requires_grad_()
+    parameters = list(model.parameters())
+    before = [p.data.clone() for p in parameters]
+    y = call(x)
+    for i in which:
+        write(parameters[i])
+    try:
+        y.sum().backward()
+        found = [x.grad, *[p.grad for p in parameters]]
+    except RuntimeError as error:
+        found = ["modified by an inplace operation" in str(error)]
+    for p, value in zip(parameters, before):
+        p.data, p.grad = value, None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "backend"),
+    [*[(model, "aot_eager") for model in MODELS], (LayerNormed, "native"), (BatchNormed, "native"), (Biased, "native")],
+)
+def test_gradients_read_what_eager_keeps(model: type[nn.Module], backend: str) -> None:
+    torch.manual_seed(0)
+    made = model().double()  # so that rounding hides nothing
+    x = torch.randn(2, 3, 8, 8) if model is BatchNormed else torch.randn(4, 16)
+    x = x.double()
+    if model is BatchNormed:
+        made.bn.momentum = 0.0
+    compiled = argand.compile(made, backend=backend)
+    count = len(list(made.parameters()))
+    for write in WRITERS:
+        for which in [*[[i] for i in range(count)], list(range(count))]:
+            assert_same(gradients(made, made, x, write, which), gradients(made, compiled, x, write, which))
+
+
+def test_a_forward_without_a_backward_makes_no_copies() -> None:
+    from helpers import collected
+
+    model = LayerNormed()
+    with collected("aot_forward_graph", "aot_backward_graph") as events:
+        argand.compile(model, backend="aot_eager")(torch.randn(4, 16)).sum().backward()
+    forward, backward = (str(event.text()) for event in events)
+    assert forward.count("clone.default") <= 2 and "clone" not in backward

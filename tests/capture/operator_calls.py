@@ -1,0 +1,184 @@
+"""Which special methods an operation calls, and in which order: captured code against CPython.
+
+    python -m tests.capture.operator_calls            # every class, operation and pair of operands
+
+A class derives from a builtin and overrides special methods; each notes its call and does what the builtin does. Elements
+of containers note their comparisons too. The notes of the compiled function must be those of the plain one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+import argand
+
+LOG: list[str] = []
+_METHODS = (
+    "__len__ __iter__ __getitem__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __bool__ __contains__ __add__ __radd__ __mul__ "
+    "__rmul__ __sub__ __rsub__ __reversed__ __index__ __int__ __float__ __neg__ __abs__ __round__ __or__ __ror__ __and__ __iadd__ "
+    "__imul__ __ior__ __mod__ __rmod__ __pow__ __rpow__ __divmod__ __truediv__ __rtruediv__ __floordiv__ __trunc__ __floor__ __ceil__ "
+    "__complex__ __invert__ __xor__ __lshift__ __str__ __repr__ __format__ keys items get __missing__ __length_hint__"
+).split()
+_BASES: dict[str, tuple[type, tuple[Any, ...]]] = {
+    "list": (list, ([1, 2],)),
+    "tuple": (tuple, ((1, 2),)),
+    "dict": (dict, ({1: 2},)),
+    "set": (set, ({1, 2},)),
+    "frozenset": (frozenset, ({1, 2},)),
+    "str": (str, ("ab",)),
+    "bytes": (bytes, (b"ab",)),
+    "int": (int, (2,)),
+    "float": (float, (2.0,)),
+    "deque": (collections.deque, ([1, 2],)),
+    "object": (object, ()),
+}
+
+
+def _logging(base: type, name: str) -> Any:
+    original = getattr(base, name, None)
+
+    def method(self: Any, *args: Any) -> Any:
+        LOG.append(f"{base.__name__}.{name}")
+        if original is not None:
+            return original(self, *args)
+        if name == "__missing__":
+            return 5
+        if name == "__bool__":
+            return True
+        if name == "__length_hint__":
+            return 2
+        return NotImplemented
+
+    return method
+
+
+def class_over(base: type, names: list[str]) -> type:
+    """A subclass of a builtin that notes the calls of these methods."""
+    return type(f"My{base.__name__}", (base,), {name: _logging(base, name) for name in names})
+
+
+class Noting:
+    """An element: notes its comparisons and hashes."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __eq__(self, other: Any) -> Any:
+        LOG.append(f"{self.n} == {other.n if isinstance(other, Noting) else other}")
+        return self.n == (other.n if isinstance(other, Noting) else other)
+
+    def __lt__(self, other: Any) -> Any:
+        LOG.append(f"{self.n} < {other.n if isinstance(other, Noting) else other}")
+        return self.n < (other.n if isinstance(other, Noting) else other)
+
+    def __bool__(self) -> bool:
+        LOG.append(f"bool {self.n}")
+        return bool(self.n)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_OPERATIONS = (
+    "a == b", "a != b", "a < b", "a <= b", "a > b", "a >= b", "b == a", "b < a", "1 in a", "9 in a", "a + b", "b + a", "a * 2", "2 * a",
+    "a - b", "a | b", "a & b", "a % b", "a / b", "-a", "~a", "abs(a)", "bool(a)", "not a", "len(a)", "list(a)", "tuple(a)", "set(a)",
+    "[*a]", "(*a, 1)", "sorted(a)", "list(reversed(a))", "sum(a)", "any(a)", "all(a)", "min(a)", "max(a)", "list(map(str, a))",
+    "list(zip(a, a))", "list(enumerate(a))", "a[0]", "a[1]", "a[0:1]", "{**a}", "dict(a)", "list(filter(None, a))", "hash(a)", "{a: 1}[a]",
+    "int(a)", "float(a)", "round(a)", "[1, 2, 3][a]", "range(a)", "str(a)", "f'{a}'", "f'{a!r}'", "'%s' % (a,)", "a.count(1)", "a.index(2)",
+    "1 if a else 2", "iter(a) is None", "next(iter(a))", "divmod(a, 2)", "a ** 2", "isinstance(a, (list, int))", "a is b", "[a] == [b]",
+    "(a, 1) == (b, 1)", "a in [b]", "a in (1, b)", "[b].index(a)", "[b, b].count(a)", "(lambda p, *q: p)(*a)", "(lambda **k: k)(**a)",
+    "complex(a)", "'x' * a", "bytes(a)", "','.join(a)", "a.get(1)", "list(a.keys())", "frozenset(a)", "max(a, b)", "min([a, b])",
+    "sorted([a, b])", "__import__('operator').length_hint(a)", "__import__('operator').index(a)", "__import__('math').floor(a)",
+    "collections.deque(a)", "collections.Counter(a)", "chr(a)", "hex(a)", "a @ b", "a << 1", "a ^ b", "type(a)(a)",
+)  # fmt: skip
+COMPARING = (
+    "a == b", "a != b", "a < b", "a <= b", "a > b", "a >= b", "b == a", "1 in a", "9 in a", "[a] == [b]", "(a, 1) == (b, 1)", "a in [b]",
+    "a in (1, b)", "[b].index(a)", "[b, b].count(a)", "a.count(1)", "a.index(2)", "bool(a)", "1 if a else 2",
+)  # fmt: skip
+"""Operations whose calls the suite compares, for every pair of operands."""
+_NOTING_PAIRS = (
+    "[n(1), n(2)], [n(1), n(3)]", "(n(1), n(2)), (n(1), n(3))", "[n(1)], [n(1), n(2)]", "(n(1),), (n(2), n(1))", "{1: n(1)}, {1: n(2)}",
+    "{1: n(1)}, {1: n(1), 2: n(2)}", "[n(0), n(2)], [n(0)]", "(n(0), n(2)), [n(0)]", "n(1), n(2)", "(1, n(2)), (1, n(2))",
+    "collections.deque([n(1), n(2)]), collections.deque([n(1)])", "[[n(1)]], [[n(1)]]", "[n(2), n(1)], (1,)",
+)  # fmt: skip
+
+
+def program_of(operation: str) -> Callable[..., Any]:
+    space: dict[str, Any] = {"torch": torch, "collections": collections, "__name__": "operator_calls"}
+    exec(f"def program(x, a, b):\n    y = x + 1\n    return {operation}, y", space)
+    program: Callable[..., Any] = space["program"]
+    return program
+
+
+def noted(call: Callable[..., Any], *args: Any) -> tuple[Any, list[str]]:
+    """What a call answers (exceptions by type), and the notes that it left."""
+    LOG.clear()
+    result: Any
+    try:
+        result = call(*args)[0]
+    except Exception as e:
+        result = type(e)
+    notes = list(LOG)
+    if isinstance(result, str | bytes | int | float | complex | type | None):
+        result = (type(result), result if isinstance(result, type) else re.sub("0x[0-9a-f]+", "", repr_of(result)))
+    else:
+        result = type(result)
+    return result, notes
+
+
+def repr_of(value: Any) -> str:
+    for base in (str, bytes, int, float, complex):
+        if isinstance(value, base):
+            return base.__repr__(value)
+    return repr(value)
+
+
+def pairs() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]]]]:
+    """(name, how to make two operands)."""
+    for name, (base, args) in _BASES.items():
+        names = [
+            m for m in _METHODS if hasattr(base, m) or m in ("__bool__", "__missing__", "__length_hint__", "__index__")
+        ]
+        if base is object:
+            names = ["__eq__", "__hash__", "__bool__", "__ne__"]
+        names = [m for m in names if not (m == "__index__" and not hasattr(base, m))]
+        whole = class_over(base, names)
+        yield f"{name} and its base", lambda whole=whole, base=base, args=args: (whole(*args), base(*args))
+        yield f"two of {name}", lambda whole=whole, args=args: (whole(*args), whole(*args))
+    for text in _NOTING_PAIRS:
+        yield text, lambda text=text: eval(f"({text})", {"n": Noting, "collections": collections})
+
+
+def differs(operation: str, make: Callable[[], tuple[Any, Any]], name: str) -> str | None:
+    argand.reset()
+    compiled = argand.compile(program := program_of(operation), backend="eager")
+    x = torch.ones(2)
+    want = noted(program, x, *make())
+    got = noted(compiled, x, *make())
+    return None if want == got else f"{operation} | {name}: {got} is not {want}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="")
+    parser.add_argument("--share", type=int, default=1)
+    options = parser.parse_args()
+    count = wrong = 0
+    for i, (name, make, operation) in enumerate((n, m, o) for n, m in pairs() for o in _OPERATIONS):
+        if i % options.share or options.only not in f"{operation} | {name}":
+            continue
+        count += 1
+        found = differs(operation, make, name)
+        if found is not None:
+            wrong += 1
+            print(found, flush=True)
+    print(f"{count} combinations, {wrong} differences")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Sizes that no one formula gives, probes that do not fit, and many symbols at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import argand
+
+TWO = [(8, 5), (9, 6), (3, 7), (6, 6), (7, 3), (2, 9), (30, 4)]
+ONE = [(8, 4), (9, 4), (3, 4), (2, 4), (5, 4), (30, 4)]
+
+
+def filled(x):
+    return (x + 0).fill_diagonal_(7.0)
+
+
+BENT = {
+    "diagonal": lambda x: x.diagonal() * 2,
+    "diagonal-number": lambda x: x.diagonal(1) * x.diagonal(1).shape[0],
+    "zeros": lambda x: torch.zeros(x.diagonal().shape[0] + 1),
+    "fill_diagonal": filled,
+    "svd": lambda x: torch.linalg.svdvals(x) * 2,
+    "indices": lambda x: torch.tril_indices(x.shape[0], x.shape[1]).shape[1] + x,
+    "slice": lambda x: x[:6] * 2,
+    "chunks": lambda x: [part * 2 for part in x.tensor_split(3)],
+}
+
+
+@pytest.mark.parametrize("shapes", [TWO, ONE, ONE[::-1]], ids=["two", "one", "one-small-first"])
+@pytest.mark.parametrize("name", BENT)
+def test_the_least_of_two_sizes(name, shapes):
+    compiled = argand.compile(BENT[name], backend="aot_eager")
+    for shape in shapes:
+        x = torch.rand(shape)
+        torch.testing.assert_close(compiled(x), BENT[name](x))
+
+
+@pytest.mark.parametrize("name", ["diagonal", "fill_diagonal"])
+def test_the_least_of_two_sizes_in_kernels(name):
+    compiled = argand.compile(BENT[name], dynamic=True)
+    for shape in TWO:
+        x = torch.rand(shape)
+        torch.testing.assert_close(compiled(x), BENT[name](x))
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 6, 7, 8, 10])
+def test_many_symbols_in_one_tensor(count):
+    def f(x):
+        return x * 2 + x.sum(0)
+
+    compiled = argand.compile(f, dynamic=True, backend="aot_eager", fullgraph=True)
+    for add in (0, 1):
+        x = torch.rand([2 + add + i % 3 for i in range(count)])
+        torch.testing.assert_close(compiled(x), f(x))
+
+
+def test_six_symbols_in_kernels():
+    compiled = argand.compile(lambda x: x * 2 + x.sum(0), dynamic=True, fullgraph=True)
+    for shape in ((2, 3, 4, 5, 6, 7), (3, 2, 5, 4, 7, 6)):
+        x = torch.rand(shape)
+        torch.testing.assert_close(compiled(x), x * 2 + x.sum(0))
+
+
+@pytest.mark.parametrize("static", [1, 1 << 20])
+def test_a_large_range_beside_large_static_sizes(static):
+    x = torch.zeros(1).expand(5, 6, 4, static)
+    for dim in range(3):
+        argand.mark_dynamic(x, dim, max=1 << 40)
+    compiled = argand.compile(lambda x: x[..., :1] + 1, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), x[..., :1] + 1)
+
+
+AT_PROBES = {
+    "zeros": lambda x: torch.zeros(40 - x.shape[0]) + x.sum(),
+    "pad": lambda x: F.pad(x, (-20, -5)),
+    "pad-by-a-size": lambda x: F.pad(x, (0, 40 - x.shape[1])),
+    "narrow": lambda x: x.narrow(1, 3, 45 - x.shape[1]),
+    "slice": lambda x: x[:, : x.shape[1] - 20],
+    "unfold": lambda x: x.unfold(1, 40 - x.shape[1], 2).sum(-1),
+    "interpolate": lambda x: F.interpolate(x[None], size=50 - x.shape[1]),
+    "pool": lambda x: F.avg_pool1d(x, 36 - x.shape[1]),
+    "arange": lambda x: torch.arange(x.shape[1] - 25, 40 - x.shape[1]),
+    "view": lambda x: x.reshape(-1)[: 90 - x.shape[1]].view(3, -1) if x.shape[1] % 3 == 0 else x,
+}
+
+
+@pytest.mark.parametrize("name", AT_PROBES)
+def test_what_is_valid_near_the_sizes_at_hand_only(name):
+    f = AT_PROBES[name]
+    compiled = argand.compile(f, dynamic=True, backend="aot_eager")
+    for shape in ((3, 30), (3, 33), (4, 27), (5, 39), (5, 60)):
+        x = torch.rand(shape)
+        try:
+            want = f(x)
+        except (RuntimeError, ValueError) as error:
+            with pytest.raises(type(error)):
+                compiled(x)
+        else:
+            torch.testing.assert_close(compiled(x), want)
+
+
+BOUNDED = {
+    "select": lambda x, k: x.permute(2, 0, 1).select(0, 3).unsqueeze(0),
+    "select-number": lambda x, k: x.select(1, k).unsqueeze(1),
+    "narrow": lambda x, k: x.narrow(1, k, 3),
+    "slices": lambda x, k: x[:, (x.shape[1] // 2) : k][:, 2 : (20 - x.shape[1])],
+    "remainder": lambda x, k: x.narrow(2, 0, x.shape[2] % 4).std(-1, keepdim=True).nan_to_num(),
+    "contiguous": lambda x, k: x.flip(2).narrow(0, 0, x.shape[0] - 2).movedim(0, -1).contiguous(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_parts_of_views(name, dynamic):
+    f = BOUNDED[name]
+    compiled = argand.compile(f, dynamic=dynamic, backend="aot_eager")
+    shapes = [(2, 6, 8), (3, 5, 30), (4, 5, 30), (4, 5, 7), (3, 6, 3), (1, 6, 13), (2, 9, 4)]
+    for shape, k in zip(shapes, (2, 3, 4, -2, 3, 7, 8), strict=True):
+        x = torch.rand(shape)
+        try:
+            want = f(x, k)
+        except (RuntimeError, IndexError) as error:
+            with pytest.raises(type(error)):
+                compiled(x, k)
+        else:
+            got = compiled(x, k)
+            torch.testing.assert_close(got, want)
+            assert got.stride() == want.stride() or want.numel() < 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_roll_by_an_amount_of_a_size(dynamic):
+    compiled = argand.compile(lambda x: x.roll(x.shape[1] * 2 - 7, 1) * 2, dynamic=dynamic)
+    for n in (12, 9, 7, 30, 2):
+        x = torch.rand(2, n)
+        torch.testing.assert_close(compiled(x), x.roll(n * 2 - 7, 1) * 2)

@@ -1,0 +1,123 @@
+"""What a compile leaves behind in the process once it is forgotten: nothing.
+
+`python tests/fuzz/residues.py --cycles 10000` is the long run, which watches the memory of the process too.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+from argand._core import _C
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
+
+import residues
+
+CYCLES = 25
+
+
+@pytest.mark.parametrize(
+    ("backend", "train", "new"),
+    [("eager", False, False), ("eager", False, True), ("aot_eager", True, False), ("native", True, False),
+     ("native", False, True)],
+)  # fmt: skip
+def test_compiling_and_resetting_leaves_nothing(backend: str, train: bool, new: bool) -> None:
+    make = residues.new_program if new else lambda: residues.program
+    for _ in range(12):  # caches fill up
+        residues.cycle(backend, train, make)
+    before = residues.held()
+    for _ in range(CYCLES):
+        residues.cycle(backend, train, make)
+    after = residues.held()
+    grown = {name: after[name] - before[name] for name in after}
+    assert all(value < 30 * CYCLES if name == "blocks" else value < CYCLES / 2 for name, value in grown.items()), grown
+
+
+def names(namespace: dict[str, Any]) -> set[str]:
+    return {name for name in namespace if name.startswith(("__compiled_fn", "__resume_at"))}
+
+
+def test_names_in_globals_go_with_the_code_that_reads_them() -> None:
+    fn = residues.new_program()
+    compiled = argand.compile(fn, backend="eager", dynamic=False)
+    compiled(torch.ones(4, 4), torch.ones(4, 4))
+    first = names(fn.__globals__)
+    assert any(name.startswith("__compiled_fn") for name in first)
+    assert any(name.startswith("__resume_at") for name in first)
+    compiled(torch.ones(3, 3), torch.ones(3, 3))  # the second version shares the resume function
+    both = names(fn.__globals__)
+    assert len(both) > len(first)
+    argand.reset()
+    gc.collect()
+    assert names(fn.__globals__) == set()
+    assert compiled(torch.ones(4, 4), torch.ones(4, 4)).item() == fn(torch.ones(4, 4), torch.ones(4, 4)).item()
+    assert names(fn.__globals__)
+
+
+def test_shared_resume_function_stays_while_one_version_lives() -> None:
+    fn = residues.new_program()
+    compiled = argand.compile(fn, backend="eager", dynamic=False)
+
+    class Scale:
+        value = 2.0
+
+    def reads(x: torch.Tensor, scale: Any) -> torch.Tensor:
+        y = x * scale.value
+        print(end="")
+        return y + 1
+
+    reads = types.FunctionType(reads.__code__, fn.__globals__)
+    compiled = argand.compile(reads, backend="eager")
+    fn.__globals__["torch"] = torch
+    kept, dying = Scale(), Scale()
+    assert compiled(torch.ones(2), kept).tolist() == [3, 3]
+    dying.value = 5.0
+    assert compiled(torch.ones(2), dying).tolist() == [6, 6]
+    ref = weakref.ref(dying)
+    del dying
+    gc.collect()
+    assert ref() is None
+    for value in (7.0, 8.0, 2.0):
+        kept.value = value
+        assert compiled(torch.ones(2), kept).tolist() == [value + 1] * 2
+
+
+def test_reset_inside_of_a_compiled_call() -> None:
+    calls: list[int] = []
+
+    @argand.disable
+    def forget() -> None:
+        calls.append(len(calls))
+        argand.reset()
+        gc.collect()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        forget()
+        z = y + 1
+        forget()
+        return z * x
+
+    compiled = argand.compile(program, backend="eager")
+    for _ in range(3):
+        assert compiled(torch.ones(2)).tolist() == [3, 3]
+    assert len(calls) == 6
+
+
+def test_name_that_the_program_has_overwritten_is_left_alone() -> None:
+    fn = residues.new_program()
+    argand.compile(fn, backend="eager")(torch.ones(4, 4), torch.ones(4, 4))
+    name = next(iter(names(fn.__globals__)))
+    fn.__globals__[name] = "mine"
+    _C.reset_all()
+    gc.collect()
+    assert fn.__globals__[name] == "mine"
