@@ -152,6 +152,7 @@ def _region(
         _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
         _C.set_exception_filter(tidy)
         _C.set_ambient(ambient.snapshot, ambient.restore)
+        _C.set_other_compiler(torch._C._dynamo.eval_frame.set_eval_frame)
         profile.connect()
         _process.exchange_api_set = True
     region = _process.regions.get(key)

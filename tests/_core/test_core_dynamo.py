@@ -22,6 +22,9 @@ def run(callback: Any, fn: Any, *args: Any) -> Any:
 def dynamo() -> Any:
     import torch._dynamo
 
+    import argand
+
+    argand.compile(lambda x: x + 1, backend="eager")(torch.ones(2))  # registers what surrounds each capture
     torch._dynamo.reset()
     yield torch._dynamo
     torch._dynamo.reset()

@@ -42,6 +42,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     def run(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["argand", *arguments])
         monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("COLUMNS", "300")  # the length of a path is no line of a message
         capsys.readouterr()
         code: Any = 0
         try:

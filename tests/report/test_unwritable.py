@@ -16,6 +16,7 @@ import torch
 
 import argand
 from argand import events
+from forks import fork
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "trace_dir": {},
@@ -45,7 +46,7 @@ def run_compiled(settings: dict[str, Any]) -> list[str]:
 def in_child(settings: dict[str, Any], prepare: Callable[[], None]) -> str:
     """What a forked process says: "right" and its warnings."""
     receive, send = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             devnull = os.open(os.devnull, os.O_WRONLY)

@@ -22,6 +22,7 @@ from argand.report.reader import Reader
 from argand.report.records import Record, digest_of
 from argand.report.tracefile import TraceFile, process_rank
 from argand.report.writer import TraceSink
+from forks import fork
 from trace_programs import read, traced
 
 LINE = re.compile(r"V\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ argand/[\w/]+\.py:\d+\] \{.*\}")
@@ -207,7 +208,7 @@ def test_a_forked_child_has_a_file_of_its_own(tmp_path: Path) -> None:
         small(torch.ones(2))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads
-            child = os.fork()
+            child = fork()
         if child == 0:
             code = 1
             try:

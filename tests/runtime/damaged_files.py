@@ -27,6 +27,7 @@ import argand
 from argand import events
 from argand.runtime import toolchain
 from damage import MUTATIONS, every_damage, restore
+from forks import fork
 
 LIMIT = float(os.environ.get("DAMAGE_LIMIT", "60"))
 TEXT = 'extern "C" int answer() { return 42; }\n'
@@ -64,7 +65,7 @@ def in_child(run: Callable[[], bool]) -> dict[str, Any]:
     """What a forked process says of `run`."""
     receive, send = os.pipe()
     start = time.monotonic()
-    child = os.fork()
+    child = fork()
     if child == 0:
         outcomes: list[Any] = []
         events.bus.subscribe(lambda event: outcomes.append(event.data.get("outcome")), ("cache",))

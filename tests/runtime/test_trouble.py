@@ -21,6 +21,7 @@ import argand
 from argand.config import config
 from argand.errors import CacheError
 from argand.runtime import cache, places, toolchain
+from forks import fork
 
 # What a compiler is asked for first; then each fake does what it is for.
 HEAD = '#!/bin/sh\ncase "$1" in --version|-dump*|-print*) exec g++ "$@";; esac\n'
@@ -177,7 +178,7 @@ def in_child(prepare: Callable[[], None], tmp_path: Path) -> tuple[bool, str]:
     answer = tmp_path / "answer"
     answer.write_text(" " * 2000)
     file = os.open(answer, os.O_WRONLY)
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             prepare()
@@ -204,7 +205,7 @@ def test_limit_on_the_size_of_files(size: int, folder: Path) -> None:
         set_limit(resource.RLIMIT_FSIZE, size)()
 
     receive, send = os.pipe()  # a file would be limited too
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             prepare()
@@ -533,7 +534,7 @@ def test_fork_while_a_thread_builds(folder: Path, tmp_path: Path) -> None:
     assert right and text == "right", text
     thread.join()
     # a child that lives on does not hold the lock
-    child = os.fork()
+    child = fork()
     if child == 0:
         time.sleep(30)
         os._exit(0)
@@ -552,7 +553,7 @@ def test_private_directory_survives_a_forked_child_and_its_own_removal(folder: P
 
     with config.patch(cache=False):
         path = cache.get_or_build("a" * 40, "source", builder())
-        child = os.fork()
+        child = fork()
         if child == 0:
             places._private.remove()
             os._exit(0)

@@ -182,6 +182,12 @@ def set_exception_filter(filter: Callable[[BaseException], object] | None, /) ->
     """`filter(exception)` is called for each exception that leaves a region that has a callback, before its caller's
     frame joins the traceback; it may set `__traceback__`. What it raises is dropped. None: nobody is called."""
 
+def set_other_compiler(set_callback: Callable[[Any], Any] | None, /) -> None:
+    """`set_callback(callback)` sets another frame hook's callback of this thread and returns the one before.
+
+    That hook is off in a thread while argand captures there.
+    """
+
 def set_ambient(snapshot: Callable[[], object], restore: Callable[[Any, BaseException | None], object], /) -> None:
     """What `call_restoring`, and a callback of the hook, are wrapped in: `restore(snapshot(), error or None)`.
 

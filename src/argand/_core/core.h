@@ -121,6 +121,10 @@ PyObject *hook_is_installed(PyObject *module, PyObject *ignored);
 
 extern PyMethodDef restoring_methods[];
 PyObject *call_restoring(PyObject *fn, PyObject *const *args, size_t nargs);
+/* Switches the other compiler that this thread's frames may have off; NULL: there is nothing to put back. */
+PyObject *other_compiler_off(void);
+/* Puts it back; consumes the reference. An exception that is set stays. */
+void other_compiler_on(PyObject *before);
 
 /* ---- running a frame's own code after all (rerun.c) -------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
 #include "hook_compat.h"
 
 #include "core.h"
+#include "hook_place.h"
 #include "profile.h"
 
 #include <pthread.h>
@@ -31,42 +32,20 @@ static _Thread_local ThreadState tls;
 
 /* Number of threads whose callback is set; the hook is installed while it is not zero. */
 static int active_threads = 0;
-static _PyFrameEvalFunction base_eval = NULL; /* what was installed before us */
-
-static PyObject *eval_hook(PyThreadState *tstate, InterpreterFrame *frame, int throwflag);
-
-static void
-install_hook(PyInterpreterState *interp)
-{
-    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interp);
-    if (current != eval_hook) {
-        base_eval = current;
-        _PyInterpreterState_SetEvalFrameFunc(interp, eval_hook);
-    }
-}
-
-static void
-uninstall_hook(PyInterpreterState *interp)
-{
-    /* When another hook was put on top of ours it still calls us as its base: leave both, we pass everything on. */
-    if (_PyInterpreterState_GetEvalFrameFunc(interp) == eval_hook) {
-        _PyInterpreterState_SetEvalFrameFunc(interp, base_eval);
-    }
-}
 
 static inline void
 enter_active(void)
 {
     active_threads++;
     /* Looked at on every entry, not only the first: another hook may have restored what it found before us. */
-    install_hook(PyInterpreterState_Get());
+    hook_install(PyInterpreterState_Get());
 }
 
 static inline void
 leave_active(void)
 {
     if (--active_threads == 0) {
-        uninstall_hook(PyInterpreterState_Get());
+        hook_uninstall(PyInterpreterState_Get());
     }
 }
 
@@ -124,7 +103,7 @@ call_handing_over(PyObject *callable, PyObject **args, Py_ssize_t nargs)
 {
     PyObject *inner = tls.callback == NULL ? NULL : region_uncaptured_fn(callable);
     if (inner != NULL && function_started_by(inner) != NULL &&
-        _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == eval_hook) {
+        _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == hook_eval_frame) {
         callable = inner; /* the hook is needed for its frame: capture goes off there and not here */
     }
     else {
@@ -180,7 +159,7 @@ hook_call_with_inputs(PyObject *module, PyObject *fn)
 static PyObject *
 run_frame(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
 {
-    if (LIKELY(base_eval == _PyEval_EvalFrameDefault || base_eval == NULL)) {
+    if (LIKELY(hook_base == _PyEval_EvalFrameDefault || hook_base == NULL)) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
     if (tls.forwarding == frame) { /* the function below ours came back to us with the same frame */
@@ -188,7 +167,7 @@ run_frame(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
     }
     void *outer = tls.forwarding;
     tls.forwarding = frame;
-    PyObject *result = base_eval(tstate, frame, throwflag);
+    PyObject *result = hook_base(tstate, frame, throwflag);
     tls.forwarding = outer;
     return result;
 }
@@ -250,8 +229,6 @@ run_frame_that_raises(PyThreadState *tstate, InterpreterFrame *frame, PyObject *
 }
 
 #if EVAL_OWNS_FRAME
-static PyObject *stub_code = NULL; /* code of a function that returns None */
-
 #if PY_VERSION_HEX < 0x030D0000
 /* Frees a frame that opens its data stack chunk. CPython 3.12 exports nothing that frees a chunk, so the default eval
  * function gets the frame with a body that only returns. */
@@ -259,7 +236,7 @@ static void
 pop_by_running_stub(PyThreadState *tstate, InterpreterFrame *frame)
 {
     PyObject *old = (PyObject *)frame->f_code;
-    frame->f_code = (PyCodeObject *)Py_NewRef(stub_code);
+    frame->f_code = (PyCodeObject *)Py_NewRef(PyFunction_GET_CODE(hook_stub));
     frame->prev_instr = _PyCode_CODE(frame->f_code) - 1;
     Py_DECREF(old);
     tstate->tracing++; /* the stub is nobody's business */
@@ -457,9 +434,15 @@ static int
 ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, Entry **entry, CodeMode *mode,
              PyObject **returned)
 {
-    /* Capture is off while guards are explained and while the callback runs; the references kept here keep both alive. */
+    /* Capture is off while guards are explained and while the callback runs; the references kept here keep both alive.
+     * Another compiler is off too: whichever hook is on top goes first and comes back last. */
     PyObject *off_callback = NULL, *off_key = NULL;
+    bool on_top = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == hook_eval_frame;
+    PyObject *others = on_top ? NULL : other_compiler_off();
     hook_swap_state(&off_callback, &off_key);
+    if (on_top) {
+        others = other_compiler_off();
+    }
     int status = -1;
     PyObject *info = frame_info_new((PyObject *)FRAME_CODE(frame), (PyObject *)FRAME_FUNC(frame), view, cache, off_key);
     if (info != NULL) {
@@ -473,7 +456,13 @@ ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, E
             Py_DECREF(answer);
         }
     }
+    if (on_top) {
+        other_compiler_on(others);
+    }
     hook_swap_state(&off_callback, &off_key);
+    if (!on_top) {
+        other_compiler_on(others);
+    }
     Py_XDECREF(off_callback); /* what the callback left behind, if it set anything */
     Py_XDECREF(off_key);
     return status;
@@ -534,10 +523,14 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
     return answered == MODE_SKIP_RECURSIVE ? run_frame_disabled(tstate, frame) : run_frame_hooked(tstate, frame);
 }
 
-static PyObject *
-eval_hook(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
+PyObject *
+hook_eval_frame(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
 {
     ThreadState *t = &tls;
+    if (UNLIKELY(hook_probe != NULL)) {
+        hook_probe = NULL;
+        return run_frame(tstate, frame, throwflag);
+    }
     if (t->handover.func != NULL && t->handover.func == (PyObject *)FRAME_FUNC(frame)) {
         bool uncaptured = t->handover.uncaptured;
         hand_over();
@@ -548,7 +541,7 @@ eval_hook(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
     /* Tracing: the frame is a trace, profile or audit function, not the program's. */
     if (t->callback == NULL || throwflag || t->busy || tstate->tracing || frame == t->forwarding) {
         if (UNLIKELY(active_threads == 0)) {
-            uninstall_hook(tstate->interp); /* a hook that was on top of ours has put us back after we had left */
+            hook_uninstall(tstate->interp); /* a hook that was on top of ours has put us back after we had left */
         }
         return run_frame(tstate, frame, throwflag);
     }
@@ -592,23 +585,15 @@ hook_get_callback(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 PyObject *
 hook_is_installed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == eval_hook);
+    return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == hook_eval_frame);
 }
 
 int
 hook_init(void)
 {
-#if EVAL_OWNS_FRAME
-    PyObject *globals = PyDict_New();
-    PyObject *done = globals == NULL ? NULL : PyRun_String("def argand_stub(): pass\n", Py_file_input, globals, globals);
-    PyObject *func = done == NULL ? NULL : PyDict_GetItemString(globals, "argand_stub");
-    stub_code = func == NULL ? NULL : Py_NewRef(PyFunction_GetCode(func));
-    Py_XDECREF(done);
-    Py_XDECREF(globals);
-    if (stub_code == NULL) {
+    if (hook_place_init() < 0) {
         return -1;
     }
-#endif
     if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0) {
         PyErr_SetString(PyExc_OSError, "pthread_atfork failed");
         return -1;

@@ -1,4 +1,4 @@
-/* What differs between CPython 3.11, 3.12 and 3.13 in frames and code extras. Only hook.c and cache.c include this:
+/* What differs between CPython 3.11, 3.12 and 3.13 in frames and code extras. Only hook*.c and cache.c include this:
  * it is the one place that reads CPython's internal headers. */
 #ifndef ARGAND_HOOK_COMPAT_H
 #define ARGAND_HOOK_COMPAT_H

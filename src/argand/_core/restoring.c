@@ -75,6 +75,48 @@ call_restoring(PyObject *fn, PyObject *const *args, size_t nargs)
     return result;
 }
 
+/* ---- another compiler ------------------------------------------------------------------------------------------ */
+
+static PyObject *set_others_callback; /* or NULL: sets the other frame hook's callback of this thread, returns the one before */
+
+static PyObject *
+set_other_compiler(PyObject *Py_UNUSED(module), PyObject *fn)
+{
+    Py_XSETREF(set_others_callback, fn == Py_None ? NULL : Py_NewRef(fn));
+    Py_RETURN_NONE;
+}
+
+PyObject *
+other_compiler_off(void)
+{
+    PyObject *before = set_others_callback == NULL ? NULL : PyObject_CallOneArg(set_others_callback, Py_None);
+    if (before == NULL) {
+        PyErr_Clear(); /* it stays on, as it was */
+    }
+    else if (before == Py_None) {
+        Py_CLEAR(before);
+    }
+    return before;
+}
+
+void
+other_compiler_on(PyObject *before)
+{
+    if (before == NULL) {
+        return;
+    }
+    PyObject *error = take_exception();
+    PyObject *done = PyObject_CallOneArg(set_others_callback, before);
+    if (done == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(done);
+    Py_DECREF(before);
+    put_exception(error);
+}
+
+/* ---- Python functions ------------------------------------------------------------------------------------------ */
+
 static PyObject *
 py_call_restoring(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -114,6 +156,9 @@ call_locked(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs
 PyMethodDef restoring_methods[] = {
     {"set_ambient", (PyCFunction)(void (*)(void))set_ambient, METH_FASTCALL,
      "set_ambient(snapshot, restore, /)\n--\n\nWhat call_restoring does before and after a call."},
+    {"set_other_compiler", set_other_compiler, METH_O,
+     "set_other_compiler(set_callback, /)\n--\n\n"
+     "set_callback(callback) of another frame hook, which is off in a thread while argand captures there."},
     {"call_restoring", (PyCFunction)(void (*)(void))py_call_restoring, METH_FASTCALL,
      "call_restoring(fn, /, *args)\n--\n\nfn(*args), after which the thread's state is as it was before."},
     {"call_locked", (PyCFunction)(void (*)(void))call_locked, METH_FASTCALL,

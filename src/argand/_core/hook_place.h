@@ -1,0 +1,21 @@
+/* Where argand's hook is in the chain of PEP 523 hooks (hook_place.c). */
+#ifndef ARGAND_HOOK_PLACE_H
+#define ARGAND_HOOK_PLACE_H
+
+#include "hook_compat.h"
+
+#include <stdbool.h>
+
+extern _PyFrameEvalFunction hook_base; /* what was installed before us */
+extern PyObject *hook_stub;            /* a Python function that returns None */
+extern PyObject *hook_probe;           /* not NULL: the next frame that comes to our hook sets it to NULL and runs untouched */
+
+PyObject *hook_eval_frame(PyThreadState *tstate, InterpreterFrame *frame, int throwflag); /* hook.c */
+
+/* Puts our hook on top, unless it is in the chain. */
+void hook_install(PyInterpreterState *interp);
+/* Takes our hook away, unless another one is on top of it. */
+void hook_uninstall(PyInterpreterState *interp);
+int hook_place_init(void);
+
+#endif
