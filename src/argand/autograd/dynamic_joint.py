@@ -49,7 +49,7 @@ class _JointTracing(Tracing):
     ) -> tuple[AtenProgram, bool]:
         self.joints.clear()
         made = super()._generalised(assignments, pinned, domain)
-        if len({(joint.results, joint.differentiable, joint.gradients) for joint in self.joints}) != 1:
+        if len({(joint.results, joint.differentiable, joint.gradients, joint.tape) for joint in self.joints}) != 1:
             raise NotGeneral("which results have gradients depends on the sizes")
         return made
 

@@ -17,6 +17,7 @@ from argand.autograd.bases import Bases, with_bases
 from argand.autograd.inference import InputBuilder, attribute, lift_attributes, records_gradients, run_graph
 from argand.autograd.leaves import reached_leaves, refuse_separate_histories
 from argand.autograd.outputs import Outputs, check_aliased_inputs, written_unseen
+from argand.autograd.tape import Tape, read_tape
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
@@ -41,6 +42,7 @@ class JointProgram:
         results: how many of the graph's outputs are the forward's.
         differentiable: positions among these that have a tangent, in the order of the tangents.
         gradients: per gradient that the graph returns, the position of the input it belongs to.
+        tape: what eager's tape holds between these results and inputs.
         enables_grad: the graph itself turns gradients on, as one does that ends a `no_grad` block which it began in.
     """
 
@@ -48,6 +50,7 @@ class JointProgram:
     results: int
     differentiable: tuple[int, ...]
     gradients: tuple[int, ...]
+    tape: Tape = field(default_factory=lambda: Tape((), ()))
     enables_grad: bool = False
 
     @property
@@ -284,6 +287,7 @@ class _Finisher:
         self.builder = builder
         self.leaves = leaves
         self.outputs = _JointOutputs(tracer, builder)
+        self.tape = Tape((), ())
 
     def finish(self, result: Any) -> JointProgram:
         tracer, outputs = self.tracer, self.outputs
@@ -312,7 +316,7 @@ class _Finisher:
             graph, self.builder.specs, specs, mutations, constants, out_tree, specs=tracer.specs, bases=bases,
             leaves=outputs.leaves,
         )  # fmt: skip
-        return JointProgram(program, results, positions, gradients)
+        return JointProgram(program, results, positions, gradients, self.tape)
 
     def _mutations(self) -> list[MutationSpec]:
         made: list[MutationSpec] = []
@@ -341,6 +345,7 @@ class _Finisher:
         tracer.backward = True
         try:
             with tracer:
+                self.tape = read_tape(carriers, wanted)
                 grads = torch.autograd.grad(carriers, [leaf for _, leaf in wanted], tangents, allow_unused=True)
         except AutogradError:
             raise

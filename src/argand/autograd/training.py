@@ -12,37 +12,65 @@ from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.autograd.joint import JointProgram
 from argand.autograd.leaves import data_of_results
+from argand.autograd.moves import Left, Moves
 from argand.autograd.partition import Partition, Slot
+from argand.autograd.parts import BackwardPart, backward_part
+from argand.autograd.tape import Tape
 from argand.graph import compat
-from argand.graph.expr import Expr
-from argand.graph.program import AtenProgram, MutationSpec, TensorSpec
+from argand.graph.program import AtenProgram, MutationSpec
 from argand.locks import fork_safe_lock
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
 
 
 class LazyBackward:
-    """The compiled backward, made when the first gradient is asked for (or at once, by `prepare`)."""
+    """The compiled backward, for the results that got a gradient: made when such gradients first come.
 
-    def __init__(self, make: Callable[[], Boxed]) -> None:
-        self._make: Callable[[], Boxed] | None = make
-        self._run: Boxed | None = None
+    Arguments:
+        make: compiles a program; the second argument says to run it with eager's kernels instead.
+    """
+
+    def __init__(self, cut: Partition, tape: Tape, make: Callable[[AtenProgram, bool], Boxed]) -> None:
+        self.cut = cut
+        self.tape = tape
+        self._make = make
+        self._parts: dict[tuple[bool, ...], BackwardPart] = {}
+        self._runs: dict[tuple[bool, ...], Boxed] = {}
         self._lock = fork_safe_lock()
 
-    def prepare(self) -> Boxed:
-        """The compiled backward."""
-        run = self._run
+    def part(self, given: tuple[bool, ...]) -> BackwardPart:
+        """The graph for the results that are `given`, and what it reads."""
+        found = self._parts.get(given)
+        if found is None:
+            found = self._parts[given] = uncaptured(backward_part, self.cut, self.tape, given)
+        return found
+
+    def run(self, given: tuple[bool, ...]) -> Boxed:
+        """The compiled graph for the results that are `given`."""
+        run = self._runs.get(given)
         if run is None:
-            run = uncaptured(_C.call_locked, self._lock, _C.call_restoring, self._compile)
+            run = uncaptured(_C.call_locked, self._lock, _C.call_restoring, self._compile, given)
         return run
 
-    def _compile(self) -> Boxed:
-        run = self._run
+    def prepare(self) -> Boxed:
+        """The compiled backward for all results."""
+        return self.run((True,) * len(self.tape.conflicts))
+
+    def _compile(self, given: tuple[bool, ...]) -> Boxed:
+        run = self._runs.get(given)
         if run is None:
-            assert self._make is not None
-            run = self._run = self._make()
-            self._make = None  # what it holds is not needed any more
+            program = backward_part(self.cut, self.tape, given).program  # compiling changes it
+            run = self._runs[given] = self._make(program, len(self._runs) >= _MOST_PARTS)
         return run
+
+    def read_by(self, results: int) -> set[Slot]:
+        """What is read when any of the results (bit `1 << k` for result k) is differentiated."""
+        count = len(self.tape.conflicts)
+        alone = [tuple([i == k for i in range(count)]) for k in range(count) if results >> k & 1]
+        return {slot for given in alone for slot in self.part(given).arguments}
+
+
+_MOST_PARTS = 8  # compiled backwards of one graph; programs that differentiate more combinations run eager's kernels
 
 
 def training_function(
@@ -55,12 +83,15 @@ def training_function(
         backward: makes the compiled backward; the same calling convention.
     """
     plan = _Plan(joint, cut)
+    moves = Moves(joint, cut, backward)
 
-    def gradients(saved: Any, anchor: torch.Tensor, grads: Any, numbers: Any) -> Any:
+    def gradients(given: Any, saved: Any, anchor: torch.Tensor | None, grads: Any, numbers: Any) -> Any:
         if not torch.is_grad_enabled():
-            return plan.gradients(backward.prepare(), saved, grads, numbers)
+            return moves.gradients(given, saved, grads, numbers)
+        if anchor is None:
+            raise RuntimeError(_TWICE)
         with torch.no_grad():
-            found = plan.gradients(backward.prepare(), saved, grads, numbers)
+            found = moves.gradients(given, saved, grads, numbers)
         return _once(found, (anchor, *grads))
 
     class CompiledFunction(torch.autograd.Function):
@@ -74,6 +105,7 @@ def training_function(
             for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
                 inputs[position].data = out[result]
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
+            ctx.left = None
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
             anchor = torch.empty(0)
@@ -86,10 +118,20 @@ def training_function(
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            *saved, anchor = ctx.saved_tensors
-            ctx.maybe_clear_saved_tensors()
+            given = moves.given(grads)
+            left: Left | None = ctx.left
+            spent = 0 if left is None else left.spent
+            if left is None or any(one and spent >> k & 1 for k, one in enumerate(given)):  # autograd says: freed
+                *saved, anchor = ctx.saved_tensors
+            else:
+                saved, anchor = left.tensors(), None
+            if not compat.keeps_graph():
+                spent |= moves.conflicts(given)
+                ctx.left = moves.left(saved, spent)
+                ctx.maybe_clear_saved_tensors()
+            left = None
             # The user's `backward()` may be called by a frame that is watched.
-            return uncaptured(gradients, saved, anchor, grads, ctx.numbers)
+            return uncaptured(gradients, given, saved, anchor, grads, ctx.numbers)
 
     apply: Callable[..., Any] = CompiledFunction.apply
     return apply
@@ -172,21 +214,7 @@ class _Plan:
         self.saved = [("input", leaf_of[i]) if kind == "output" and i in leaf_of else (kind, i) for kind, i in slots]
         views = [kind == "input" and i in cut.through_views for kind, i in self.saved]
         self.saved = [("view" if view else kind, i) for (kind, i), view in zip(self.saved, views)]
-        self.differentiable = joint.differentiable
-        self.inputs = len(joint.forward_inputs)
-        self.grads = cut.gradients
-        # gradients that are kept values themselves: where each is found among these
-        self.handed = {slot: cut.saved.index(slot) for slot in self.grads.values() if slot.kind in ("input", "output")}
-        self.tangents: list[tuple[int, TensorSpec]] = []
-        specs = [spec.spec for spec in joint.tangents]
-        for slot in cut.arguments:
-            if slot.kind == "tangent":
-                self.tangents.append((slot.index, specs[slot.index]))
         self.numbers = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
-        names = [joint.forward_inputs[position].name for position in self.numbers]
-        self.taken = [self.numbers.index(slot.index) for slot in cut.arguments if slot.kind == "number"]
-        layouts = [_layout_function(names, spec) for _, spec in self.tangents]
-        self.layouts = layouts if any(layouts) else None
 
     def kept(self, inputs: Sequence[Any], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What the backward reads."""
@@ -201,66 +229,3 @@ class _Plan:
         for how, result in zip(self.handed_over, out):
             made.append(None if how == "none" else without_base(result) if how == "fresh" else result)
         return tuple(made)
-
-    def gradients(
-        self, run: Boxed, saved: list[Any], grads: tuple[Any, ...], numbers: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
-        """One gradient, or None, per input of the forward."""
-        passed: dict[int, torch.Tensor] = {}
-        tangents = self.tangents if self.layouts is None else self._sized_tangents(self.layouts, numbers)
-        for index, spec in tangents:
-            passed[index] = as_expected(grads[self.differentiable[index]], spec)
-        through = {slot: saved[k] for slot, k in self.handed.items()}
-        saved.extend(passed[index] for index, _ in self.tangents)
-        saved.extend(numbers[k] for k in self.taken)
-        if compat.autocast_active():
-            guard = compat.disabled_autocast()
-            try:
-                out = run(saved)
-            finally:
-                del guard
-        else:
-            out = run(saved)
-        found: list[Any] = [None] * self.inputs
-        for position, slot in self.grads.items():
-            found[position] = self._gradient(slot, out, passed, through)
-        return tuple(found)
-
-    def _sized_tangents(
-        self, layouts: list[Callable[..., Any] | None], numbers: tuple[Any, ...]
-    ) -> list[tuple[int, TensorSpec]]:
-        """The tangents' layouts in a call of these sizes."""
-        made = []
-        for (index, spec), layout in zip(self.tangents, layouts):
-            if layout is not None:
-                size, stride = layout(*numbers)
-                spec = replace(spec, size=size, stride=stride)
-            made.append((index, spec))
-        return made
-
-    def _gradient(self, slot: Slot, out: Any, passed: dict[int, Any], through: dict[Slot, Any]) -> Any:
-        if slot.kind == "value":
-            return out[slot.index]
-        if slot.kind == "tangent":
-            return passed[slot.index]
-        return through[slot]
-
-
-def _layout_function(names: list[str], spec: TensorSpec) -> Callable[..., Any] | None:
-    """Size and stride as a function of the program's numbers; None when they depend on none."""
-    if not any(isinstance(n, Expr) for n in (*spec.size, *spec.stride)):
-        return None
-    size, stride = (f"({' '.join(f'{n},' for n in dims)})" for dims in (spec.size, spec.stride))
-    text = compile(f"lambda {', '.join(names)}: ({size}, {stride})", "<argand layout>", "eval")
-    made: Callable[..., Any] = eval(text, {})
-    return made
-
-
-def as_expected(grad: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
-    """A gradient in the layout that the backward was compiled for; zeros where autograd has none."""
-    if grad is None:
-        return torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device).zero_()
-    if grad.stride() == spec.stride and grad.dtype is spec.dtype and type(grad) is torch.Tensor:
-        return grad
-    made = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device)
-    return made.copy_(grad)

@@ -262,6 +262,11 @@ def next_sequence_number() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
+def keeps_graph() -> bool:
+    """The backward that runs in this thread frees nothing (`retain_graph=True`), or none runs."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
 def autocast_active() -> bool:
     """Any autocast is on in this thread."""
     return bool(torch._C._is_any_autocast_enabled())

@@ -1,0 +1,189 @@
+"""What moves where around a compiled backward: saved tensors and gradients in, gradients of the inputs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+
+from argand.autograd.joint import JointProgram
+from argand.autograd.partition import Partition, Slot
+from argand.autograd.parts import BackwardPart
+from argand.graph import compat
+from argand.graph.expr import Expr
+from argand.graph.program import TensorSpec
+
+Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
+Given = tuple[bool, ...]
+
+
+class Backwards(Protocol):
+    """The compiled backwards of a graph, by which results got a gradient."""
+
+    def part(self, given: Given) -> BackwardPart: ...
+    def run(self, given: Given) -> Boxed: ...
+    def read_by(self, results: int) -> set[Slot]: ...
+
+
+@dataclass(slots=True)
+class Left:
+    """What a call's backward left for results that can still be differentiated, after autograd freed what was saved.
+
+    Arguments:
+        spent: results that cannot (bit `1 << k` for result k).
+        held: the saved tensors, None where none of the others reads one, with their versions.
+    """
+
+    spent: int
+    held: list[tuple[torch.Tensor, int] | None]
+
+    def tensors(self) -> list[torch.Tensor | None]:
+        """The saved tensors.
+
+        Raises:
+            RuntimeError: one was written to since.
+        """
+        for one in self.held:
+            if one is not None and version(one[0]) != one[1]:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"{one[0].type()} {list(one[0].shape)}, which a compiled graph saved, is at version "
+                    f"{version(one[0])}; expected version {one[1]} instead."
+                )
+        return [None if one is None else one[0] for one in self.held]
+
+
+class Moves:
+    """The backward's side of a compiled graph.
+
+    Arguments:
+        backwards: makes the compiled backwards.
+    """
+
+    def __init__(self, joint: JointProgram, cut: Partition, backwards: Backwards) -> None:
+        self.backwards = backwards
+        self.tape = joint.tape
+        self.differentiable = joint.differentiable
+        self.everything = (True,) * len(joint.differentiable)
+        self.saved = cut.saved
+        self.inputs = len(joint.forward_inputs)
+        self.specs = [spec.spec for spec in joint.tangents]
+        self.scalars = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
+        self.names = [joint.forward_inputs[position].name for position in self.scalars]
+        self._parts: dict[Given, _Part] = {}
+        self._spent: dict[Given, int] = {}
+        self._read: dict[int, frozenset[int]] = {}
+
+    def given(self, grads: Sequence[Any]) -> Given:
+        """Which results got a gradient."""
+        return tuple([grads[position] is not None for position in self.differentiable])
+
+    def conflicts(self, given: Given) -> int:
+        """The results that cannot be differentiated any more after those that are given."""
+        found = self._spent.get(given)
+        if found is None:
+            found = self._spent[given] = self.tape.spent(given)
+        return found
+
+    def left(self, saved: Sequence[torch.Tensor | None], spent: int) -> Left | None:
+        """What must be kept when autograd frees what was saved; None when nothing can be differentiated any more."""
+        alive = ((1 << len(self.differentiable)) - 1) & ~spent
+        if not alive:
+            return None
+        read = self._read.get(alive)
+        if read is None:
+            slots = self.backwards.read_by(alive)
+            read = self._read[alive] = frozenset(i for i, slot in enumerate(self.saved) if slot in slots)
+        # A saved result would keep its own history, which is what holds this.
+        kept = [None if one is None or i not in read else one.detach() for i, one in enumerate(saved)]
+        return Left(spent, [None if one is None else (one, version(one)) for one in kept])
+
+    def gradients(
+        self, given: Given, saved: list[Any], grads: tuple[Any, ...], numbers: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """One gradient, or None, per input of the forward. Takes what is in `saved` out of it."""
+        found: list[Any] = [None] * self.inputs
+        if not any(given):
+            return tuple(found)
+        part = self._parts.get(given)
+        if part is None:
+            part = self._parts[given] = _Part(self, self.backwards.part(given))
+        run = self.backwards.run(given)
+        passed: dict[int, torch.Tensor] = {}
+        for index, spec in part.tangents if part.layouts is None else part.sized_tangents(numbers):
+            passed[index] = as_expected(grads[self.differentiable[index]], spec)
+        arguments = [saved[k] for k in part.saved]
+        through = {slot: saved[k] for slot, k in part.handed.items()}
+        saved.clear()  # kept tensors die as the backward uses them up
+        arguments.extend(passed[index] for index, _ in part.tangents)
+        arguments.extend(numbers[k] for k in part.taken)
+        out = _without_autocast(run, arguments)
+        for position, slot in part.gradients:
+            if slot.kind == "value":
+                found[position] = out[slot.index]
+            else:
+                found[position] = passed[slot.index] if slot.kind == "tangent" else through[slot]
+        return tuple(found)
+
+
+class _Part:
+    """What moves around the backward of some results."""
+
+    def __init__(self, moves: Moves, part: BackwardPart) -> None:
+        self.gradients = list(part.gradients.items())
+        self.saved = [moves.saved.index(slot) for slot in part.arguments if slot.kind in ("input", "output")]
+        # gradients that are kept values themselves: where each is found among these
+        handed = {slot for slot in part.gradients.values() if slot.kind in ("input", "output")}
+        self.handed = {slot: moves.saved.index(slot) for slot in handed}
+        indices = [slot.index for slot in part.arguments if slot.kind == "tangent"]
+        self.tangents = [(index, moves.specs[index]) for index in indices]
+        self.taken = [moves.scalars.index(slot.index) for slot in part.arguments if slot.kind == "number"]
+        layouts = [_layout_function(moves.names, spec) for _, spec in self.tangents]
+        self.layouts = layouts if any(layouts) else None
+
+    def sized_tangents(self, numbers: tuple[Any, ...]) -> list[tuple[int, TensorSpec]]:
+        """The tangents' layouts in a call of these sizes."""
+        made = []
+        for (index, spec), layout in zip(self.tangents, self.layouts or ()):
+            if layout is not None:
+                size, stride = layout(*numbers)
+                spec = replace(spec, size=size, stride=stride)
+            made.append((index, spec))
+        return made
+
+
+def version(tensor: torch.Tensor) -> int:
+    """Autograd's count of writes to a tensor; 0 where it counts none."""
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
+def _without_autocast(run: Boxed, arguments: list[Any]) -> Sequence[torch.Tensor]:
+    if not compat.autocast_active():
+        return run(arguments)
+    guard = compat.disabled_autocast()
+    try:
+        return run(arguments)
+    finally:
+        del guard
+
+
+def _layout_function(names: list[str], spec: TensorSpec) -> Callable[..., Any] | None:
+    """Size and stride as a function of the program's numbers; None when they depend on none."""
+    if not any(isinstance(n, Expr) for n in (*spec.size, *spec.stride)):
+        return None
+    size, stride = (f"({' '.join(f'{n},' for n in dims)})" for dims in (spec.size, spec.stride))
+    text = compile(f"lambda {', '.join(names)}: ({size}, {stride})", "<argand layout>", "eval")
+    made: Callable[..., Any] = eval(text, {})
+    return made
+
+
+def as_expected(grad: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
+    """A gradient in the layout that the backward was compiled for; zeros where autograd has none."""
+    if grad is None:
+        return torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device).zero_()
+    if grad.stride() == spec.stride and grad.dtype is spec.dtype and type(grad) is torch.Tensor:
+        return grad
+    made = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device)
+    return made.copy_(grad)

@@ -1,0 +1,114 @@
+"""What eager's tape holds between the results of a graph and its inputs: which results can be differentiated apart.
+
+Autograd frees what its nodes saved as a backward passes them. A result whose history shares no such node with what was
+differentiated before can still be differentiated; one that shares one raises. A compiled graph is one node for all
+results, so it has to know.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """Arguments: one entry per differentiable result, in the order of the tangents.
+
+    conflicts: the results (bit `1 << k` for result k) that cannot be differentiated any more once this one was, itself
+        included; none when nothing was saved for it.
+    reached: positions of the inputs that the result leads to. Other inputs have no gradient when it is differentiated.
+    """
+
+    conflicts: tuple[int, ...]
+    reached: tuple[frozenset[int], ...]
+
+    def spent(self, given: Sequence[bool]) -> int:
+        """The results that cannot be differentiated any more after those that are `given`."""
+        found = 0
+        for conflicts, one in zip(self.conflicts, given):
+            if one:
+                found |= conflicts
+        return found
+
+    def leads_to(self, given: Sequence[bool]) -> frozenset[int]:
+        """The inputs that one of the results leads to."""
+        return frozenset().union(*[reached for reached, one in zip(self.reached, given) if one])
+
+
+def read_tape(results: Sequence[torch.Tensor], inputs: Iterable[tuple[int, torch.Tensor]]) -> Tape:
+    """The tape between results and leaves, as autograd recorded it. To be read before the engine frees it.
+
+    Arguments:
+        inputs: (position, leaf) pairs.
+    """
+    roots = [result.grad_fn for result in results]
+    seen: dict[Any, int] = {}  # node -> the results that lead to it
+    for index, root in enumerate(roots):
+        if root is not None:
+            seen[root] = seen.get(root, 0) | 1 << index
+    positions: dict[int, set[int]] = {}
+    for position, leaf in inputs:
+        positions.setdefault(id(leaf), set()).add(position)
+    reached: list[set[int]] = [set() for _ in results]
+    conflicts = [0] * len(results)
+    for node in _results_first(roots):
+        mask = seen[node]
+        for following, _ in node.next_functions:
+            if following is not None:
+                seen[following] = seen.get(following, 0) | mask
+        found = positions.get(id(getattr(node, "variable", None)))
+        if found or _holds_tensors(node):
+            for index in range(len(results)):
+                if mask >> index & 1:
+                    if found:
+                        reached[index] |= found
+                    else:
+                        conflicts[index] |= mask
+    for index, result in enumerate(results):
+        reached[index] |= positions.get(id(result), set())
+    return Tape(tuple(conflicts), tuple([frozenset(one) for one in reached]))
+
+
+def _results_first(roots: Iterable[Any]) -> list[Any]:
+    """Every node of a history, each before those that it leads to."""
+    done: dict[Any, None] = {}
+    entered: set[Any] = set()
+    pending = [(root, False) for root in roots if root is not None]
+    while pending:
+        node, left = pending.pop()
+        if left:
+            done[node] = None
+        elif node not in entered:
+            entered.add(node)
+            pending.append((node, True))
+            pending += [(following, False) for following, _ in node.next_functions if following is not None]
+    return list(done)[::-1]
+
+
+def _holds_tensors(node: Any) -> bool:
+    """Whether the node raises when it is used again after it was freed."""
+    for name in _saved_names(node):
+        held = getattr(node, name)
+        if isinstance(held, tuple):
+            if held:
+                return True
+        elif getattr(held, "data", held) is not None or getattr(held, "unpack_hook", None) is not None:
+            return True
+    return False
+
+
+def _saved_names(node: Any) -> list[str]:
+    """Attributes of autograd's node that stand for saved tensors."""
+    kind = type(node)
+    found = _NAMES.get(kind)
+    if found is None:
+        found = _NAMES[kind] = [name for name in dir(kind) if name.startswith("_raw_saved_")]
+    return found
+
+
+_NAMES: weakref.WeakKeyDictionary[type, list[str]] = weakref.WeakKeyDictionary()  # programs make classes of nodes
