@@ -24,6 +24,7 @@ class Backwards(Protocol):
 
     def part(self, given: Given) -> BackwardPart: ...
     def run(self, given: Given) -> Boxed: ...
+    def run_eagerly(self, given: Given, reason: str) -> Boxed: ...
     def read_by(self, results: int) -> set[Slot]: ...
 
 
@@ -110,7 +111,10 @@ class Moves:
         part = self._parts.get(given)
         if part is None:
             part = self._parts[given] = _Part(self, self.backwards.part(given))
-        run = self.backwards.run(given)
+        if any(grad is not None and compat.is_transformed(grad) for grad in grads):
+            run = self.backwards.run_eagerly(given, "gradients are batched (is_grads_batched, vmap) or transformed")
+        else:
+            run = self.backwards.run(given)
         passed: dict[int, torch.Tensor] = {}
         for index, spec in part.tangents if part.layouts is None else part.sized_tangents(numbers):
             passed[index] = as_expected(grads[self.differentiable[index]], spec)
@@ -185,5 +189,9 @@ def as_expected(grad: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
         return torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device).zero_()
     if grad.stride() == spec.stride and grad.dtype is spec.dtype and type(grad) is torch.Tensor:
         return grad
+    if compat.is_transformed(grad):  # many gradients that look like one
+        order = sorted(range(grad.dim()), key=lambda dim: -spec.stride[dim])
+        back = [order.index(dim) for dim in range(grad.dim())]
+        return grad.to(spec.dtype).permute(order).contiguous().permute(back)
     made = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device)
     return made.copy_(grad)

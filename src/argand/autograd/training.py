@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.autograd.joint import JointProgram
@@ -17,6 +18,7 @@ from argand.autograd.partition import Partition, Slot
 from argand.autograd.parts import BackwardPart, backward_part
 from argand.autograd.tape import Tape
 from argand.graph import compat
+from argand.graph.printing import graph_function
 from argand.graph.program import AtenProgram, MutationSpec
 from argand.locks import fork_safe_lock
 
@@ -27,15 +29,16 @@ class LazyBackward:
     """The compiled backward, for the results that got a gradient: made when such gradients first come.
 
     Arguments:
-        make: compiles a program; the second argument says to run it with eager's kernels instead.
+        make: compiles a program.
     """
 
-    def __init__(self, cut: Partition, tape: Tape, make: Callable[[AtenProgram, bool], Boxed]) -> None:
+    def __init__(self, cut: Partition, tape: Tape, make: Callable[[AtenProgram], Boxed]) -> None:
         self.cut = cut
         self.tape = tape
         self._make = make
         self._parts: dict[tuple[bool, ...], BackwardPart] = {}
         self._runs: dict[tuple[bool, ...], Boxed] = {}
+        self._eager: dict[tuple[bool, ...], Boxed] = {}
         self._lock = fork_safe_lock()
 
     def part(self, given: tuple[bool, ...]) -> BackwardPart:
@@ -59,8 +62,20 @@ class LazyBackward:
     def _compile(self, given: tuple[bool, ...]) -> Boxed:
         run = self._runs.get(given)
         if run is None:
+            if len(self._runs) >= _MOST_PARTS:
+                return self.run_eagerly(given, f"{_MOST_PARTS} combinations of results were differentiated before")
             program = backward_part(self.cut, self.tape, given).program  # compiling changes it
-            run = self._runs[given] = self._make(program, len(self._runs) >= _MOST_PARTS)
+            run = self._runs[given] = self._make(program)
+        return run
+
+    def run_eagerly(self, given: tuple[bool, ...], reason: str) -> Boxed:
+        """As `run`, with eager's kernels."""
+        run = self._eager.get(given)
+        if run is None:
+            program = self.part(given).program
+            function = graph_function(program.graph, program.constants)
+            events.emit("fallback", "autograd", reason, reason=reason, scope="backward")
+            run = self._eager[given] = lambda args: function(*args)
         return run
 
     def read_by(self, results: int) -> set[Slot]:

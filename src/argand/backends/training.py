@@ -83,9 +83,9 @@ def compile_joint(
     forward = _boxed(compile_program(cut.forward), boxed)
     compile_id = events.bus.compile_id  # of the forward: its backward is compiled later, in any thread
 
-    def compile_backward(program: AtenProgram, eagerly: bool) -> Boxed:
+    def compile_backward(program: AtenProgram) -> Boxed:
         with events.bus.compiling(compile_id), events.span("compile_backward", "autograd", backend=backend):
-            return _eager_backward(program) if eagerly else _compile_backward(program, compile_program, backend, boxed)
+            return _compile_backward(program, compile_program, backend, boxed)
 
     backward = LazyBackward(cut, joint.tape, compile_backward)
     if not config.lazy_backward:
@@ -112,10 +112,6 @@ def _compile_backward(program: AtenProgram, compile_program: CompileProgram, bac
             raise
         reason = f"the backward runs with eager's kernels: {error}"
     events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="backward")
-    return _eager_backward(program)
-
-
-def _eager_backward(program: AtenProgram) -> Boxed:
     return _boxed(graph_function(program.graph, program.constants), False)
 
 

@@ -321,6 +321,11 @@ def is_plain_tensor(tensor: torch.Tensor) -> bool:
     )
 
 
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """It has no memory of its own: `torch.func` or either of torch's two vmaps computes with it."""
+    return not torch._C._has_storage(tensor) and tensor.layout is torch.strided
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """Identity of the storage; 0 for a tensor without memory."""
     return int(tensor.untyped_storage()._cdata) if tensor.device.type != "meta" else 0
