@@ -181,9 +181,7 @@ _CPP = {
         types=(bool, type(None)),
     ),
     "onednn_products": Setting(
-        None,
-        "Large float32 matrix products go to oneDNN, not to ATen's library; None: on AMD processors.",
-        types=(bool, type(None)),
+        False, "Large float32 matrix products go to oneDNN, whose sums are less exact than those of ATen's library."
     ),
     "compile_timeout": Setting(
         120.0, "Seconds after which the C++ compiler counts as hung; graphs then run with eager's kernels."

@@ -74,3 +74,33 @@ def test_other_products_stay(code: list[str]) -> None:
 def test_it_can_be_turned_off() -> None:
     with argand.config.patch({"cpp.onednn_products": False}):
         assert not products.onednn_wanted()
+
+
+SIZES = [
+    (512, 512, 512), (600, 600, 600), (256, 1024, 400), (64, 2048, 256), (128, 4096, 128), (2048, 64, 512),
+    (2048, 512, 64), (32, 4096, 512), (300, 768, 300), (96, 300, 1000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("m", "k", "n"), SIZES)
+def test_products_are_as_exact_as_eagers(m: int, k: int, n: int) -> None:
+    """Wherever they are computed; float64 is the truth."""
+    generator = torch.Generator().manual_seed(m + k + n)
+    rows, columns = torch.randn(m, k, generator=generator), torch.randn(k, n, generator=generator)
+    bias = torch.randn(n, generator=generator)
+    layouts = [
+        (rows, columns, None),
+        (rows, columns.t().contiguous().t(), bias),
+        (rows.t().contiguous().t(), columns, None),
+    ]
+    compiled = argand.compile(lambda a, b, c: a @ b if c is None else torch.addmm(c, a, b), dynamic=False)
+    for a, b, c in layouts:
+        exact = a.double() @ b.double() + (0 if c is None else c.double())
+        got, want = compiled(a, b, c), a @ b if c is None else torch.addmm(c, a, b)
+        mine, eagers = (one.double().sub(exact).abs() for one in (got, want))
+        assert float(mine.mean()) <= 1.02 * float(eagers.mean())
+        assert float(mine.max()) <= 1.3 * float(eagers.max())  # one of thousands of errors
+
+
+def test_onednn_is_used_where_it_is_asked_for_only() -> None:
+    assert not products.onednn_wanted()

@@ -14,7 +14,8 @@ enum {
   MR = 14,    // 28 registers of results
   NR = 32,
   PR = 16,    // rows of a packed panel of the left operand
-  KC = 512,   // longest run of k
+  KC = 512,   // longest run of k that is packed
+  SC = 128,   // most products that are added up in one register: longer sums are less exact than eager's
   NC = 1024,  // columns of the right operand that are packed at a time
 };
 
@@ -41,8 +42,9 @@ struct Result {
   Result at(i64 i, i64 j) const { return {data + i * rows + j, rows, bias ? bias + j : bias, add}; }
 };
 
-// R x NR results, of which `width` columns are stored. A packed left operand lies by columns of PR.
-template <int R, bool PACKED> INLINE void tile(i64 k, Matrix left, const float* __restrict right, Result to, i64 width) {
+// R x NR results of a short run of k, of which `width` columns are stored. A packed left operand lies by columns of PR.
+template <int R, bool PACKED>
+INLINE void short_tile(i64 k, Matrix left, const float* __restrict right, Result to, i64 width) {
   V sum[R][2];
   UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = V{};
   const float* __restrict a = left.data;
@@ -71,6 +73,15 @@ template <int R, bool PACKED> INLINE void tile(i64 k, Matrix left, const float* 
     if (to.add) more0 = *(const U*)c, more1 = *(const U*)(c + 16);
     *(U*)c = sum[r][0] + more0;
     *(U*)(c + 16) = sum[r][1] + more1;
+  }
+}
+
+template <int R, bool PACKED> INLINE void tile(i64 k, Matrix left, const float* __restrict right, Result to, i64 width) {
+  i64 runs = (k + SC - 1) / SC, step = (k + runs - 1) / runs;
+  for (i64 p = 0; p < k; p += step) {
+    short_tile<R, PACKED>(k - p < step ? k - p : step, left, right + p * NR, to, width);
+    left.data += PACKED ? step * PR : step;
+    to.add = true;
   }
 }
 

@@ -1,8 +1,10 @@
 """Which library computes a matrix product.
 
 ATen's CPU products go to MKL, which does not use all of an AMD processor. With AVX-512, argand's own kernel
-does (`runtime.products`: on an EPYC 9004, one thread, float32, it takes 0.82 to 0.93 of MKL's time). Else oneDNN, which
-torch has built in too, is faster for products of more than 2**27 terms, but for some whose left side is transposed.
+does (`runtime.products`: on an EPYC 9004, one thread, float32, it takes 0.82 to 0.97 of MKL's time, and its errors are
+smaller). oneDNN, which torch has built in too, can be faster for products of more than 2**27 terms, but for some whose
+left side is transposed; its largest error is two to four times MKL's where more than 200 products are added up, so that
+it is used where the user asks for it only.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from argand.runtime import products
 
 LEAST_TERMS = 1 << 27
 OWN_LEAST_TERMS = 1 << 22
-FEW_ROWS = 128  # of a left side, up to which oneDNN is faster than argand's kernel (0.85 to 0.95 of the time)
+FEW_ROWS = 128  # of a left side, up to which MKL is faster than argand's kernel where the right side is transposed
 OWN = "matrix_product"  # the function of `runtime.products`
 INTO = "product_into"  # the function of `runtime.host` that stores a product of oneDNN's
 WIDE = 1024  # columns of a result from which a transposed left side pays as well
@@ -37,8 +39,7 @@ def onednn_wanted() -> bool:
     """Whether products may go to oneDNN."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False
-    choice = config.cpp.onednn_products
-    return products.is_amd() and torch.backends.mkl.is_available() if choice is None else bool(choice)
+    return bool(config.cpp.onednn_products)
 
 
 def choose_products(schedule: Schedule) -> int:
@@ -106,8 +107,9 @@ def _is_own(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
         return False
     if buffers[node.outputs[0] or ""].stride[1] is not ONE:
         return False
-    if found.m <= FEW_ROWS and found.terms >= LEAST_TERMS and _direction(found.left) == "rows" and onednn_wanted():
-        return False  # to collect a large right side costs more than oneDNN's way
+    if found.m <= FEW_ROWS and found.terms >= LEAST_TERMS and _direction(found.left) == "rows":
+        if _direction(found.right) == "columns" or onednn_wanted():
+            return False  # to collect a large right side costs more than the libraries' way
     return found.terms >= OWN_LEAST_TERMS
 
 
