@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import argand
 
@@ -45,6 +46,55 @@ def test_raises_as_eager_does(name: str, backend: str) -> None:
         expected = _outcome(program, x)
         assert expected != "no error"
         assert _outcome(compiled, x) == expected
+
+
+VALUES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = {
+    name: (program, tuple(map(torch.tensor, valid)), tuple(map(torch.tensor, wrong)))
+    for name, (program, valid, wrong) in {
+        "one_hot": (lambda i: F.one_hot(i, 3) + 1, ([0, 1],), ([0, 3],)),
+        "one_hot of negative classes": (lambda i: F.one_hot(i, 3) + 1, ([0, 1],), ([0, -3],)),
+        "one_hot that nobody reads": (lambda i: (F.one_hot(i, 3), i + 1)[1], ([0, 1],), ([0, -3],)),
+        "bernoulli": (lambda p: torch.bernoulli(p) + 1, ([0.0, 1.0],), ([2.0, 1.0],)),
+        "bernoulli of nan": (lambda p: torch.bernoulli(p) + 1, ([0.0, 1.0],), ([float("nan"), 1.0],)),
+        "normal": (lambda p: torch.normal(0.0, p), ([0.0, 1.0],), ([-1.0, 1.0],)),
+        "multinomial": (lambda p: torch.multinomial(p, 1), ([0.0, 1.0],), ([-1.0, 1.0],)),
+        "quantile": (lambda x, q: torch.quantile(x, q) + 1, ([1.0, 2.0], 0.5), ([1.0, 2.0], 1.5)),
+        "gather": (lambda x, i: x.gather(0, i) * 2, ([1.0, 2.0], [0]), ([1.0, 2.0], [2])),
+        "gather of negative positions": (lambda x, i: x.gather(0, i) * 2, ([1.0, 2.0], [0]), ([1.0, 2.0], [-1])),
+        "index": (lambda x, i: x[i] * 2, ([1.0, 2.0], [-2]), ([1.0, 2.0], [-3])),
+        "index_add": (lambda x, i: x.index_add(0, i, x[:1]) * 2, ([1.0, 2.0], [1]), ([1.0, 2.0], [2])),
+        "scatter": (lambda x, i: x.scatter(0, i, 1.0) * 2, ([1.0, 2.0], [1]), ([1.0, 2.0], [2])),
+        "take": (lambda x, i: x.take(i) * 2, ([1.0, 2.0], [1]), ([1.0, 2.0], [2])),
+        "embedding": (lambda i, w: F.embedding(i, w) * 2, ([1], [[1.0], [2.0]]), ([2], [[1.0], [2.0]])),
+        "nll_loss": (lambda x, i: F.nll_loss(x, i) * 2, ([[1.0, 2.0]], [1]), ([[1.0, 2.0]], [2])),
+        "integers by zero": (lambda a, b: a // b + 1, ([4], [2]), ([4], [0])),
+        "remainders by zero": (lambda a, b: a % b + 1, ([4], [2]), ([4], [0])),
+        "masked_scatter": (
+            lambda x, m: x.masked_scatter(m, x[:1]), ([1.0, 2.0], [True, False]), ([1.0, 2.0], [True, True])
+        ),
+    }.items()
+}  # fmt: skip
+
+
+def _message(fn: Callable[..., Any], arguments: tuple[torch.Tensor, ...]) -> str:
+    torch.manual_seed(0)
+    try:
+        fn(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return "no error"
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_values_that_eager_refuses_after_values_that_it_takes(backend: str, dynamic: bool | None) -> None:
+    for name, (program, valid, wrong) in VALUES.items():
+        compiled = argand.compile(program, backend=backend, dynamic=dynamic)
+        assert _message(compiled, valid) == "no error", name
+        expected = _message(program, wrong)
+        assert expected != "no error", name
+        assert _message(compiled, wrong) == expected, name
+        assert _message(compiled, valid) == "no error", name
 
 
 def test_valid_data_passes() -> None:

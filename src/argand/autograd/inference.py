@@ -11,6 +11,7 @@ from torch import fx
 
 from argand.autograd import recurrent
 from argand.autograd.bases import Bases, with_bases
+from argand.autograd.data_checks import CHECKS
 from argand.autograd.outputs import finish
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
@@ -266,6 +267,8 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
             tracer.origin = _origin(node)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             made = None
+            if node.target in CHECKS:
+                _call(node, CHECKS[node.target], args, kwargs)
             if node.target in RECURRENT:
                 made = recurrent.stands_for(RECURRENT[node.target], args, kwargs, tracer.many_sizes)
             env[node] = _call(node, node.target, args, kwargs) if made is None else made

@@ -42,6 +42,10 @@ class Builder:
         node = self._node(func, args, kwargs, result.metas, result.device)
         return tuple(self._pick(node, index, item) for index, item in enumerate(result.items))
 
+    def effect(self, func: Any, *args: Any) -> None:
+        """A call that returns nothing, such as a check of its first argument."""
+        self._node(func, args, {}, None, args[0].meta["device"])
+
     def infer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call would make (see `metas.infer`), from the table when it was asked before."""
         spec_args = tuple(self.spec(arg) for arg in args)

@@ -48,6 +48,12 @@ def _in_layout_of(x: fx.Node) -> bool:
     return val.stride() == contiguous_strides(val.shape)
 
 
+_NO_PROBABILITY = (
+    "Expected p_in >= 0 && p_in <= 1 to be true, but got false.  "
+    "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+)
+
+
 def _bernoulli_p(b: Builder, x: fx.Node, p: float = 0.5, *, generator: Any = None) -> Any:
     val: torch.Tensor = x.meta["val"]
     if generator is not None or val.numel() == 0 or val.dtype.is_complex:
@@ -60,6 +66,8 @@ def _bernoulli(b: Builder, x: fx.Node, *, generator: Any = None) -> Any:
     if generator is not None or not _plain(x):
         return NotImplemented
     val: torch.Tensor = x.meta["val"]
+    inside = b(aten.all.default, b(aten.logical_and.default, b(aten.ge.Scalar, x, 0.0), b(aten.le.Scalar, x, 1.0)))
+    b.effect(aten._assert_async.msg, inside, _NO_PROBABILITY)
     drawn = b(aten.lt.Tensor, _uniform(b, val.shape, val.dtype, x.meta["device"]), x)
     return b(aten._to_copy.default, drawn, dtype=val.dtype)
 
