@@ -24,6 +24,10 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "three in a chain": lambda x, w: (x.sin(), x.sin().exp() * (q := w.exp()), q.cos()),
     "views of a result": lambda x, w: ((h := x.exp())[0], h[1:], w.sum(0)),
     "parts of one": lambda x, w: ((h := x * w).unbind(0)[0].exp(), h.softmax(-1), F.layer_norm(h, (4,)).sum(0)),
+    "constants": lambda x, w: (
+        h := (x * w).index_select(1, torch.tensor([0, 2, 2])),
+        h.exp() * torch.tensor([1.0, 2, 3]),
+    ),
     "products": lambda x, w: ((x @ w.t()).relu(), (x @ w.t()).mean()),
 }
 ORDERS = [[(0,), (1,)], [(1,), (0,)], [(0, 1), (0,)], [(0,), (0,)], [(2,), (0, 1)], [(1,), (2,), (0,)]]
@@ -68,7 +72,7 @@ def test_backwards_of_single_results_are_eagers(name: str) -> None:
     check(PROGRAMS[name], argand.compile(PROGRAMS[name], backend="aot_eager", fullgraph=True))
 
 
-@pytest.mark.parametrize("name", ["an infinity behind a result", "parts of one", "products"])
+@pytest.mark.parametrize("name", ["an infinity behind a result", "constants", "parts of one", "products"])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_backwards_of_single_results_are_eagers_natively(name: str, dynamic: bool | None) -> None:
     check(PROGRAMS[name], argand.compile(PROGRAMS[name], backend="native", fullgraph=True, dynamic=dynamic))

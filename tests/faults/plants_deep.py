@@ -177,13 +177,13 @@ def autograd_backward_hangs() -> None:
 def _in_backward(what: Callable[[], None]) -> None:
     from argand.autograd import training
 
-    original = training.LazyBackward.prepare
+    original = training.LazyBackward.run
 
-    def prepare(self: Any) -> Any:
+    def run(self: Any, given: Any) -> Any:
         what()
-        return original(self)
+        return original(self, given)
 
-    training.LazyBackward.prepare = prepare  # type: ignore[method-assign]
+    training.LazyBackward.run = run  # type: ignore[method-assign]
 
 
 # ----------------------------------------------------------------------- passes

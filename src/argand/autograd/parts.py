@@ -79,8 +79,10 @@ def backward_part(cut: Partition, tape: Tape, given: Sequence[bool]) -> Backward
     for node in cut.backward.graph.nodes:
         made = env[node] = graph.node_copy(node, env.__getitem__)
         made.meta.update(node.meta)
+    # passes change what belongs to a program in place
+    own = replace(cut.backward, graph=graph, inputs=list(cut.backward.inputs), constants=dict(cut.backward.constants))
     if all(given):
-        return BackwardPart(replace(cut.backward, graph=graph), list(cut.arguments), dict(cut.gradients))
+        return BackwardPart(own, list(cut.arguments), dict(cut.gradients))
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     missing = [
         node for node, slot in zip(placeholders, cut.arguments) if slot.kind == "tangent" and not given[slot.index]
@@ -93,8 +95,8 @@ def backward_part(cut: Partition, tape: Tape, given: Sequence[bool]) -> Backward
     for i, node in enumerate(placeholders):
         if i not in kept:
             graph.erase_node(node)
-    program = replace(cut.backward, graph=graph, inputs=[cut.backward.inputs[i] for i in kept])
-    return BackwardPart(program, [cut.arguments[i] for i in kept], gradients)
+    own.inputs = [own.inputs[i] for i in kept]
+    return BackwardPart(own, [cut.arguments[i] for i in kept], gradients)
 
 
 def _remaining(
