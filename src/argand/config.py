@@ -224,8 +224,13 @@ _ROOT = {
     ),
     "capture_time_limit": Setting(
         10.0,
-        "Seconds of the thread's CPU time that capturing a frame, or preparing a graph for the C++ compiler, may take; "
-        "then the graph breaks there, or runs with eager's kernels. 0 is no limit.",
+        "Seconds of the thread's CPU time that capturing a frame may take, all attempts together; then the graph "
+        "breaks there. 0 is no limit.",
+    ),
+    "prepare_time_limit": Setting(
+        120.0,
+        "Seconds of the thread's CPU time that backends take to prepare a graph of 1000 operations (in proportion "
+        "where it is larger), or any one operation; then the graph runs with eager's kernels. 0 is no limit.",
     ),
     "inline_limit": Setting(600, "Depth of inlined Python calls before the graph breaks."),
     "output_code": Setting(False, "Print the generated code."),

@@ -1,4 +1,4 @@
-"""`config.capture_time_limit`: no capture, trace or schedule takes longer, and the program stays right."""
+"""`config.capture_time_limit` and `config.prepare_time_limit`: nothing takes longer, and the program stays right."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import argand
+from argand.backends.aot_eager import aot_eager
 from argand.config import config
 from argand.graph import time_limit
+from argand.graph.meta import NodeOrigin
 
 
 def endless(x):
@@ -65,11 +67,96 @@ def test_a_graph_that_takes_too_long_to_prepare_runs_with_eagers_kernels():
             x = (x * 1.5 + i).sin()
         return x
 
-    with config.patch(capture_time_limit=1e-6 + 0.0), warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        from argand.backends.aot_eager import aot_eager
+    run, said = prepared(torch.fx.symbolic_trace(f), prepare_time_limit=1e-6)
+    assert torch.equal(run(torch.ones(3)), f(torch.ones(3)))
+    assert "prepare_time_limit" in said and "config.capture_time_limit" not in said
 
-        graph = torch.fx.symbolic_trace(f)
+
+def prepared(graph, **settings):
+    """What aot_eager makes of a graph, and what was warned of."""
+    with config.patch(**settings), warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
         run = aot_eager(graph, [torch.ones(3)])
-        assert torch.equal(run(torch.ones(3)), f(torch.ones(3)))
-    assert any("capture_time_limit" in str(each.message) for each in heard)
+    return run, "\n".join(str(each.message) for each in heard)
+
+
+def chain(operations, special=None):
+    """A graph of so many operations; `special` is one of them, in the middle."""
+    graph = torch.fx.Graph()
+    value = graph.placeholder("x")
+    for number in range(operations):
+        value = graph.call_function(special if special and number == operations // 2 else torch.sin, (value,))
+    graph.output(value)
+    return torch.fx.GraphModule({}, graph)
+
+
+def test_captures_limit_is_not_the_backends():
+    run, said = prepared(chain(300), capture_time_limit=1e-6)
+    assert not said and torch.equal(run(torch.ones(3)), chain(300)(torch.ones(3)))
+
+
+def test_the_backends_limit_is_not_captures():
+    with config.patch(prepare_time_limit=1e-6):
+        found = argand.explain(lambda x: x.sin().cos())(torch.ones(3))
+    assert found.graph_break_count == 0
+
+
+def test_a_graph_has_time_in_proportion_to_its_operations():
+    """Here about 1 s: a tenth of it is too little for the whole, and enough for each part."""
+    graph = chain(4000)
+    begin = time.thread_time()
+    prepared(graph, prepare_time_limit=0.0)
+    taken = time.thread_time() - begin
+    assert not prepared(graph, prepare_time_limit=taken)[1]
+    said = prepared(graph, prepare_time_limit=taken / 16)[1]
+    assert "4,002 operations were not enough" in said
+
+
+def slow(x):
+    for _ in range(5000):
+        x = x + 1
+    return x
+
+
+def test_the_operation_that_took_the_time_is_named():
+    graph = chain(2000, slow)
+    run, said = prepared(graph, prepare_time_limit=0.05)
+    assert "went to the operation slow" in said
+    assert torch.equal(run(torch.ones(3)), graph(torch.ones(3)))
+
+
+def test_operations_are_named_with_their_line():
+    graph = chain(3, slow)
+    for node in graph.graph.nodes:
+        node.meta["user_line"] = f"train.py:7 in forward: {node.name}"
+    assert "slow (train.py:7 in forward: slow)" in prepared(graph, prepare_time_limit=0.02)[1]
+
+
+def test_what_is_no_operations_work_has_the_time_of_the_whole():
+    origin = NodeOrigin("sin")
+    with config.patch(prepare_time_limit=0.05), time_limit.preparing(100_000):
+        time_limit.begin(origin)
+        time_limit.begin(None)
+        begin = time.thread_time()
+        while time.thread_time() < begin + 0.1:
+            time_limit.check()
+        time_limit.begin(origin)
+        with pytest.raises(time_limit.OutOfTime, match="operation sin"):
+            while time.thread_time() < begin + 3:
+                time_limit.check()
+
+
+def test_a_backward_that_takes_too_long_runs_with_eagers_kernels():
+    def f(x):
+        for _ in range(20):
+            x = x.sin() * 2
+        return x.sum()
+
+    x = torch.ones(3, requires_grad=True)
+    compiled = argand.compile(f, backend="native")
+    loss = compiled(x)
+    with config.patch(prepare_time_limit=1e-6), pytest.warns(UserWarning, match="preparing the backward took more CPU"):
+        loss.backward()
+    wanted = torch.ones(3, requires_grad=True)
+    f(wanted).backward()
+    torch.testing.assert_close(x.grad, wanted.grad)

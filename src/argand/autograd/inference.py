@@ -16,7 +16,7 @@ from argand.autograd.outputs import finish
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import ArgandError, AutogradError, UserLine
-from argand.graph import compat
+from argand.graph import compat, time_limit
 from argand.graph.meta import NodeOrigin, caller_line, user_line, user_stack
 from argand.graph.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.recurrent import FUNCTIONS as RECURRENT
@@ -265,6 +265,7 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
             if node.target is torch.set_default_dtype:  # operations would have to be told what it is where they are
                 raise AutogradError("the graph changes the default dtype")
             tracer.origin = _origin(node)
+            time_limit.begin(tracer.origin)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             made = None
             if node.target in CHECKS:
@@ -276,15 +277,18 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
             env[node] = next(remaining) if not node.target.startswith("*") else _rest(node, remaining)
         elif op == "call_method":
             tracer.origin = _origin(node)
+            time_limit.begin(tracer.origin)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             env[node] = _call(node, getattr(args[0], node.target), args[1:], kwargs)
         elif op == "get_attr":
             env[node] = attributes[node.target]
         elif op == "call_module":
             tracer.origin = _origin(node)
+            time_limit.begin(tracer.origin)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             env[node] = _call(node, attribute(gm, node.target), args, kwargs)
         else:
+            time_limit.begin(None)
             return _values(node.args[0], env)
     raise AutogradError("the graph has no output node")
 

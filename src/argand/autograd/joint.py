@@ -21,7 +21,7 @@ from argand.autograd.tape import Tape, read_tape
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
-from argand.graph import compat
+from argand.graph import compat, time_limit
 from argand.graph.meta import NodeOrigin, eliminate_dead
 from argand.graph.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
 from argand.graph.regions import current_region
@@ -88,6 +88,7 @@ class JointTracer(Tracer):
             running = compat.current_autograd_node()
             origin = self._by_sequence.get(compat.sequence_number(running)) if running is not None else None
             self.origin = replace(origin, made_by="backward") if origin is not None else NodeOrigin(made_by="backward")
+            time_limit.begin(origin)
         else:
             self._by_sequence[compat.next_sequence_number() - 1] = self.origin
         node = super()._node(func, args, kwargs, val, device)
@@ -347,6 +348,7 @@ class _Finisher:
             with tracer:
                 self.tape = read_tape(carriers, wanted)
                 grads = torch.autograd.grad(carriers, [leaf for _, leaf in wanted], tangents, allow_unused=True)
+                time_limit.begin(None)
         except AutogradError:
             raise
         except Exception as error:

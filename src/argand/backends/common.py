@@ -15,7 +15,6 @@ from argand.autograd.inference import records_gradients
 from argand.backends.dynamic import compile_dynamic
 from argand.backends.training import compile_training, took_too_long
 from argand.backends.watch import watched
-from argand.config import config
 from argand.errors import AutogradError
 from argand.graph import time_limit
 from argand.graph.printing import readable
@@ -44,10 +43,10 @@ def compile_inference(
     """
     compile_program = watched(compile_program, backend, boxed)
     try:
-        with time_limit.limited(config.capture_time_limit):
+        with time_limit.preparing(len(gm.graph.nodes)):
             return _compiled(gm, example_inputs, compile_program, backend, boxed, prepare, joint_pass)
-    except time_limit.OutOfTime:
-        _report(backend, took_too_long("a graph"), gm)
+    except time_limit.OutOfTime as late:
+        _report(backend, took_too_long("a graph", late), gm)
         return gm.forward
 
 

@@ -105,10 +105,10 @@ class ExactSizes:
                 events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
                 return self.gm.forward
             try:
-                with time_limit.limited(config.capture_time_limit):
+                with time_limit.preparing(len(self.gm.graph.nodes)):
                     found = self.compile_exact(args)
-            except time_limit.OutOfTime:
-                reason = took_too_long("a graph")
+            except time_limit.OutOfTime as late:
+                reason = took_too_long("a graph", late)
                 events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
                 found = self.gm.forward
             self.made[key] = found

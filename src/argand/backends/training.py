@@ -103,10 +103,10 @@ def compile_joint(
 def _compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:
     """The compiled backward; where it cannot be compiled its graph runs with eager's kernels."""
     try:
-        with time_limit.limited(config.capture_time_limit):
+        with time_limit.preparing(len(program.graph.nodes)):
             return _boxed(compile_program(program), boxed)
-    except time_limit.OutOfTime:
-        reason = took_too_long("the backward")
+    except time_limit.OutOfTime as late:
+        reason = took_too_long("the backward", late)
     except ArgandError as error:
         if config.verify_ir or config.repro_after or isinstance(error, InternalError):
             raise
@@ -115,10 +115,9 @@ def _compile_backward(program: AtenProgram, compile_program: CompileProgram, bac
     return _boxed(graph_function(program.graph, program.constants), False)
 
 
-def took_too_long(what: str) -> str:
+def took_too_long(what: str, late: time_limit.OutOfTime) -> str:
     """Why something runs with eager's kernels; warns, too."""
-    limit = f"{config.capture_time_limit:g} s of CPU time (config.capture_time_limit)"
-    reason = f"preparing {what} for the C++ compiler took longer than {limit}"
+    reason = f"preparing {what} took more CPU time than config.prepare_time_limit allows: {late.reason}"
     warnings.warn(f"argand: {reason}: it runs with eager's kernels.", stacklevel=2)
     return reason
 

@@ -76,7 +76,7 @@ class _Lowering:
         self._count_uses(nodes)
         outputs: list[Any] = []
         for node in nodes:
-            time_limit.check()
+            time_limit.begin(node.meta.get("origin"))
             if node.op == "call_function":
                 self.env[node] = self._call(node)
             elif node.op == "placeholder":
@@ -88,6 +88,7 @@ class _Lowering:
                 outputs = list(node.args[0]) if isinstance(node.args[0], (tuple, list)) else [node.args[0]]
             else:
                 raise LoweringError(f"an ATen graph has no {node.op} nodes ({node.name})")
+        time_limit.begin(None)
         return self._finish(outputs)
 
     # --- how often, and by whom, a value is used
