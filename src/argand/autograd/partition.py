@@ -14,7 +14,8 @@ from argand.autograd.joint import JointProgram
 from argand.autograd.recompute import Costs, is_fusible, is_view, within_budget
 from argand.errors import AutogradError
 from argand.graph import compat
-from argand.graph.meta import NodeOrigin, eliminate_dead, is_impure
+from argand.graph.data_checks import must_stay
+from argand.graph.meta import NodeOrigin, eliminate_dead
 from argand.graph.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.strides import is_dense
 from argand.graph.symbolic import is_tensor
@@ -233,7 +234,7 @@ def _forward_program(
 ) -> tuple[AtenProgram, dict[fx.Node, Slot]]:
     """The forward, and where each kept value is found after it ran."""
     kept_inside = [n for n in saved if n.op == "call_function" or n in split.written]
-    effects = [n for n in split.nodes if n.op == "call_function" and "backward" not in n.meta and is_impure(n)]
+    effects = [n for n in split.nodes if n.op == "call_function" and "backward" not in n.meta and must_stay(n)]
     wanted = _ancestors((*split.results, *kept_inside, *effects))
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}

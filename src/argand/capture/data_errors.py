@@ -85,6 +85,7 @@ _ALWAYS = frozenset(
     pca_lowrank lobpcg geqrf ormqr nuclear_norm matrix_power triangular_solve
     _assert_async _functional_assert_async _validate_sparse_coo_tensor_args complex polar
     istft fake_quantize_per_channel_affine
+    masked_scatter masked_scatter_ segment_reduce searchsorted
     fractional_max_pool2d fractional_max_pool3d pack_padded_sequence _pack_padded_sequence tensor_split
     """
     )

@@ -11,6 +11,7 @@ from torch import fx
 
 from argand.errors import UserLine
 from argand.graph import compat
+from argand.graph.data_checks import must_stay
 from argand.graph.program import TensorSpec
 
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
@@ -123,10 +124,11 @@ def is_impure(node: fx.Node) -> bool:
 
 
 def eliminate_dead(graph: fx.Graph) -> int:
-    """Remove nodes whose results nobody reads; placeholders and nodes with effects stay. Returns how many went."""
+    """Remove nodes whose results nobody reads; placeholders stay, and nodes with effects or that may raise because of
+    what their tensors hold. Returns how many went."""
     gone = 0
     for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output") and not is_impure(node):
+        if not node.users and node.op not in ("placeholder", "output") and not must_stay(node):
             graph.erase_node(node)
             gone += 1
     return gone

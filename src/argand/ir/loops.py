@@ -149,8 +149,19 @@ class Program:
     values: dict[str, TensorRef] = field(default_factory=dict)  # and where the results of its nodes are, by name
 
 
+def checks_positions(statements: Sequence[Value]) -> bool:
+    """Whether the loops raise where a tensor holds a position that is out of bounds: they run even if nobody reads
+    what they write."""
+    return any(statement.op == "indirect" for statement in with_nested(statements))
+
+
 def statements_of(body: LoopBody) -> Sequence[Value]:
     """All statements, those inside `masked` blocks included, in execution order."""
+    return with_nested(body.statements)
+
+
+def with_nested(statements: Sequence[Value]) -> Sequence[Value]:
+    """Statements and those inside of their `masked` blocks, in execution order."""
     found: list[Value] = []
 
     def visit(statements: Sequence[Value]) -> None:
@@ -160,7 +171,7 @@ def statements_of(body: LoopBody) -> Sequence[Value]:
                     visit(arg.statements)
             found.append(statement)
 
-    visit(body.statements)
+    visit(statements)
     return found
 
 

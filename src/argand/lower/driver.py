@@ -13,12 +13,12 @@ from torch import fx
 from argand import events
 from argand.config import config
 from argand.errors import ArgandError, LoweringError
-from argand.graph import compat, time_limit
+from argand.graph import compat, data_checks, time_limit
 from argand.graph.expr import Expr, Var, free_symbols
 from argand.graph.meta import user_lines
 from argand.graph.program import AtenProgram
 from argand.graph.symbolic import MetaTensor, SymbolicTensor, is_tensor
-from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef
+from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef, Value, checks_positions
 from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
 from argand.lower.layout import numel
 from argand.lower.lowerings import REGISTRY
@@ -196,10 +196,31 @@ class _Lowering:
                     where=user_lines(node),
                 ) from error
             else:
+                if data_checks.may_raise(target, node.args, node.kwargs):
+                    self._check_whole(result)
                 if isinstance(result, Tensor):
                     self._place(node, result)
                 return result
         return self._extern(target, args, kwargs, reason)
+
+    def _check_whole(self, result: Any) -> None:
+        """Give the results of an op that raises for bad positions loops of their own, where these may meet such.
+
+        Inside the loops of who reads them only the positions that are read would be checked. Fusing joins these loops
+        with those of readers that read everything, so this costs nothing there.
+        """
+        for x in result if isinstance(result, (tuple, list)) else (result,):
+            if not isinstance(x, Tensor) or x.ref is not None:
+                continue
+            if x.realiser is not None or checks_positions(self._recorded(x)):
+                self.ctx.realise(x)
+
+    @staticmethod
+    def _recorded(x: Tensor) -> Sequence[Value]:
+        ranges = {Var(f"d{dim}"): extent for dim, extent in enumerate(x.size)}
+        ops = Recorder(ranges)
+        x.load(ops, tuple(ranges))
+        return ops.statements
 
     def _try_out(self, result: Any) -> None:
         """Record once, and forget, the loops of an op of symbols: some need constants where these stand.
@@ -209,8 +230,7 @@ class _Lowering:
         """
         for x in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(x, Tensor) and x.ref is None and x.realiser is None:
-                ranges = {Var(f"d{dim}"): extent for dim, extent in enumerate(x.size)}
-                x.load(Recorder(ranges), tuple(ranges))
+                self._recorded(x)
 
     def _takes_float(self, given: Any) -> bool:
         if isinstance(given, Expr):
@@ -371,7 +391,7 @@ def remove_dead(program: Program) -> None:
     kept = []
     for node in reversed(program.nodes):
         written = (*node.outputs, *node.mutates)
-        if any(name in live for name in written) or (isinstance(node, ExternNode) and _has_effect(node)):
+        if any(name in live for name in written) or (_must_stay(node)):
             kept.append(node)
             live.update(reads_of(node))
     program.nodes = kept[::-1]
@@ -383,9 +403,13 @@ def remove_dead(program: Program) -> None:
     program.constants = {name: tensor for name, tensor in program.constants.items() if name in live}
 
 
-def _has_effect(node: ExternNode) -> bool:
+def _must_stay(node: Any) -> bool:
+    if not isinstance(node, ExternNode):
+        return checks_positions(node.body.statements)
     schema = getattr(node.target, "_schema", None)
-    return schema is None or schema.is_mutable or compat.has_effect(node.target, node.args, node.kwargs)
+    if schema is None or schema.is_mutable or compat.has_effect(node.target, node.args, node.kwargs):
+        return True
+    return data_checks.may_raise(node.target, node.args, node.kwargs)
 
 
 def reads_of(node: Any) -> set[str]:

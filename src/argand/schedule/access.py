@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from argand.errors import InternalError
-from argand.graph import compat
+from argand.graph import compat, data_checks
 from argand.graph.expr import Const, Expr, Sym, evaluate, product
 from argand.graph.hints import likely
 from argand.ir.loops import (
@@ -19,6 +19,7 @@ from argand.ir.loops import (
     Node,
     Program,
     Value,
+    checks_positions,
     statements_of,
     tensor_refs,
 )
@@ -53,6 +54,13 @@ def itemsize(dtype: torch.dtype) -> int:
 def has_effect(node: Node) -> bool:
     """Whether an extern call must stay, in order, even when nobody reads its results."""
     return isinstance(node, ExternNode) and compat.has_effect(node.target, node.args, node.kwargs)
+
+
+def must_stay(node: Node) -> bool:
+    """Whether a node must run even when nobody reads its results: it has an effect, or raises for some data."""
+    if isinstance(node, ExternNode):
+        return has_effect(node) or data_checks.may_raise(node.target, node.args, node.kwargs)
+    return checks_positions(node.body.statements)
 
 
 @dataclass(slots=True)
@@ -149,7 +157,7 @@ def _alive(nodes: list[Node], found: list[Accesses], kept: set[str]) -> tuple[li
     for position in reversed(range(len(nodes))):
         if _does_nothing(nodes[position]):
             continue
-        if has_effect(nodes[position]) or not needed.isdisjoint(found[position].writes):
+        if not needed.isdisjoint(found[position].writes) or must_stay(nodes[position]):
             needed.update(found[position].reads)
             alive.append(position)
     alive.reverse()

@@ -74,7 +74,7 @@ def _emit(program: Program, graph: Graph, units: list[Unit]) -> list[Step]:
         needed = frozenset(
             name
             for name in unit.group.writes()
-            if name in graph.kept or any(reader not in mine for reader in graph.readers.get(name, ()))
+            if name in graph.kept or name not in graph.readers or any(r not in mine for r in graph.readers[name])
         )
         steps.append(emitter.emit(unit.group, needed, "kernel"))
     return steps
