@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from capture import native_door
+
 SRC = Path(__file__).resolve().parent.parent / "src" / "argand"
 FILES = sorted(SRC.rglob("*.py"))
 TORCH_COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "functorch", "sympy")
@@ -130,3 +132,43 @@ def test_the_cache_is_read_by_argand_files_only() -> None:
     for name in ("cache.py", "process.py"):
         tree = ast.parse((SRC / "runtime" / name).read_text())
         assert not [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Call) and reads(n)]
+
+
+def test_capture_reads_objects_of_the_program_by_one_door() -> None:
+    """C code that is given an object of the program's reads it past every guard: only `Interpreter.native` may.
+
+    A place that is found is wrong, unless a reason among `native_door.ALLOWED` holds for it: then it is added there.
+    """
+    allowed = {place for places in native_door.ALLOWED.values() for place in places}
+    found = {
+        f"{path.name} {function}: {expression}": line
+        for path in native_door.modules()
+        for function, expression, line in native_door.reads(path.read_text())
+    }
+    assert not set(found) - allowed, f"past the door, see tests/capture/native_door.py: {set(found) - allowed}"
+    assert not allowed - set(found), f"no longer there: {allowed - set(found)}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "callable(args[0])",
+        "iter(fn, value)",
+        "re.sub('a', value, 'b')",
+        "getattr(fn, '__name__', '')",
+        "fn(*args)",
+        "args[0] == 1",
+        "args[0].run()",
+        "f'{kwargs.get(1)}'",
+        "[len(item) for item in args]",
+        "str(value or fn)",
+    ],
+)
+def test_a_new_way_past_the_door_is_found(line: str) -> None:
+    head = (
+        "import re\ndef handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any], value: Any):\n"
+    )
+    assert [place for _, place, _ in native_door.reads(f"{head}    {line}\n")]
+    assert not list(
+        native_door.reads(f"{head}    interp.native(len, args[0]); type(value); len(args); is_a(fn, type)\n")
+    )

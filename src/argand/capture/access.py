@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from argand.capture import identity, native_reads, natives_numpy, tensor_attributes, virtual
 from argand.capture.exceptions import InternalFailure, ObservedException
 from argand.capture.frames import NULL, LazyLocal
-from argand.capture.kinds import is_a, module_of, raw_length
+from argand.capture.kinds import is_a, module_of, raw_items, raw_iter, raw_length
 from argand.capture.native_reads import unseen_object
 from argand.capture.patience import Patience
 from argand.capture.sources import ConstSource, LocalSource, Source
@@ -368,7 +368,7 @@ class Access:
             return True
         if depth > 20:
             return True
-        items = itertools.chain.from_iterable(obj.items()) if is_a(obj, dict) else obj
+        items = itertools.chain.from_iterable(raw_items(obj)) if is_a(obj, dict) else raw_iter(obj)
         return all(self.benign(item, depth + 1) for item in items)
 
     def is_constant(self, obj: Any, depth: int = 0) -> bool:

@@ -351,6 +351,10 @@ def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
 def read_module(interp: Interpreter, module: Any, name: str) -> Any:
     if interp.concrete:
         return _read_native(interp, module, name)
+    cls = type(module)
+    if cls is not types.ModuleType and type(interp.types.lookup(cls, name)) is property:
+        interp.note_class(cls)
+        return descriptors.bind(interp, interp.types.lookup(cls, name), module, cls, name)
     key = (id(module), name)
     value = interp.module_values.get(key, iteration.STOP)
     if value is iteration.STOP:

@@ -10,10 +10,12 @@ from argand._core import _C
 from argand.capture import (
     attributes,
     binding,
+    callables,
     classes,
     descriptors,
     generators,
     iteration,
+    native_reads,
     natives,
     natives_numpy,
     patience,
@@ -72,10 +74,11 @@ def _refuse_tainted(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, A
     """The text of a tensor may be stored by native code, not used by it."""
     if is_a(fn, type) and issubclass(fn, BaseException):
         return
-    if getattr(fn, "__name__", "") in _STORING and type(getattr(fn, "__self__", None)) in (list, dict, set):
+    owner = callables.fact(fn, "__self__")
+    if type(owner) in (list, dict, set) and callables.text_of(fn, "__name__") in _STORING:
         return
     interp.refuse_tainted((*args, *(kwargs or {}).values()))
-    interp.refuse_tainted((getattr(fn, "__self__", None),))
+    interp.refuse_tainted((owner,))
 
 
 # ---- Python functions ----------------------------------------------------------------------------------------------
@@ -167,7 +170,7 @@ def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list
 
 def _defining_class(fn: Any, cls: type, name: str) -> type:
     """The C class that a bound method comes from (a super() call may skip classes that also have one)."""
-    found = getattr(fn, "__objclass__", None)
+    found = callables.fact(fn, "__objclass__")
     if found is not None:
         return found
     wanted = fn.__qualname__.rpartition(".")[0]
@@ -181,7 +184,7 @@ def _defining_class(fn: Any, cls: type, name: str) -> type:
 def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A native callable without a handler: torch's own, or the end of the graph."""
     if not interp.concrete:
-        if interp.dynamic and str(getattr(fn, "__module__", "")).startswith("numpy"):
+        if interp.dynamic and callables.text_of(fn, "__module__").startswith("numpy"):
             symbolic_ops.plain_arguments(args, kwargs)
         result = natives_numpy.call(interp, fn, args, kwargs)
         if result is NotImplemented:
@@ -193,7 +196,7 @@ def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[
 
 def unknown_native(fn: Any) -> BaseException:
     """The graph break for a native callable that nothing is known about."""
-    name = callable_name(fn)
+    name = callables.spoken(fn) or type(fn).__name__
     return graph_break(
         kind="call of native code that is not known",
         context=name,
@@ -252,12 +255,15 @@ def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[st
 
 
 def callable_name(fn: Any) -> str:
-    """How CPython names a callable in messages about its arguments."""
-    qualname = getattr(fn, "__qualname__", None)
-    if not is_a(qualname, str):
-        return repr(fn) if not is_a(fn, functools.partial) else f"partial of {callable_name(fn.func)}"
-    module = getattr(fn, "__module__", None)
-    return f"{module}.{qualname}()" if is_a(module, str) and module != "builtins" else f"{qualname}()"
+    """How CPython names a callable in messages about its arguments.
+
+    Raises:
+        GraphBreak: it would ask code of the program for that.
+    """
+    name = callables.spoken(fn)
+    if name is None:
+        raise native_reads.unseen_object(fn)
+    return name
 
 
 def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:

@@ -157,7 +157,7 @@ def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, 
     if not interp.concrete and is_a(interp.types.lookup(meta, "mro"), types.FunctionType):
         raise graph_break(
             kind="class definition",
-            context=str(name),
+            context=name if type(name) is str else "?",
             explanation="A metaclass with an mro() of its own runs while the class is made.",
             hints=("Define the class outside of the compiled function.",),
         )

@@ -6,7 +6,7 @@ from types import CodeType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, OPMAP, PY312, PY313
-from argand.capture import attributes, calls, iteration
+from argand.capture import attributes, calls, iteration, text
 from argand.capture.exceptions import ExcState, InternalFailure, ObservedException, chain_context, raise_native
 from argand.capture.frames import NULL, YIELD, Frame
 from argand.capture.kinds import is_a
@@ -162,7 +162,7 @@ def refuse_to_drop(generator: Any) -> None:
     Raises:
         GraphBreak: its end would run code of the program, which belongs at this place.
     """
-    while isinstance(generator, GeneratorType) and generator.gi_frame is not None:
+    while is_a(generator, GeneratorType) and generator.gi_frame is not None:
         if _HANDLES in generator.gi_code.co_code[::2]:
             raise graph_break(
                 kind="generator dropped",
@@ -264,8 +264,10 @@ def _thrown(interp: Interpreter, args: tuple[Any, ...]) -> BaseException:
             TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}")
         )
     if not is_a(exc, BaseException):
-        text = f"calling {kind!r} should have returned an instance of BaseException, not {type(exc)!r}"
-        raise interp.throw(TypeError(text))
+        wanted, found = text.to_repr(interp, kind), text.to_repr(interp, type(exc))
+        raise interp.throw(
+            TypeError(f"calling {wanted} should have returned an instance of BaseException, not {found}")
+        )
     if traceback is not None:
         exc.__traceback__ = traceback
     return exc

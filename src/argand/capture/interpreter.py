@@ -372,7 +372,13 @@ class Interpreter(Access):
 
     def trampoline(self, fn: Any) -> Any:
         """A native callable that interprets `fn`; what is not callable stays as it is."""
-        return Trampoline(self, fn) if callable(fn) and type(fn) is not Trampoline else fn
+        return Trampoline(self, fn) if type(fn) is not Trampoline and self.is_callable(fn) else fn
+
+    def is_callable(self, obj: Any) -> bool:
+        """`callable(obj)`, which is a fact about its class: that it has `__call__` or not is guarded."""
+        cls = type(obj)
+        self.note_class(cls)
+        return self.types.lookup(cls, "__call__") is not NULL
 
     def call(self, fn: Any, args: Any, kwargs: dict[str, Any] | None = None) -> Any:
         """Call anything, as the program would."""

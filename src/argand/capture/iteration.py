@@ -293,6 +293,7 @@ def dict_merge(interp: Interpreter, target: dict[Any, Any], values: Any, fn: Any
         name = calls.callable_name(fn)
         raise interp.throw(TypeError(f"{name} argument after ** must be a mapping, not {_C.type_name(type(values))}"))
     for key, value in items:
+        keys.check_hash(interp, key, target)
         if key in target:
             name = calls.callable_name(fn)
             raise interp.throw(TypeError(f"{name} got multiple values for keyword argument '{key}'"))

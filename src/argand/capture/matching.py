@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import attributes, calls, instance_checks
+from argand.capture import attributes, calls, instance_checks, text
+from argand.capture import keys as keys_of
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
@@ -29,12 +30,13 @@ def is_sequence(subject: Any) -> bool:
 def match_keys(interp: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Values of the keys, or None if one is missing."""
     values = []
-    seen: list[Any] = []
+    seen: dict[Any, None] = {}
     get = attributes.load_attr(interp, subject, "get") if keys else None
     for key in keys:
-        if any(key is other or (type(key) is type(other) and key == other) for other in seen):
-            raise interp.throw(ValueError(f"mapping pattern checks duplicate key ({key!r})"))
-        seen.append(key)
+        keys_of.check_hash(interp, key, seen)
+        if key in seen:
+            raise interp.throw(ValueError(f"mapping pattern checks duplicate key ({text.to_repr(interp, key)})"))
+        seen[key] = None
         value = calls.call(interp, get, (key, NULL), None)
         if value is NULL:
             return None

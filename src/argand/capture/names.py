@@ -260,6 +260,11 @@ def load_module(interp: Interpreter, module: Any, name: Any) -> Any:
     return interp.state.load_source(ConstSource(module), module)
 
 
+def _own_text(interp: Interpreter, module: Any, name: str) -> str | None:
+    found = attributes.try_attr(interp, module, name)
+    return found if is_a(found, str) else None
+
+
 def import_from(interp: Interpreter, module: Any, name: str) -> Any:
     """`from module import name`."""
     try:
@@ -267,11 +272,10 @@ def import_from(interp: Interpreter, module: Any, name: str) -> Any:
     except ObservedException as observed:
         if not is_a(observed.value, AttributeError):
             raise
-    package = getattr(module, "__name__", None)
+    package, path = _own_text(interp, module, "__name__"), _own_text(interp, module, "__file__")
     found = sys.modules.get(f"{package}.{name}")
     if found is not None:
         return load_module(interp, found, f"{package}.{name}")
-    path = getattr(module, "__file__", None)
     where = f"({path})" if path else "(unknown location)"
     raise interp.throw(
         ImportError(

@@ -11,7 +11,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import classify, identity
+from argand.capture import callables, classify, identity
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a, namespace, per_class, raw_items, raw_iter
 from argand.capture.typefacts import (
@@ -194,8 +194,8 @@ def held(obj: Any) -> Any:
 def unseen_object(obj: Any, fn: Any = None) -> GraphBreak:
     """The graph break for native code that would look into an outer object that no guard can follow."""
     cls = type(obj)
-    name = getattr(fn, "__qualname__", None)
-    called = f" by {name}()" if type(name) is str else ""
+    name = callables.text_of(fn, "__qualname__")
+    called = f" by {name}()" if name else ""
     return graph_break(
         kind="iterator from outside" if hasattr(cls, "__next__") else "native object from outside",
         context=f"{cls.__name__}{called}" if called else cls.__name__,

@@ -116,9 +116,7 @@ def _issubclass(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
 def _callable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
-    interp.note_class(type(args[0]))
-    interp.types.lookup(type(args[0]), "__call__")  # its being there or not is what is guarded
-    return interp.unread(fn, args[0])
+    return interp.is_callable(args[0])
 
 
 @function(id)

@@ -27,7 +27,7 @@ Kwargs = dict[str, Any]
 def _iter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 1:
         return iteration.get_iter(interp, args[0])
-    if len(args) == 2 and callable(args[0]):
+    if len(args) == 2 and interp.is_callable(args[0]):
         return calls.call_function(interp, polyfills.iterate_sentinel, args, None)
     return interp.native(fn, *args, **kwargs)
 

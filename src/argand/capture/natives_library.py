@@ -496,19 +496,18 @@ known_iterator(type(re.finditer("a", "b")))
 
 @method(re.Pattern, "sub", "subn")
 def _sub(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
-    if args and callable(args[0]):
+    if args:
         args = [interp.trampoline(args[0]), *args[1:]]
-    if callable(kwargs.get("repl")):
+    if "repl" in kwargs:
         kwargs = {**kwargs, "repl": interp.trampoline(kwargs["repl"])}
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 
 @function(re.sub, re.subn)
 def _re_sub(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    args = [interp.trampoline(arg) if i == 1 and callable(arg) else arg for i, arg in enumerate(args)]
-    kwargs = {
-        key: interp.trampoline(value) if key == "repl" and callable(value) else value for key, value in kwargs.items()
-    }
+    args = [interp.trampoline(arg) if i == 1 else arg for i, arg in enumerate(args)]
+    if "repl" in kwargs:
+        kwargs = {**kwargs, "repl": interp.trampoline(kwargs["repl"])}
     return interp.native(fn, *args, **kwargs)
 
 

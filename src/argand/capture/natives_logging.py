@@ -48,7 +48,7 @@ def _get_logger(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
     """A logger that exists is read where it is kept. One that does not is made now, which the program can't tell from
     having had it; unless its class is one of the program's own, whose code is interpreted (as far as the lock)."""
     name = args[0] if args else kwargs.get("name")
-    if not is_a(name, str) or name in ("", logging.root.name):
+    if type(name) is not str or name in ("", logging.root.name):
         return NotImplemented
     manager = logging.Logger.manager
     if not is_a(manager.loggerDict.get(name), logging.Logger):

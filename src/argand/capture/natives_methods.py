@@ -227,18 +227,23 @@ def _list_sort(interp: Interpreter, cls: type, name: str, owner: Any, args: Args
     return None
 
 
+def _position(interp: Interpreter, value: Any) -> Any:
+    """An argument that native code uses as a position: as an int, where a method of the program says which."""
+    return operators.to_index(interp, value) if interp.types.python_level(type(value), "__index__") else value
+
+
 def _searching(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """index, count, remove: compare elements, by interpreted code if need be."""
     target = interp.plain(owner)
+    positions = [_position(interp, arg) for arg in args[1:]]
+    args = [*args[:1], *positions]
     if not args or (interp.benign(target) and interp.benign(args[0])) or kwargs:
         return interp.reading("compare", getattr(cls, name), target, *[interp.plain(arg) for arg in args], **kwargs)
     if name == "count":
         return interp.polyfill(polyfills.list_count, operators.bare(target), args[0])
-    start, stop, _ = (
-        slice(*(args[1:3] or [None])).indices(raw_length(target)) if len(args) > 1 else (0, raw_length(target), 1)
-    )
-    if len(args) == 2:
-        start, stop, _ = slice(args[1], None).indices(raw_length(target))
+    if any(type(position) is not int for position in positions):
+        return interp.native(getattr(cls, name), target, *args)
+    start, stop, _ = slice(*(*positions, None)[:2]).indices(raw_length(target))
     at = interp.polyfill(polyfills.list_index, operators.bare(target), args[0], start, stop)
     if name == "index":
         if at < 0:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from argand.capture import callables
 from argand.capture.kinds import is_a, module_of
 from argand.errors import GraphBreak, graph_break
 
@@ -18,12 +19,12 @@ _IMPURE = ("numpy.random", "numpy.testing", "numpy.lib.npyio", "numpy.ctypeslib"
 
 def is_numpy(fn: Any) -> bool:
     """Whether a callable belongs to numpy."""
-    owner = getattr(fn, "__self__", None)
+    owner = callables.fact(fn, "__self__")
     candidates = [fn, type(fn), owner if is_a(owner, type) else type(owner)]
     found = False
     for candidate in candidates:
-        module = getattr(candidate, "__module__", None)
-        if type(module) is str and (module == "numpy" or module.startswith("numpy.")):
+        module = callables.text_of(candidate, "__module__")
+        if module == "numpy" or module.startswith("numpy."):
             if module.startswith(_IMPURE):
                 return False
             found = True
@@ -54,7 +55,7 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
     traced = numpy_calls.traced_call(interp.state, fn, args, kwargs)
     if traced is not NotImplemented:
         return traced
-    owner = getattr(fn, "__self__", None)
+    owner = callables.fact(fn, "__self__")
     values = [*args, *kwargs.values(), *([owner] if is_array(owner) else [])]
     for value in values:
         if not is_value(interp, value):
@@ -66,7 +67,7 @@ def not_constant(fn: Any, value: Any) -> GraphBreak:
     """The graph break for numpy on what is not a constant."""
     return graph_break(
         kind="numpy on values from outside",
-        context=f"{getattr(fn, '__name__', fn)} on {type(value).__name__}",
+        context=f"{callables.text_of(fn, '__name__') or type(fn).__name__} on {type(value).__name__}",
         explanation="numpy arrays that existed before the compiled function and tensors are not traced through numpy.",
         hints=("Use the torch function of the same meaning, on tensors.",),
     )

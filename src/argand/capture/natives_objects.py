@@ -121,7 +121,7 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
     if interp.is_outer(owner) and not (is_heap(type(owner)) or is_a(owner, interp.containers)):
         return interp.native(getattr(object, name), owner, *args, **kwargs)
     if interp.is_outer(owner) and not is_a(owner, interp.containers):
-        if name == "__reduce__" or not args or args[0] < 2:
+        if name == "__reduce__" or not args or type(args[0]) is not int or args[0] < 2:
             raise calls.unknown_native(getattr(object, name))  # another way to copy, with other errors
         return _reduce_with_hooks(interp, owner)
     return interp.native(getattr(object, name), interp.shadow(owner), *args, **kwargs)
@@ -233,7 +233,7 @@ def _module_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, 
 def _type_check(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     value = args[0]
     if type(value) is generators.TracedGenerator:
-        return owner in (types.GeneratorType, object)
+        return owner is types.GeneratorType or owner is object
     return interp.native(getattr(type, name), owner, *args)
 
 
@@ -358,11 +358,11 @@ for _cls in _all_exceptions(BaseException):
 def _group(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     ready = []
     for arg in args:
-        if callable(arg) and not is_a(arg, type):
+        if not is_a(arg, type) and interp.is_callable(arg):
             ready.append(interp.trampoline(arg))
         else:
             ready.append(interp.plain(arg))
-    return interp.native(getattr(owner, name), *ready)
+    return interp.native(getattr(cls, name), owner, *ready)
 
 
 @function(typing.get_type_hints)

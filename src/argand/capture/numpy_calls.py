@@ -10,6 +10,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from argand import errors
+from argand.capture import callables
 from argand.capture.array_value import Traced
 from argand.capture.kinds import is_a, module_of
 from argand.capture.typefacts import is_heap
@@ -41,8 +42,8 @@ def is_numpy(fn: Any) -> bool:
             return _of_numpy(owner if is_a(owner, type) else type(owner))
     if is_heap(type(fn)) and not is_a(fn, type):  # an object of the program's own
         return False
-    module = getattr(fn, "__module__", None)
-    if isinstance(module, str) and (module == "numpy" or module.startswith("numpy.")):
+    module = callables.text_of(fn, "__module__")
+    if module == "numpy" or module.startswith("numpy."):
         return True
     return is_a(fn, type) and _of_numpy(fn)
 
@@ -60,8 +61,8 @@ def call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, 
     traced = traced_call(state, fn, args, kwargs)
     if traced is not NotImplemented:
         return traced
-    name = getattr(fn, "__name__", type(fn).__name__)
-    owner = getattr(fn, "__self__", None)
+    name = callables.text_of(fn, "__name__") or type(fn).__name__
+    owner = callables.fact(fn, "__self__")
     if _random(fn, owner):
         if name == "seed" and all(_constant(state, a) for a in args):
             state.extra_effects.append((fn, list(args), dict(kwargs)))
@@ -94,11 +95,8 @@ def traced_call(state: Any, fn: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _random(fn: Any, owner: Any) -> bool:
-    for thing in (fn, owner, type(owner)):
-        module = getattr(thing, "__module__", None) or ""
-        if isinstance(module, str) and module.startswith("numpy.random"):
-            return True
-    return False
+    modules = [callables.text_of(thing, "__module__") for thing in (fn, owner, type(owner))]
+    return any(module.startswith("numpy.random") for module in modules)
 
 
 def _break(name: str, why: str) -> errors.GraphBreak:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import attributes, calls
+from argand.capture import attributes, calls, text
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL, Frame
 from argand.capture.kinds import is_a
@@ -105,7 +105,10 @@ def _instantiate(interp: Interpreter, cls: Any) -> BaseException:
     value = calls.call(interp, cls, (), None)
     if not is_a(value, BaseException):
         raise interp.throw(
-            TypeError(f"calling {cls!r} should have returned an instance of BaseException, not {type(value)!r}")
+            TypeError(
+                f"calling {text.to_repr(interp, cls)} should have returned an instance of BaseException, "
+                f"not {text.to_repr(interp, type(value))}"
+            )
         )
     return value
 

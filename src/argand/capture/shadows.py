@@ -267,7 +267,8 @@ def same_contents(state: CaptureState, before: Any, after: Any) -> bool:
         return (
             len(before[0]) == len(after[0])
             and {id(origin(state, item)) for item in before[0]} == {id(origin(state, item)) for item in after[0]}
-            and before[1:] == after[1:]
+            and _same_items(state, before[1] or [], after[1] or [])
+            and before[2] is after[2]
         )
     return (
         _same_items(state, before[0], after[0])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import natives, subclasses
+from argand.capture import callables, natives, subclasses
 from argand.capture.kinds import is_a
 from argand.capture.torch_calls import Args, Kwargs, handler
 
@@ -55,7 +55,7 @@ def _given(state: CaptureState, bound: dict[str, Any]) -> tuple[Args, Kwargs]:
 def _refused(cls: Any, what: str) -> errors.GraphBreak:
     return errors.graph_break(
         kind="tensor object made",
-        context=f"{getattr(cls, '__name__', cls)}",
+        context=cls if type(cls) is str else callables.text_of(cls, "__name__"),
         explanation=f"A tensor of a subclass is made {what}.",
         hints=("Make it outside the compiled function, or with tensor.as_subclass(cls).",),
     )

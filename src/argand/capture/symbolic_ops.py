@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from argand.capture import native_reads, subclasses, symbolic_state, symbolic_tensors
+from argand.capture import callables, native_reads, subclasses, symbolic_state, symbolic_tensors
 from argand.capture.kinds import is_a, module_of
 from argand.capture.symbolic import (
     STANDS_FOR,
@@ -198,8 +198,8 @@ def torch_call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict
     """A torch call that may have symbolic numbers among its arguments; NotImplemented when it has none."""
     if not holds_symbols(args) and not holds_symbols(kwargs):
         return NotImplemented
-    owner = getattr(fn, "__self__", None)
-    if isinstance(owner, torch.Tensor):
+    owner = callables.fact(fn, "__self__")
+    if is_a(owner, torch.Tensor):
         fn, args = getattr(torch.Tensor, fn.__name__), (owner, *args)
     native_reads.check(state.interpreter, fn, (*args, *kwargs.values()), native_reads.TORCH)
     return state.interpreter.unread(symbolic_state.recorded, state, fn, args, kwargs)

@@ -107,7 +107,7 @@ def note(interp: Interpreter, cls: type, base: Any) -> None:
     if found is None:
         found = interp.unregistered = Unregistered()
         interp.state.guards.add(CallSource(ConstSource(None), found), "id", True, shown=False)
-    if (cls, base) not in found.pairs:
+    if not any(one is cls and other is base for one, other in found.pairs):
         found.pairs.append((cls, base))
 
 

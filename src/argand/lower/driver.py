@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -56,6 +56,15 @@ def _dump(program: Program) -> str:
 
     text: str = dump(program)
     return text
+
+
+_READ_EVERYTHING: Final = frozenset(
+    {
+        *(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div")),
+        *(getattr(torch.ops.aten, name).default for name in ("neg", "exp", "tanh", "sigmoid", "relu", "gelu", "silu")),
+    }
+)
+"""Ops whose every element is computed from one of each argument, whatever the values are."""
 
 
 class _Lowering:
@@ -196,12 +205,18 @@ class _Lowering:
                     where=user_lines(node),
                 ) from error
             else:
-                if data_checks.may_raise(target, node.args, node.kwargs):
+                if data_checks.may_raise(target, node.args, node.kwargs) and not self._is_read_whole(node):
                     self._check_whole(result)
                 if isinstance(result, Tensor):
                     self._place(node, result)
                 return result
         return self._extern(target, args, kwargs, reason)
+
+    def _is_read_whole(self, node: fx.Node) -> bool:
+        """Whether everything of a node's result certainly goes into a buffer."""
+        if node in self.wanted:
+            return True
+        return any(user.target in _READ_EVERYTHING and self._is_read_whole(user) for user in node.users)
 
     def _check_whole(self, result: Any) -> None:
         """Give the results of an op that raises for bad positions loops of their own, where these may meet such.
