@@ -33,6 +33,17 @@ def test_features_name_tests_that_exist() -> None:
             assert f"def {place[2]}(" in path.read_text(), row
 
 
+def test_interrupts_name_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "interrupts.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 10
+    for file, test in named:
+        assert (ROOT / file).exists(), file
+        assert not test or f"def {test}(" in (ROOT / file).read_text(), (file, test)
+    for test in re.findall(r"`(test_\w+)`", text):
+        assert f"def {test}(" in (ROOT / "tests/capture/test_interruption.py").read_text(), test
+
+
 def test_links_between_pages_exist() -> None:
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for name in re.findall(r"`((?:docs|src|tests|bench|examples)/[\w./-]+)`", page.read_text()):

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
 import stat
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from argand.errors import ConfigError
 
 SCRIPT_BYTES = 64 << 20  # more than any program that somebody wrote
 _CHUNK = 1 << 20
+_SEAL = b"\nargand sha256 "
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISLNK, "a link"),
@@ -154,6 +156,81 @@ def parse_json(data: bytes, path: str | Path) -> Any:
         raise UnusableFile(path, "is nested too deeply") from error
     except ValueError as error:
         raise UnusableFile(path, f"is not JSON ({error})") from error
+
+
+def seal(path: Path) -> None:
+    """Write the checksum of a file at its end, where formats that are read from an index (zip) look past it."""
+    with path.open("r+b") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        stream.seek(0, os.SEEK_END)
+        stream.write(_SEAL + digest.encode() + b"\n")
+
+
+def open_sealed(path: str | Path, limit: int, *, own: bool = True) -> BinaryIO:
+    """A file that `seal` wrote a checksum into, open at its beginning. One whose checksum is another is set aside.
+
+    Raises:
+        UnusableFile: it has no checksum, or that of another content.
+        OSError: it is not there, or cannot be read.
+    """
+    stream = os.fdopen(open_file(path, limit, own=own), "rb")
+    try:
+        length = len(_SEAL) + 65
+        content = max(os.fstat(stream.fileno()).st_size - length, 0)
+        stream.seek(content)
+        end = stream.read(length)
+        stream.seek(0)
+        if not end.startswith(_SEAL) or end[len(_SEAL) : -1] != _digest(stream, content):
+            raise UnusableFile(path, "is damaged: its checksum is that of another content" + aside(path, limit))
+        stream.seek(0)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def _digest(stream: BinaryIO, length: int) -> bytes:
+    whole = hashlib.sha256()
+    while length > 0 and (part := stream.read(min(length, _CHUNK))):
+        whole.update(part)
+        length -= len(part)
+    return whole.hexdigest().encode()
+
+
+def sealed_json(data: dict[str, Any]) -> str:
+    """`data` as JSON with its checksum, which `read_sealed_json` compares."""
+    return json.dumps({**data, "sha256": _checksum(data)})
+
+
+def read_sealed_json(path: str | Path, limit: int, *, own: bool = True) -> dict[str, Any]:
+    """What was given to `sealed_json`. A file whose checksum is another, or that is not such JSON, is set aside.
+
+    Raises:
+        UnusableFile: it is no such file.
+        OSError: it is not there, or cannot be read.
+    """
+    content = read(path, limit, own=own)
+    try:
+        data = parse_json(content, path)
+        if not isinstance(data, dict) or data.pop("sha256", None) != _checksum(data):
+            raise UnusableFile(path, "is damaged: its checksum is that of another content")
+    except UnusableFile as error:
+        raise UnusableFile(path, error.reason + aside(path, limit)) from error
+    return data
+
+
+def _checksum(data: dict[str, Any]) -> str:
+    text = json.dumps(data, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def aside(path: str | Path, limit: int) -> str:
+    """Set a damaged file aside, if it is one and not a link to another: what to say of that, after a reason."""
+    path = Path(path)
+    if not stat.S_ISREG(path.lstat().st_mode):
+        return ""
+    set_aside(path, limit)
+    return f" (it is now {path.name}.corrupt)"
 
 
 def printable(text: str, width: int = 0) -> str:

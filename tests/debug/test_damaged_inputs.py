@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import argand
-from argand import cli
+from argand import cli, files
 from argand.debug import repro
 from argand.debug.minify.checks import BackendCheck
+from argand.errors import ConfigError
 from damage import MUTATIONS, retyped
 from debug.minify_helpers import graph_for, only_run, targets
 from report_traces import GRAPH
@@ -26,6 +27,7 @@ HARMLESS = {
     "writable_by_all",
     "other_owner",
 }  # for root, and for any user's files
+ASIDE = {"empty", "junk", "cut", "one_bit", "nested", "not_unicode"}  # damage that leaves a file
 DAMAGE = [m for m in MUTATIONS if m.__name__ not in HARMLESS]
 
 
@@ -95,13 +97,41 @@ def test_minifier(name: str, mutation: Any, run_folder: Path, command: Callable[
         mutation(run_folder / name)
     if mutation.__name__ in ("missing", "link_to_nothing") and name == "progress.json":
         return  # a search that begins; test_repro.py has one
-    if mutation.__name__ == "one_bit" and not name.endswith(".py"):
-        return  # another number, with which the graph fails too
+    before = (run_folder / name).read_bytes() if mutation.__name__ in ASIDE else b""
     code, text = command("minify", str(run_folder))
     if mutation.__name__ == "missing" and name == "repro.py":
         assert code == 0 and "Traceback" not in text and "repro.py is missing" in text
     else:
         one_sentence((code, text), name)
+    if before and not name.endswith(".py"):
+        assert "is damaged" in text or "is not JSON" in text or "nested" in text
+        assert not (run_folder / name).exists()
+        assert (run_folder / f"{name}.corrupt").read_bytes() == before
+    if before and name == "progress.json":
+        assert command("minify", str(run_folder))[0] == 0  # begins anew
+
+
+def test_every_bit_of_saved_tensors_counts(run_folder: Path) -> None:
+    file = run_folder / "launcher_inputs.pt"
+    whole = file.read_bytes()
+    assert torch.equal(torch.load(file, weights_only=True)[0], torch.ones(3)), "torch alone reads it too"
+    for at in range(0, len(whole), len(whole) // 97):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+        with pytest.raises(SystemExit, match="is damaged"):
+            repro.load(str(run_folder / "repro.py"), file.name)
+        assert not file.exists()
+    file.write_bytes(whole)
+    assert torch.equal(repro.load(str(run_folder / "repro.py"), file.name)[0], torch.ones(3))
+
+
+def test_what_a_damaged_link_leads_to_stays(run_folder: Path, tmp_path: Path) -> None:
+    file, elsewhere = run_folder / "progress.json", tmp_path / "kept.json"
+    elsewhere.write_bytes(file.read_bytes()[:-9])
+    file.unlink()
+    file.symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match="progress.json is not JSON"):
+        repro._tried(file)
+    assert elsewhere.exists() and file.is_symlink()
 
 
 def test_progress_of_other_types(run_folder: Path, command: Callable[..., tuple[int, str]]) -> None:
@@ -111,8 +141,10 @@ def test_progress_of_other_types(run_folder: Path, command: Callable[..., tuple[
     data = json.loads(file.read_text())
     for changed in [d for _, d in retyped(data) if not isinstance(d, dict) or d.get("tried") != data["tried"]][:40]:
         tried = changed.get("tried") if isinstance(changed, dict) else None
-        if isinstance(tried, dict) and all(isinstance(v, bool) for v in tried.values()):
-            continue  # as good as another
+        if not (isinstance(tried, dict) and all(isinstance(v, bool) for v in tried.values())):
+            with_its_checksum = {k: v for k, v in changed.items() if k != "sha256"} if tried is not None else {}
+            file.write_text(files.sealed_json(with_its_checksum))
+            one_sentence(command("minify", str(run_folder)), "progress.json")
         file.write_text(json.dumps(changed))
         one_sentence(command("minify", str(run_folder)), "progress.json")
 

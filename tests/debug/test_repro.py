@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 import argand
+from argand import files
 from argand.debug import repro
 from argand.debug.minify import BackendCheck, Fingerprint, Program, minify
 from argand.debug.minify.code import NotCode, graph_of, module_code
@@ -385,6 +386,7 @@ def test_saved_data_is_loaded_without_running_code(tmp_path: Path) -> None:
     assert torch.equal(module.args[0], inputs[0])
     assert module.check == check
     (tmp_path / "inputs.pt").write_bytes(b"\x80\x04cos\nsystem\n.")
+    files.seal(tmp_path / "inputs.pt")
     with pytest.raises(SystemExit, match="weights_only|Weights only"):
         repro.load(str(tmp_path / "repro.py"), "inputs.pt")
 

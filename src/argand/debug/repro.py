@@ -67,7 +67,7 @@ def load(beside: str, name: str) -> Any:
     """
     path = Path(beside).resolve().parent / name
     try:
-        with open(files.open_file(path, _TENSOR_BYTES, own=False), "rb") as stream:
+        with files.open_sealed(path, _TENSOR_BYTES, own=False) as stream:
             return torch.load(stream, weights_only=True)
     except Exception as error:  # damaged files make torch raise many kinds
         raise SystemExit(
@@ -150,15 +150,15 @@ def _tried(path: Path) -> dict[str, bool]:
         ConfigError: the file is damaged.
     """
     try:
-        data = files.read_json(path, _PROGRESS_BYTES, own=False)
-        tried = data["tried"] if isinstance(data, dict) else None
+        tried = files.read_sealed_json(path, _PROGRESS_BYTES, own=False)["tried"]
         if not isinstance(tried, dict) or not all(isinstance(failed, bool) for failed in tried.values()):
             raise files.UnusableFile(path, "is not what the minifier wrote")
     except FileNotFoundError:
         return {}
     except (OSError, KeyError) as error:
         reason = _first_line(error) if isinstance(error, OSError) else "is not what the minifier wrote"
-        raise ConfigError(f"{path} {reason}", remedy="delete it: the search then begins anew") from error
+        remedy = "delete it" if os.path.lexists(path) else "run this again"
+        raise ConfigError(f"{path} {reason}", remedy=f"{remedy}: the search then begins anew") from error
     return tried
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from argand import files
 from argand.config import config
 from argand.debug.minify.checks import BackendCheck, Surroundings
 from argand.debug.minify.code import NotCode, literal, module_code
@@ -89,7 +89,7 @@ class Writer:
     def progress(self, tried: dict[str, bool], nodes: int, finished: bool) -> None:
         """`progress.json`: what an interrupted search need not try again."""
         data = {"wanted": self.wanted.as_dict(), "nodes": nodes, "finished": finished, "tried": tried}
-        replace(self.directory / "progress.json", json.dumps(data))
+        replace(self.directory / "progress.json", files.sealed_json(data))
 
     def _wanted_lines(self) -> list[str]:
         return [f"    {f.name}={_text(getattr(self.wanted, f.name))}," for f in fields(self.wanted)]
@@ -188,7 +188,7 @@ def _input_text(value: Any) -> str:
 
 
 def save(path: Path, data: Any) -> None:
-    """Save tensors so that `load` reads them back without running code."""
+    """Save tensors so that `load` reads them back without running code, and knows whether they are damaged."""
     if isinstance(data, list):
         data = [
             value.detach().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
@@ -196,6 +196,7 @@ def save(path: Path, data: Any) -> None:
         ]
     temporary = path.with_suffix(".tmp")
     torch.save(data, temporary)
+    files.seal(temporary)
     os.replace(temporary, path)
 
 
