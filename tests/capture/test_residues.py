@@ -121,3 +121,90 @@ def test_name_that_the_program_has_overwritten_is_left_alone() -> None:
     _C.reset_all()
     gc.collect()
     assert fn.__globals__[name] == "mine"
+
+
+def mortal_program() -> Any:
+    """A function that its own globals do not hold."""
+    fn = residues.new_program()
+    del fn.__globals__["program"]
+    return fn
+
+
+@pytest.mark.parametrize(("backend", "train"), [("eager", False), ("aot_eager", True), ("native", False)])
+def test_functions_that_die_take_everything_with_them(backend: str, train: bool) -> None:
+    """Without `argand.reset()`: the code object, what was compiled of it, and its resume functions."""
+    for _ in range(12):
+        residues.cycle(backend, train, mortal_program, reset=False)
+    before = residues.held()
+    for _ in range(CYCLES):
+        residues.cycle(backend, train, mortal_program, reset=False)
+    after = residues.held()
+    grown = {name: after[name] - before[name] for name in after}
+    assert all(value < 60 * CYCLES if name == "blocks" else value < CYCLES / 2 for name, value in grown.items()), grown
+
+
+def test_what_a_dead_function_was_inlined_into_goes_on() -> None:
+    def outer(x: torch.Tensor, inner: Any) -> torch.Tensor:
+        y = inner(x)
+        print(end="")
+        return y + 1
+
+    compiled = argand.compile(outer, backend="eager")
+    refs = []
+    for value in range(4):
+        namespace: dict[str, Any] = {"value": value}
+        exec("def inner(x):\n    return x * value + 1\n", namespace)
+        inner = namespace.pop("inner")
+        assert compiled(torch.ones(2), inner).tolist() == [value + 2] * 2
+        refs.append(weakref.ref(inner.__code__))
+    del inner
+    assert compiled(torch.ones(2), lambda x: x * 7).tolist() == [8, 8]
+    argand.reset()
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 4
+
+
+def test_a_loop_of_resume_functions_whose_user_function_is_gone() -> None:
+    namespace: dict[str, Any] = {"torch": torch, "forget": lambda: namespace.clear()}
+    exec(
+        "def program(x):\n"
+        "    for i in range(3):\n"
+        "        x = x + i\n"
+        "        if i == 1:\n"
+        "            forget()\n"
+        "    return x * 2\n",
+        namespace,
+    )
+    compiled = argand.compile(namespace["program"], backend="eager")
+    x = torch.ones(2)
+    try:
+        compiled(x)
+    except NameError:
+        pass  # range() may be looked up again, where there are no globals any more
+    gc.collect()
+
+
+def test_facts_about_classes_die_with_them() -> None:
+    from argand.capture import callables, classify, kinds, native_reads, subclasses, typefacts
+
+    asked = [
+        classify.handling_of_type, native_reads.kind, kinds._namespace_place, typefacts.finds_attributes_its_own_way,
+        typefacts.sets_attributes_its_own_way, callables._only_c,
+    ]  # fmt: skip
+    known = [next(c.cell_contents for c in fn.__closure__ if type(c.cell_contents) is dict) for fn in asked]
+    gc.collect()
+    before = [len(each) for each in known]
+    classes = []
+    for number in range(20):
+        cls = type(f"Made{number}", (), {"held": number})
+        for fn in asked:
+            fn(cls)
+        tensors = type("Sub", (torch.Tensor,), {})
+        subclasses.why_not(tensors)
+        classes += [cls, tensors]
+    assert all(len(each) >= number + 20 for each, number in zip(known, before))
+    refs = [weakref.ref(each) for each in classes]
+    del cls, tensors, classes
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 40
+    assert [len(each) for each in known] == before

@@ -87,15 +87,16 @@ def _refuse_tainted(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, A
 def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """Inline a Python function, unless a handler, torch or the skip list says otherwise."""
     code = fn.__code__
-    policy = interp.policies.get(id(code))
-    if policy is None:
-        tedious = id(code) in interp.session.tedious and not interp.patience.endless
-        policy = interp.policies[id(code)] = patience.break_off if tedious else natives.policy_of(interp, fn)
+    known = interp.policies.get(id(code))
+    if known is None:
+        tedious = code in interp.session.tedious and not interp.patience.endless
+        known = interp.policies[id(code)] = (patience.break_off if tedious else natives.policy_of(interp, fn), code)
+    policy = known[0]
     if policy is not natives.INLINE:
         result = policy(interp, fn, list(args), kwargs or {})
         if result is not NotImplemented:
             return result
-    program = interp.programs.get(id(code))
+    program = interp.programs.get(code)
     if program is None:
         program = interp.session.program(code)
     interp.inlined[id(fn)] = fn

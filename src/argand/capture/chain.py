@@ -102,7 +102,7 @@ def _run_chain(emitter: Emitter) -> None:
 
 def overwritten(frame: Frame, live: dict[str, Any]) -> list[str]:
     """Arguments (not cells) that the program has deleted or set to something that nobody reads."""
-    code = frame.program.code
+    code = frame.code
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
     given = {*code.co_varnames[:count]} - {*code.co_cellvars} - live.keys()
     slots = zip(frame.program.names, frame.fast)

@@ -309,7 +309,7 @@ class _Capture:
         session = _process.session()
         resume = _process.resumes.of(self.info.code)
         if resume is not None:  # maybe made in another thread
-            session.original_offsets[resume.made.code] = resume.made.original_offsets
+            session.original_offsets.set(resume.made.code, resume.made.original_offsets)
         interpreter = Interpreter(state, session)
         state.interpreter = interpreter
         interpreter.handled_outside = self.handled
@@ -370,7 +370,9 @@ class _Capture:
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
         made = (transformer.build_prefix() if empty else None) or transformer.build(self._backend)
         guards = state.guards.build(made.collected)
-        made.needed_at = state.guards.positions
+        made.needed_at = {
+            label: (weakref.ref(code), number) for label, (code, number) in state.guards.positions.items()
+        }
         info = self.info
         outcome = guards.evaluate(info.args, info.globals, info.builtins, info.closure)
         if outcome is not True:
@@ -384,7 +386,7 @@ class _Capture:
             )
         installed.install(made.globals, made.code, info.globals)
         for resume in made.resumes:
-            _process.session().original_offsets[resume.code] = resume.original_offsets
+            _process.session().original_offsets.set(resume.code, resume.original_offsets)
         self._emit_events(state, made)
         return _C.Entry(made.code, guards, self.region, made, self._label(), info.globals)
 

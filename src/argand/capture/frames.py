@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -66,15 +67,16 @@ class LazyLocal:
 class Program:
     """A decoded code object with its handlers bound.
 
+    It does not keep the code alive: it is found by it (per_code.py). Frames do.
+
     Fields:
-        code: the code object.
         instructions: what `bytecode.decode` made of it.
         ops: (handler, argument) for each instruction.
         names: name of each slot of `Frame.fast`.
         argcount, kwonly, flags: of the code, kept here because they are read at each call.
     """
 
-    __slots__ = ("argcount", "code", "flags", "index", "instructions", "kwonly", "names", "nslots", "ops")
+    __slots__ = ("_code", "argcount", "flags", "index", "instructions", "kwonly", "names", "nslots", "ops")
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class Program:
         table: dict[str, tuple[Handler, Prepare | None]],
         original_offsets: Mapping[int, int] | None = None,
     ) -> None:
-        self.code = code
+        self._code = weakref.ref(code)
         self.instructions = decode(code, None, original_offsets)
         self.index = {inst: i for i, inst in enumerate(self.instructions)}
         self.names = localsplus_names(code)
@@ -91,6 +93,13 @@ class Program:
         self.kwonly = code.co_kwonlyargcount
         self.flags = code.co_flags
         self.ops = [self._op(inst, table) for inst in self.instructions]
+
+    @property
+    def code(self) -> CodeType:
+        """The code object, which somebody must hold."""
+        code = self._code()
+        assert code is not None
+        return code
 
     def _op(self, inst: Instruction, table: dict[str, tuple[Handler, Prepare | None]]) -> tuple[Handler, Any]:
         handler, prepare = table[inst.opname]
@@ -127,6 +136,7 @@ class Frame:
     __slots__ = (
         "builtins",
         "closure",
+        "code",
         "exc",
         "fast",
         "func",
@@ -152,6 +162,7 @@ class Frame:
         func: FunctionType | None = None,
     ) -> None:
         self.program = program
+        self.code = program.code
         self.pc = 0
         self.stack: list[Any] = []
         self.fast = fast
@@ -166,10 +177,6 @@ class Frame:
         self.result: Any = None
         self.quiet = False
         self.sequence = 0
-
-    @property
-    def code(self) -> CodeType:
-        return self.program.code
 
     @property
     def instruction(self) -> Instruction:

@@ -44,6 +44,7 @@ from argand.capture.exceptions import (
 from argand.capture.frames import NULL, RETURN, Frame, LazyLocal, Program
 from argand.capture.kinds import is_a
 from argand.capture.opcodes import OPCODES, ROOT_OPCODES
+from argand.capture.per_code import PerCode
 from argand.capture.words import source_line
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 
@@ -57,24 +58,21 @@ class Session:
     """What outlives one capture: decoded programs and facts about types. Owned by the compile region."""
 
     def __init__(self) -> None:
-        self.programs: dict[int, Program] = {}
-        self.root_programs: dict[int, Program] = {}
-        self.original_offsets: dict[CodeType, Mapping[int, int]] = {}
-        self.tedious: dict[int, CodeType] = {}
+        self.programs: PerCode[Program] = PerCode()
+        self.root_programs: PerCode[Program] = PerCode()
+        self.original_offsets: PerCode[Mapping[int, int]] = PerCode()
+        self.tedious: PerCode[bool] = PerCode()
         """Code that was interpreted for too long to no avail when it was inlined (patience.py)."""
 
     def program(self, code: CodeType) -> Program:
-        program = self.programs.get(id(code))
-        if program is None:
-            # The program holds the code, so the id stays taken.
-            program = self.programs[id(code)] = Program(code, OPCODES)
-        return program
+        program = self.programs.get(code)
+        return self.programs.set(code, Program(code, OPCODES)) if program is None else program
 
     def root_program(self, code: CodeType) -> Program:
-        program = self.root_programs.get(id(code))
+        program = self.root_programs.get(code)
         if program is None:
             offsets = self.original_offsets.get(code)
-            program = self.root_programs[id(code)] = Program(code, ROOT_OPCODES, offsets)
+            program = self.root_programs.set(code, Program(code, ROOT_OPCODES, offsets))
         return program
 
 
@@ -125,7 +123,7 @@ class Interpreter(Access):
         super().__init__(state)
         self.session = session or Session()
         self.programs = self.session.programs
-        self.policies: dict[int, Any] = {}
+        self.policies: dict[int, tuple[Any, CodeType]] = {}
         self.trampoline_type = Trampoline
         self.frames: list[Frame] = []
         self.generators: weakref.WeakSet[Any] = weakref.WeakSet()

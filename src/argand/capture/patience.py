@@ -106,7 +106,7 @@ class Patience:
         if made == self._made and not self.endless:
             if own < QUIET and len(interp.frames) > 1:
                 code = interp.frames[1].code
-                interp.session.tedious[id(code)] = code
+                interp.session.tedious.set(code, True)
             raise _long_stretch(skip_frame=own >= QUIET)
         self._made, self._number = made, interp.number
         self.left = self._checked = QUIET

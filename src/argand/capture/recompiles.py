@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import CodeType
@@ -107,11 +108,13 @@ def of_frame(code: CodeType, failures: Iterable[tuple[int, str, str]], entries: 
         count += 1
         position = None
         for payload in payloads:
-            needed: Mapping[str, tuple[CodeType, int]] = getattr(payload, "needed_at", {})
+            needed: Mapping[str, tuple[weakref.ref[CodeType], int]] = getattr(payload, "needed_at", {})
             position = position or needed.get(label)
         key = (label, detail)
         if key not in found:
-            made = _failure(label, detail, number, None if position is None else _line(*position))
+            owner = None if position is None else position[0]()  # an inlined function may be gone
+            line = None if position is None or owner is None else _line(owner, position[1])
+            made = _failure(label, detail, number, line)
             found[key] = _in_words_of(code, made)
     return Recompile(code_words(code), code.co_filename, code.co_firstlineno, count, tuple(found.values()))
 

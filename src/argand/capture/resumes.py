@@ -11,6 +11,7 @@ the first of them (the user's) runs a loop that calls what it is given.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -18,6 +19,7 @@ from types import CodeType
 from argand.bytecode.flow import reachable
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.resume import ResumeCode, StackSlot, build_resume_code, resume_name, under_users_name
+from argand.capture.per_code import PerCode
 
 NUMBERS = itertools.count()
 """Numbers of `__compiled_fn_<n>` and `__resume_at_<offset>_<n>`, unique in the process."""
@@ -43,7 +45,7 @@ def leave_out_caller(exc: BaseException) -> None:
         exc.__traceback__ = traceback.tb_next
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Resume:
     """A resume function's code and what its callers must know.
 
@@ -62,9 +64,9 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """The user's code that a resume function is a part of."""
+    """The user's code that a resume function is a part of: its resume functions live as long as it does."""
 
-    code: CodeType
+    code: weakref.ref[CodeType]
     instructions: Sequence[Instruction]
     by_offset: Mapping[int, Instruction]
 
@@ -73,13 +75,14 @@ class Resumes:
     """All resume functions made so far. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], Resume] = {}
-        self._origins: dict[int, tuple[CodeType, _Origin, Resume | None]] = {}
+        self._made: PerCode[dict[tuple[object, ...], Resume]] = PerCode()  # by the user's code
+        self._origins: PerCode[_Origin] = PerCode()  # of the user's code, and of that of resume functions
+        self._resumes: PerCode[weakref.ref[Resume]] = PerCode()  # by the resume function's code, which it holds
 
     def of(self, code: CodeType) -> Resume | None:
         """The resume function whose code this is; None for a user's function."""
-        found = self._origins.get(id(code))
-        return found[2] if found is not None else None
+        found = self._resumes.get(code)
+        return found() if found is not None else None
 
     def get(
         self,
@@ -97,26 +100,32 @@ class Resumes:
         """
         origin = self._origin(code, instructions)
         offset = -1 if target.offset is None else target.offset
-        goal = target if code is origin.code else origin.by_offset.get(offset)
-        if goal is None or goal.opname != target.opname:  # an instruction that only this resume function has
-            origin, goal = _Origin(code, instructions, {}), target
-        key = (id(origin.code), goal.offset, id(goal), tuple(layout), tuple(names))
-        found = self._made.get(key)
-        return found or self._made.setdefault(key, self._make(origin, goal, layout, names))
+        own = origin.code()
+        goal = target if code is own else origin.by_offset.get(offset)
+        if own is None or goal is None or goal.opname != target.opname:  # one that only this resume function has
+            own, origin, goal = code, _Origin(weakref.ref(code), instructions, {}), target
+        made = self._made.get(own)
+        if made is None:
+            made = self._made.add(own, {})
+        key = (goal.offset, id(goal), tuple(layout), tuple(names))
+        found = made.get(key)
+        return found or made.setdefault(key, self._make(own, origin, goal, layout, names))
 
     def _origin(self, code: CodeType, instructions: Sequence[Instruction]) -> _Origin:
-        found = self._origins.get(id(code))
+        found = self._origins.get(code)
         if found is None:
             by_offset = {inst.offset: inst for inst in instructions if inst.offset is not None}
-            made = (code, _Origin(code, instructions, by_offset), None)
-            found = self._origins.setdefault(id(code), made)
-        return found[1]
+            found = self._origins.add(code, _Origin(weakref.ref(code), instructions, by_offset))
+        return found
 
-    def _make(self, origin: _Origin, goal: Instruction, layout: Sequence[StackSlot], names: Sequence[str]) -> Resume:
+    def _make(
+        self, code: CodeType, origin: _Origin, goal: Instruction, layout: Sequence[StackSlot], names: Sequence[str]
+    ) -> Resume:
         name = resume_name(goal, next(NUMBERS))
-        plain = build_resume_code(origin.code, origin.instructions, goal, layout, names, name)
-        resume = Resume(under_users_name(plain, origin.code), name, has_loop(origin.instructions, goal), tuple(layout))
-        self._origins[id(resume.made.code)] = (resume.made.code, origin, resume)
+        plain = build_resume_code(code, origin.instructions, goal, layout, names, name)
+        resume = Resume(under_users_name(plain, code), name, has_loop(origin.instructions, goal), tuple(layout))
+        self._origins.set(resume.made.code, origin)
+        self._resumes.set(resume.made.code, weakref.ref(resume))
         return resume
 
 

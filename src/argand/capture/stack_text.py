@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from typing import Any
 
+from argand.capture.per_code import of_code
 
-@functools.lru_cache(maxsize=16384)
+
+@of_code
 def frame_text(code: types.CodeType, lineno: int) -> tuple[str, str]:
     from argand.capture.state import user_line
 

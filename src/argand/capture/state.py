@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import enum
-import functools
 import types
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from argand import errors
 from argand.capture import classify, subclasses, symbolic_policy
 from argand.capture.guards import GuardSet
 from argand.capture.kinds import answers_itself, is_a, module_of, namespace
+from argand.capture.per_code import of_code
 from argand.capture.sources import (
     AttrSource,
     ConstSource,
@@ -552,7 +552,7 @@ class CaptureState:
         self._keep.append(obj)
 
 
-@functools.lru_cache(maxsize=8192)
+@of_code
 def user_line(code: types.CodeType, lineno: int | None) -> errors.UserLine:
     """The line as errors and stack traces show it."""
     line = lineno or code.co_firstlineno

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ class Transformed:
     globals: dict[str, Any] = field(default_factory=dict)
     resumes: list[ResumeCode] = field(default_factory=list)
     collected: list[Source] = field(default_factory=list)
-    needed_at: dict[str, tuple[types.CodeType, int]] = field(default_factory=dict)
+    needed_at: dict[str, tuple[weakref.ref[types.CodeType], int]] = field(default_factory=dict)
 
 
 def give_up(kind: str, explanation: str, *hints: str) -> errors.GraphBreak:

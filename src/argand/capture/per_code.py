@@ -1,0 +1,82 @@
+"""What is remembered of code objects, for as long as they live.
+
+Whatever refers to a code object for good keeps it, and with it everything that was compiled of it: functions that a
+program makes anew (by `exec`, in reloaded modules) would add up.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from types import CodeType
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+
+class PerCode(Generic[T]):
+    """A value for each code object, told apart by identity. The value must not refer to the code."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[weakref.ref[CodeType], T]] = {}
+
+    def get(self, code: CodeType) -> T | None:
+        """The value of a code object, if it has one."""
+        found = self._held.get(id(code))
+        return None if found is None else found[1]
+
+    def set(self, code: CodeType, value: T) -> T:
+        """The value that a code object has from now on."""
+        held, key = self._held, id(code)
+
+        def forget(ref: weakref.ref[CodeType]) -> None:
+            entry = held.get(key)
+            if entry is not None and entry[0] is ref:
+                del held[key]
+
+        held[key] = (weakref.ref(code, forget), value)
+        return value
+
+    def add(self, code: CodeType, value: T) -> T:
+        """The value that a code object has, or `value` from now on."""
+        found = self._held.get(id(code))
+        return self.set(code, value) if found is None else found[1]
+
+    def __contains__(self, code: CodeType) -> bool:
+        return id(code) in self._held
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._held.clear()
+
+
+def of_code(fn: Callable[[CodeType, P], T]) -> _OfCode[P, T]:
+    """Decorator: computed once for each code object and second argument."""
+    return _OfCode(fn)
+
+
+class _OfCode(Generic[P, T]):
+    def __init__(self, fn: Callable[[CodeType, P], T]) -> None:
+        self._fn = fn
+        self._known: PerCode[dict[P, T]] = PerCode()
+        functools.update_wrapper(self, fn)
+
+    def __call__(self, code: CodeType, argument: P) -> T:
+        known = self._known.get(code)
+        if known is None:
+            known = self._known.add(code, {})
+        found = known.get(argument)
+        if found is None:
+            found = known[argument] = self._fn(code, argument)
+        return found
+
+    def cache_clear(self) -> None:
+        """Forget everything."""
+        self._known.clear()
