@@ -283,3 +283,36 @@ def test_written_array_that_overlaps_another_argument() -> None:
     compiled = argand.compile(program, backend="eager")
     for theirs, ours in zip(pairs(), pairs()):
         _same(program(*theirs), compiled(*ours))
+
+
+_LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "transposed": lambda a: np.asfortranarray(a),
+    "with gaps": lambda a: np.repeat(a, 2, 0)[::2] if a.ndim else a,
+    "one row": lambda a: a[:1],
+    "one column": lambda a: a[..., :1],
+    "no row": lambda a: a[:0],
+    "one more dimension": lambda a: a.reshape(a.shape + (1,)),
+}
+
+
+@pytest.mark.parametrize("layout", _LAYOUTS)
+@pytest.mark.filterwarnings("ignore")
+def test_new_arrays_lie_in_memory_as_numpys_do(layout: str) -> None:
+    """A copy of a transposed array is not transposed in memory; torch's is."""
+
+    def strides(found: Any) -> Any:
+        parts = found if isinstance(found, list | tuple) else [found]
+        return [part.strides for part in parts if isinstance(part, np.ndarray)]
+
+    programs: dict[str, Any] = {
+        "copy": lambda a: (a.copy(), np.copy(a), a.flatten(), np.array(a), a.ravel()),
+        "made from": lambda a: (a + 1, a.astype(np.float32), np.zeros_like(a), np.concatenate([a, a]), a.sum(0)),
+        "views": lambda a: (a.T, a[:1], a.T.copy(), a.T.reshape(-1), np.expand_dims(a, 0)),
+    }
+    for program in programs.values():
+        argand.reset()
+        compiled = argand.compile(program, backend="eager")
+        for dtype in (np.float64, np.int32):
+            want, got = (fn(_LAYOUTS[layout](_X.astype(dtype))) for fn in (program, compiled))
+            assert strides(got) == strides(want)
+            _same(want, got)

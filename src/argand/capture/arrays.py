@@ -121,7 +121,7 @@ def _dummy(shape: Any, strides: Any, dtype: Any) -> Any:
     import numpy
 
     if 0 in shape:
-        return numpy.zeros(shape, dtype)
+        return numpy.lib.stride_tricks.as_strided(numpy.zeros(1, dtype), shape, strides)
     count = 1 + sum((size - 1) * step for size, step in zip(shape, strides)) // dtype.itemsize
     if count * dtype.itemsize > tables.LARGEST_BYTES:
         raise _break("array", "it is very large")
@@ -429,14 +429,15 @@ class Arrays:
             return made
         with torch._C.DisableTorchFunction():
             theirs = ours.numpy()
-        shares = False
+        shares = view = False
         for given in inputs:
             wanted = numpy.may_share_memory(expected, given._a_dummy)
             found = numpy.may_share_memory(theirs, given._a_dummy)
             if wanted and not (found and _steps(theirs) == _steps(expected)):
                 raise _break(name, "numpy gives a view of its argument, torch does not")
-            shares = shares or (found and not wanted)
-        return torch.Tensor.clone(made) if shares else made
+            shares, view = shares or (found and not wanted), view or wanted
+        made = torch.Tensor.clone(made) if shares else made
+        return made if view else _laid_out(name, made, expected)
 
     def _to_library(self, value: Any, *, real: bool) -> Any:
         """Arguments as torch._numpy takes them: tensors of made-up values, or the stand-ins."""
@@ -462,6 +463,24 @@ class Arrays:
 
 def _steps(array: Any) -> list[int]:
     return [step for size, step in zip(array.shape, array.strides) if size > 1]
+
+
+def _laid_out(name: str, made: torch.Tensor, expected: Any) -> torch.Tensor:
+    """A new array in memory as numpy lays it out, where torch lays it out otherwise."""
+
+    def matches() -> bool:
+        with torch._C.DisableTorchFunction():
+            steps = [step * expected.itemsize for size, step in zip(made.shape, made.stride()) if size > 1]
+        return steps == _steps(expected)
+
+    if matches():
+        return made
+    order = sorted(range(expected.ndim), key=lambda dim: -expected.strides[dim])
+    made = torch.Tensor.permute(made, order)
+    made = torch.Tensor.permute(torch.Tensor.contiguous(made), [order.index(dim) for dim in range(len(order))])
+    if not matches():
+        raise _break(name, "its torch equivalent lays the array out in another way")
+    return made
 
 
 def _tensor(value: Any) -> Any:

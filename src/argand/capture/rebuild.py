@@ -308,11 +308,19 @@ def set_tensor_attributes(made: torch.Tensor, attributes: dict[str, Any]) -> Non
         object.__setattr__(made, key, value)
 
 
-def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool) -> Any:
-    """The array that shares the memory of a tensor, or the numpy scalar (called by transformed code)."""
+def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool, strides: tuple[int, ...]) -> Any:
+    """The array that shares the memory of a tensor, or the numpy scalar (called by transformed code).
+
+    Arguments:
+        strides: numpy's, which differ from torch's where there is no second item to step to.
+    """
     made = tensor.detach().numpy()
     if scalar:
         return made[()]
+    if made.strides != strides:
+        import numpy
+
+        made = numpy.lib.stride_tricks.as_strided(made, made.shape, strides)
     if not writeable:
         made.flags.writeable = False
     return made

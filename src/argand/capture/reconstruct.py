@@ -215,7 +215,7 @@ class Reconstructor:
         self._tensor(array._a_tensor)
         scalar = array.__class__.__name__ != "ndarray"
         writeable = scalar or bool(array._a_dummy.flags.writeable)
-        self.emitter.call_helper(rebuild.array_of, (scalar, writeable))
+        self.emitter.call_helper(rebuild.array_of, (scalar, writeable, tuple(array._a_dummy.strides)))
         self._remember(array)
 
     def _array_method(self, method: Method) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import numpy_calls
+from argand.capture import numpy_calls, numpy_scalars
 from argand.capture.array_value import Traced
 from argand.capture.kinds import module_of
 from argand.capture.tensor_methods import _named, special
@@ -44,6 +44,8 @@ def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
             explanation=f"torch.{func.__name__} of a list of tensors reads their values.",
             hints=("use torch.stack",),
         )
+    if numpy_scalars.held_in(data):
+        return numpy_scalars.constructed(builder, func, args, kwargs)
     arrays = builder.state.arrays
     if arrays is not None and arrays.recording and "dtype" not in kwargs:
         with torch._C.DisableTorchFunction():
@@ -108,7 +110,7 @@ def _copy_of_tensor(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) ->
 
 @special(*_named(_T, "new_tensor"))
 def _new_tensor(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    if isinstance(args[1], _T) or _holds_tensor(args[1]):
+    if len(args) < 2 or isinstance(args[1], _T) or _holds_tensor(args[1]) or numpy_scalars.held_in(args[1]):
         raise errors.graph_break(
             kind="tensor constructor",
             context="new_tensor",

@@ -24,13 +24,13 @@ from argand.capture import (
     data_errors,
     metadata,
     narration,
+    numpy_scalars,
     overriding,
     patience,
     symbolic_bends,
     symbolic_index,
     symbolic_tensors,
 )
-from argand.capture.kinds import module_of
 from argand.capture.native_reads import base_value, refuse_python_sequence
 from argand.capture.sources import Source, placeholder_name
 from argand.capture.stack_text import stack_trace
@@ -193,6 +193,7 @@ class GraphBuilder:
         inputs: infos of the placeholders, in their order.
         constants: attribute name -> real tensor that the graph holds.
         dynamics: the symbols of the capture; None while nothing varies.
+        arguments: of the call that is being recorded.
         on_data: operations that values can make raise.
     """
 
@@ -217,6 +218,7 @@ class GraphBuilder:
         self.kept: set[fx.Node] = set()
         self.mutated: dict[int, TensorInfo] = {}
         self.calls = 0
+        self.arguments: tuple[Any, ...] = ()
         self.state: CaptureState = None  # type: ignore[assignment]
         self.dynamics: Dynamics | None = None
         self.on_data = data_errors.OnData()
@@ -315,6 +317,7 @@ class GraphBuilder:
         meta_kwargs: dict[str, Any] | None,
     ) -> Any:
         infos: list[TensorInfo] = []
+        self.arguments = (*args, *kwargs.values())
         node_args = tuple([self._to_node(arg, infos) for arg in args])
         node_kwargs = {key: self._to_node(value, infos) for key, value in kwargs.items()} if kwargs else {}
         data_errors.check(self, func, args, infos)
@@ -511,10 +514,10 @@ class GraphBuilder:
             refuse_python_sequence(self.state.interpreter, type(value))
             base: Any = tuple if isinstance(value, tuple) else list
             return base([self._to_node(item, infos) for item in base.__iter__(value)])
+        if numpy_scalars.is_scalar(value) and not isinstance(value, str | bytes):
+            return numpy_scalars.number(value, self.arguments)
         if isinstance(value, int | float | str):
             return base_value(value)
-        if module_of(type(value)) == "numpy" and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-            return value.item()
         if isinstance(value, _Tensor):
             raise metadata.leak(value)
         if isinstance(value, torch.Generator):
