@@ -303,8 +303,6 @@ def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
 def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) -> Any:
     facts = interp.types
     interp.note_class(obj)
-    if is_a(obj, enum.EnumMeta) and name in vars(obj).get("_member_map_", ()):
-        return interp.load_member(obj._member_map_[name])
     meta_attr = facts.lookup(meta, name)
     if meta_attr is not NULL and descriptors.is_data_descriptor(facts, type(meta_attr)):
         if type(meta_attr) in descriptors.MEMBERS:
@@ -312,7 +310,10 @@ def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) ->
         return descriptors.bind(interp, class_value(interp, meta, name, meta_attr), obj, meta, name)
     value = facts.lookup(obj, name)
     if value is not NULL:
-        value = class_value(interp, obj, name, value)
+        if is_a(obj, enum.EnumMeta) and is_a(value, obj):
+            value = interp.load_member(value)
+        else:
+            value = class_value(interp, obj, name, value)
         return descriptors.bind(interp, value, None, obj, name)
     if meta_attr is not NULL:
         return descriptors.bind(interp, class_value(interp, meta, name, meta_attr), obj, meta, name)

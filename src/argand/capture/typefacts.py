@@ -222,7 +222,7 @@ class TypeFacts:
             if id(klass) in self.native:
                 break
             # enum's own special methods are pure functions of the member, which is a constant.
-            pure = module_of(klass) == "enum" and issubclass(klass, enum.Enum | enum.EnumMeta)
+            pure = module_of(klass) == "enum" and issubclass(klass, enum.Enum)
             for name, value in _get_dict(klass).items():
                 if name in _DUNDERS and name not in seen:
                     seen.add(name)
