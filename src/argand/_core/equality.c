@@ -285,16 +285,80 @@ snapshot_value(PyObject *value)
 /* ---- short_repr ------------------------------------------------------------------------------------------------ */
 
 #define SHORT_REPR 80
+#define SHOWN_DEPTH 4
+
+/* C code of the interpreter, of torch or of numpy writes the texts of such objects, from nothing but themselves. */
+static int
+shown_natively(PyTypeObject *type)
+{
+    static PyTypeObject *const known[] = {&PyBool_Type, &PyLong_Type, &PyFloat_Type, &PyComplex_Type, &PyUnicode_Type,
+                                          &PyBytes_Type, &PyRange_Type, &PyFunction_Type, &PyCFunction_Type, &PyCode_Type,
+                                          &PyType_Type, &PyMethodDescr_Type, &PyWrapperDescr_Type, &PyGetSetDescr_Type,
+                                          &PyMemberDescr_Type, &PyEllipsis_Type};
+    static PyTypeObject *const bases[] = {&PyBaseObject_Type, &PyLong_Type, &PyFloat_Type, &PyComplex_Type,
+                                          &PyUnicode_Type, &PyBytes_Type};
+    for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
+        if (type == known[i]) {
+            return 1;
+        }
+    }
+    for (size_t i = 0; i < sizeof(bases) / sizeof(*bases); i++) {
+        if (type->tp_repr == bases[i]->tp_repr) {
+            return 1;
+        }
+    }
+    return !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && (strncmp(type->tp_name, "torch.", 6) == 0 || strncmp(type->tp_name, "numpy.", 6) == 0)
+           && strcmp(type->tp_name, "numpy.ndarray") != 0;
+}
+
+/* Whether the text of an object can be made without running code of the program, which must not notice that it is. */
+static int
+shown_unnoticed(PyObject *value, int depth)
+{
+    if (value == Py_None || shown_natively(Py_TYPE(value))) {
+        return 1;
+    }
+    if (depth > SHOWN_DEPTH) {
+        return 0;
+    }
+    if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
+        for (Py_ssize_t i = 0; i < Py_SIZE(value); i++) {
+            if (!shown_unnoticed(PySequence_Fast_GET_ITEM(value, i), depth + 1)) {
+                return 0;
+            }
+        }
+        return 1;
+    }
+    if (PyDict_CheckExact(value)) {
+        PyObject *key, *item;
+        Py_ssize_t pos = 0;
+        while (PyDict_Next(value, &pos, &key, &item)) {
+            if (!shown_unnoticed(key, depth + 1) || !shown_unnoticed(item, depth + 1)) {
+                return 0;
+            }
+        }
+        return 1;
+    }
+    if (PyAnySet_CheckExact(value)) {
+        PyObject *items = PySequence_List(value);
+        int shown = items != NULL && shown_unnoticed(items, depth);
+        Py_XDECREF(items);
+        return shown;
+    }
+    return 0;
+}
 
 PyObject *
 short_repr(PyObject *value)
 {
-    PyObject *text = PyObject_Repr(value);
+    PyObject *text = shown_unnoticed(value, 0) ? PyObject_Repr(value) : NULL;
     if (text == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-            return NULL;
+        if (PyErr_Occurred()) {
+            if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+                return NULL;
+            }
+            PyErr_Clear();
         }
-        PyErr_Clear();
         return PyUnicode_FromFormat("<%.100s object at %p>", Py_TYPE(value)->tp_name, value);
     }
     if (PyUnicode_GET_LENGTH(text) <= SHORT_REPR) {

@@ -193,8 +193,12 @@ check_detail(const Check *check, PyObject *obj, Walk *walk)
         return expected_found(Py_None, obj);
     case CHECK_NOT_NONE:
         return PyUnicode_FromString("expected something else than None");
-    case CHECK_TRUTH:
-        return PyUnicode_FromFormat("expected a %s value, found %R", check->low ? "true" : "false", obj);
+    case CHECK_TRUTH: {
+        PyObject *found = short_repr(obj);
+        PyObject *text = found == NULL ? NULL : PyUnicode_FromFormat("expected a %s value, found %U", check->low ? "true" : "false", found);
+        Py_XDECREF(found);
+        return text;
+    }
     case CHECK_LEN: {
         Py_ssize_t size = PyObject_Size(obj);
         return size < 0 ? NULL : PyUnicode_FromFormat("expected length %lld, found %zd", check->low, size);

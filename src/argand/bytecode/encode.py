@@ -42,9 +42,12 @@ def const_key(value: Any) -> Hashable:
     """Key under which two constants may share a slot of co_consts.
 
     Equal keys mean values that no program can tell apart but by identity: types count (0, 0.0 and False differ), so do
-    signs of zeros and bits of NaNs, also within tuples and frozensets. Other objects are keyed by identity.
+    signs of zeros, also within tuples and frozensets. Other objects are keyed by identity, and NaNs are, of which dicts
+    keep each apart.
     """
     kind = type(value)
+    if (kind is float or kind is complex) and value != value:
+        return "id", id(value)
     if kind in _ATOMS:
         return kind, value
     if kind is float:

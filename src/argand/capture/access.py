@@ -41,6 +41,7 @@ _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__g
 _CAPTURE_FOLDER = os.path.dirname(__file__)
 _PLAIN_METACLASSES: frozenset[type] = frozenset({type, abc.ABCMeta, enum.EnumMeta})
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
+_TEXTS_OF_ATTRIBUTES = (BaseException, types.ModuleType, type)  # read as a program reads them
 
 
 class TextProxy:
@@ -393,7 +394,7 @@ class Access:
             return obj
         if self.types.python_dunders(cls) & {"__str__", "__repr__", "__format__", "__index__", "__int__", "__float__"}:
             return TextProxy(self, obj)
-        if is_a(obj, BaseException):
+        if is_a(obj, _TEXTS_OF_ATTRIBUTES):
             return TextProxy(self, obj)
         if not is_a(obj, CONTAINERS):
             self.pin(obj)
@@ -402,7 +403,9 @@ class Access:
     def textual_items(self, obj: Any, depth: int = 0) -> Any:
         """The same for the items of a container, whose own text is native code's."""
         obj = self.plain(obj) if depth == 0 else obj
-        if depth > 20 or not is_a(obj, CONTAINERS) or all(self.benign(item) for item in _items(obj)):
+        if depth > 20 or not is_a(obj, CONTAINERS):
+            return obj
+        if all(self.benign(item) and not is_a(item, _TEXTS_OF_ATTRIBUTES) for item in _items(obj)):
             return obj
         if is_a(obj, list):
             return [self.textual(item, depth + 1) for item in list.__iter__(obj)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 import enum
+import functools
 import types
 import typing
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from argand._core import _C
-from argand.capture import attributes, calls, descriptors, generators, iteration, natives, operators
+from argand.capture import attributes, calls, descriptors, generators, iteration, native_reads, natives, operators
 from argand.capture.access import TaintedText
 from argand.capture.array_value import Traced
 from argand.capture.frames import NULL, Frame
@@ -343,12 +344,20 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
         elif owner not in natives.STORING_NEW and not issubclass(owner, BaseException):
             args = [args[0], *[interp.plain(arg) for arg in args[1:]]]
             return interp.native(owner.__new__, *args, **kwargs)
+        if owner is functools.partial and len(args) > 1:
+            refuse_nested_partial(interp, args[1])
         return interp.unread(owner.__new__, *args, **kwargs)
     if args and is_a(args[0], type):
         handler = natives.FUNCTIONS.get(id(owner))
         if handler is not None and args[0] is owner:
             return handler(interp, owner, args[1:], kwargs)
     return calls.native_fallback(interp, owner.__new__, args, kwargs)
+
+
+def refuse_nested_partial(interp: Interpreter, function: Any) -> None:
+    """`functools.partial` takes another one apart that it is given, unless that has attributes."""
+    if is_a(function, functools.partial) and interp.is_outer(function):
+        raise native_reads.unseen_object(function, functools.partial)
 
 
 # ---- intrinsics ----------------------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import attributes, calls, generators, operators, tensor_attributes, virtual
 from argand.capture.access import TaintedText
+from argand.capture.array_value import Traced
 from argand.capture.kinds import is_a, module_of
+from argand.capture.symbolic import STANDS_FOR
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -30,11 +33,26 @@ def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
             hook = attributes.lookup_special(interp, cls, "__instancecheck__")
             return operators.truth(interp, calls.call(interp, hook, (value,), None))
     if type(value) not in interp.fast and is_a(cls, type) and interp.types.claims_a_class(type(value)):
-        if is_a(value, cls):
-            return True
-        claimed = attributes.try_attr(interp, value, "__class__")
-        return is_a(claimed, type) and is_subclass(interp, claimed, cls)
+        if type(value) in STANDS_FOR or type(value) is Traced:
+            return is_subclass(interp, value.__class__, cls)
+        return _of_claimed_class(interp, value, cls)
     return virtual.answer(interp, isinstance, value, type(value), cls)
+
+
+def _of_claimed_class(interp: Interpreter, value: Any, cls: type) -> bool:
+    """As `is_instance`, where reading `__class__` of the object runs code: abstract classes ask it first."""
+    actual, hook = type(value), interp.types.lookup(type(cls), "__instancecheck__")
+    if actual is cls:
+        return True
+    if hook is abc.ABCMeta.__instancecheck__:
+        claimed = attributes.load_attr(interp, value, "__class__")
+        return is_subclass(interp, claimed, cls) or is_subclass(interp, actual, cls)
+    if virtual.is_protocol(cls):
+        raise virtual.undecided(cls, "asks an object that says itself of which class it is")
+    if virtual.answer(interp, issubclass, actual, actual, cls):
+        return True
+    claimed = attributes.try_attr(interp, value, "__class__")
+    return is_a(claimed, type) and is_subclass(interp, claimed, cls)
 
 
 def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:

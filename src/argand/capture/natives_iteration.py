@@ -87,8 +87,9 @@ def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     cls = type(value)
     if interp.types.python_level(cls, "__reversed__"):
         return calls.call(interp, attributes.lookup_special(interp, value, "__reversed__"), (), None)
-    if interp.types.python_level(cls, "__getitem__", "__len__") and not interp.is_tensor(value):
-        if interp.types.lookup(cls, "__reversed__") is None:
+    method = interp.types.lookup(cls, "__reversed__")  # which is asked first: a list's or dict's own looks inside
+    if (method is NULL or method is None) and interp.types.python_level(cls, "__getitem__", "__len__"):
+        if method is None:
             raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not reversible"))
         size = operators.length(interp, value)
         return calls.call_function(interp, polyfills.iterate_reversed, (value, size), None)

@@ -25,7 +25,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from argand._core import _C
-from argand.capture import attribute_writes, attributes, calls, iteration, native_reads, operators, polyfills
+from argand.capture import attribute_writes, attributes, calls, classes, iteration, native_reads, operators, polyfills
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
@@ -333,6 +333,8 @@ def _reduce(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @function(functools.partial)
 def _partial(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args:
+        classes.refuse_nested_partial(interp, args[0])
     return interp.unread(fn, *args, **kwargs)
 
 

@@ -211,7 +211,7 @@ def _guardable(key: Any) -> bool:
     if is_a(key, tuple):
         return all(_guardable(item) for item in key)
     if classify.handling(key) in ("equals", "identity", "function"):
-        return True
+        return bool(not is_a(key, float | complex) or key == key)  # a NaN is equal to none but itself
     # an object that compares by identity is a key by identity
     cls: Any = type(key)
     return bool(cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__ and not classify.is_container(key))

@@ -222,13 +222,13 @@ class CaptureState:
         if classify.is_bound_builtin(value):
             return self._load_bound(source, value)
         if handling == "equals":
-            if type(value) in (int, float) and self.policy is not None and not constant_root:
+            if type(value) in (int, float) and self.policy is not None and not constant_root and value == value:
                 if self.policy.number(source, value):
                     made = symbolic_policy.number_input(self, source, value)
                     if made is not value:
                         return made
-            if not constant_root:
-                self.guard(source, "equals", value)
+            if not constant_root:  # a NaN is equal to none but itself: as a key, and in lists, which one it is decides
+                self.guard(source, "equals" if value == value else "id", value)
             return value
         if handling == "identity":
             if not constant_root:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+import types
+from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
 from argand.capture import attributes, calls
@@ -12,6 +14,10 @@ from argand.capture.typefacts import CONTAINERS
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
+
+
+_MODULE_TEXT: Final = importlib._bootstrap._module_repr  # type: ignore[attr-defined]
+"""What a module's `__repr__`, which is C code, calls: it reads attributes of the module and of its spec."""
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------
@@ -43,6 +49,8 @@ def to_repr(interp: Interpreter, value: Any) -> Any:
         return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
     if is_a(value, BaseException):
         return calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ())
+    if is_a(value, types.ModuleType) and interp.types.lookup(cls, "__repr__") is types.ModuleType.__repr__:
+        return calls.call(interp, _MODULE_TEXT, (value,))
     if is_a(value, type):
         for name in ("__module__", "__qualname__"):  # what the text is made of
             attributes.try_attr(interp, value, name)
@@ -53,8 +61,8 @@ def to_repr(interp: Interpreter, value: Any) -> Any:
     )
 
 
-def _text(interp: Interpreter, method: str, result: Any) -> str:
-    if not is_a(result, str):
+def _text(interp: Interpreter, method: str, result: Any) -> Any:
+    if not is_a(result, str) and type(result) is not TaintedText:
         raise interp.throw(TypeError(f"{method} returned non-string (type {_C.type_name(type(result))})"))
     return result
 
@@ -69,7 +77,7 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> Any:
     interp.note_class(cls)
     if interp.types.python_level(cls, "__format__"):
         result = calls.call(interp, attributes.lookup_special(interp, value, "__format__"), (spec,), None)
-        if not is_a(result, str):
+        if not is_a(result, str) and type(result) is not TaintedText:
             raise interp.throw(TypeError(f"__format__ must return a str, not {_C.type_name(type(result))}"))
         return result
     if interp.is_tensor(value):

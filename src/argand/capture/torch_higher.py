@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 
 from argand import errors
 from argand.capture import hops, natives, subgraphs, torch_polyfills
+from argand.capture.sources import type_lookup
 from argand.capture.torch_calls import CODES, NAMED, Args, Kwargs, all_of, find, handler, name_of
 from argand.capture.torch_calls import leaf as operation
 
@@ -128,11 +129,28 @@ class FunctionContext:
 def _forward(state: CaptureState, cls: Any, context: FunctionContext, rest: Args, kwargs: Kwargs) -> Any:
     interp = state.interpreter
     forward = interp.getattr(cls, "forward")
-    if cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
+    if not _has_from_torch(interp, cls, "setup_context"):
         result = interp.call(forward, rest, kwargs)
         interp.call(interp.getattr(cls, "setup_context"), (context, rest, result), {})
         return result
     return interp.call(forward, (context, *rest), kwargs)
+
+
+def _has_from_torch(interp: Any, cls: Any, name: str) -> bool:
+    """Whether a class inherits an attribute from torch's; guarded."""
+    interp.note_class(cls)
+    return bool(interp.types.lookup(cls, name) is type_lookup(torch.autograd.Function, name))
+
+
+def _check_backward_class(interp: Any, cls: Any, what: str) -> None:
+    """The class of the backward nodes, which `apply` calls, is the one that torch has made for this class."""
+    made = interp.getattr(cls, "_backward_cls")
+    ours = isinstance(made, type) and torch.autograd.function.BackwardCFunction in made.__mro__
+    if not ours or interp.getattr(made, "_forward_cls") is not cls:
+        raise _refused(
+            "autograd.Function", what, "The class of its backward nodes was replaced.",
+            "Leave _backward_cls as torch has set it.",
+        )  # fmt: skip
 
 
 @handler(torch.autograd.Function.apply)
@@ -142,6 +160,7 @@ def _function_apply(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
     rest = tuple(given)
     what = f"{name_of(cls)}.apply"
     tensors = [arg for arg in rest if isinstance(arg, torch.Tensor)]
+    _check_backward_class(state.interpreter, cls, what)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _Captured(state, cls, what, rest, kwargs).run()
     context = FunctionContext((False,) * len(rest))
@@ -222,8 +241,8 @@ class _Captured:
     def _refuse(self, context: FunctionContext) -> None:
         if context.argand_refused == "mark_dirty":
             raise _returns_input(self.what)
-        cls, base = self.cls, torch.autograd.Function
-        if context.argand_refused or self.kwargs or cls.vjp is not base.vjp or cls.jvp is not base.jvp:
+        own = not all(_has_from_torch(self.state.interpreter, self.cls, name) for name in ("vjp", "jvp"))
+        if context.argand_refused or self.kwargs or own:
             raise _refused(
                 "autograd.Function", self.what, f"It uses {context.argand_refused or 'vjp or jvp'}.",
                 "Write it with forward and backward alone.",

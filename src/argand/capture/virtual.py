@@ -42,9 +42,14 @@ class Unregistered:
         return True
 
 
+def is_protocol(cls: type) -> bool:
+    """Whether instance checks ask for members, or refuse to."""
+    return is_a(cls, _PROTOCOL) and bool(cls._is_protocol)
+
+
 def answer(interp: Interpreter, question: Any, value: Any, cls: Any, base: Any) -> bool:
     """isinstance or issubclass (`question`) of `value`, which is of the class `cls` or that class itself."""
-    if question is isinstance and is_a(base, _PROTOCOL) and base._is_protocol and not interp.concrete:
+    if question is isinstance and is_protocol(base) and not interp.concrete:
         _protocol(interp, value, base)
     if is_a(cls, type):
         interp.types.rely_on(cls)  # its bases decide
@@ -69,11 +74,11 @@ def _protocol(interp: Interpreter, value: Any, base: Any) -> None:
     interp.note_class(cls)
     asked = sys.version_info < (3, 12)  # hasattr, which runs properties
     if asked and (lookup(cls, "__getattr__") is not NULL or any(type(meta) is property for meta in found)):
-        raise _undecided(base, "asks an object with properties or __getattr__")
+        raise undecided(base, "asks an object with properties or __getattr__")
     if not interp.is_outer(value):
         return
     if any(name in interp.state.overlay_names(value) for name in names):
-        raise _undecided(base, "asks for an attribute that was set before")
+        raise undecided(base, "asks for an attribute that was set before")
     source = interp.source(value)
     for name, meta in zip(names, found):
         if type(meta) is types.MemberDescriptorType:
@@ -88,7 +93,8 @@ def _protocol(interp: Interpreter, value: Any, base: Any) -> None:
                 interp.state.guard(item, "is_none" if held[name] is None else "not_none")
 
 
-def _undecided(base: type, why: str) -> errors.GraphBreak:
+def undecided(base: type, why: str) -> errors.GraphBreak:
+    """The graph break for an instance check that capture cannot answer."""
     return errors.graph_break(
         kind="instance check of a protocol",
         context=base.__name__,
