@@ -316,3 +316,35 @@ def test_new_arrays_lie_in_memory_as_numpys_do(layout: str) -> None:
             want, got = (fn(_LAYOUTS[layout](_X.astype(dtype))) for fn in (program, compiled))
             assert strides(got) == strides(want)
             _same(want, got)
+
+
+_SPECIALS = (
+    "hash add radd iadd eq lt neg abs bool int float index len iter getitem setitem contains repr str format copy deepcopy "
+    "array matmul divmod pow reduce reduce_ex"
+).split()
+
+
+@pytest.mark.parametrize("name", _SPECIALS)
+@pytest.mark.filterwarnings("ignore")
+def test_special_methods_read_as_attributes_are_numpys(name: str) -> None:
+    """The program may keep them over a break of the graph, or look at them."""
+
+    def outcome(fn: Callable[..., Any], array: Any) -> Any:
+        try:
+            return repr(fn(torch.ones(2), array.copy()))
+        except Exception as error:
+            return type(error), str(error)
+
+    def called(x: torch.Tensor, a: Any) -> Any:
+        method = getattr(a, f"__{name}__")
+        return x, method() if name in ("hash", "neg", "abs", "bool", "len", "repr", "copy") else method(a)
+
+    def kept(x: torch.Tensor, a: Any) -> Any:
+        method = getattr(a, f"__{name}__")
+        argand.graph_break()
+        return x, type(method).__name__, callable(method)
+
+    for fn in (called, kept, lambda x, a: (x, getattr(a, f"__{name}__") is None)):
+        for array in (_X, np.arange(3), np.ones(1)):
+            argand.reset()
+            assert outcome(argand.compile(fn, backend="eager"), array) == outcome(fn, array)

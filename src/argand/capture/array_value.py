@@ -77,6 +77,8 @@ class Traced:
     def __getattribute__(self, name: str) -> Any:
         if name in _OF_PYTHON_CLASSES:
             raise AttributeError(name)  # so that __getattr__ is asked
+        if name in _SPECIAL:  # numpy's method is another, which the program may keep
+            raise needs_values(name)
         return object.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:
@@ -166,6 +168,14 @@ def _fill() -> None:
 
 
 _fill()
+_SPECIAL = frozenset(
+    name
+    for name, held in vars(Traced).items()
+    if name.startswith("__")
+    and type(held) is type(_fill)
+    and not name.startswith(("__array_", "__get", "__set", "__init"))
+) | {"__getitem__", "__setitem__"}
+"""Special methods. Operators find them in the class, and do not read them as attributes."""
 FUNCTIONS = [fn for cls in (Traced, Method) for fn in vars(cls).values() if type(fn) is type(_fill)] + [
     vars(Traced)["__class__"].fget
 ]

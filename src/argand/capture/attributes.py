@@ -139,7 +139,7 @@ def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
         method = facts.lookup(cls, name)
         if type(method) is types.FunctionType and instance_value(interp, obj, name, method) is NULL:
             interp.note_class(cls)
-            return method, obj
+            return descriptors.function_of(interp, method, cls), obj
     return load_attr(interp, obj, name), NULL
 
 

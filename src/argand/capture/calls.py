@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
@@ -58,7 +59,7 @@ def call(interp: Interpreter, fn: Any, args: Any = (), kwargs: dict[str, Any] | 
         if result is not NotImplemented:
             return result
     if handler is not None:
-        return handler(interp, fn, list(args), kwargs or {})
+        return by_handler(fn, handler, interp, fn, list(args), kwargs or {})
     if cls in BUILTIN_METHODS:
         return _call_builtin(interp, fn, list(args), kwargs or {})
     if cls in _DESCRIPTORS:
@@ -120,6 +121,18 @@ def fn_builtins(interp: Interpreter, fn: Any) -> dict[str, Any]:
     return builtins
 
 
+def by_handler(fn: Any, handler: Callable[..., Any], *given: Any) -> Any:
+    """Run a handler of `fn`. Arguments that it does not know how to take (too many, too few, of another kind) are left
+    to CPython, which refuses them or not."""
+    try:
+        return handler(*given)
+    except (TypeError, IndexError, ValueError) as error:
+        inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        if inner is None or inner.tb_next is not None:  # not the handler itself, and none of its calls of helpers
+            raise
+    raise unknown_native(fn)
+
+
 # ---- native callables ----------------------------------------------------------------------------------------------
 
 
@@ -139,7 +152,7 @@ def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict
         return interp.native(fn, *args, **kwargs)
     if not is_a(args[0], fn.__objclass__) and type(args[0]) is not generators.TracedGenerator:
         return interp.native(fn, *args, **kwargs)  # raises as CPython does
-    return handler(interp, fn.__objclass__, fn.__name__, args[0], args[1:], kwargs)
+    return by_handler(fn, handler, interp, fn.__objclass__, fn.__name__, args[0], args[1:], kwargs)
 
 
 def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -147,25 +160,25 @@ def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list
     if is_a(owner, type):
         handler = natives.CLASS_METHODS.get((id(owner), name))
         if handler is None and fn.__name__ == "__new__" and type(fn) is types.BuiltinFunctionType:
-            return classes.native_new(interp, owner, args, kwargs)
+            return by_handler(fn, classes.native_new, interp, owner, args, kwargs)
         if handler is None:
             for klass in (mro_of(owner) or ())[1:]:  # none while its metaclass's mro() runs
                 handler = natives.CLASS_METHODS.get((id(klass), name))
                 if handler is not None:
                     break
         if handler is not None:
-            return handler(interp, fn, args, kwargs)
+            return by_handler(fn, handler, interp, fn, args, kwargs)
         if name.startswith("__"):
             metaclass: type = type(owner)
             for klass in metaclass.__mro__ or ():
                 of_metaclass = natives.METHODS.get((id(klass), name))
                 if of_metaclass is not None:
-                    return of_metaclass(interp, klass, name, owner, args, kwargs)
+                    return by_handler(fn, of_metaclass, interp, klass, name, owner, args, kwargs)
         return native_fallback(interp, fn, args, kwargs)
     klass = _defining_class(fn, type(owner), name)
     of_class = natives.METHODS.get((id(klass), name))
     if of_class is not None:
-        return of_class(interp, klass, name, owner, args, kwargs)
+        return by_handler(fn, of_class, interp, klass, name, owner, args, kwargs)
     return native_fallback(interp, fn, args, kwargs)
 
 
@@ -236,7 +249,7 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[s
     if type(method) is types.WrapperDescriptorType:
         handler = natives.CALLABLE_OBJECTS.get(cls)
         if handler is not None:
-            return handler(interp, fn, args, kwargs)
+            return by_handler(fn, handler, interp, fn, args, kwargs)
         return native_fallback(interp, fn, args, kwargs)
     return call(interp, descriptors.bind(interp, method, fn, cls), args, kwargs)
 

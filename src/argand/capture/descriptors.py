@@ -37,10 +37,26 @@ def is_data_descriptor(facts: TypeFacts, kind: type) -> bool:
     return facts.lookup(kind, "__set__") is not NULL or facts.lookup(kind, "__delete__") is not NULL
 
 
+def function_of(interp: Interpreter, function: Any, cls: type) -> Any:
+    """A function found in a class, given back. One with cells (that calls `super()`) becomes an outer object:
+    captured code makes such functions too, and those are made anew where the graph ends."""
+    if type(function) is not types.FunctionType or function.__closure__ is None or interp.concrete:
+        return function
+    if interp.local_classes:
+        for owner in cls.__mro__ or ():
+            if id(owner) in interp.local_classes:
+                held = vars(owner).values()
+                if any(value is function or getattr(value, "__func__", None) is function for value in held):
+                    return function
+    interp.load_function(function)
+    return function
+
+
 def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") -> Any:
     """What a class attribute `meta` gives when read through an instance (`obj` None: through the class)."""
     kind = type(meta)
     if kind is types.FunctionType:
+        function_of(interp, meta, cls)
         return meta if obj is None else types.MethodType(meta, obj)
     if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in MEMBERS:
         return meta
@@ -49,7 +65,7 @@ def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") ->
     if kind is classmethod:
         return _bind_classmethod(interp, meta, cls)
     if kind is staticmethod:
-        return meta.__func__
+        return function_of(interp, meta.__func__, cls)
     if kind in _NATIVE_DESCRIPTORS:
         if obj is not None:
             obj = interp.shadow(obj) if kind is not types.WrapperDescriptorType else obj
@@ -108,7 +124,7 @@ def _bind_native(interp: Interpreter, meta: Any, getter: Any, obj: Any, cls: typ
 def _bind_classmethod(interp: Interpreter, meta: Any, cls: type) -> Any:
     func = meta.__func__
     if type(func) is types.FunctionType:
-        return interp.unread(types.MethodType, func, cls)
+        return interp.unread(types.MethodType, function_of(interp, func, cls), cls)
     getter = interp.types.lookup(type(func), "__get__")
     if getter is NULL:
         return interp.unread(types.MethodType, func, cls)

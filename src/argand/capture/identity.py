@@ -37,6 +37,21 @@ def pin(state: Any, obj: Any) -> None:
             state.guards.add(source, "id", obj)
 
 
+def is_settled(state: Any, function: types.FunctionType) -> bool:
+    """Whether a function was not made in captured code, as far as can be told: its cells hold nothing that differs from
+    call to call (a class, for those that call `super()`)."""
+    if id(function) in state.local_objects:
+        return False
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:
+            return False
+        if not classify.is_constant(held) or id(held) in state.local_objects:
+            return False
+    return True
+
+
 class LocalId(int):
     """`id()` of an object made in the captured code: whoever needs it afterwards needs that of the rebuilt object."""
 

@@ -51,6 +51,8 @@ from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 if TYPE_CHECKING:
     from argand.capture.protocol import State
 
+_NEVER_ALONE = ("PUSH_EXC_INFO", "POP_EXCEPT", "KW_NAMES", "PRECALL")
+"""Instructions of which the next needs more than a stack, and which do nothing that a graph could end for."""
 _JUMPS_ON_TRUTH = ("POP_JUMP", "JUMP_IF")
 
 
@@ -239,7 +241,7 @@ class Interpreter(Access):
                     while True:
                         number += 1
                         self.number = number
-                        if number in break_at:
+                        if number in break_at and frame.program.instructions[frame.pc].opname not in _NEVER_ALONE:
                             if self.tainted:
                                 self.refuse_tainted((frame.stack, frame.fast))
                             frame.pc += 1

@@ -152,6 +152,10 @@ def to_tensor(state: CaptureState, array: Any, name: str) -> Any:
         function = torch.Tensor.clone if name == "tensor" else torch.Tensor.detach
         with torch._C.DisableTorchFunction():
             return state.graph.call(function, (array._a_tensor,), {})
+    if not is_a(array, sys.modules["numpy"].ndarray):
+        raise _break(name, f"it gets a {type(array).__name__}")
+    if name != "tensor" and state.is_outer(array):
+        raise _break(name, "the tensor shares its memory with an array from outside")
     held = _value(state, array, name)
     if name != "tensor":
         array.flags.writeable = False  # they would share memory: from here on the array cannot change

@@ -334,7 +334,7 @@ class Reconstructor:
         self._fill(rebuild.fill_cell, obj, lambda: self.push(contents))
 
     def _function(self, obj: types.FunctionType) -> None:
-        if id(obj) not in self.state.local_objects and obj.__closure__ is None:
+        if identity.is_settled(self.state, obj):
             self.asm.load_const(obj)
             return
         self.asm.load_const(obj.__code__)

@@ -11,7 +11,7 @@ import torch
 
 from argand import errors
 from argand.capture import classify
-from argand.capture.kinds import is_a, is_struct_sequence, module_of, namespace, raw_items, raw_iter
+from argand.capture.kinds import is_a, is_struct_sequence, module_of, namespace, raw_items, raw_iter, raw_length
 from argand.capture.sources import (
     AttrSource,
     CallSource,
@@ -239,7 +239,7 @@ def probe(made: Any) -> Any:
 
 def reinserted(entry: Shadow) -> bool:
     """Whether keys of a dict were deleted and set again: an iterator over it finds more to come then."""
-    if entry.probe is None or len(entry.shadow) != len(entry.snapshot[0]):
+    if entry.probe is None or raw_length(entry.shadow) != len(entry.snapshot[0]):
         return False
     try:
         entry.probe.__reduce__()

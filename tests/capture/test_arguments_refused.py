@@ -1,0 +1,146 @@
+"""Native methods with arguments that they do not take, and frames that raise elsewhere than capture has seen: CPython's errors."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import argand
+
+pytestmark = pytest.mark.filterwarnings("error:argand. capturing")
+
+
+def outcome(fn: Callable[..., Any], *args: Any) -> str:
+    try:
+        return repr(fn(torch.ones(2), *args))
+    except Exception as error:
+        return repr((type(error), str(error)))
+
+
+class Held:
+    pass
+
+
+OWNERS: dict[str, Any] = {
+    "object": Held, "list": lambda: [1, 2], "dict": lambda: {1: 2}, "tuple": lambda: (1, 2), "str": lambda: "ab",
+    "set": lambda: {1, 2}, "int": lambda: 3, "deque": lambda: collections.deque([1]), "slice": lambda: slice(1),
+    "type": lambda: Held, "exception": lambda: ValueError(1), "namespace": lambda: types.SimpleNamespace(v=1),
+    "partial": lambda: functools.partial(len), "counter": lambda: collections.Counter("ab"),
+    "ordered": lambda: collections.OrderedDict(a=1), "iterator": lambda: iter([1, 2]), "property": lambda: property(len),
+}  # fmt: skip
+_LEFT_OUT = ("__init_subclass__", "__subclasshook__", "__class_getitem__", "__sizeof__", "__dir__")
+
+
+@pytest.mark.parametrize("name", OWNERS)
+@pytest.mark.filterwarnings("ignore")
+def test_methods_with_too_few_and_too_many_arguments(name: str) -> None:
+    """Every method of a class with arguments that are not there, and with many: what CPython says of them."""
+    made = OWNERS[name]
+    for attribute in dir(type(made())):
+        if attribute in _LEFT_OUT or not callable(getattr(made(), attribute, None)):
+            continue
+        for given in ((), (1, 2, 3, 4, 5, 6)):
+
+            def program(x: torch.Tensor, o: Any, attribute: str = attribute, given: Any = given) -> Any:
+                try:
+                    return x, getattr(o, attribute)(*given) is o
+                except TypeError as error:
+                    return x, str(error)
+
+            argand.reset()
+            compiled = argand.compile(program, backend="eager")
+            assert outcome(compiled, made()) == outcome(program, made()), (attribute, given)
+
+
+FUNCTIONS: tuple[Any, ...] = (
+    len, getattr, isinstance, iter, next, reversed, sorted, sum, max, zip, map, range, super, divmod, hash, callable, vars,
+    operator.itemgetter, operator.methodcaller, itertools.chain, functools.partial, functools.reduce, dict.fromkeys,
+    collections.deque, object, type, str.join, list.append, dict.get, object.__setattr__, object.__getattribute__,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__qualname__)
+def test_functions_with_too_few_and_too_many_arguments(fn: Any) -> None:
+    for given in ((), (Held, 2, 3, 4, 5, 6)):
+
+        def program(x: torch.Tensor, given: Any = given) -> Any:
+            try:
+                return x, type(fn(*given)).__name__
+            except TypeError as error:
+                return x, str(error)
+
+        argand.reset()
+        assert outcome(argand.compile(program, backend="eager")) == outcome(program), given
+
+
+def test_frozen_dataclass_whose_cell_was_replaced() -> None:
+    """Its `__init__` calls `object.__setattr__`, by a cell that can hold anything."""
+
+    @dataclasses.dataclass(frozen=True, order=True)
+    class Frozen:
+        a: float
+
+    def program(x: torch.Tensor, o: Any) -> Any:
+        return x, dataclasses.replace(o, a=3).a
+
+    compiled, one = argand.compile(program, backend="eager"), Frozen(1.0)
+    cell = Frozen.__init__.__closure__[0]  # type: ignore[attr-defined]
+    for value in (cell.cell_contents, 3, [6.0], object, cell.cell_contents):
+        cell.cell_contents = value
+        assert outcome(compiled, one) == outcome(program, one)
+
+
+class Lengthless(dict):  # type: ignore[type-arg]
+    pass
+
+
+@pytest.mark.parametrize("length", [2.5, property(lambda self: 4), None, lambda self: 7], ids=repr)
+def test_dict_whose_length_is_none(length: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: tuple[Any, ...] = (
+        lambda x, d: (x, max(d)),
+        lambda x, d: (x, list(d), d.update(z=1), d),
+        lambda x, d: (x, d.__reduce_ex__(2)[0].__name__),
+    )
+    monkeypatch.setattr(Lengthless, "__len__", length, raising=False)
+    for program in programs:
+        compiled = argand.compile(program, backend="eager")
+        assert outcome(compiled, Lengthless(k=1)) == outcome(program, Lengthless(k=1))
+
+
+@pytest.mark.parametrize("value", [5, None, [1.0], Held(), np.ones(2)[::-1], np.float64(2), "x"], ids=repr)
+def test_from_numpy_of_something_else(value: Any) -> None:
+    """What shares its memory with the result is refused, and stays as it is."""
+    for name in ("from_numpy", "as_tensor", "asarray"):
+
+        def program(x: torch.Tensor, o: Any, name: str = name) -> Any:
+            return x + getattr(torch, name)(o)
+
+        argand.reset()
+        assert outcome(argand.compile(program, backend="eager"), value) == outcome(program, value)
+    assert not isinstance(value, np.ndarray) or value.flags.writeable
+
+
+def test_call_that_raises_elsewhere_than_before() -> None:
+    """Once a call seems to raise and the frame returns, the graph ends there; another path may have another instruction there."""
+
+    def program(x: torch.Tensor, table: dict[str, Any]) -> Any:
+        t, out = x * 1.0, []
+        try:
+            t = t + torch.full((3,), table["o"])
+        except Exception as error:
+            out.append((type(error).__name__, str(error)))
+        return t, out
+
+    compiled = argand.compile(program, backend="eager")
+    for value in (3, int, 4, "x", 3):
+        assert outcome(compiled, {"o": value}) == outcome(program, {"o": value})
