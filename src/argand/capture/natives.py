@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import calls, keys, virtual
+from argand.capture import calls, lru_caches, virtual
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
 from argand.errors import graph_break
@@ -195,7 +195,7 @@ def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[
 
 
 def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """functools.lru_cache: one call per set of arguments within a capture; what an earlier run cached is recomputed."""
+    """`functools.lru_cache`: see lru_caches.py."""
     handler = FUNCTIONS.get(id(fn))
     if handler is not None:
         return handler(interp, fn, args, kwargs)
@@ -207,11 +207,4 @@ def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict
         return interp.native(fn, *args, **kwargs)
     if interp.concrete and id(fn.__wrapped__) not in interp.local_functions:
         return NotImplemented
-    for value in (*args, *kwargs.values()):
-        keys.check_hash(interp, value)
-    cache = interp.lru_caches.setdefault(id(fn), (fn, {}))[1]
-    key = interp.unread(functools._make_key, tuple(args), kwargs, False)
-    found = interp.unread(cache.get, key, NULL)
-    if found is NULL:
-        found = cache[key] = calls.call(interp, fn.__wrapped__, args, kwargs)
-    return found
+    return lru_caches.call(interp, fn, args, kwargs)

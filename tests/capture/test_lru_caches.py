@@ -1,0 +1,114 @@
+"""Functions under functools.lru_cache, which answer from what was once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.helpers import collected
+
+import argand
+
+pytestmark = pytest.mark.filterwarnings("error:argand. capturing")
+FACTOR = 2.0
+
+
+class Settings:
+    k = 2.0
+
+
+SETTINGS = Settings()
+LOG: list[int] = []
+
+
+def of_default(n: int, a: Any = [True, -1]) -> Any:  # noqa: B006
+    return a[0] + n
+
+
+def of_global(n: int) -> Any:
+    return FACTOR * n
+
+
+def of_object(n: int) -> Any:
+    return SETTINGS.k * n
+
+
+def that_notes(n: int) -> Any:
+    LOG.append(n)
+    return n
+
+
+def of_tensor(n: int) -> Any:
+    return torch.ones(2) * SETTINGS.k * n
+
+
+def of_list(n: int) -> Any:
+    return [SETTINGS.k, n]
+
+
+def of_arguments(n: int) -> Any:
+    return (n * 2, "x" * n)
+
+
+FUNCTIONS = (of_default, of_global, of_object, that_notes, of_tensor, of_list, of_arguments)
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("called_before", [False, True])
+@pytest.mark.parametrize("maxsize", [None, 1])
+def test_cached_results_outlive_what_they_were_made_of(
+    fn: Callable[..., Any], called_before: bool, maxsize: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change is seen after the cache is cleared, or the result has left it, and not before."""
+
+    def run(compile_it: bool) -> list[str]:
+        of_default.__defaults__ = ([True, -1],)
+        monkeypatch.setattr(SETTINGS, "k", 2.0)
+        monkeypatch.setitem(globals(), "FACTOR", 2.0)
+        LOG.clear()
+        cached = functools.lru_cache(maxsize)(fn)
+
+        def program(x: torch.Tensor, n: int) -> Any:
+            return x * 2, cached(n), cached(n)
+
+        call = argand.compile(program, backend="eager") if compile_it else program
+        seen = []
+        if called_before:
+            cached(3)
+        for change in range(5):
+            seen.append(repr((call(torch.ones(2), 3), LOG)))
+            seen.append(repr((call(torch.ones(2), 3), LOG)))
+            if change == 0:
+                of_default.__defaults__[0][0] = 7
+                monkeypatch.setattr(SETTINGS, "k", 5.0)
+                monkeypatch.setitem(globals(), "FACTOR", 5.0)
+            elif change == 1:
+                cached.cache_clear()
+            elif change == 2:
+                monkeypatch.setattr(SETTINGS, "k", 6.0)
+                monkeypatch.setitem(globals(), "FACTOR", 6.0)
+                cached(4)
+        return seen
+
+    assert run(True) == run(False)
+
+
+def test_cached_flags_and_tables_stay_in_the_graph() -> None:
+    @functools.lru_cache
+    def available(name: str) -> bool:
+        return SETTINGS.k > 1 and bool(name)
+
+    @functools.lru_cache
+    def table(n: int) -> torch.Tensor:
+        return torch.arange(n) * 2.0
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * table(2) if available("torch") else x
+
+    with collected("graph_breaks") as breaks:
+        x = torch.ones(2)
+        assert torch.equal(argand.compile(program, backend="eager", fullgraph=True)(x), program(x))
+    assert not breaks
