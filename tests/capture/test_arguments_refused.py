@@ -144,3 +144,41 @@ def test_call_that_raises_elsewhere_than_before() -> None:
     compiled = argand.compile(program, backend="eager")
     for value in (3, int, 4, "x", 3):
         assert outcome(compiled, {"o": value}) == outcome(program, {"o": value})
+
+
+class Refuses:
+    def __iter__(self) -> Any:
+        raise TypeError("not now")
+
+
+class Broken:
+    def __iter__(self) -> Any:
+        raise ValueError("broken")
+
+
+@pytest.mark.parametrize("value", [5, None, Held(), Refuses(), Broken(), [], [1, 2]], ids=lambda v: type(v).__name__)
+def test_reduce_of_what_cannot_be_iterated(value: Any) -> None:
+    def program(x: torch.Tensor, items: Any) -> Any:
+        try:
+            return x, functools.reduce(operator.add, items)
+        except (TypeError, ValueError) as error:
+            return x, str(error), repr(error.__context__)
+
+    assert outcome(argand.compile(program, backend="eager"), value) == outcome(program, value)
+
+
+@pytest.mark.parametrize("name", ["running_mean", "running_var"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_batch_norm_whose_statistics_require_gradients(name: str, grad: bool) -> None:
+    """Eager refuses, and the program may catch that."""
+    layer = torch.nn.BatchNorm1d(4).eval()
+    getattr(layer, name).requires_grad_()
+
+    def program(x: torch.Tensor) -> Any:
+        with torch.set_grad_enabled(grad):
+            try:
+                return layer(x.reshape(1, 2).repeat(3, 2)).requires_grad
+            except RuntimeError as error:
+                return str(error)
+
+    assert outcome(argand.compile(program, backend="eager")) == outcome(program)

@@ -197,7 +197,12 @@ def pick_best(items: Any, key: Any, default: Any, has_default: bool, largest: bo
 
 
 def reduce_items(fn: Any, items: Any, initial: Any, has_initial: bool) -> Any:
-    iterator = iter(items)
+    try:
+        iterator = iter(items)
+    except TypeError:
+        iterator = None
+    if iterator is None:  # outside of the handler: the error has no context
+        raise TypeError("reduce() arg 2 must support iteration")
     if has_initial:
         value = initial
     else:

@@ -72,6 +72,8 @@ def _batch_norm(x: Any, running_mean: Any, running_var: Any, weight: Any = None,
     shape = tuple(tensor(x).shape)
     if training or len(shape) < 2 or running_mean is None or running_var is None or 0 in shape:
         raise Unknown  # training mutates the running statistics: torch's own kernel does that on meta too
+    if needs_grad(running_mean, running_var):
+        raise Unknown  # eager refuses to differentiate by them
     parts = (running_mean, running_var, weight, bias)
     _norm_weights(x, *parts)
     if any(p is not None and tuple(p.shape) != (shape[1],) for p in parts) or not x.dtype.is_floating_point:
