@@ -20,7 +20,7 @@ from .interpret import interpret
 
 
 def root(fn, *args, break_at=frozenset()):
-    return Interpreter(NullState(fn, args), Session()).run_root(break_at)
+    return Interpreter(NullState(fn, args), Session()).run_root(dict.fromkeys(break_at))
 
 
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)

@@ -6,6 +6,7 @@ import pytest
 
 from argand._core import _C
 from argand.capture import sources as s
+from argand.capture.input_names import placeholder_name
 
 
 def chain() -> s.Source:
@@ -23,9 +24,9 @@ def test_names() -> None:
 
 
 def test_placeholder_names() -> None:
-    assert s.placeholder_name(s.LocalSource("a", 0)) == "a"
-    assert s.placeholder_name(chain()) == "l_self_fc_weight"
-    assert s.placeholder_name(s.SequenceItemSource(s.LocalSource("args", 1), 2)).isidentifier()
+    assert placeholder_name(s.LocalSource("a", 0)) == "a"
+    assert placeholder_name(chain()) == "l_self_fc_weight"
+    assert placeholder_name(s.SequenceItemSource(s.LocalSource("args", 1), 2)).isidentifier()
 
 
 def test_equality_is_structural() -> None:

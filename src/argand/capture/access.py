@@ -23,6 +23,7 @@ from argand.capture.sources import ConstSource, LocalSource, Source
 from argand.capture.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.tainted import TaintedText as TaintedText
 from argand.capture.tainted import formatted_tensor as formatted_tensor
+from argand.capture.text_proxy import PLAIN_VALUES, TextProxy
 from argand.capture.typefacts import (
     ATOMS,
     BOUND_METHODS,
@@ -42,42 +43,6 @@ _CAPTURE_FOLDER = os.path.dirname(__file__)
 _PLAIN_METACLASSES: frozenset[type] = frozenset({type, abc.ABCMeta, enum.EnumMeta})
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
 _TEXTS_OF_ATTRIBUTES = (BaseException, types.ModuleType, type)  # read as a program reads them
-
-
-class TextProxy:
-    """Stands for an object in native formatting: its Python-level text methods are interpreted."""
-
-    def __init__(self, interp: Any, value: Any) -> None:
-        object.__setattr__(self, "_interp", interp)
-        object.__setattr__(self, "_value", value)
-
-    def __str__(self) -> str:
-        return str(self._interp.enter(str, (self._value,), {}))
-
-    def __repr__(self) -> str:
-        return str(self._interp.enter(repr, (self._value,), {}))
-
-    def __format__(self, spec: str) -> str:
-        return str(self._interp.enter(format, (self._value, spec), {}))
-
-    def __getattr__(self, name: str) -> Any:
-        return self._interp.textual(self._interp.enter(getattr, (self._value, name), {}))
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._interp.textual(self._interp.enter(_getitem, (self._value, key), {}))
-
-    def __float__(self) -> float:
-        return float(self._interp.enter(float, (self._value,), {}))
-
-    def __int__(self) -> int:
-        return int(self._interp.enter(int, (self._value,), {}))
-
-    def __index__(self) -> int:
-        return int(self._interp.enter(int, (self._value,), {}))
-
-
-def _getitem(value: Any, key: Any) -> Any:
-    return value[key]
 
 
 def _own_getitem(container: Any, key: Any) -> Any:
@@ -399,6 +364,10 @@ class Access:
         if not is_a(obj, CONTAINERS):
             self.pin(obj)
         return self.textual_items(obj, depth)
+
+    def textual_field(self, obj: Any) -> Any:
+        """The object for native formatting that reads what is in it: a proxy, which has that interpreted."""
+        return obj if type(obj) in PLAIN_VALUES else TextProxy(self, obj)
 
     def textual_items(self, obj: Any, depth: int = 0) -> Any:
         """The same for the items of a container, whose own text is native code's."""

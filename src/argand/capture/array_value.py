@@ -8,6 +8,7 @@ that needs values ends the graph. `arrays.Arrays` does the work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import BuiltinMethodType
 from typing import Any
 
 from argand import errors
@@ -35,6 +36,10 @@ class Method:
     def __init__(self, of: Traced, name: str) -> None:
         self._a_of = of
         self._a_name = name
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return BuiltinMethodType
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._a_of._a_owner.method(self._a_of, self._a_name, args, kwargs)

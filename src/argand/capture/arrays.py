@@ -237,6 +237,8 @@ class Arrays:
             raise _break(ufunc, "an array meets a tensor")
         if any(not _operand(arg) for arg in args):
             raise _break(ufunc, "the other operand is none of numpy's")
+        if ufunc == "power":
+            _check_power(*args)
         return self.call(getattr(numpy, ufunc), args, {})
 
     def inplace(self, ufunc: str, target: Traced, other: Any) -> Any:
@@ -247,6 +249,8 @@ class Arrays:
             return self.named(ufunc, (target, other))
         if isinstance(other, torch.Tensor) or not _operand(other):
             raise _break(ufunc, "the other operand is none of numpy's")
+        if ufunc == "power":
+            _check_power(target, other)
         return self.call(getattr(numpy, ufunc), (target, other), {"out": (target,)})
 
     def method(self, array: Traced, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -503,6 +507,26 @@ def _operand(value: Any) -> bool:
     if type(value) in (list, tuple):
         return all(_operand(item) for item in value)
     return type(value) in (Traced, bool, int, float, complex) or isinstance(value, numpy.ndarray | numpy.generic)
+
+
+def _check_power(base: Any, exponent: Any) -> None:
+    """The operator `**` is another function than the ufunc for some exponents (-1, 0, 0.5, 1, 2).
+
+    Raises:
+        GraphBreak: its result is of another type then, or it raises, or it is not known to be the same.
+    """
+    import numpy
+
+    if type(exponent) is Traced and not exponent.ndim:
+        raise _break("power", "what it computes depends on the exponent")
+    plain = [value._a_dummy if type(value) is Traced else value for value in (base, exponent)]
+    try:
+        with numpy.errstate(all="ignore"):
+            same = numpy.asarray(plain[0] ** plain[1]).dtype == numpy.power(*plain).dtype
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise _break("power", "the operator is not the function for this exponent")
 
 
 def _dtype_of(value: Any) -> Any:

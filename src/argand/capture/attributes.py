@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
-from argand.capture import calls, descriptors, generators, iteration, symbolic_ops, tensor_attributes
+from argand.capture import calls, descriptors, generators, iteration, natives, symbolic_ops, tensor_attributes
 from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
@@ -22,11 +22,11 @@ from argand.capture.sources import (
     DictItemSource,
     FuncDefaultsTupleSource,
     FuncKwdefaultsDictSource,
-    InstanceDictSource,
     MethodFuncSource,
     MethodSelfSource,
     TypeAttrSource,
 )
+from argand.capture.sources import instance_dict as instance_dict_source
 from argand.capture.symbolic import SYMBOLIC
 from argand.capture.typefacts import finds_attributes_its_own_way, is_heap
 from argand.errors import graph_break
@@ -63,7 +63,7 @@ def missing(interp: Interpreter, obj: Any, name: str) -> ObservedException:
     while type(obj) is types.MethodType:
         obj = obj.__func__
     if is_a(obj, type):
-        text = f"type object '{obj.__name__}' has no attribute '{name}'"
+        text = f"type object '{_C.type_name(obj)}' has no attribute '{name}'"
     elif is_a(obj, types.ModuleType):
         text = f"module '{obj.__name__}' has no attribute '{name}'"
     else:
@@ -113,11 +113,17 @@ def _read_native(interp: Interpreter, obj: Any, name: str) -> Any:
         return _type_of(obj)
     try:
         return getattr(obj, name)
-    except AttributeError:
-        return NULL
+    except AttributeError as e:
+        if type(obj) not in _TELLS_MORE:
+            return NULL
+        error: Exception = e
     except Exception as e:
         error = e
     raise interp.observe(error)
+
+
+_TELLS_MORE: Final = frozenset({types.GenericAlias, types.UnionType})
+"""Classes that find attributes in their own way and say so in their own words."""
 
 
 def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
@@ -135,12 +141,22 @@ def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
     if cls in interp.fast or is_a(obj, type | types.ModuleType) or cls is super or cls in _PLAIN or cls in SYMBOLIC:
         return load_attr(interp, obj, name), NULL
     facts = interp.types
-    if facts.lookup(cls, "__getattribute__") is object.__getattribute__:
+    getter = facts.lookup(cls, "__getattribute__")
+    if getter is object.__getattribute__ or (
+        type(getter) is types.WrapperDescriptorType and not finds_attributes_its_own_way(cls)
+    ):
         method = facts.lookup(cls, name)
-        if type(method) is types.FunctionType and instance_value(interp, obj, name, method) is NULL:
+        if _unbound(method) and instance_value(interp, obj, name, method) is NULL:
             interp.note_class(cls)
             return descriptors.function_of(interp, method, cls), obj
     return load_attr(interp, obj, name), NULL
+
+
+def _unbound(method: Any) -> bool:
+    """Whether CPython calls a method without binding it first: messages name the class that has it."""
+    if type(method) is types.MethodDescriptorType:
+        return (id(method.__objclass__), method.__name__) in natives.METHODS
+    return type(method) is types.FunctionType
 
 
 # ---- instances -----------------------------------------------------------------------------------------------------
@@ -223,7 +239,7 @@ def instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
     obj_dict = own_dict(obj)
     value: Any = NULL
     if obj_dict is not None:
-        base = InstanceDictSource(interp.source(obj))
+        base = instance_dict_source(interp.types, interp.source(obj), obj)
         if name in obj_dict:
             value = interp.state.load_source(DictItemSource(base, name), obj_dict[name])
         elif is_a(obj, interp.containers) and id(obj) in interp.state.shadows:
@@ -253,7 +269,7 @@ def instance_dict(interp: Interpreter, obj: Any) -> Any:
         raise missing(interp, obj, "__dict__")
     if is_a(obj, interp.containers):
         return own_dict(interp.shadow(obj))
-    interp.state.load_source(InstanceDictSource(interp.source(obj)), real)
+    interp.state.load_source(instance_dict_source(interp.types, interp.source(obj), obj), real)
     if interp.state.overlay_names(obj):
         interp.shadow(real)
     interp.attr_values.pop(id(obj), None)
@@ -370,7 +386,7 @@ def _load_module_attr(interp: Interpreter, module: Any, name: str) -> Any:
         written = interp.global_values.get((id(namespace), name), iteration.STOP)
         if written is not iteration.STOP and written is not NULL:
             return written
-    base = InstanceDictSource(state.source_of(module) or ConstSource(module))
+    base = instance_dict_source(interp.types, state.source_of(module) or ConstSource(module), module)
     if name in namespace:
         return state.load_source(DictItemSource(base, name), namespace[name])
     with interp.suspended():  # a lazy module imports on first use

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from argand._core import _C
 from argand.capture import attributes, calls, descriptors, generators, iteration, native_reads, natives, operators
 from argand.capture.access import TaintedText
-from argand.capture.array_value import Traced
+from argand.capture.array_value import Method, Traced
 from argand.capture.frames import NULL, Frame
 from argand.capture.kinds import is_a, module_of
 from argand.capture.raising import prepare_reraise_star
@@ -75,7 +75,7 @@ def build_class(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str,
     namespace = {} if prepare is NULL else calls.call(interp, prepare, (name, bases), kwargs)
     if not is_a(namespace, dict) and interp.types.lookup(type(namespace), "__getitem__") is NULL:
         shown = meta.__name__ if is_a(meta, type) else "<metaclass>"
-        text = f"{shown}.__prepare__() must return a mapping, not {type(namespace).__name__}"
+        text = f"{shown}.__prepare__() must return a mapping, not {_C.type_name(type(namespace))}"
         raise interp.throw(TypeError(text))
     cell = _run_body(interp, func, namespace)
     if bases != tuple(given):
@@ -280,7 +280,7 @@ def type_of(value: Any) -> type:
     """`type(value)`."""
     if type(value) is TaintedText:
         return float if value.like == 0.0 else str
-    if type(value) in STANDS_FOR or type(value) is Traced:
+    if type(value) in STANDS_FOR or type(value) is Traced or type(value) is Method:
         return value.__class__
     return types.GeneratorType if type(value) is generators.TracedGenerator else type(value)
 

@@ -34,7 +34,7 @@ class Known:
     compiles: int = 0
     too_deep: int = 0
     reruns: int = 0
-    not_raising: set[int] = field(default_factory=set)
+    not_raising: dict[int, int | None] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
     raised_in: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
     histories: dict[Region, History] = field(default_factory=dict)
@@ -86,8 +86,9 @@ def gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region, known:
     name, reason = code_words(info.code), consequences.in_terms_of_the_program(found.reason, info.code)
     events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)
     if program_raises(found):  # in this call; it may not in the next
-        origin = found.extra.get("sequence")
-        return unless_it_returns(info, region, known, found.reason.headline, origin if isinstance(origin, int) else -1)
+        origin, inst = found.extra.get("sequence"), found.extra.get("instruction")
+        place = origin if isinstance(origin, int) else -1, getattr(inst, "offset", None)
+        return unless_it_returns(info, region, known, found.reason.headline, place)
     return _C.SKIP
 
 
@@ -102,19 +103,21 @@ def not_evaluated(code: CodeType) -> errors.BreakReason:
     )
 
 
-def unless_it_returns(info: _C.FrameInfo, region: Region, known: Known, what: str, origin: int) -> _C.Answer:
+def unless_it_returns(
+    info: _C.FrameInfo, region: Region, known: Known, what: str, origin: tuple[int, int | None]
+) -> _C.Answer:
     """The program raises in this call, so capture found: it runs eagerly, and is believed only if it does raise.
 
     Arguments:
         what: what it is said to raise.
-        origin: number of the root instruction that is said to raise.
+        origin: number and offset of the root instruction that is said to raise.
     """
     code, fullgraph = info.code, region.fullgraph
 
     def returned() -> None:
         events.emit("frame_returned", "capture", what, function=code_words(code))
         known.raised_in.discard(region)
-        known.not_raising.add(origin)  # from now on the graph ends there, and the instruction runs as it is
+        known.not_raising[origin[0]] = origin[1]  # from now on the graph ends there, and the instruction runs as it is
         if fullgraph:
             raise errors.Unsupported(
                 f"capture cannot evaluate a call that seemed to raise, and did not ({what}); fullgraph=True",

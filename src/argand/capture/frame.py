@@ -60,6 +60,8 @@ from argand.config import config
 from argand.graph.compat import keep_torch_compiler_out
 from argand.graph.module_text import module_text
 
+BreakAt = dict[int, int | None]
+"""As `Interpreter.run_root` takes it: number of an executed root instruction -> its offset, or None."""
 _TOO_DEEP = 3  # so many captures of a function run out of stack; then it is not tried again
 _RESTARTS = 96  # attempts on one frame: each restart breaks at one more place, or has learned about sizes
 
@@ -224,7 +226,7 @@ class _Capture:
 
     def _attempts(self) -> _C.Answer:
         # Where capture once thought that the program raised, and it did not, the program's own instruction runs.
-        break_at = frozenset() if self.region.fullgraph or strict.wanted() else frozenset(self.known.not_raising)
+        break_at: BreakAt = {} if self.region.fullgraph or strict.wanted() else dict(self.known.not_raising)
         if break_at:
             self.reason = failures.not_evaluated(self.info.code)
         for attempt in range(_RESTARTS):
@@ -247,7 +249,7 @@ class _Capture:
             if exit.kind == "raise":
                 return self._raised(exit)
             if (first := _first_time(state, exit)) is not None:
-                break_at = frozenset({first})
+                break_at = {first: None}
                 continue
             try:
                 return self._compile(state, exit, before, after)
@@ -286,7 +288,7 @@ class _Capture:
             state.memory = self.memory
         return state
 
-    def _trace(self, state: CaptureState, break_at: frozenset[int]) -> RootExit:
+    def _trace(self, state: CaptureState, break_at: BreakAt) -> RootExit:
         """`_interpret`, its begin and end told: step 1."""
         code = self.info.code
         name = resume_label(code) or code.co_name
@@ -303,7 +305,7 @@ class _Capture:
             told["outcome"] = exit.kind if exit.instruction is None else exit.instruction.opname
             return exit
 
-    def _interpret(self, state: CaptureState, break_at: frozenset[int]) -> RootExit:
+    def _interpret(self, state: CaptureState, break_at: BreakAt) -> RootExit:
         modes.guard_surroundings(state)
         self.surroundings = len(state.guards)
         session = _process.session()
@@ -330,16 +332,16 @@ class _Capture:
             raise subclasses.still_off(state.graph.undressing)
         return exit
 
-    def _restart(self, found: errors.GraphBreak, break_at: frozenset[int]) -> frozenset[int]:
+    def _restart(self, found: errors.GraphBreak, break_at: BreakAt) -> BreakAt:
         if failures.must_raise(found, self.region):
             raise failures.unsupported(found, self.info.code) from None
         sequence = found.extra.get("sequence")
         if found.skip_frame or not isinstance(sequence, int) or sequence in break_at:
             raise found
         self.reason = found.reason
-        return frozenset({sequence})
+        return {sequence: None}
 
-    def _earlier(self, found: errors.GraphBreak, state: CaptureState, exit: RootExit) -> frozenset[int]:
+    def _earlier(self, found: errors.GraphBreak, state: CaptureState, exit: RootExit) -> BreakAt:
         """Where to break the graph because of an object that transformed code cannot rebuild: where it is made."""
         obj = found.extra.get("object")
         made = None if obj is None or state.interpreter is None else state.interpreter.born.get(id(obj))
@@ -349,15 +351,17 @@ class _Capture:
             raise found  # calls hold on to their arguments: it would be closed later than in eager
         if self.reason is None:
             self.reason = found.reason
-        return frozenset({made[1]})
+        return {made[1]: None}
 
     def _raised(self, exit: RootExit) -> _C.Answer:
         """The program raises in this call: run it for real, so that everything about the exception is right."""
         self.known.raised_in.add(self.region)
         events.emit("frame_raised", "capture", lambda: _shown(exit.exc), function=self.info.code.co_name)
-        assert exit.exc is not None and self.states[-1].interpreter is not None
-        origin = self.states[-1].interpreter.born.get(id(exit.exc), (None, exit.sequence))[1]
-        return failures.unless_it_returns(self.info, self.region, self.known, _shown(exit.exc), origin)
+        interpreter = self.states[-1].interpreter
+        assert exit.exc is not None and interpreter is not None
+        origin = interpreter.born.get(id(exit.exc), (None, exit.sequence))[1]
+        place = origin, interpreter.offset_at(origin)
+        return failures.unless_it_returns(self.info, self.region, self.known, _shown(exit.exc), place)
 
     def _compile(self, state: CaptureState, exit: RootExit, before: modes.Snapshot, after: modes.Snapshot) -> _C.Answer:
         empty = _is_empty(state)

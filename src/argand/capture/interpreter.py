@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from argand.bytecode.instruction import Instruction
@@ -28,6 +28,7 @@ from argand.capture import (
     natives_logging,
     natives_methods,
     natives_objects,
+    natives_operator,
     operators,
     skip,
     symbolic_ops,
@@ -54,6 +55,11 @@ if TYPE_CHECKING:
 _NEVER_ALONE = ("PUSH_EXC_INFO", "POP_EXCEPT", "KW_NAMES", "PRECALL")
 """Instructions of which the next needs more than a stack, and which do nothing that a graph could end for."""
 _JUMPS_ON_TRUTH = ("POP_JUMP", "JUMP_IF")
+
+
+def may_break(instruction: Instruction, offset: int | None) -> bool:
+    """Whether a graph can end at an instruction, where one is to end at `offset` (None: wherever it is)."""
+    return offset in (None, instruction.offset) and instruction.opname not in _NEVER_ALONE
 
 
 class Session:
@@ -221,16 +227,18 @@ class Interpreter(Access):
         frame.closure = tuple(state.closure or ())
         return frame
 
-    def run_root(self, break_at: frozenset[int] = frozenset()) -> RootExit:
+    def run_root(self, break_at: Mapping[int, int | None] = MappingProxyType({})) -> RootExit:
         """Interpret the state's root frame from its beginning.
 
         Arguments:
-            break_at: numbers of executed root instructions at which to stop instead of executing them.
+            break_at: numbers of executed root instructions at which to stop instead of executing them; with the offset
+                of the instruction where the number is of an earlier capture, which may have gone another way.
 
         A GraphBreak that is raised on the way carries the number of the root instruction in `extra["sequence"]` and
         the instruction in `extra["instruction"]`.
         """
         frame = self.root = self.root_frame()
+        program = frame.program
         ops = narration.table(frame)
         first = self.first_number
         self.frames.append(frame)
@@ -241,7 +249,7 @@ class Interpreter(Access):
                     while True:
                         number += 1
                         self.number = number
-                        if number in break_at and frame.program.instructions[frame.pc].opname not in _NEVER_ALONE:
+                        if number in break_at and may_break(program.instructions[frame.pc], break_at[number]):
                             if self.tainted:
                                 self.refuse_tainted((frame.stack, frame.fast))
                             frame.pc += 1
@@ -271,6 +279,12 @@ class Interpreter(Access):
         finally:
             self.over = True
             self.frames.pop()
+
+    def offset_at(self, number: int) -> int | None:
+        """Offset of the root instruction that was executed under a number, where it was the first time."""
+        assert self.root is not None
+        instructions = self.root.program.instructions
+        return next((instructions[pc].offset for pc, first in self.first_number.items() if first == number), None)
 
     def root_break(self, frame: Frame, number: int) -> RootExit:
         inst = frame.instruction
@@ -350,6 +364,8 @@ class Interpreter(Access):
 
     def throw(self, exc: BaseException) -> ObservedException:
         """An exception that an operation of the program raises: `raise interp.throw(TypeError(...))`."""
+        if self.dynamic and type(exc) in _WITH_TYPE_NAMES:
+            symbolic_ops.not_the_programs(self, exc)
         chain_context(exc, self.handled())
         exc.__traceback__ = CAPTURED_TRACEBACK
         return ObservedException(exc)
@@ -403,6 +419,10 @@ class Interpreter(Access):
     def polyfill(self, fn: Any, *args: Any) -> Any:
         """Interpret a helper function of argand's on the program's behalf."""
         return calls.call_function(self, fn, args, None)
+
+
+_WITH_TYPE_NAMES = frozenset((TypeError, AttributeError))
+"""Whose messages say what type a value has: not that of what stands for it."""
 
 
 def held_by_traceback() -> GraphBreak:
@@ -460,4 +480,5 @@ __all__ = [
     "natives_logging",
     "natives_methods",
     "natives_objects",
+    "natives_operator",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from argand._core import _C
 from argand.capture import attributes, calls, instance_checks, text
 from argand.capture import keys as keys_of
 from argand.capture.exceptions import ObservedException
@@ -46,7 +47,7 @@ def match_keys(interp: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tupl
 
 def _attribute(interp: Interpreter, subject: Any, cls: Any, name: Any, seen: set[str]) -> Any:
     if name in seen:
-        raise interp.throw(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
+        raise interp.throw(TypeError(f"{_C.type_name(cls)}() got multiple sub-patterns for attribute {name!r}"))
     seen.add(name)
     try:
         return attributes.load_attr(interp, subject, name)
@@ -76,12 +77,13 @@ def match_class(
             names = ()
             match_self = bool(cls.__flags__ & _MATCH_SELF)
         if not is_a(names, tuple):
-            raise interp.throw(TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(names).__name__})"))
+            got = _C.type_name(type(names))
+            raise interp.throw(TypeError(f"{_C.type_name(cls)}.__match_args__ must be a tuple (got {got})"))
         allowed = 1 if match_self else len(names)
         if allowed < count:
             plural = "" if allowed == 1 else "s"
             raise interp.throw(
-                TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)")
+                TypeError(f"{_C.type_name(cls)}() accepts {allowed} positional sub-pattern{plural} ({count} given)")
             )
         if match_self:
             values.append(subject)
@@ -89,7 +91,7 @@ def match_class(
             for name in names[:count]:
                 if not is_a(name, str):
                     raise interp.throw(
-                        TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
+                        TypeError(f"__match_args__ elements must be strings (got {_C.type_name(type(name))})")
                     )
                 values.append(_attribute(interp, subject, cls, name, seen))
                 if values[-1] is NULL:

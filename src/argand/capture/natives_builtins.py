@@ -10,6 +10,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+from argand._core import _C
 from argand.capture import (
     attribute_writes,
     attributes,
@@ -23,6 +24,7 @@ from argand.capture import (
     operators,
     polyfills,
     tainted,
+    tensor_attributes,
     text,
     typefacts,
 )
@@ -176,6 +178,8 @@ def _dir(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _names_of(interp: Interpreter, obj: Any) -> Any:
     """`dir(obj)`, of what was made here or of an object of Python: its names and those of its whole class."""
     cls = type(obj)
+    if not interp.concrete and interp.is_tensor(obj):
+        return _names_of_tensor(interp, obj)
     if interp.types.python_level(cls, "__dir__") or is_a(interp.types.lookup(cls, "__dir__"), types.FunctionType):
         names = calls.call(interp, attributes.lookup_special(interp, obj, "__dir__"), (), None)
         return sorted(iteration.to_list(interp, names))
@@ -191,6 +195,18 @@ def _names_of(interp: Interpreter, obj: Any) -> Any:
     if found is not cls:
         raise native_reads.unseen_object(obj, dir)
     return sorted(names.union(type.__dir__(cls)))
+
+
+def _names_of_tensor(interp: Interpreter, obj: Any) -> Any:
+    """What the stand-in says, and what was set on the tensor before the frame."""
+    if type(obj) not in interp.fast or not tensor_attributes.on_cpu(interp.state, obj):
+        raise native_reads.unseen_object(obj, dir)
+    own = attributes.load_attr(interp, obj, "__dict__")
+    interp.types.whole = True
+    interp.note_class(type(obj))
+    with interp.suspended():
+        names = interp.unread(dir, obj)
+    return names if own is object.__getattribute__(obj, "__dict__") else sorted([*names, *interp.plain(own)])
 
 
 # ---- operators as functions ----------------------------------------------------------------------------------------
@@ -311,8 +327,7 @@ def _number(fn: Any, *specials: str) -> None:
                     raise _deprecated_conversion(fn, args[0])
                 if is_a(result, wanted):
                     return interp.native(fn, result)
-                got = type(result).__name__
-                owner = type(args[0]).__name__
+                got, owner = _C.type_name(type(result)), _C.type_name(type(args[0]))
                 text = (
                     f"{owner}.{name} returned non-{what} (type {got})"
                     if name == "__float__"
@@ -335,8 +350,10 @@ _number(complex, "__complex__", "__float__", "__index__")
 
 @function(bytes)
 def _bytes(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) == 1 and interp.types.python_level(type(args[0]), "__bytes__"):
-        return calls.call(interp, attributes.lookup_special(interp, args[0], "__bytes__"), (), None)
+    if len(args) == 1 and not kwargs and interp.types.lookup(type(args[0]), "__bytes__") is not NULL:
+        if interp.types.python_level(type(args[0]), "__bytes__"):
+            return calls.call(interp, attributes.lookup_special(interp, args[0], "__bytes__"), (), None)
+        return interp.native(fn, interp.plain(args[0]))  # which is asked before `__iter__`
     if len(args) == 1 and not kwargs and interp.types.python_level(type(args[0]), "__iter__"):
         return interp.native(fn, iteration.native_iterable(interp, args[0], hint=True))
     return pure(interp, fn, args, kwargs)

@@ -24,10 +24,8 @@ import typing
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from argand._core import _C
 from argand.capture import attribute_writes, attributes, calls, classes, iteration, native_reads, operators, polyfills
 from argand.capture.exceptions import ObservedException
-from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
 from argand.capture.natives import (
     BREAK_MODULES,
@@ -83,75 +81,6 @@ BREAK_MODULES.update(
 
 
 # ---- operator, math ------------------------------------------------------------------------------------------------
-
-
-def _binary_functions() -> None:
-    for symbol, op in operators.BINARY.items():
-        _binary_function(op.native, symbol)
-    for compare in operators.COMPARE.values():
-        _compare_function(compare)
-
-
-def _binary_function(native: Any, symbol: str) -> None:
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        if len(args) != 2 or kwargs:
-            return interp.native(fn, *args, **kwargs)
-        return operators.binary(interp, operators.BINARY[symbol], *args)
-
-    add_functions(handler, native)
-
-
-def _compare_function(compare: operators.CompareOp) -> None:
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        if len(args) != 2 or kwargs:
-            return interp.native(fn, *args, **kwargs)
-        return operators.compare(interp, compare, *args)
-
-    add_functions(handler, compare.native)
-
-
-_binary_functions()
-
-
-def _via(count: int, run: Any, *fns: Any) -> None:
-    """Functions of a fixed number of arguments that are an operator of the interpreter."""
-
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        if len(args) != count or kwargs:
-            return interp.native(fn, *args, **kwargs)
-        return run(interp, *args)
-
-    add_functions(handler, *fns)
-
-
-_via(2, operators.getitem, operator.getitem)
-_via(3, operators.setitem, operator.setitem)
-_via(2, operators.delitem, operator.delitem)
-_via(2, operators.contains, operator.contains)
-_via(2, operators.identical, operator.is_)
-_via(2, lambda interp, a, b: not operators.identical(interp, a, b), operator.is_not)
-_via(1, operators.truth, operator.truth)
-_via(1, lambda interp, a: not operators.truth(interp, a), operator.not_)
-_via(1, operators.to_index, operator.index)
-_via(1, lambda interp, a: operators.unary(interp, operators.NEGATIVE, a), operator.neg)
-_via(1, lambda interp, a: operators.unary(interp, operators.POSITIVE, a), operator.pos)
-_via(1, lambda interp, a: operators.unary(interp, operators.INVERT, a), operator.invert, operator.inv)
-_via(1, lambda interp, a: calls.call(interp, abs, [a]), operator.abs)
-
-
-def _concat(symbol: str) -> Any:
-    def run(interp: Interpreter, a: Any, b: Any) -> Any:
-        if interp.types.lookup(type(a), "__getitem__") is NULL:
-            raise interp.throw(TypeError(f"'{_C.type_name(type(a))}' object can't be concatenated"))
-        return operators.binary(interp, operators.BINARY[symbol], a, b)
-
-    return run
-
-
-_via(2, _concat("+"), operator.concat)
-_via(2, _concat("+="), operator.iconcat)
-add_functions(pure, operator.countOf, operator.indexOf, operator.length_hint)
-add_functions(constructor, operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 def parts_of(fn: Any) -> tuple[Any, ...]:
@@ -328,7 +257,13 @@ def _reduce(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not 2 <= len(args) <= 3 or kwargs:
         return interp.native(fn, *args, **kwargs)
     initial = args[2] if len(args) == 3 else None
-    return interp.polyfill(polyfills.reduce_items, args[0], args[1], initial, len(args) == 3)
+    try:
+        items = iteration.get_iter(interp, args[1])
+    except ObservedException as observed:
+        if is_a(observed.value, TypeError):
+            return interp.unread(fn, max, 0)  # raises, in its own words whatever the reason
+        raise
+    return interp.polyfill(polyfills.reduce_items, args[0], items, initial, len(args) == 3)
 
 
 @function(functools.partial)

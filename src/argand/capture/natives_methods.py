@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import re
 import types
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,8 @@ from argand.capture.natives_iteration import hashed_items, sort_list, update_dic
 from argand.capture.sources import CallSource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from argand.capture.interpreter import Interpreter
 
 Args = list[Any]
@@ -122,6 +125,21 @@ def iterating_hashed(interp: Interpreter, cls: type, name: str, owner: Any, args
     return interp.unread(getattr(cls, name), target, *ready, **kwargs)
 
 
+def formatting(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`str.format`: a text with fields like `{0.a}` or `{0[k]}` reads attributes and items, as the program would."""
+    if _FIELD_READS.search(owner) is None:
+        return textual(interp, cls, name, owner, args, kwargs)
+    if name == "format_map":
+        raise python_object_in_native(str.format_map, args[0] if args else None)
+    args = [interp.textual_field(arg) for arg in args]
+    kwargs = {key: interp.textual_field(value) for key, value in kwargs.items()}
+    return interp.unread(getattr(cls, name), interp.plain(owner), *args, **kwargs)
+
+
+_FIELD_READS: Final = re.compile(r"\{[^{}:!]*[.\[]")
+"""In a text for `str.format`: a field that goes on from an argument to something in it (or looks like one)."""
+
+
 def textual(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """Formats its arguments."""
     args = [interp.textual(arg) for arg in args]
@@ -152,7 +170,7 @@ for _cls in (str, bytes, bytearray):
                 "__init__", "__getattribute__", "__setattr__", "__delattr__", "__init_subclass__",
                 "__subclasshook__")))  # fmt: skip
     add_methods(_cls, joining, "join")
-add_methods(str, textual, "format format_map")
+add_methods(str, formatting, "format format_map")
 
 
 @method(str, "__mod__")
@@ -303,6 +321,15 @@ def _dict_contains(interp: Interpreter, cls: type, name: str, owner: Any, args: 
     return hashing(interp, cls, name, owner, args, kwargs)
 
 
+def _pairs_one_by_one(interp: Interpreter, values: Any) -> Iterator[Any]:
+    """Keys and values as an OrderedDict takes them from what is no mapping."""
+    for pair in iteration.each(interp, values):
+        found = iteration.to_list(interp, pair)
+        if len(found) != 2:
+            interp.unread(collections.OrderedDict, [range(min(len(found), 3))])  # raises
+        yield found
+
+
 def _dict_update(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     target = interp.shadow(owner)
     if len(args) > 1:
@@ -312,9 +339,8 @@ def _dict_update(interp: Interpreter, cls: type, name: str, owner: Any, args: Ar
         if put is None:
             update_dict(interp, target, args[0])
         else:
-            held: dict[Any, Any] = {}
-            update_dict(interp, held, args[0])
-            for key, value in held.items():
+            items = iteration.mapping_items(interp, args[0])
+            for key, value in _pairs_one_by_one(interp, args[0]) if items is None else items:
                 put(interp, owner, key, value)
     for key, value in kwargs.items():
         if put is None:

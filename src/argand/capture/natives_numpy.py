@@ -60,7 +60,12 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
     for value in values:
         if not is_value(interp, value):
             raise not_constant(fn, value)
-    return interp.native(fn, *[interp.plain(arg) for arg in args], **{k: interp.plain(v) for k, v in kwargs.items()})
+    given, named = [interp.plain(arg) for arg in args], {k: interp.plain(v) for k, v in kwargs.items()}
+    if interp.dynamic:
+        from argand.capture import symbolic_ops
+
+        given, named = symbolic_ops.plain(given), symbolic_ops.plain(named)
+    return interp.native(fn, *given, **named)
 
 
 def not_constant(fn: Any, value: Any) -> GraphBreak:

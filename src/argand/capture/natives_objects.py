@@ -8,6 +8,7 @@ import typing
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from argand._core import _C
 from argand.capture import (
     attribute_writes,
     attributes,
@@ -20,7 +21,7 @@ from argand.capture import (
     text,
 )
 from argand.capture.frames import NULL
-from argand.capture.kinds import is_a, module_of
+from argand.capture.kinds import is_a
 from argand.capture.natives import (
     CALLABLE_OBJECTS,
     CLASS_METHODS,
@@ -133,18 +134,13 @@ def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
 
     cls = type(owner)
     if is_a(owner, interp.containers) or interp.types.lookup(cls, "__getnewargs_ex__") is not NULL:
-        raise graph_break(
-            kind="copying an object",
-            context=cls.__name__,
-            explanation=f"How {cls.__name__} is copied or pickled is not captured.",
-            hints=("Copy the object outside of the compiled function.",),
-        )
+        raise _not_copied(cls)
     args: tuple[Any, ...] = (cls,)
     hook = interp.types.lookup(cls, "__getnewargs__")
     if is_a(hook, types.FunctionType):
         given = calls.call_function(interp, hook, [owner], None)
         if not is_a(given, tuple):
-            raise interp.throw(TypeError(f"__getnewargs__ should return a tuple, not '{type(given).__name__}'"))
+            raise interp.throw(TypeError(f"__getnewargs__ should return a tuple, not '{_C.type_name(type(given))}'"))
         args += tuple(iteration.to_list(interp, given))
     elif hook is not NULL:  # of a class derived from str, bytes, a number...
         args += interp.native(hook, owner)
@@ -155,6 +151,8 @@ def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
         namespace = attributes.try_attr(interp, owner, "__dict__")
         state = None if namespace is NULL else dict(interp.shadow(namespace)) or None
         slots = _slot_state(interp, owner)
+        if hook is object.__getstate__ and len(args) == 1 and _holds_more(cls, len(_slot_names(interp, cls))):
+            raise _not_copied(cls)
         if slots:
             state = (state, slots)
     return (copyreg.__newobj__, args, state, None, None)  # type: ignore[attr-defined]
@@ -162,14 +160,45 @@ def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
 
 def _slot_state(interp: Interpreter, owner: Any) -> dict[str, Any]:
     found = {}
-    interp.types.whole = True
-    for klass in type(owner).__mro__:
-        for name, value in klass.__dict__.items():
-            if type(value) is types.MemberDescriptorType and module_of(klass) != "builtins":
-                held = attributes.try_attr(interp, owner, name)
-                if held is not NULL:
-                    found[name] = held
+    for name in _slot_names(interp, type(owner)):
+        held = attributes.try_attr(interp, owner, name)
+        if held is not NULL:
+            found[name] = held
     return found
+
+
+def _holds_more(cls: type, slots: int) -> bool:
+    """Whether objects of a class have more than a namespace and slots: fields of C code, which are not copied."""
+    known = slots + (cls.__weakrefoffset__ > 0) + (cls.__dictoffset__ > 0)
+    return cls.__basicsize__ > object.__basicsize__ + known * tuple.__itemsize__
+
+
+def _slot_names(interp: Interpreter, cls: type) -> list[str]:
+    """What `__slots__` of the class and its bases said when it was first asked, which copyreg notes in the class."""
+    import copyreg
+
+    facts = interp.types
+    facts.whole = True
+    known = vars(cls).get("__slotnames__")
+    if any((id(klass), name) in facts.overlay for klass in cls.__mro__ for name in ("__slots__", "__slotnames__")):
+        raise _not_copied(cls)
+    if known is None:
+        if "__slotnames__" in vars(cls):
+            return []
+        known = interp.unread(copyreg._slotnames, cls)  # type: ignore[attr-defined]
+        facts.forget()
+    if type(known) is not list or not all(type(name) is str for name in known):
+        raise _not_copied(cls)
+    return list(interp.shadow(attributes.class_value(interp, cls, "__slotnames__", known)))
+
+
+def _not_copied(cls: type) -> BaseException:
+    return graph_break(
+        kind="copying an object",
+        context=cls.__name__,
+        explanation=f"How {cls.__name__} is copied or pickled is not captured.",
+        hints=("Copy the object outside of the compiled function.",),
+    )
 
 
 @method(object, "__getstate__")

@@ -130,6 +130,10 @@ def _value(state: CaptureState, value: Any, name: str) -> Any:
         state.guard(source, "call", array_key, array_key(value), label="ARRAY_MATCH")
         return value.copy()
     value = state.deep_resolve(value)
+    if state.graph.dynamics is not None:
+        from argand.capture import symbolic_ops
+
+        value = symbolic_ops.plain(value)
     if isinstance(value, list | tuple | dict) and type(value) in (list, tuple, dict):
         if isinstance(value, dict):
             return {key: _value(state, item, name) for key, item in value.items()}

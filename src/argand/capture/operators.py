@@ -187,7 +187,7 @@ def _binary_protocol(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
     hint = ""
     symbol = "** or pow()" if op.symbol == "**" else op.symbol
     raise interp.throw(
-        TypeError(f"unsupported operand type(s) for {symbol}: '{ta.__name__}' and '{tb.__name__}'{hint}")
+        TypeError(f"unsupported operand type(s) for {symbol}: '{_C.type_name(ta)}' and '{_C.type_name(tb)}'{hint}")
     )
 
 
@@ -329,7 +329,7 @@ def _compare_protocol(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any
     if op.name == "__ne__":
         return not identical(interp, a, b)
     raise interp.throw(
-        TypeError(f"'{op.symbol}' not supported between instances of '{ta.__name__}' and '{tb.__name__}'")
+        TypeError(f"'{op.symbol}' not supported between instances of '{_C.type_name(ta)}' and '{_C.type_name(tb)}'")
     )
 
 

@@ -18,11 +18,11 @@ from argand.capture.sources import (
     DictItemSource,
     DictKeySource,
     GetItemSource,
-    InstanceDictSource,
     RawDictItemSource,
     RawSequenceItemSource,
     SequenceItemSource,
     Source,
+    instance_dict,
 )
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source
     attributes = namespace(obj)
     if not is_a(attributes, dict):
         return
-    base = InstanceDictSource(source)
+    base = instance_dict(state.interpreter.types, source, obj)
     if attributes or module_of(type(obj)) not in ("collections", "builtins"):
         state.guard(base, "dict_keys", tuple(attributes))
     for name, value in attributes.items():

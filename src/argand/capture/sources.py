@@ -7,17 +7,18 @@ guard tree, `load(emitter)` the bytecode that reloads the value in transformed c
 
 from __future__ import annotations
 
-import re
 import sys
+import types
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from argand import errors
-from argand.capture.kinds import raw_item
+from argand.capture.kinds import namespace, raw_item
 from argand.capture.source_base import LoadTarget as LoadTarget
 from argand.capture.source_base import Source as Source
 
 if TYPE_CHECKING:
     from argand._core import _C
+    from argand.capture.typefacts import TypeFacts
 
 
 class LocalSource(Source):
@@ -196,6 +197,22 @@ class InstanceDictSource(Source):
         emitter.attr("__dict__")
 
 
+class RawInstanceDictSource(InstanceDictSource):
+    """That of an instance whose class has a `__getattribute__` of its own, which is not asked."""
+
+    __slots__ = ()
+
+    def load(self, emitter: LoadTarget) -> None:
+        emitter.load_source(self.parent)
+        emitter.call_helper(namespace)
+
+
+def instance_dict(facts: TypeFacts, base: Source, obj: Any) -> InstanceDictSource:
+    """The source of the `__dict__` of an object that has a source."""
+    own = facts.lookup(type(obj), "__getattribute__")
+    return (InstanceDictSource if type(own) is types.WrapperDescriptorType else RawInstanceDictSource)(base)
+
+
 _MODULE_TABLES = ("_modules", "_parameters", "_buffers")
 
 
@@ -340,8 +357,9 @@ def type_lookup(cls: type, name: str) -> Any:
 
 
 _PLAIN_PATH = frozenset(
-    {LocalSource, GlobalSource, ConstSource, InstanceDictSource, DictItemSource, RawDictItemSource, SequenceItemSource}
-)
+    {LocalSource, GlobalSource, ConstSource, InstanceDictSource, RawInstanceDictSource, DictItemSource,
+     RawDictItemSource, SequenceItemSource}
+)  # fmt: skip
 
 
 class ImportedSource(Source):
@@ -569,23 +587,3 @@ def _const_label(obj: Any) -> str:
     if isinstance(obj, dict) and isinstance(obj.get("__name__"), str):
         return f"globals({obj['__name__']})"
     return getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or f"<{type(obj).__name__}>"
-
-
-_NOT_IDENTIFIER = re.compile(r"\W+")
-
-
-def placeholder_name(source: Source) -> str:
-    """The name of the graph input that `source` becomes: `a` for a local, `l_self_fc_weight` for what hangs below one.
-
-    Example:
-        >>> placeholder_name(LocalSource("a", 0))
-        'a'
-    """
-    if isinstance(source, LocalSource | ClosureSource | GlobalSource):
-        text = str(source.key)
-        prefix = "" if isinstance(source, LocalSource) else "g_" if isinstance(source, GlobalSource) else "c_"
-    else:
-        text = source.friendly()
-        prefix = {"local": "l_", "global": "g_", "closure": "c_"}.get(source.kind, "k_")
-    clean = _NOT_IDENTIFIER.sub("_", text).strip("_") or "arg"
-    return prefix + clean if prefix or not clean[0].isdigit() else f"arg_{clean}"

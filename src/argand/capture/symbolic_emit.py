@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from argand.capture import compat
-from argand.capture.sources import placeholder_name
+from argand.capture.input_names import free_name
 from argand.capture.symbolic import SymbolicBool
 from argand.errors import InternalError, graph_break
 from argand.graph.expr import Const, Expr, FloorDiv, Sym, free_symbols
@@ -179,7 +179,7 @@ def new_number(builder: GraphBuilder, source: Source, value: Any) -> fx.Node:
     """A placeholder for a Python number."""
     from argand.capture.tensors import TensorInfo
 
-    node = builder.root.placeholder(placeholder_name(source))
+    node = builder.root.placeholder(free_name(source, builder.input_names))
     node.meta["source"] = source
     builder.inputs.append(TensorInfo(value, node, torch.device("cpu"), source, value))
     return node

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand.capture.frames import NULL
-from argand.capture.sources import DictItemSource, InstanceDictSource
+from argand.capture.sources import DictItemSource, instance_dict
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def read(state: Any, tensor: Any, name: str) -> Any:
     info = state.tensor_info(tensor)
     if info.source is None or info.real is None:
         return NULL
-    base = InstanceDictSource(info.source)
+    base = instance_dict(state.interpreter.types, info.source, info.real)
     held = object.__getattribute__(info.real, "__dict__")
     shadow = state.shadows.get(id(held))
     if shadow is not None:  # the program has written to tensor.__dict__
@@ -67,7 +67,13 @@ def namespace(state: Any, tensor: Any) -> Any:
             explanation="The namespace of a tensor from outside is read as a whole after attributes were set.",
             hints=("Read single attributes, or do it outside the compiled function.",),
         )
-    return state.load_source(InstanceDictSource(info.source), object.__getattribute__(info.real, "__dict__"))
+    source = instance_dict(state.interpreter.types, info.source, info.real)
+    return state.load_source(source, object.__getattribute__(info.real, "__dict__"))
+
+
+def on_cpu(state: Any, tensor: Any) -> bool:
+    """Whether the tensor that a stand-in stands for is on the CPU."""
+    return bool(state.tensor_info(tensor).device.type == "cpu")
 
 
 def refuse_write(state: Any, tensor: Any, name: str) -> None:

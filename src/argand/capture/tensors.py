@@ -31,8 +31,9 @@ from argand.capture import (
     symbolic_index,
     symbolic_tensors,
 )
+from argand.capture.input_names import free_name
 from argand.capture.native_reads import base_value, refuse_python_sequence
-from argand.capture.sources import Source, placeholder_name
+from argand.capture.sources import Source
 from argand.capture.stack_text import stack_trace
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.words import words
@@ -214,6 +215,7 @@ class GraphBuilder:
         self.effectful: set[fx.Node] = set()
         self.tensors: dict[int, TensorInfo] = {}
         self.inputs: list[TensorInfo] = []
+        self.input_names: dict[str, int] = {}
         self.constants: dict[str, torch.Tensor] = {}
         self.kept: set[fx.Node] = set()
         self.mutated: dict[int, TensorInfo] = {}
@@ -228,7 +230,7 @@ class GraphBuilder:
     def new_input(self, source: Source, real: torch.Tensor) -> torch.Tensor:
         """A placeholder for a tensor that existed before the frame; returns its stand-in."""
         stand_in = metadata.stand_in(real)
-        node = self.root.placeholder(placeholder_name(source))
+        node = self.root.placeholder(free_name(source, self.input_names))
         node.meta.update(example_value=stand_in, source=source)
         info = TensorInfo(stand_in, node, real.device, source, real)
         self.tensors[id(stand_in)] = info

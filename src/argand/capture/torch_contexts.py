@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import compat, modes, natives, natives_methods, torch_polyfills
+from argand.capture import compat, iteration, modes, natives, natives_methods, symbolic, torch_polyfills
 from argand.capture.torch_calls import NAMED, Args, Kwargs, all_of, handler
 from argand.graph.compat import FLAGS, set_deterministic
 
@@ -178,5 +178,25 @@ natives.method(torch.device, "__exit__")(_exit_device)
 
 
 # ---------------------------------------------------------------------- sizes
+
+
+@natives.function(torch.Size)
+def _size(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Asks each item for its number, and makes an error of its own of whatever that raises."""
+    if len(args) != 1 or kwargs or not iteration.is_iterable(interp, args[0]):
+        return interp.native(fn, *args, **kwargs)
+    items = iteration.to_list(interp, args[0], hint=True)
+    for item in items:
+        if interp.is_tensor(item):
+            raise errors.graph_break(
+                kind="data-dependent value",
+                context="torch.Size",
+                explanation="A size is made of the values of tensors, which are known only when the program runs.",
+                hints=("Make it of numbers.",),
+            )
+        if interp.types.python_level(type(item), "__index__"):
+            raise natives.python_object_in_native(fn, item)
+    return interp.native(symbolic.size_of, [interp.plain(item) for item in items])
+
 
 natives.add_methods(torch.Size, natives_methods.read_only, "numel __reduce__")

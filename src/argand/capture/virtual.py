@@ -12,7 +12,7 @@ from argand import errors
 from argand.capture import attributes
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
-from argand.capture.sources import CallSource, ConstSource, DictItemSource, InstanceDictSource
+from argand.capture.sources import CallSource, ConstSource, DictItemSource, instance_dict
 from argand.capture.typefacts import is_heap
 
 if TYPE_CHECKING:
@@ -86,10 +86,11 @@ def _protocol(interp: Interpreter, value: Any, base: Any) -> None:
             interp.state.guard(source, "has_attr" if there else "not_has_attr", name)
     held = attributes.own_dict(value)
     if held is not None:
+        base_dict = instance_dict(interp.types, source, value)
         for name in names:
-            interp.state.guard(InstanceDictSource(source), "has_key" if name in held else "not_has_key", name)
+            interp.state.guard(base_dict, "has_key" if name in held else "not_has_key", name)
             if name in held:  # None does not count as a method
-                item = DictItemSource(InstanceDictSource(source), name)
+                item = DictItemSource(base_dict, name)
                 interp.state.guard(item, "is_none" if held[name] is None else "not_none")
 
 

@@ -18,6 +18,7 @@ from argand import errors
 _NAMES = (
     "interpreter", "operators", "attributes", "attribute_writes", "iteration", "access", "calls", "classes", "natives",
     "natives_builtins", "natives_iteration", "natives_library", "natives_logging", "natives_methods", "natives_objects",
+    "natives_operator",
 )  # fmt: skip
 _MODULES = tuple(f"argand.capture.{name}" for name in _NAMES)
 
