@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import copy
 import types
 from collections.abc import Callable
@@ -363,3 +364,53 @@ def test_method_of_a_masked_array() -> None:
 
     check = Agreeing(lambda x, a: x + a.mean())
     check(np.ma.array([1.0, 2.0], mask=[0, 1]))
+
+
+# ---- patterns
+
+
+def matched(x: torch.Tensor, o: Any) -> Any:
+    match o:
+        case [a, *_]:
+            return x * 2, "sequence", a
+        case {"k": k}:
+            return x * 2, "mapping", k
+        case _:
+            return x * 2, "other"
+
+
+@pytest.mark.parametrize("abstract", [collections.abc.Sequence, collections.abc.Mapping])
+def test_class_that_is_registered_as_a_sequence_or_mapping(abstract: Any) -> None:
+    class Parts:
+        def __init__(self) -> None:
+            self.held = [1, 2]
+
+        def __getitem__(self, index: Any) -> Any:
+            return self.held[index]
+
+        def __len__(self) -> int:
+            return 2
+
+        def get(self, key: Any, default: Any = None) -> Any:
+            return 7 if key == "k" else default
+
+    class Derived(Parts):
+        pass
+
+    check = Agreeing(matched)
+    for _ in range(4):
+        assert "other" in check(Parts())
+        check(Derived())
+    abstract.register(Parts)
+    for _ in range(4):
+        assert "other" not in check(Parts())
+        check(Derived())
+
+
+def test_array_in_a_pattern() -> None:
+    import numpy as np
+
+    check = Agreeing(matched)
+    check(np.ones(2))
+    check(np.float32(1.0))
+    check(torch.ones(2))

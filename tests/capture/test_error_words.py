@@ -92,6 +92,10 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         ([("k", 2), 3], [("a", 1), ("b",)], {"k": 3}, "ab"),
     ),
     "dict": (lambda o: dict(o), ("Q", [(1,)], {1, 2}, [(1, 2, 3)], ["ab"])),
+    "looked for": (
+        lambda o: 2 in o,
+        (np.float32(1.0), np.ones(2), NotIterable(), 1, None, types.SimpleNamespace(), [1, 2], {2: 1}),
+    ),
     "index": (lambda o: int(o), (Index(np.float32(1.0)), Index("a"), Index(types.SimpleNamespace()), Index(3))),
     "operands": (lambda o: o + object(), (types.SimpleNamespace(), collections.deque(), np.float32(1.0), 1)),
     "order": (lambda o: o < object(), (types.SimpleNamespace(), collections.deque(), 1)),

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import functools
+import importlib
 import itertools
 import linecache
 import logging
 import multiprocessing
+import pkgutil
 import random
 import sys
 import types
@@ -141,6 +144,18 @@ def quiet() -> None:
     """One thread, and no line for each of the many graph breaks."""
     torch.set_num_threads(1)
     argand.config.log_level = logging.ERROR
+    load_all()
+
+
+def load_all() -> None:
+    """argand and torch import parts of themselves when they first need them, and programs look at `sys.modules`."""
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    for found in pkgutil.walk_packages(argand.__path__, "argand."):
+        if not found.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(found.name)
+    argand.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    argand.reset()
 
 
 def checked(options: argparse.Namespace) -> Iterator[tuple[int, str, str | None]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from argand._core import _C
-from argand.capture import attributes, calls, instance_checks, text
+from argand.capture import attributes, calls, classes, instance_checks, text
 from argand.capture import keys as keys_of
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
+from argand.capture.sources import ConstSource
+from argand.capture.typefacts import is_heap
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -20,12 +22,26 @@ _MAPPING = 1 << 6
 _MATCH_SELF = 1 << 22
 
 
-def is_mapping(subject: Any) -> bool:
-    return bool(type(subject).__flags__ & _MAPPING)
+def pattern_flags(cls: type) -> int:
+    """Which patterns objects of a class match: what `collections.abc.Sequence.register` and the like change."""
+    return cls.__flags__ & (_SEQUENCE | _MAPPING)
 
 
-def is_sequence(subject: Any) -> bool:
-    return bool(type(subject).__flags__ & _SEQUENCE)
+def is_mapping(interp: Interpreter, subject: Any) -> bool:
+    return bool(_flags(interp, subject) & _MAPPING)
+
+
+def is_sequence(interp: Interpreter, subject: Any) -> bool:
+    return bool(_flags(interp, subject) & _SEQUENCE)
+
+
+def _flags(interp: Interpreter, subject: Any) -> int:
+    cls = classes.type_of(subject)
+    found = pattern_flags(cls)
+    if not interp.concrete and is_heap(cls) and id(cls) not in interp.local_classes:
+        # The version of the class does not tell of them.
+        interp.state.guards.add(ConstSource(cls), "call", pattern_flags, found, shown=False)
+    return found
 
 
 def match_keys(interp: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -245,12 +245,12 @@ def get_len(interp: Interpreter, frame: Frame, arg: Any) -> None:
 
 @opcode("MATCH_MAPPING")
 def match_mapping(interp: Interpreter, frame: Frame, arg: Any) -> None:
-    frame.stack.append(matching.is_mapping(frame.stack[-1]))
+    frame.stack.append(matching.is_mapping(interp, frame.stack[-1]))
 
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(interp: Interpreter, frame: Frame, arg: Any) -> None:
-    frame.stack.append(matching.is_sequence(frame.stack[-1]))
+    frame.stack.append(matching.is_sequence(interp, frame.stack[-1]))
 
 
 @opcode("MATCH_KEYS")

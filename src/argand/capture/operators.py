@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from argand import errors
 from argand._core import _C
 from argand.capture import attributes, calls, descriptors, iteration, keys, polyfills, symbolic_ops
+from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a, raw_items, raw_iter
 from argand.capture.symbolic import SYMBOLIC
@@ -365,9 +366,13 @@ def contains(interp: Interpreter, container: Any, item: Any) -> bool:
         return bool(interp.native(operator.contains, interp.plain(container), item))
     if native is None:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not a container"))
-    if not iteration.is_iterable(interp, container):
-        raise interp.throw(TypeError(f"argument of type '{_C.type_name(cls)}' is not iterable"))
-    return bool(interp.polyfill(polyfills.iterable_contains, container, item))
+    try:
+        items = iteration.get_iter(interp, container)
+    except ObservedException as observed:
+        if is_a(observed.value, TypeError):  # whatever it says
+            raise interp.throw(TypeError(f"argument of type '{_C.type_name(cls)}' is not iterable")) from None
+        raise
+    return bool(interp.polyfill(polyfills.iterable_contains, items, item))
 
 
 # ---- truth, length, hash -------------------------------------------------------------------------------------------
