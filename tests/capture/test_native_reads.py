@@ -250,3 +250,20 @@ def test_iterators_from_outside_are_stepped_once() -> None:
         assert repr(compiled(X, ours)) == repr(fn(X, eagers))
         with contextlib.suppress(StopIteration):
             assert next(ours) == next(eagers)
+
+
+def test_containers_that_are_shared_are_looked_through_once() -> None:
+    """Each level holds the one below twice: 2 ** 60 paths, 60 containers."""
+    held: object = [1]
+    for _ in range(60):
+        held = [held, held]
+    outer = held
+
+    def program(x: torch.Tensor, items: object) -> object:
+        inner: object = [2]
+        for _ in range(60):
+            inner = (inner, inner)
+        return x * 2, 2 in [inner, 3], 3 in (items, 3), isinstance([inner], list), {"a": inner} == {"b": 1}
+
+    compiled = argand.compile(program, backend="eager")
+    assert compiled(torch.ones(2), outer)[1:] == program(torch.ones(2), outer)[1:]  # type: ignore[index]

@@ -296,7 +296,10 @@ def check_seed(seed: int, options: argparse.Namespace) -> Verdict:
         case, want = generate(seed, options)
         verdict = check(case, want)
     except _TooLong:
-        verdict = Verdict(case or Case(seed, World()), f"takes longer than {SECONDS} s")
+        if case is not None:
+            verdict = Verdict(case, f"takes longer than {SECONDS} s")
+        else:  # to make up, or to run eagerly
+            verdict = Verdict(Case(seed, World()), dropped=f"no case within {SECONDS} s")
     except Exception as error:
         if case is not None:
             raise

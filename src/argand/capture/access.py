@@ -55,7 +55,7 @@ def _own_getitem(container: Any, key: Any) -> Any:
 
 def _items(obj: Any) -> Any:
     """Everything that a container holds."""
-    return itertools.chain.from_iterable(dict.items(obj)) if is_a(obj, dict) else type(obj).__iter__(obj)
+    return itertools.chain.from_iterable(raw_items(obj)) if is_a(obj, dict) else raw_iter(obj)
 
 
 def raised_here(error: BaseException) -> bool:
@@ -320,25 +320,34 @@ class Access:
 
     # ---- may native code have it? ----------------------------------------------------------------------------------
 
-    def benign(self, obj: Any, depth: int = 0) -> bool:
+    def benign(self, obj: Any) -> bool:
         """Whether native code that compares, hashes, orders or formats the object runs no Python of the program."""
-        cls = type(obj)
-        if cls in self.fast:
+        fast = self.fast
+        if type(obj) in fast:
             return True
-        dunders = self.types.python_dunders(cls)
-        if dunders and (not issubclass(cls, type) or dunders & _COMPARISONS):
-            return False
-        if not is_a(obj, CONTAINERS):
-            if id(obj) in self.outer or cls is types.MethodType:
+        todo = [obj]
+        seen: set[int] = set()
+        while todo:
+            obj = todo.pop()
+            cls = type(obj)
+            if cls in fast or id(obj) in seen:
+                continue
+            seen.add(id(obj))
+            dunders = self.types.python_dunders(cls)
+            if dunders and (not issubclass(cls, type) or dunders & _COMPARISONS):
+                return False
+            if is_a(obj, CONTAINERS):
+                todo.extend(_items(obj))
+            elif id(obj) in self.outer or cls is types.MethodType:
                 identity.compared(self.state, obj)
-            return True
-        if depth > 20:
-            return True
-        items = itertools.chain.from_iterable(raw_items(obj)) if is_a(obj, dict) else raw_iter(obj)
-        return all(self.benign(item, depth + 1) for item in items)
+        return True
 
-    def is_constant(self, obj: Any, depth: int = 0) -> bool:
-        """An atom, or a container of atoms."""
+    def is_constant(self, obj: Any, depth: int = 0, known: set[int] | None = None) -> bool:
+        """An atom, or a container of atoms.
+
+        Arguments:
+            known: ids of containers that were found to be, so that none is looked through twice.
+        """
         cls = type(obj)
         if cls in self.fast:
             return not self.is_tensor(obj)
@@ -348,8 +357,12 @@ class Access:
             return False
         if id(obj) in self.outer:
             obj = self.state.shadow(obj)
-        items = itertools.chain.from_iterable(obj.items()) if is_a(obj, dict) else obj
-        return all(self.is_constant(item, depth + 1) for item in items)
+        known = set() if known is None else known
+        if id(obj) not in known:
+            if not all(self.is_constant(item, depth + 1, known) for item in _items(obj)):
+                return False
+            known.add(id(obj))
+        return True
 
     def textual(self, obj: Any, depth: int = 0) -> Any:
         """The object for native formatting: parts with Python-level text methods replaced by proxies."""
@@ -489,13 +502,17 @@ class Access:
         self.tainted = True
         return TaintedText(self.number, like)
 
-    def refuse_tainted(self, values: Any, depth: int = 0) -> None:
+    def refuse_tainted(self, values: Any) -> None:
         """End the graph if native code would get such a text, at any depth. Asked only once there is one."""
-        for value in values:
+        todo = list(values)
+        seen: set[int] = set()
+        while todo:
+            value = todo.pop()
             if type(value) is TaintedText:
                 raise formatted_tensor(value)
-            if depth < 20 and is_a(value, CONTAINERS):
-                self.refuse_tainted(_items(value), depth + 1)
+            if is_a(value, CONTAINERS) and id(value) not in seen:
+                seen.add(id(value))
+                todo.extend(_items(value))
 
     # ---- torch -----------------------------------------------------------------------------------------------------
 
