@@ -414,3 +414,46 @@ def test_array_in_a_pattern() -> None:
     check(np.ones(2))
     check(np.float32(1.0))
     check(torch.ones(2))
+
+
+# ---- texts of objects
+
+
+class Counting:
+    texts = 0
+
+    def __init__(self, v: Any) -> None:
+        self.v = v
+
+    def __repr__(self) -> str:
+        Counting.texts += 1
+        return "counting"
+
+    __str__ = __repr__
+
+
+def test_text_of_an_object_is_not_asked_for_by_messages(caplog: pytest.LogCaptureFixture) -> None:
+    """What a guard that failed found is told without running the program's `__repr__`, also within containers."""
+
+    def program(x: torch.Tensor, o: Any) -> Any:
+        return x * 2, o is held[0], isinstance(o, Counting), [o] == held, bool(o)
+
+    held: list[Any] = [Counting(1)]
+    compiled = argand.compile(program, backend="eager")
+    for o in (held[0], Counting(2), None, 3, (Counting(4),), [Counting(5)], {"k": Counting(6)}, Counting(7)):
+        compiled(torch.ones(2), o)
+    assert Counting.texts == 0
+
+
+def test_metaclass_that_reads_classes_and_calls_them() -> None:
+    class Meta(type):
+        def __call__(cls, *args: Any) -> Any:
+            return super().__call__(*args)
+
+    class Made(metaclass=Meta):
+        pass
+
+    check = Agreeing(lambda x, o: (x * 2, type(Made()).__name__))
+    check(None)
+    Meta.__getattribute__ = lambda cls, name: 5  # type: ignore[assignment]
+    check(None)

@@ -91,7 +91,10 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         lambda o: _updated(collections.OrderedDict(k=1), o),
         ([("k", 2), 3], [("a", 1), ("b",)], {"k": 3}, "ab"),
     ),
-    "dict": (lambda o: dict(o), ("Q", [(1,)], {1, 2}, [(1, 2, 3)], ["ab"])),
+    "dict": (lambda o: dict(o), ("Q", [(1,)], {1, 2}, [(1, 2, 3)], ["ab"], [np.float64(5)], [(1, 2), NotIterable()])),
+    "attribute methods": (lambda o: object.__setattr__(o, "a"), (types.SimpleNamespace(),)),
+    "attribute deleted": (lambda o: object.__delattr__(o, "a", 1), (types.SimpleNamespace(a=1),)),
+    "attribute read": (lambda o: object.__getattribute__(o), (types.SimpleNamespace(),)),
     "looked for": (
         lambda o: 2 in o,
         (np.float32(1.0), np.ones(2), NotIterable(), 1, None, types.SimpleNamespace(), [1, 2], {2: 1}),

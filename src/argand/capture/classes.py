@@ -14,7 +14,7 @@ from argand.capture import attributes, calls, descriptors, generators, iteration
 from argand.capture.access import TaintedText
 from argand.capture.array_value import Method, Traced
 from argand.capture.frames import NULL, Frame
-from argand.capture.kinds import is_a, module_of
+from argand.capture.kinds import answers_itself, is_a, module_of
 from argand.capture.raising import prepare_reraise_star
 from argand.capture.symbolic import STANDS_FOR
 from argand.errors import graph_break
@@ -287,6 +287,12 @@ def type_of(value: Any) -> type:
 
 def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What `type.__call__` does: `__new__`, then `__init__`."""
+    if answers_itself(cls):
+        raise graph_break(
+            kind="class that its metaclass compares or reads",
+            explanation="A class is called whose metaclass has an __eq__, __hash__ or __getattribute__ of its own.",
+            hints=("Leave these methods out of the metaclass, or call the class outside of the compiled function.",),
+        )
     interp.note_class(cls)
     facts = interp.types
     if not interp.concrete and facts.lookup(cls, "__del__") is not NULL:

@@ -282,7 +282,12 @@ def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> Non
 def _pairs(interp: Interpreter, values: Any) -> Iterator[Any]:
     for i, pair in enumerate(iteration.each(interp, values)):
         if iteration.is_iterable(interp, pair) and not is_a(pair, list | tuple | str):
-            pair = iteration.to_list(interp, pair, hint=True)
+            try:
+                pair = iteration.to_list(interp, pair, hint=True)
+            except ObservedException as observed:
+                if is_a(observed.value, TypeError):  # whatever it says
+                    interp.unread(dict, [(0, 0)] * i + [None])  # raises
+                raise
         pair = interp.plain_shallow(pair)
         if not is_a(pair, list | tuple | str) or len(pair) != 2:
             interp.unread(dict, [(0, 0)] * i + [pair])  # raises

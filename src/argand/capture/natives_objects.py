@@ -56,18 +56,24 @@ def _object_init(interp: Interpreter, cls: type, name: str, owner: Any, args: Ar
 
 @method(object, "__setattr__")
 def _object_setattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 2 or kwargs:
+        return interp.unread(object.__setattr__, owner, *args, **kwargs)  # raises
     attribute_writes.generic_write(interp, owner, *args)
     return None
 
 
 @method(object, "__delattr__")
 def _object_delattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.unread(object.__delattr__, owner, *args, **kwargs)  # raises
     attribute_writes.generic_delete(interp, owner, *args)
     return None
 
 
 @method(object, "__getattribute__")
 def _object_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.unread(object.__getattribute__, owner, *args, **kwargs)  # raises
     if is_a(owner, type | types.ModuleType | types.FunctionType) or type(owner) in interp.fast:
         return attributes.load_attr(interp, owner, args[0])
     value = attributes.generic_read(interp, owner, args[0])
