@@ -10,6 +10,12 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Names of tests are the same in every process, as pytest-xdist asks."""
+    addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    assert not addresses, f"names of tests with addresses of objects: {addresses}"
+
+
 @pytest.fixture(autouse=True)
 def clean_argand() -> Iterator[None]:
     yield
