@@ -19,6 +19,7 @@ from argand.backends.common import compile_inference
 from argand.backends.graph_key import graph_key
 from argand.config import config
 from argand.errors import ToolchainError, ToolchainMissing
+from argand.graph.devices import devices_of
 from argand.graph.hints import size_hints
 from argand.graph.module_text import module_text
 from argand.graph.printing import readable
@@ -38,8 +39,8 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         example_inputs: one value per placeholder.
         options: accepted for compatibility with other backends.
 
-    A graph that needs gradients, that cannot be traced, or that lives on another device than the CPU runs with eager's
-    kernels, with a "fallback" event. So does every graph where no C++ compiler is found, with one warning.
+    A graph with tensors on a device that no code is generated for runs as it is, at eager's speed. So does one that
+    cannot be traced, and every graph where no C++ compiler is found (with one warning). A "fallback" event says why.
 
     Raises:
         LoweringError, CppCompileError: a stage failed.
@@ -48,6 +49,10 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     from argand.passes.joint import prepare_joint
 
     events.emit("pre_grad_graphs", "backend", lambda: module_text(gm))
+    others = devices_of(gm, example_inputs) - {"cpu"}
+    if others:
+        _report_devices(others, f"graph of {len(gm.graph.nodes)} nodes")
+        return gm.forward
     return compile_inference(
         gm,
         example_inputs,
@@ -61,12 +66,17 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
 
 def compile_program(program: AtenProgram) -> HostCall:
     """A callable for the program's graph: takes the list of its inputs (which it empties), returns its outputs."""
-    if not _on_cpu(program):
-        reason = "a tensor is not on the CPU"
-        events.emit("fallback", "backend", reason, backend="native", scope="graph", reason=reason)
-        _without_gpu_code(f"this {program.kind} graph runs with eager's kernels: {reason}")
+    others = {node.meta["device"].type for node in program.graph.nodes if "device" in node.meta} - {"cpu"}
+    if others:
+        _report_devices(others, f"{program.kind} graph")
         return _eager_kernels(program)
     return _memo.get_or_make(graph_key(program) if config.reuse_graphs else None, lambda: build(program))
+
+
+def _report_devices(others: set[str], what: str) -> None:
+    reason = f"no code is generated for tensors on {' and '.join(sorted(others))}"
+    events.emit("fallback", "backend", reason, backend="native", scope="graph", reason=reason)
+    _without_gpu_code(f"this {what} runs with eager's kernels: {reason}")
 
 
 def build(program: AtenProgram) -> HostCall:
@@ -149,10 +159,6 @@ def host_text(schedule: Schedule) -> str:
     if config.output_code:
         print(text)
     return text
-
-
-def _on_cpu(program: AtenProgram) -> bool:
-    return all(node.meta["device"].type == "cpu" for node in program.graph.nodes if "device" in node.meta)
 
 
 def _eager_kernels(program: AtenProgram) -> HostCall:

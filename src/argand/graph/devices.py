@@ -1,0 +1,60 @@
+"""On which devices the tensors of a torch-level graph are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+
+def devices_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> set[str]:
+    """Types ("cpu", "cuda", "mps", ...) of the devices that a graph's inputs and tensors are on, or that it names.
+
+    Arguments:
+        inputs: one value per placeholder.
+    """
+    return set(_found(gm, inputs))
+
+
+def _found(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            yield value.device.type
+    for node in gm.graph.nodes:
+        if node.op == "get_attr":
+            value = _attribute(gm, node.target)
+            if isinstance(value, torch.Tensor):
+                yield value.device.type
+        elif node.op == "call_module":
+            module = gm.get_submodule(node.target)
+            yield from (t.device.type for t in (*module.parameters(), *module.buffers()))
+        elif node.op == "call_method" and node.target in ("cuda", "xpu", "cpu"):
+            yield node.target
+        elif node.op in ("call_function", "call_method"):
+            yield from _named(node)
+
+
+def _named(node: fx.Node) -> Iterator[str]:
+    for leaf in pytree.tree_leaves((node.args, node.kwargs)):
+        if isinstance(leaf, torch.device):
+            yield leaf.type
+        elif isinstance(leaf, str) and _is_device(leaf):
+            yield torch.device(leaf).type
+
+
+def _is_device(text: str) -> bool:
+    try:
+        torch.device(text)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _attribute(gm: fx.GraphModule, target: str) -> Any:
+    value: Any = gm
+    for name in target.split("."):
+        value = getattr(value, name, None)
+    return value
