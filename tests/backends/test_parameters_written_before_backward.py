@@ -196,4 +196,4 @@ def test_a_forward_without_a_backward_makes_no_copies() -> None:
     with collected("aot_forward_graph", "aot_backward_graph") as events:
         argand.compile(model, backend="aot_eager")(torch.randn(4, 16)).sum().backward()
     forward, backward = (str(event.text()) for event in events)
-    assert forward.count("clone.default") <= 2 and "clone" not in backward
+    assert forward.count("aten.clone.default") <= 2 and "aten.clone" not in backward

@@ -469,6 +469,15 @@ def test_library_of_another_key_is_not_loaded(folder: Path) -> None:
     assert toolchain.load_text(texts[1])._handle.answer() == 2
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises; shells switch it off for what they start in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_while_compiling(folder: Path, fake: Callable[[str], str], tmp_path: Path) -> None:
     body = f"echo $$ > {tmp_path}/pid; mv {tmp_path}/pid {tmp_path}/pid_; sleep 1000"
 
