@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -149,6 +151,37 @@ def test_metadata_mutation_keeps_history() -> None:
         return y, z, y.shape
 
     check(f, X, fullgraph=True)
+
+
+MOVES: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x.to(5) * 2,
+    lambda x: x.to("cuda") * 2,
+    lambda x: x.to(device="cuda", non_blocking=True) * 2,
+    lambda x: x.to("meta") * 2,
+    lambda x: x.to(device="meta") * 2,
+    lambda x: x.cuda() * 2,
+    lambda x: x.to(torch.empty(1, device="meta")) * 2,
+    lambda x: torch.ones_like(x, device="meta") * 2,
+]
+
+
+@pytest.mark.parametrize("number", range(len(MOVES)))
+@pytest.mark.parametrize("on", [False, True])
+def test_moves_stay_moves_under_autocast(number: int, on: bool) -> None:
+    """Under autocast too, a tensor on another device is not the one that was moved."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return MOVES[number](x)
+
+    def outcome(fn: Callable[[torch.Tensor], torch.Tensor]) -> tuple[object, ...]:
+        try:
+            with torch.autocast("cpu", enabled=on):
+                made = fn(torch.ones(2, 3))
+        except Exception as error:
+            return type(error), str(error).partition("\n")[0]
+        return made.device, made.dtype, made.shape
+
+    assert outcome(argand.compile(f, backend="eager")) == outcome(f)
 
 
 def test_autocast_types() -> None:

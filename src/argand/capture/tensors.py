@@ -383,9 +383,10 @@ class GraphBuilder:
         meta_kwargs: dict[str, Any] | None,
     ) -> Any:
         args = args if meta_args is None else meta_args
+        kwargs = kwargs if meta_kwargs is None else meta_kwargs
         if autocast.active():
             return autocast.compute(func, args, kwargs, infos, device)
-        return metadata.compute(func, args, kwargs if meta_kwargs is None else meta_kwargs, infos)
+        return metadata.compute(func, args, kwargs, infos)
 
     def _compute_dynamic(
         self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
