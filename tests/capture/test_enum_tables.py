@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -51,6 +52,58 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "value": lambda c: setattr(c.RED, "_value_", 7),
     "name": lambda c: setattr(c.RED, "_name_", "OTHER"),
 }
+
+
+class Shown:
+    text = "a"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+TEXTS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "repr": lambda x, m: (x * 2, repr(m)),
+    "str": lambda x, m: (x * 2, str(m)),
+    "format": lambda x, m: (x * 2, f"{m}", "{!r}".format(m), "%s" % m),  # noqa: UP032
+    "repr of a list": lambda x, m: (x * 2, repr([m])),
+    "repr of a key": lambda x, m: (x * 2, repr({m: 1})),
+}
+MUTABLE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "list": (lambda: ["q"], lambda v: v.append(1.5)),
+    "numbers": (lambda: [7], lambda v: v.__setitem__(0, v[0] + 1)),
+    "list in a tuple": (lambda: ("q", ["r"]), lambda v: v[1].append(1.5)),
+    "list in a dict": (lambda: {1: [2]}, lambda v: v[1].append(5)),
+    "object": (Shown, lambda v: setattr(v, "text", "b")),
+    "object in a dict": (lambda: {1: Shown()}, lambda v: setattr(v[1], "text", "b")),
+    "array": (lambda: numpy.ones(1), lambda v: v.__setitem__(0, v[0] + 1)),
+    "array in a list": (lambda: [numpy.ones(1)], lambda v: v[0].__setitem__(0, v[0][0] + 1)),
+    "tensor": (lambda: torch.ones(1), lambda v: v.add_(1)),
+    "exception": (lambda: ValueError(1), lambda v: setattr(v, "args", (4,))),
+    "member": (lambda: enum.IntEnum("Other", {"A": 1}).A, lambda v: setattr(v, "_name_", [*v._name_, "B"])),  # type: ignore[attr-defined]
+}
+
+
+@pytest.mark.parametrize("kind", MUTABLE)
+@pytest.mark.parametrize("name", ["_name_", "_value_"])
+@pytest.mark.parametrize("base", [enum.Enum, enum.IntEnum])
+def test_texts_of_members_whose_names_or_values_change(kind: str, name: str, base: Any) -> None:
+    make, change = MUTABLE[kind]
+    for fn in TEXTS.values():
+        member, held = base("Size", {"S": 1}).S, make()
+        setattr(member, name, held)
+        compiled = argand.compile(fn, backend="eager")
+        for _ in range(3):
+            assert outcome(compiled, member) == outcome(fn, member)
+            change(held)
+
+
+def test_texts_of_members_stay_in_the_graph() -> None:
+    """What the name and value hold is guarded in depth, where guards can."""
+    for value in (1, "a", (1, (2, 3)), [1, [2]], {"a": 1}, torch.float32):
+        member = enum.Enum("Size", {"S": value}).S  # type: ignore[attr-defined]
+        fn = TEXTS["repr"]
+        made = argand.compile(fn, backend="eager", fullgraph=True)(torch.ones(2), member)
+        assert made[1] == repr(member)
 
 
 def outcome(fn: Callable[..., Any], cls: Any) -> str:

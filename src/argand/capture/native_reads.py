@@ -7,6 +7,7 @@ spelled out at the call (`Interpreter.reading`, `Interpreter.unread`). Anything 
 
 from __future__ import annotations
 
+import enum
 import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
@@ -148,6 +149,8 @@ def _check_outer(interp: Access, fn: Any, obj: Any, reads: str) -> None:
         _check(interp, fn, obj.__self__, reads, None)
         return
     if sort == VALUE:
+        if is_a(obj, enum.Enum):
+            _check_member(interp, fn, obj, reads)
         return
     if sort == BASE:
         interp.note_class(cls)  # it may gain what this code asks for
@@ -163,6 +166,30 @@ def _check_outer(interp: Access, fn: Any, obj: Any, reads: str) -> None:
             interp.pin(obj)
         return
     raise unseen_object(obj, fn)
+
+
+def _check_member(interp: Access, fn: Any, member: enum.Enum, reads: str) -> None:
+    """A member of an enum is a value as far as its name and value are: C code may get at what those hold.
+
+    Comparing reads neither of them (a number or text that the member itself is cannot change), hashing the name alone.
+    """
+    if reads == "compare":
+        return
+    own = namespace(member) or {}
+    todo = [own.get(name) for name in (("_name_",) if reads == "hash" else ("_name_", "_value_"))]
+    seen: set[int] = set()
+    while todo:
+        part = todo.pop()
+        if type(part) is str or id(part) in seen or part is member:
+            continue
+        part = interp.plain(part)
+        seen.add(id(part))
+        if is_a(part, CONTAINERS):
+            todo.extend(held(part))
+        elif id(part) in interp.outer:
+            _check_outer(interp, fn, part, reads)
+        elif not classify.is_constant(part):  # the code gets the object itself: no stand-in, no symbolic number
+            raise unseen_object(part, fn)
 
 
 def identity_decides(interp: Access, cls: type, reads: str) -> bool:
