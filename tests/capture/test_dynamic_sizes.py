@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+import warnings
 
 import pytest
 import torch
@@ -283,6 +285,39 @@ def test_residues_of_products():
 def test_a_size_made_by_hand():
     calls_of(lambda x: torch.zeros(torch.Size([x.shape[0], 2])) + x[:, :2], batches(3))
     calls_of(lambda x: x.new_zeros(torch.Size(list(x.shape))) + x, batches(3))
+
+
+def _raises_symbolic(x: torch.Tensor) -> torch.Tensor:
+    raise NameError("Symbolic")
+
+
+REFUSED = {
+    "size of floats": lambda x, v: (x * 1.0, torch.Size(v)),
+    "text of the program's": lambda x, v: (x * 1.0, operator.getitem({}, "Symbolic numbers")),
+    "raised by the program": lambda x, v: (x * 1.0, _raises_symbolic(x)),
+    "with a size": lambda x, v: (x * x.shape[0], torch.Size([x.shape[0], *v])),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_errors_of_the_programs_own_while_sizes_may_vary(name):
+    """What a frame raises is the program's, whether or not one of its numbers is symbolic."""
+
+    def outcome(fn, *args):
+        try:
+            return fn(*args)
+        except Exception as error:
+            return type(error), str(error)
+
+    fn = REFUSED[name]
+    argand.reset()
+    compiled = argand.compile(fn, backend="eager")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="argand: capturing .* failed inside argand")
+        for n, value in ((3, [6.0]), (2, [6.0]), (2, [7.0]), (5, [4]), (4, [8])):
+            x = torch.ones(n, 4)
+            expected, found = outcome(fn, x, value), outcome(compiled, x, value)
+            assert str(found) == str(expected)
 
 
 NATIVE = {

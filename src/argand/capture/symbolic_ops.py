@@ -147,7 +147,9 @@ def not_the_programs(interp: Interpreter, exc: BaseException) -> None:
         ours = os.path.basename(filename).startswith(("symbolic", "unbacked")) and os.path.dirname(filename) == _HERE
     if ours:
         builder: GraphBuilder = interp.state.graph
-        if builder.dynamics is not None:
+        if (
+            builder.dynamics is not None and builder.dynamics.table.symbols
+        ):  # else no number is symbolic: it is the program's
             symbolic_tensors.give_up(builder, builder.dynamics.table.symbols)
 
 
