@@ -267,3 +267,20 @@ def test_containers_that_are_shared_are_looked_through_once() -> None:
 
     compiled = argand.compile(program, backend="eager")
     assert compiled(torch.ones(2), outer)[1:] == program(torch.ones(2), outer)[1:]  # type: ignore[index]
+
+
+class Thing:
+    pass
+
+
+def test_joined_lists_hold_any_object() -> None:
+    """Adding and multiplying lists and tuples looks at no item: what they hold may be anything."""
+
+    def f(x: torch.Tensor, o: Any) -> Any:
+        grown = [o]
+        grown += [1]
+        grown *= 2
+        return x * 2, [o] + [1], (o,) + (1,), [o] * 2, 2 * (o,), grown  # noqa: RUF005
+
+    for value in (Thing(), object(), threading.Lock(), [Thing()]):
+        assert argand.compile(f, backend="eager", fullgraph=True)(X, value)[1:] == f(X, value)[1:]

@@ -127,7 +127,14 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
         operand = interp.plain(right)
     if not op.inplace:
         left = interp.plain(left)
+    if op.symbol in _MOVING and type(left) in _MOVED and type(operand) in _MOVED:
+        return interp.unread(op.native, left, operand)
     return _arithmetic(interp, op.native, left, operand)
+
+
+_MOVING: Final = frozenset({"+", "*", "+=", "*="})
+"""Of lists and tuples, what only copies references to the items."""
+_MOVED: Final = frozenset({list, tuple, int})
 
 
 def _arithmetic(interp: Interpreter, native: Callable[..., Any], *operands: Any) -> Any:
