@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
 import functools
 import itertools
 import operator
@@ -284,3 +286,24 @@ def test_joined_lists_hold_any_object() -> None:
 
     for value in (Thing(), object(), threading.Lock(), [Thing()]):
         assert argand.compile(f, backend="eager", fullgraph=True)(X, value)[1:] == f(X, value)[1:]
+
+
+class Members(set[Any]):
+    pass
+
+
+class Queue(collections.deque[Any]):
+    pass
+
+
+@pytest.mark.parametrize("make", [collections.OrderedDict, Members, Queue])
+def test_copies_of_containers_hold_their_attributes(make: Any) -> None:
+    def f(x: torch.Tensor, o: Any) -> Any:
+        return x * 2, copy.copy(o), copy.deepcopy(o)
+
+    compiled = argand.compile(f, backend="eager")
+    held = make()
+    for change in ({}, {"note": [1]}, {"note": 3.0, "other": 2}):
+        vars(held).update(change)
+        for made, wanted in zip(compiled(X, held)[1:], f(X, held)[1:], strict=True):
+            assert type(made) is type(wanted) and made == wanted and vars(made) == vars(wanted)

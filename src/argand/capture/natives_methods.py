@@ -55,6 +55,12 @@ def moving(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kw
     for arg in args:
         if not is_a(arg, interp.containers):
             native_reads.check(interp, getattr(cls, name), (arg,))
+    if (
+        name == "__reduce__"
+        and interp.is_outer(interp.origin(owner))
+        and any("__dict__" in vars(k) for k in type(owner).__mro__)
+    ):
+        raise native_reads.unseen_object(owner, getattr(cls, name))  # it reads attributes, which the shadow has not
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
