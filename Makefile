@@ -20,10 +20,12 @@ $(STAMP): $(CORE)
 demo: $(STAMP)
 	$(BIN)/python bench/compare.py $(DEMO)
 
-# NPROC workers, on the machine's cores.
+# NPROC workers, on the machine's cores. SWEEPS=whole runs the sweeps with all their cases (tests/sweeps.py).
+# Hundreds of tests start processes that import the same modules: these are compiled once, where they may be kept.
 NPROC ?= 2
+SWEEPS ?= part
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(NPROC) $(TESTARGS)
+	env -u PYTHONDONTWRITEBYTECODE SWEEPS=$(SWEEPS) $(BIN)/python -m pytest -n $(NPROC) $(TESTARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests bench examples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -14,6 +15,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Names of tests are the same in every process, as pytest-xdist asks."""
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     assert not addresses, f"names of tests with addresses of objects: {addresses}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def old_objects_are_left_alone() -> Iterator[None]:
+    """A `gc.collect()` of a test looks at what the tests of its module made, not at all of torch and of the other tests."""
+    gc.collect()
+    gc.freeze()
+    yield
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ A line of JSON on standard input is a list of arguments; the answer is one of ex
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -43,6 +44,8 @@ def run(arguments: list[str]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    with contextlib.suppress(ImportError):  # typer looks for it when it runs
+        import pydantic  # noqa: F401
     warm()
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)

@@ -383,14 +383,16 @@ def _sweep(folder: Path) -> None:
     kept: dict[str, list[tuple[float, Path]]] = {"failed": [], "corrupt": []}
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         for item in found:
-            path, name = Path(item.path), item.name
+            name = item.name
             if name.startswith(".build-"):
+                path = Path(item.path)
                 if places.is_left(path):
                     shutil.rmtree(path, ignore_errors=True)
                     files.remove(path)
                 continue
             kind = "failed" if name.startswith("failed-") else "corrupt" if name.endswith(".corrupt") else ""
             if kind or name.startswith(".new-"):
+                path = Path(item.path)
                 with contextlib.suppress(OSError):
                     age = time.time() - item.stat(follow_symlinks=False).st_mtime
                     if age > (_LEFTOVER_SECONDS if kind else _TRIM_SECONDS):
