@@ -21,12 +21,13 @@ import programs
 import reduction
 
 import argand
+import sweeps
 
 
 @pytest.mark.parametrize("batch", range(20))
 def test_seeded_programs(batch: int) -> None:
-    """500 programs, each called with two sizes; every second batch with symbolic sizes from the start."""
-    for seed in range(batch * 25, batch * 25 + 25):
+    """260 or 500 programs, each called with two sizes; every second batch with symbolic sizes from the start."""
+    for seed in range(batch * 25, batch * 25 + sweeps.part(25)):
         source = programs.program(random.Random(seed).randrange)
         found = differential.difference(source, calls=3, dynamic=True if batch % 2 else None)
         assert found is None, f"seed {seed}\n{source[len(programs.PRELUDE) :]}\n{found}"
@@ -38,7 +39,7 @@ def test_programs_are_called_with_several_sizes() -> None:
     assert len(sizes) >= 2
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sweeps.part(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_drawn_programs(data: st.DataObject) -> None:
     source = programs.program(lambda k: data.draw(st.integers(0, k - 1)), size=6)

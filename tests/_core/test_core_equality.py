@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sweeps
 from argand._core import _C
 
 atoms = st.one_of(
@@ -48,13 +49,13 @@ def model(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=sweeps.part(300), deadline=None)
 @given(values, values)
 def test_agrees_with_the_model(a: Any, b: Any) -> None:
     assert _C.exact_equal(a, b) is model(a, b)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=sweeps.part(300), deadline=None)
 @given(values)
 def test_a_copy_is_equal_and_a_guard_holds_for_it(a: Any) -> None:
     twin = copy.deepcopy(a)

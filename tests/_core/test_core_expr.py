@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import sweeps
 from argand._core import _C
 
 try:
@@ -161,7 +162,7 @@ def tree_of(program: tuple[Any, ...]) -> _C.GuardTree:
     return tree
 
 
-@settings(max_examples=750, deadline=None)
+@settings(max_examples=sweeps.part(750), deadline=None)
 @given(PROGRAMS, st.lists(VALUES, min_size=1, max_size=4))
 @example(
     (("slot", 0), ("slot", 1), "floordiv", -2, "eq"),

@@ -11,6 +11,7 @@ from cpp_kernels import body, buffer, check, compile_plan, plan, sample
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import sweeps
 from argand.codegen.cpp.types import supports
 from argand.graph.expr import Sym
 from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, UNARY
@@ -365,7 +366,7 @@ def expressions(draw, depth=4):
     return record
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=sweeps.part(15), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.lists(expressions(), min_size=6, max_size=6), st.sampled_from([16, 19, 40]))
 def test_random_expressions_are_the_same_in_vector_and_scalar_code(functions, n):
     def record(o, i, j):
