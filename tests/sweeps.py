@@ -1,6 +1,6 @@
 """How many cases of a sweep the tests try: a part of them, or all with SWEEPS=whole in the environment (CONTRIBUTING.md).
 
-Every kind of case is in the part. It is the same in each run.
+The part is the same in each run. Of op_db it is every n-th operator, else fewer cases of each kind.
 """
 
 from __future__ import annotations
