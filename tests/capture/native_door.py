@@ -60,6 +60,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "iteration.py get_iter: iter(value)",
         "matching.py _attribute: {name!r}",
         "matching.py _attribute: name in seen",
+        "names.py load_called: name.partition('.')",
         "names.py lookup_in: mapping.get(name, NULL)",
         "natives_logging.py _get_logger: name in ('', logging.root.name)",
         "natives_objects.py _object_reduce: args[0] < 2",
@@ -109,6 +110,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
     "an object of a C class that says what it holds, which is not run": [
         "descriptors.py _bind_native: meta.__reduce__()",
         "keys.py check_hash: key()",
+        "names.py load_called: vars(module)",
         "natives_library.py parts_of: fn.__reduce__()",
         "natives_methods.py mapping_behind: gc.get_referents(proxy)",
         "natives_objects.py dereference: ref()",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import copy
+import importlib
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -457,3 +460,82 @@ def test_metaclass_that_reads_classes_and_calls_them() -> None:
     check(None)
     Meta.__getattribute__ = lambda cls, name: 5  # type: ignore[assignment]
     check(None)
+
+
+# ---- copies of dicts, methods of methods, imports
+
+
+def dict_copied(x: torch.Tensor, d: Any) -> Any:
+    return x * 2, list(dict.items(d.copy()))
+
+
+def joined(x: torch.Tensor, d: Any) -> Any:
+    return x * 2, list(dict.items(d | {"z": 1})), list(dict.items({"z": 1} | d))
+
+
+@pytest.mark.parametrize("program", [dict_copied, joined])
+@pytest.mark.parametrize("base", [dict, collections.OrderedDict, collections.defaultdict])
+@pytest.mark.parametrize("name", ["__iter__", "__getitem__", "__setitem__", "keys"])
+@pytest.mark.parametrize("first", [True, False])
+def test_dict_whose_class_gets_a_method_of_its_own(program: Any, base: Any, name: str, first: bool) -> None:
+    methods: dict[str, Callable[..., Any]] = {
+        "__iter__": lambda d: iter(["k"]),
+        "__getitem__": lambda d, key: 9,
+        "__setitem__": lambda d, key, value: None,
+        "keys": lambda d: ["k"],
+    }
+    cls = type("Held", (base,), {})
+    held = cls()
+    dict.update(held, a=0.5, k=5)
+    both = Agreeing(program)
+    if not first:
+        both(held)
+    setattr(cls, name, methods[name])
+    both(held)
+
+
+def test_methods_compared_by_their_own_method() -> None:
+    def program(x: torch.Tensor, a: Any, b: Any) -> Any:
+        return x * (3 if a.__eq__(a) else 1), a.__eq__(b), a == b, a.__hash__() == hash(a)
+
+    class Held:
+        def go(self) -> int:
+            return 1
+
+    one, items = Held(), [1]
+    methods = [one.go, Held().go, items.append, len]
+    for a in methods:
+        for b in (*methods, one.go, 3):
+            Agreeing(program)(a, b)
+            argand.reset()
+
+
+def by_function(x: torch.Tensor) -> Any:
+    return x * importlib.import_module("argand_fake").v, __import__("argand_fake").v
+
+
+def by_statement(x: torch.Tensor) -> Any:
+    import argand_fake  # type: ignore[import-not-found]
+    from argand_fake import v
+
+    return x * argand_fake.v, v
+
+
+@pytest.mark.parametrize("program", [by_function, by_statement])
+@pytest.mark.parametrize("kind", ["module", "module of another name", "no module"])
+def test_modules_that_sys_modules_has(program: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(v: float) -> Any:
+        if kind == "no module":
+            return types.SimpleNamespace(v=v, __name__="argand_other")
+        module = types.ModuleType("argand_fake" if kind == "module" else "argand_other")
+        module.v = v  # type: ignore[attr-defined]
+        return module
+
+    both = Agreeing(program)
+    for v in (2.0, 3.0):
+        monkeypatch.setitem(sys.modules, "argand_fake", made(v))
+        both()
+    sys.modules["argand_fake"].v = 5.0  # type: ignore[attr-defined]
+    both()
+    monkeypatch.delitem(sys.modules, "argand_fake")
+    assert both()[0] is ModuleNotFoundError

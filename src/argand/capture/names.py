@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from types import CellType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -251,13 +252,33 @@ def import_module(interp: Interpreter, frame: Frame, name: str, fromlist: Any, l
     return load_module(interp, module, full if fromlist else full.partition(".")[0])
 
 
-def load_module(interp: Interpreter, module: Any, name: Any) -> Any:
-    """A module that was imported; as long as it is the one that `sys.modules` has, importing it again finds it."""
-    if interp.concrete or not is_a(module, ModuleType):
+def load_called(interp: Interpreter, module: Any, args: Sequence[Any]) -> Any:
+    """What a function that imports gave for `args`, an absolute name first."""
+    name = args[0] if args else None
+    asked = (name, name.partition(".")[0]) if type(name) is str else ()
+    own = vars(module).get("__name__") if is_a(module, ModuleType) else None
+    return load_module(interp, module, *asked, own)
+
+
+def load_module(interp: Interpreter, module: Any, *names: Any) -> Any:
+    """What an import gave; as long as `sys.modules` has it under its name, importing it again finds it.
+
+    Arguments:
+        names: under which it may be there.
+    """
+    if interp.concrete:
         return module
-    if type(name) is str and sys.modules.get(name) is module:
-        return interp.state.load_source(ImportedSource(name), module)
-    return interp.state.load_source(ConstSource(module), module)
+    for name in names:
+        if type(name) is str and sys.modules.get(name) is module:
+            return interp.state.load_source(ImportedSource(name), module)
+    if is_a(module, ModuleType):
+        return interp.state.load_source(ConstSource(module), module)
+    raise graph_break(
+        kind="import of an object that is no module",
+        context=type(module).__name__,
+        explanation="What the import gives is not in `sys.modules` under its name, and no module.",
+        hints=("Import it outside of the compiled function.",),
+    )
 
 
 def _own_text(interp: Interpreter, module: Any, name: str) -> str | None:

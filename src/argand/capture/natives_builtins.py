@@ -432,7 +432,7 @@ def _import(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
     with interp.suspended():
         module = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
-    return names.load_module(interp, module, getattr(module, "__name__", None))
+    return names.load_called(interp, module, args)
 
 
 # ---- sys -----------------------------------------------------------------------------------------------------------

@@ -482,7 +482,7 @@ def _import_module(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
 
     with interp.suspended():
         module = interp.native(fn, *args, **kwargs)
-    return names.load_module(interp, module, getattr(module, "__name__", None))
+    return names.load_called(interp, module, args)
 
 
 @function(warnings.warn, warnings.warn_explicit)

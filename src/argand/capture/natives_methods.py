@@ -64,6 +64,32 @@ def moving(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kw
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
+_ASKED_BY_COPIES: dict[type, tuple[str, ...]] = {
+    collections.OrderedDict: ("__new__", "__init__", "__iter__", "__getitem__", "__setitem__", "keys", "update"),
+    collections.defaultdict: ("__new__", "__init__", "__iter__"),
+    dict: ("__iter__",),
+}
+"""Methods of subclasses that C code calls when it copies or joins dicts, and not those of the kind of dict itself."""
+
+
+def copying(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Copies or joins dicts, whose classes may say in Python what is in them."""
+    for operand in (owner, *args):
+        value = interp.plain(operand)
+        kind = next((kind for kind in _ASKED_BY_COPIES if is_a(value, kind)), None)
+        if kind is None:
+            continue
+        interp.note_class(type(value))
+        if any(interp.types.lookup(type(value), asked) is not _own(kind, asked) for asked in _ASKED_BY_COPIES[kind]):
+            raise python_object_in_native(getattr(cls, name), value)
+    return moving(interp, cls, name, owner, args, kwargs)
+
+
+def _own(kind: type, name: str) -> Any:
+    """What a class has under a name, unbound."""
+    return next(vars(base)[name] for base in kind.__mro__ if name in vars(base))
+
+
 def keeping(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """Changes the object, storing the arguments as they are."""
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
@@ -302,7 +328,8 @@ SAFE_NEW.add(collections.deque)
 add_methods(dict, hashing, "__setitem__ __delitem__ pop setdefault")
 add_methods(dict, subscript, "__getitem__")
 add_methods(dict, keeping, "clear popitem")
-add_methods(dict, moving, "copy keys values items __len__ __iter__ __reversed__ __or__ __ror__ __hash__")
+add_methods(dict, moving, "keys values items __len__ __iter__ __reversed__ __hash__")
+add_methods(dict, copying, "copy __or__ __ror__")
 add_methods(dict, comparing, COMPARISONS)
 add_methods(dict, textual, "__repr__")
 
@@ -360,11 +387,13 @@ add_methods(dict, _dict_update, "update __init__ __ior__")
 _ordered = collections.OrderedDict
 add_methods(_ordered, hashing, "__setitem__ __delitem__ pop setdefault move_to_end")
 add_methods(_ordered, keeping, "clear popitem")
-add_methods(_ordered, moving, "copy keys values items __iter__ __reversed__ __or__ __ror__ __reduce__")
+add_methods(_ordered, moving, "keys values items __iter__ __reversed__ __reduce__")
+add_methods(_ordered, copying, "copy __or__ __ror__")
 add_methods(_ordered, comparing, COMPARISONS)
 add_methods(_ordered, textual, "__repr__")
 add_methods(_ordered, _dict_update, "update __init__ __ior__")
-add_methods(collections.defaultdict, moving, "copy __copy__ __or__ __ror__ __reduce__")
+add_methods(collections.defaultdict, moving, "__reduce__")
+add_methods(collections.defaultdict, copying, "copy __copy__ __or__ __ror__")
 
 
 @method(collections.defaultdict, "__missing__")

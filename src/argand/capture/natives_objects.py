@@ -308,7 +308,7 @@ def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Arg
         return calls.call(interp, owner, args, kwargs)
     if name == "__get__" and args:
         return descriptors.bind(interp, owner, args[0], _class_to_bind(interp, args))
-    if args and interp.is_outer(args[0]):
+    if name in ("__set__", "__delete__") and args and interp.is_outer(args[0]):
         interp.state.write_overlay(args[0], owner.__name__, args[1] if name == "__set__" else interp.deleted)
         return None
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
