@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from tests.capture import mutation_modules
+from tests.capture import mutation_modules, table
 from tests.capture.mutation_subjects import SUBJECTS
 
 import argand
@@ -126,16 +126,12 @@ def main() -> None:
     parser.add_argument("--place", default="")
     parser.add_argument("--backend", default="eager")
     options = parser.parse_args()
-    count = wrong = 0
-    for i, (name, place, r, c) in enumerate(combinations(options.only)):
-        if i % options.share or options.place not in place:
-            continue
-        count += 1
-        found = differs(name, place, r, c, options.backend)
-        if found is not None:
-            wrong += 1
-            print(found, flush=True)
-    print(f"{count} combinations, {wrong} differences")
+    table.run(
+        combinations(options.only),
+        lambda name, place, *_: options.place in place,
+        lambda *combination: differs(*combination, options.backend),
+        options.share,
+    )
 
 
 if __name__ == "__main__":

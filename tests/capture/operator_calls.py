@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from tests.capture import table
 
 import argand
 
@@ -168,16 +169,12 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--share", type=int, default=1)
     options = parser.parse_args()
-    count = wrong = 0
-    for i, (name, make, operation) in enumerate((n, m, o) for n, m in pairs() for o in _OPERATIONS):
-        if i % options.share or options.only not in f"{operation} | {name}":
-            continue
-        count += 1
-        found = differs(operation, make, name)
-        if found is not None:
-            wrong += 1
-            print(found, flush=True)
-    print(f"{count} combinations, {wrong} differences")
+    table.run(
+        ((operation, make, name) for name, make in pairs() for operation in _OPERATIONS),
+        lambda operation, _, name: options.only in f"{operation} | {name}",
+        differs,
+        options.share,
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from tests.capture import table
 
 import argand
 
@@ -219,16 +220,12 @@ def main() -> None:
     parser.add_argument("--share", type=int, default=1)
     parser.add_argument("--backend", default="eager")
     options = parser.parse_args()
-    count = wrong = 0
-    for i, (read, variant) in enumerate(combinations(options.only)):
-        if i % options.share or options.variant not in variant:
-            continue
-        count += 1
-        found = differs(read, variant, options.backend)
-        if found is not None:
-            wrong += 1
-            print(found, flush=True)
-    print(f"{count} combinations, {wrong} differences")
+    table.run(
+        combinations(options.only),
+        lambda read, variant: options.variant in variant,
+        lambda *combination: differs(*combination, options.backend),
+        options.share,
+    )
 
 
 if __name__ == "__main__":

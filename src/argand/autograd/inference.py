@@ -17,7 +17,7 @@ from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import ArgandError, AutogradError, UserLine
 from argand.graph import compat, time_limit
-from argand.graph.meta import NodeOrigin, caller_line, user_line, user_stack
+from argand.graph.meta import NodeOrigin, attribute, caller_line, user_line, user_stack
 from argand.graph.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.recurrent import FUNCTIONS as RECURRENT
 
@@ -78,13 +78,6 @@ def _attribute_requires_grad(gm: fx.GraphModule, node: fx.Node) -> bool:
         module = attribute(gm, str(node.target))
         return any(p.requires_grad for p in module.parameters())
     return False
-
-
-def attribute(root: Any, path: str) -> Any:
-    """What a `get_attr` or `call_module` target stands for."""
-    for part in path.split("."):
-        root = getattr(root, part)
-    return root
 
 
 def trace_inference(

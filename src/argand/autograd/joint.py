@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from argand.autograd.bases import Bases, with_bases
-from argand.autograd.inference import InputBuilder, attribute, lift_attributes, records_gradients, run_graph
+from argand.autograd.inference import InputBuilder, lift_attributes, records_gradients, run_graph
 from argand.autograd.leaves import reached_leaves, refuse_separate_histories
 from argand.autograd.outputs import Outputs, check_aliased_inputs, written_unseen
 from argand.autograd.tape import Tape, read_tape
@@ -22,7 +22,7 @@ from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat, time_limit
-from argand.graph.meta import NodeOrigin, eliminate_dead
+from argand.graph.meta import NodeOrigin, attribute, eliminate_dead
 from argand.graph.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
 from argand.graph.regions import current_region
 from argand.graph.strides import is_dense

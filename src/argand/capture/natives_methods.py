@@ -80,14 +80,10 @@ def copying(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, k
         if kind is None:
             continue
         interp.note_class(type(value))
-        if any(interp.types.lookup(type(value), asked) is not _own(kind, asked) for asked in _ASKED_BY_COPIES[kind]):
+        lookup = interp.types.lookup
+        if any(lookup(type(value), asked) is not lookup(kind, asked) for asked in _ASKED_BY_COPIES[kind]):
             raise python_object_in_native(getattr(cls, name), value)
     return moving(interp, cls, name, owner, args, kwargs)
-
-
-def _own(kind: type, name: str) -> Any:
-    """What a class has under a name, unbound."""
-    return next(vars(base)[name] for base in kind.__mro__ if name in vars(base))
 
 
 def keeping(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from argand.errors import ArgandError
+from argand.graph.meta import attribute
 
 log = logging.getLogger("argand.debug.accuracy")
 
@@ -293,7 +294,7 @@ def in_float64(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         made.kwargs = _widened(made.kwargs)
         if made.op == "call_method":
             made.target = _WIDER_METHODS.get(made.target, made.target)
-    root = {str(n.target): _attribute(gm, str(n.target)) for n in graph.nodes if n.op in ("get_attr", "call_module")}
+    root = {str(n.target): attribute(gm, str(n.target)) for n in graph.nodes if n.op in ("get_attr", "call_module")}
     for name, value in root.items():
         if isinstance(value, fx.GraphModule):
             root[name] = in_float64(value)
@@ -304,12 +305,6 @@ def in_float64(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
             root[name] = copy.deepcopy(value).double()
     return fx.GraphModule(root, graph)
-
-
-def _attribute(root: Any, path: str) -> Any:
-    for part in path.split("."):
-        root = getattr(root, part)
-    return root
 
 
 def _widened(value: Any) -> Any:

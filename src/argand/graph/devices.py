@@ -9,6 +9,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from argand.graph.meta import attribute
+
 
 def devices_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> set[str]:
     """Types ("cpu", "cuda", "mps", ...) of the devices that a graph's inputs and tensors are on, or that it names.
@@ -25,7 +27,7 @@ def _found(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
             yield value.device.type
     for node in gm.graph.nodes:
         if node.op == "get_attr":
-            value = _attribute(gm, node.target)
+            value = attribute(gm, str(node.target))
             if isinstance(value, torch.Tensor):
                 yield value.device.type
         elif node.op == "call_module":
@@ -51,10 +53,3 @@ def _is_device(text: str) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _attribute(gm: fx.GraphModule, target: str) -> Any:
-    value: Any = gm
-    for name in target.split("."):
-        value = getattr(value, name, None)
-    return value

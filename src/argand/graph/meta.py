@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -132,3 +133,10 @@ def eliminate_dead(graph: fx.Graph) -> int:
             graph.erase_node(node)
             gone += 1
     return gone
+
+
+def attribute(root: Any, path: str) -> Any:
+    """What a `get_attr` or `call_module` target stands for."""
+    for part in path.split("."):
+        root = getattr(root, part)
+    return root

@@ -11,7 +11,7 @@ from torch import fx
 from argand.graph.expr import ZERO, Expr
 from argand.graph.symbolic import MetaTensor, SymbolicTensor
 from argand.ir.loops import Value
-from argand.lower.context import Context, math_dtype
+from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering
@@ -72,7 +72,7 @@ def pointwise(
     """
     meta = ctx.val if val is None else val
     common = common or meta.dtype
-    if common not in _MATH:
+    if common not in LOOP_DTYPES:
         raise NoLowering(f"loops do not compute with {common}")
     result_dtype: torch.dtype = meta.dtype
     size = ctx.sizes(meta.shape)
@@ -104,20 +104,6 @@ def common_split(ctx: Context, inputs: Sequence[Tensor], ndim: int) -> tuple[int
         elif found != shifted:
             ctx.realise(x)
     return found
-
-
-_MATH = {
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-}
 
 
 def reader(
