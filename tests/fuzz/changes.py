@@ -25,7 +25,7 @@ class Changes:
         """None, or the name of the exception that the statement raises."""
         try:
             exec(statement, self.module.__dict__)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return type(error).__name__
         return None
 

@@ -86,7 +86,7 @@ class Run:
             outcome: Any = ("returned", snapshot(result))
             if self.training:
                 outcome += (backward(result),)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             outcome = ("raised", type(error).__name__, snapshot(str(error)))
             if isinstance(error, RecursionError):
                 outcome = ("raised", "RecursionError")
@@ -248,7 +248,7 @@ def check(case: Case, want: list[Any]) -> Verdict:
     try:
         got = replay(case, wrap)
     except BaseException as error:
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        if isinstance(error, KeyboardInterrupt):
             raise
         verdict.difference = f"{type(error).__name__}: {error}"
         return verdict

@@ -180,7 +180,7 @@ def evaluate(module: types.ModuleType, args: list[Any], expression: str) -> Any:
         return snapshot(value), value
     except RecursionError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return ("raised", type(error).__name__), None
 
 
