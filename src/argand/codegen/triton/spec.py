@@ -1,0 +1,51 @@
+"""What the Triton code generator hands to the host module and to the runtime, besides the source text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from argand.graph.expr import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """How one Triton function is compiled and launched.
+
+    A launch takes the grid, then the kernel's tensors (`plan.inputs`, `plan.outputs`, workspaces), then its integers
+    (`plan.symbols`): the order of the function's arguments that are no constants.
+
+    Arguments:
+        name: of the function in the source text.
+        signature: Triton's type of each argument that is no constant: "*fp32", "*bf16", "*i1", "i32", "i64".
+        constants: the `tl.constexpr` arguments, which come last, and their values: (("XBLOCK", 128), ...).
+        num_warps, num_stages: of the launch.
+        points: how many points each of the up to three axes of the grid has to cover; for the host's text.
+        blocks: points of one program along each axis: the grid is the quotients, rounded up.
+        workspaces: row buffers in memory: (Triton's type, elements of one outer point); the host allocates them for
+            all outer points. Their number is the number of pointers behind the plan's own.
+        checks: the kernel has assertions on positions, which must be compiled in.
+    """
+
+    name: str
+    signature: tuple[str, ...]
+    constants: tuple[tuple[str, int], ...]
+    num_warps: int
+    num_stages: int
+    points: tuple[Expr, ...]
+    blocks: tuple[int, ...]
+    workspaces: tuple[tuple[str, Expr], ...] = ()
+    checks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TritonSource:
+    """The kernels of one graph.
+
+    Arguments:
+        text: a Python module: imports, helpers and one `@triton.jit` function a kernel. It imports torch-free modules only.
+        specs: by kernel name.
+    """
+
+    text: str
+    specs: Mapping[str, KernelSpec]
