@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from argand.codegen.cpp.analysis import StageFacts, analyse, apart, flatten, hint, separates
+from argand.codegen.analysis import StageFacts, analyse, apart, flatten, hint, separates
 from argand.codegen.cpp.loops import PARTS, Parallel, StageLoops, product_text, static_points
 from argand.codegen.cpp.plan import StagePlan, lanes_for, plan_stage, sizes_of
 from argand.codegen.cpp.plan import _cost as stage_cost

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from argand.codegen.cpp.analysis import StageFacts, flatten, hint
+from argand.codegen.analysis import StageFacts, flatten, hint
 from argand.codegen.cpp.plan import MATH, StagePlan
 from argand.codegen.cpp.reduce import Accumulator, is_arg, position_of
 from argand.codegen.cpp.statements import Lanes, Printer

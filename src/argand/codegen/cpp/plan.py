@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from argand.codegen.analysis import StageFacts, flatten, hint, lane_stride
 from argand.codegen.cpp import overrides
-from argand.codegen.cpp.analysis import StageFacts, flatten, hint, lane_stride
 from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
 from argand.graph.expr import Expr, Simplifier, Var, as_int

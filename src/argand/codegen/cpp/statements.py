@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from argand.codegen.analysis import StageFacts, lane_stride
 from argand.codegen.cpp import overrides
-from argand.codegen.cpp.analysis import StageFacts, lane_stride
 from argand.codegen.cpp.types import element, is_half, literal, number, vector_type
 from argand.errors import InternalError
 from argand.graph.expr import Expr, Var, as_int, coefficient, free_vars, substitute, to_c

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from argand.codegen.cpp.analysis import StageFacts, hint, lane_stride
+from argand.codegen.analysis import StageFacts, hint, lane_stride
 from argand.codegen.cpp.statements import Lanes
 from argand.codegen.cpp.types import element, vector_type
 from argand.graph.expr import Var, as_int, coefficient, substitute, to_c

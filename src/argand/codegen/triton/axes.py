@@ -1,0 +1,265 @@
+"""How the loops of a kernel are laid over a Triton program's blocks.
+
+A program computes a block of points with up to three *axes*: "x" (and "y", where memory is contiguous along two different loops)
+for points that are independent of each other, "r" for what each stage runs through itself: its reduction, or its own loops
+where the kernel has several stages. The loops of one axis are numbered through: loop variables are quotients and remainders of
+the axis' position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from argand.codegen.analysis import hint
+from argand.errors import InternalError
+from argand.graph.expr import ONE, Expr, Simplifier, Var, as_int, coefficient, product, substitute, sum_of
+from argand.ir.kernel import KernelPlan, Stage
+from argand.ir.loops import Buffer, LoopBody, statements_of
+
+# Rows up to this length are held in registers from stage to stage.
+PERSISTENT = 8192
+# Elements of a block: enough for each thread to move 128 bits at once.
+BLOCK = 1024
+_TILE = 32  # of each of two axes, where memory is walked along both
+_MAX_GRID = 65535  # programs along the second axis of a grid
+_INT32 = 1 << 30  # elements beyond which positions are computed in 64 bits; a block may reach beyond the end
+_LIBRARY_WARPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of the block.
+
+    Arguments:
+        name: "x", "y" or "r": the variable of its position in index expressions.
+        loops: (variable, size), outermost first.
+        block: positions of one program, or of one round of its loop.
+        looped: the program runs through the axis in rounds; else one block covers what it has to do.
+    """
+
+    name: str
+    loops: tuple[tuple[Var, Expr], ...]
+    block: int
+    looped: bool = False
+
+    @property
+    def var(self) -> Var:
+        return Var(self.name)
+
+    @property
+    def extent(self) -> Expr:
+        """How many positions there are."""
+        return product(size for _, size in self.loops)
+
+    @property
+    def exact(self) -> bool:
+        """Whether blocks end where the axis ends: no position is masked."""
+        known = as_int(self.extent)
+        return known is not None and known > 0 and known % self.block == 0
+
+    def positions(self) -> dict[Var, Expr]:
+        """Each loop variable in terms of the axis' position."""
+        found: dict[Var, Expr] = {}
+        below: Expr = ONE
+        for number, (var, size) in enumerate(reversed(self.loops)):
+            quotient = self.var // below
+            found[var] = quotient if number == len(self.loops) - 1 else quotient % size
+            below = below * size
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class StageAxes:
+    """The axes of one stage, and what its index expressions become.
+
+    Arguments:
+        axes: outermost first.
+        stage: what is laid out.
+    """
+
+    stage: Stage
+    axes: tuple[Axis, ...]
+    mapping: dict[Var, Expr] = field(default_factory=dict)
+
+    @property
+    def row(self) -> Axis | None:
+        """The axis that the stage runs through itself."""
+        return next((axis for axis in self.axes if axis.name == "r"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAxes:
+    """The layout of a kernel.
+
+    Arguments:
+        grid: the axes that programs are spread over, innermost first.
+        stages: in order.
+        wide: positions have 64 bits.
+        num_warps: of a program.
+    """
+
+    grid: tuple[Axis, ...]
+    stages: tuple[StageAxes, ...]
+    wide: bool
+    num_warps: int
+
+
+def lay_out(plan: KernelPlan, processors: int) -> KernelAxes:
+    """Choose axes, blocks and warps for a kernel.
+
+    Arguments:
+        plan: of one stage, or of several that share outer loops.
+        processors: of the GPU.
+
+    Raises:
+        InternalError: the plan is none that a GPU can run.
+    """
+    if len(plan.stages) > 1 and not plan.outer:
+        raise InternalError(f"{plan.name}: several stages without shared loops cannot run as one Triton program")
+    rows = [_row_loops(plan, stage) for stage in plan.stages]
+    if any(rows):
+        return _rows(plan, rows, processors)
+    body = plan.stages[0].body
+    if len(plan.stages) > 1:
+        loops = plan.outer
+    else:
+        loops = tuple(zip(body.vars, body.sizes))
+    tiled = _two_axes(plan, body, loops) if len(plan.stages) == 1 else None
+    if tiled is not None:
+        grid = (Axis("x", tiled[1], _TILE), Axis("y", tiled[0], _TILE))
+        return KernelAxes(grid, (_stage(plan.stages[0], (grid[1], grid[0])),), _wide(plan), 4)
+    points = hint(product(size for _, size in loops))
+    block = max(min(_power(points // (2 * processors)), BLOCK), 128)
+    axis = Axis("x", loops, block if points > 1 else 1)
+    warps = max(block // 256, 1) if points > 1 else 1
+    return KernelAxes((axis,), tuple(_stage(stage, (axis,)) for stage in plan.stages), _wide(plan), warps)
+
+
+def _row_loops(plan: KernelPlan, stage: Stage) -> tuple[tuple[Var, Expr], ...]:
+    """The loops that a program runs through itself."""
+    body = stage.body
+    own: tuple[tuple[Var, Expr], ...] = ()
+    if len(plan.stages) > 1:
+        first = len(plan.outer)
+        own = tuple(zip(body.vars[first:], body.sizes[first:]))
+    reduced = tuple(zip(body.reduction_vars, body.reduction_sizes))
+    if own and reduced:
+        raise InternalError(f"{plan.name}: a stage has own loops around its reduction")
+    return own or reduced
+
+
+def _rows(plan: KernelPlan, rows: Sequence[tuple[tuple[Var, Expr], ...]], processors: int) -> KernelAxes:
+    body = plan.stages[0].body
+    points = plan.outer if len(plan.stages) > 1 else tuple(zip(body.vars, body.sizes))
+    lengths = [product(size for _, size in loops) for loops in rows if loops]
+    longest = max(hint(length) for length in lengths)
+    held = all((known := as_int(length)) is not None and 0 < known <= PERSISTENT for length in lengths)
+    count = hint(product(size for _, size in points))
+    across = _contiguous_along(plan, points)
+    if held:
+        row = _power(longest)
+        width = max(BLOCK // row, 1) if not across else max(min(32, 4 * BLOCK // row), 1)
+    else:
+        row, width = (2 * BLOCK, 1) if not across else (2 * _TILE, _TILE)
+    width = max(min(width, _power(count)), 1)
+    while width > 1 and count // width < processors and not across:
+        width //= 2
+    x = Axis("x", points, width)
+    stages = []
+    for stage, loops in zip(plan.stages, rows):
+        axes: tuple[Axis, ...] = (x,)
+        if loops:
+            length = product(size for _, size in loops)
+            block = _power(int(as_int(length) or 1)) if held else row
+            axes = (x, Axis("r", loops, block, looped=not held))
+        stages.append(_stage(stage, axes))
+    warps = max(min(width * row // 256, _LIBRARY_WARPS), 1)
+    return KernelAxes((x,), tuple(stages), _wide(plan), warps)
+
+
+def _stage(stage: Stage, axes: tuple[Axis, ...]) -> StageAxes:
+    mapping: dict[Var, Expr] = {}
+    for axis in axes:
+        mapping.update(axis.positions())
+    return StageAxes(stage, axes, mapping)
+
+
+def simplifier(axes: StageAxes) -> Simplifier:
+    """Knows the ranges of the axes' positions."""
+    return Simplifier({axis.var: axis.extent for axis in axes.axes})
+
+
+def mapped(expr: Expr, axes: StageAxes, simplify: Simplifier) -> Expr:
+    """An index expression in terms of the axes' positions."""
+    return simplify.simplify(substitute(expr, axes.mapping))
+
+
+def _power(count: int) -> int:
+    """The least power of two that is not below `count`."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def _accesses(bodies: Iterable[LoopBody]) -> Iterable[tuple[str, Expr]]:
+    for body in bodies:
+        for statement in statements_of(body):
+            if statement.op in ("load", "store"):
+                yield statement.args[0], statement.args[1]
+
+
+def _contiguous_along(plan: KernelPlan, points: Sequence[tuple[Var, Expr]]) -> bool:
+    """Whether most memory is contiguous along the points, not along the rows."""
+    if not points:
+        return False
+    inner = points[-1][0]
+    votes = 0
+    rows = {
+        var
+        for stage in plan.stages
+        for var in (*stage.body.vars[len(plan.outer) if len(plan.stages) > 1 else 99 :], *stage.body.reduction_vars)
+    }
+    for name, index in _accesses(stage.body for stage in plan.stages):
+        size = hint(product(plan.buffers[name].size)) if name in plan.buffers else 0
+        if coefficient(index, inner) == 1:
+            votes += size
+        elif any(coefficient(index, var) == 1 for var in rows):
+            votes -= size
+    return votes > 0
+
+
+def _two_axes(
+    plan: KernelPlan, body: LoopBody, loops: Sequence[tuple[Var, Expr]]
+) -> tuple[tuple[tuple[Var, Expr], ...], tuple[tuple[Var, Expr], ...]] | None:
+    """The loops cut in two, where some memory is contiguous along another loop than the innermost."""
+    if len(loops) < 2:
+        return None
+    inner = loops[-1][0]
+    votes: dict[Var, int] = {}
+    for name, index in _accesses((body,)):
+        if coefficient(index, inner) == 1:
+            continue
+        for var, size in loops[:-1]:
+            if coefficient(index, var) == 1 and hint(size) >= _TILE // 2 and inner in index.free:
+                votes[var] = votes.get(var, 0) + hint(product(plan.buffers[name].size))
+    if not votes or hint(loops[-1][1]) < _TILE // 2:
+        return None
+    chosen = max(votes, key=lambda var: votes[var])
+    cut = [var for var, _ in loops].index(chosen) + 1
+    outer, rest = tuple(loops[:cut]), tuple(loops[cut:])
+    rows = as_int(product(size for _, size in outer))
+    if rows is None or rows > _MAX_GRID * _TILE:
+        return None
+    return outer, rest
+
+
+def _span(buffer: Buffer) -> Expr:
+    """Elements from the first to the last of a buffer."""
+    return sum_of([ONE, *((size - 1) * step for size, step in zip(buffer.size, buffer.stride))])
+
+
+def _wide(plan: KernelPlan) -> bool:
+    """Whether a position may need more than 32 bits."""
+    sizes = [_span(buffer) for buffer in plan.buffers.values()]
+    for stage in plan.stages:
+        sizes.append(product((*stage.body.sizes, *stage.body.reduction_sizes)))
+    return any((known := as_int(size)) is None or known >= _INT32 for size in sizes)

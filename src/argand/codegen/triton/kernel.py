@@ -1,0 +1,175 @@
+"""From `KernelPlan`s to one Python module of Triton functions.
+
+In: kernels that `ir.target.gpu` allows, the GPU's number of multiprocessors. Out: `TritonSource`. A kernel's arguments are its
+inputs, its outputs, row buffers that need memory, its size symbols, then block sizes as constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from argand.codegen.triton.axes import Axis, KernelAxes, StageAxes, lay_out
+from argand.codegen.triton.functions import helpers_of
+from argand.codegen.triton.indices import index_text
+from argand.codegen.triton.spec import KernelSpec, TritonSource
+from argand.codegen.triton.statements import Memory, StagePrinter
+from argand.codegen.triton.types import pointer_type
+from argand.graph import time_limit
+from argand.graph.expr import Expr
+from argand.ir.kernel import KernelPlan
+
+_HEAD = """import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""
+
+
+def generate(kernels: Sequence[KernelPlan], processors: int) -> TritonSource:
+    """The Triton functions of a graph.
+
+    Arguments:
+        kernels: in any order; names are distinct.
+        processors: multiprocessors of the GPU.
+
+    Raises:
+        LoweringError: a kernel uses a dtype that Triton does not know.
+        InternalError: a kernel uses an op, or is of a shape, that the code generator does not know.
+    """
+    texts, specs = [], {}
+    for plan in kernels:
+        time_limit.check()
+        printer = KernelPrinter(plan, lay_out(plan, processors))
+        texts.append(printer.text())
+        specs[plan.name] = printer.spec()
+    body = "\n\n".join(texts)
+    return TritonSource("\n".join((_HEAD, helpers_of(body), body)), specs)
+
+
+class KernelPrinter:
+    """Prints one kernel.
+
+    Arguments:
+        plan: the kernel.
+        axes: how its loops are laid out.
+    """
+
+    def __init__(self, plan: KernelPlan, axes: KernelAxes) -> None:
+        self.plan, self.axes = plan, axes
+        self.pointers: dict[str, str] = {}
+        for letter, names in (("in", plan.inputs), ("out", plan.outputs)):
+            self.pointers.update({name: f"{letter}_ptr{number}" for number, name in enumerate(names)})
+        self.rows: list[str] = []
+        self.checks = False
+        self.constants: dict[str, int] = {}
+
+    def text(self) -> str:
+        """The function."""
+        _, memory = self._stages()  # tells which row buffers are read from memory
+        self.rows = [name for name in self.plan.scratch if name in memory.wanted]
+        self.pointers.update({name: f"row_ptr{number}" for number, name in enumerate(self.rows)})
+        printers, memory = self._stages()
+        lines = self._grid()
+        for printer in printers:
+            lines += self._stage(printer, memory)
+            self.checks = self.checks or printer.checks
+        arguments = [*self.pointers.values(), *self.plan.symbols, *(f"{name}: tl.constexpr" for name in self.constants)]
+        head = f"@triton.jit\ndef {self.plan.name}({', '.join(arguments)}):"
+        return "\n".join((head, *("    " + line for line in lines)))
+
+    def spec(self) -> KernelSpec:
+        """How the function that `text` printed is compiled and launched."""
+        kinds = [pointer_type(self.plan.buffers[name].dtype) for name in self.pointers]
+        grid = self.axes.grid
+        return KernelSpec(
+            self.plan.name,
+            (*kinds, *("i64" for _ in self.plan.symbols)),
+            tuple(self.constants.items()),
+            self.axes.num_warps,
+            _stages_of(self.axes),
+            tuple(axis.extent for axis in grid),
+            tuple(axis.block for axis in grid),
+            tuple((pointer_type(self.plan.buffers[name].dtype), self.plan.buffers[name].size[0]) for name in self.rows),
+            self.checks,
+        )
+
+    def _stages(self) -> tuple[list[StagePrinter], Memory]:
+        memory = Memory(dict(self.pointers))
+        printers = []
+        for number, stage in enumerate(self.axes.stages):
+            printer = StagePrinter(self.plan, number, stage, memory, self._dims(number, stage), self.axes.wide)
+            printer.run()
+            printers.append(printer)
+        return printers, memory
+
+    def _dims(self, number: int, stage: StageAxes) -> dict[str, str]:
+        """Names of the block's extents, outermost axis first."""
+        names = {axis.name: f"{axis.name.upper()}BLOCK" for axis in reversed(self.axes.grid)}
+        for axis in self.axes.grid[::-1]:
+            self.constants[names[axis.name]] = axis.block
+        row = stage.row
+        if row is not None:
+            names["r"] = f"RBLOCK{number}"
+            self.constants[names["r"]] = row.block
+        elif any(other.row is not None for other in self.axes.stages):
+            names["r"] = "1"
+        return names
+
+    # --- the function's lines
+
+    def _number(self, expr: Expr) -> str:
+        return index_text(expr)
+
+    def _grid(self) -> list[str]:
+        """The positions of the program along the grid's axes."""
+        lines = []
+        deep = any(stage.row is not None for stage in self.axes.stages)
+        for number, axis in enumerate(self.axes.grid):
+            name, block = axis.name, f"{axis.name.upper()}BLOCK"
+            first = f"tl.program_id({number})" + (".to(tl.int64)" if self.axes.wide else "")
+            if deep:
+                side = "[:, None]"
+            else:
+                side = "" if len(self.axes.grid) == 1 else ("[:, None]" if axis.name == "y" else "[None, :]")
+            lines.append(f"{name} = ({first} * {block} + tl.arange(0, {block})){side}")
+            if not axis.exact:
+                lines.append(f"{name}mask = {name} < {self._number(axis.extent)}")
+        return lines
+
+    def _stage(self, printer: StagePrinter, memory: Memory) -> list[str]:
+        """The lines of one stage."""
+        lines = []
+        if printer.number in memory.waits:
+            lines.append("tl.debug_barrier()")  # what other threads of the program stored is read
+        row = printer.row
+        if row is None:
+            return [*lines, *printer.before]
+        index, block = f"r{printer.number}", f"RBLOCK{printer.number}"
+        kind = ".to(tl.int64)" if self.axes.wide else ""
+        lines += self._row_head(printer, row, index, block, kind)
+        inside = printer.inside
+        if row.looped:
+            inside = ["    " + line for line in self._round(printer, row, index, block, kind)]
+        return [*lines, *inside, *printer.after]
+
+    def _row_head(self, printer: StagePrinter, row: Axis, index: str, block: str, kind: str) -> list[str]:
+        if row.looped:
+            return [*printer.before, f"for offset{printer.number} in range(0, {self._number(row.extent)}, {block}):"]
+        lines = [f"{index} = tl.arange(0, {block})[None, :]{kind}"]
+        if not row.exact:
+            lines.append(f"rmask{printer.number} = {index} < {self._number(row.extent)}")
+        return [*lines, *printer.before]
+
+    def _round(self, printer: StagePrinter, row: Axis, index: str, block: str, kind: str) -> list[str]:
+        """What one round of a stage's loop does."""
+        lines = [f"{index} = offset{printer.number} + tl.arange(0, {block})[None, :]{kind}"]
+        if not row.exact:
+            lines.append(f"rmask{printer.number} = {index} < {self._number(row.extent)}")
+        return [*lines, *printer.inside]
+
+
+def _stages_of(axes: KernelAxes) -> int:
+    """Rounds of a loop whose loads are in flight."""
+    return 2 if any(stage.row is not None and stage.row.looped for stage in axes.stages) else 1
+
+
+__all__ = ["KernelPrinter", "generate"]
