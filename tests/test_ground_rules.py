@@ -97,6 +97,7 @@ OTHER_READERS = {
     "report/html/store.py": "the pages that it just wrote",
     "report/records.py": "a trace whose kind was looked at, in parts",
     "report/scanner.py": "a trace whose kind was looked at, in parts",
+    "runtime/gpu/libdevice.py": "loads the C library",
     "runtime/host.py": "loads the C library",
     "runtime/library.py": "/proc; loads what was looked at",
     "runtime/places.py": "opens locks, which are looked at",

@@ -179,6 +179,12 @@ class ToolchainMissing(ToolchainError):
     """There is no working C++ compiler."""
 
 
+class GpuError(ArgandError):
+    """Kernels of a GPU cannot be compiled, loaded or launched."""
+
+    stage = "runtime"
+
+
 class CacheError(ArgandError):
     """A cache file could not be used (corrupt or not owned by the user)."""
 

@@ -1,0 +1,193 @@
+"""Runs kernels on CPU tensors by Triton's interpreter: for tests, and for looking at a kernel step by step.
+
+`TRITON_INTERPRET=1` must be set before triton is imported. The interpreter is corrected while a kernel runs, and only
+then: it has no device library, it cuts bfloat16 and float8 instead of rounding, and its fused multiply-add of older
+versions rounds twice. Integers and pointers get the types of the signature, as on a device, not those that fit them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from argand.errors import GpuError
+from argand.locks import fork_safe_lock
+from argand.runtime.gpu import source
+from argand.runtime.gpu.spec import LaunchSpec
+
+_LOCK = fork_safe_lock()  # corrections are attributes of triton's own modules
+_MISSING = object()
+_TORCH_FLOATS = {
+    "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64,
+    "fp8e5": torch.float8_e5m2, "fp8e4nv": torch.float8_e4m3fn,
+}  # fmt: skip
+_TORCH_CASTS = {"bf16", "fp8e5", "fp8e4nv"}  # types that numpy lacks
+
+
+class InterpretedKernel:
+    """`kernel(gx, gy, gz, *tensors, *ints)` on CPU tensors.
+
+    Arguments:
+        function: what `triton.jit` made of the kernel.
+        spec: its types and constants.
+    """
+
+    __slots__ = ("_function", "label", "name", "spec")
+
+    def __init__(self, function: Any, spec: LaunchSpec) -> None:
+        self._function = function
+        self.spec = spec
+        self.name = self.label = spec.name
+
+    def __call__(self, gx: int, gy: int, gz: int, *args: Any) -> None:
+        import numpy as np
+
+        if len(args) != len(self.spec.signature):
+            raise TypeError(
+                f"kernel {self.name} takes {self.spec.num_tensors} tensors and {self.spec.num_ints} ints "
+                f"({len(args)} arguments given)"
+            )
+        if min(gx, gy, gz) <= 0:
+            return
+        with _LOCK, _corrected(), np.errstate(all="ignore"), torch.no_grad():
+            typed = [_typed(arg, kind) for arg, kind in zip(args, self.spec.signature)]
+            self._function[(gx, gy, gz)](*typed, **dict(self.spec.constants))
+
+
+def load(text: str, specs: Sequence[LaunchSpec]) -> list[InterpretedKernel]:
+    """The kernels of a source text, interpreted.
+
+    Raises:
+        GpuError: triton is not there, or was imported without `TRITON_INTERPRET=1`.
+    """
+    try:
+        import triton
+        from triton.runtime.interpreter import InterpretedFunction
+    except ImportError as error:
+        raise GpuError(f"kernels cannot be interpreted: {error}", remedy="pip install triton") from error
+    if not (triton.knobs.runtime.interpret and isinstance(triton.language.standard.sum, InterpretedFunction)):
+        raise GpuError(
+            "kernels for CPU tensors are interpreted, and triton was imported to compile them",
+            remedy="set TRITON_INTERPRET=1 before the process starts",
+        )
+    module = source.execute(text)
+    return [InterpretedKernel(getattr(module, spec.name), spec) for spec in specs]
+
+
+def _typed(arg: Any, kind: str) -> Any:
+    """An argument with the type that the signature gives it."""
+    import numpy as np
+    import triton
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    if kind[0] != "*":
+        dtype = tl.int32 if kind == "i32" else tl.int64
+        data = np.array([arg], dtype=np.int32 if kind == "i32" else np.int64)  # refuses what does not fit
+        return tl.tensor(TensorHandle(data, dtype), dtype)
+    if triton.runtime.jit.mangle_type(arg) == kind:
+        return arg.detach()
+    return triton.runtime.jit.TensorWrapper(arg.detach(), tl.str_to_ty(kind[1:], None))
+
+
+# ----------------------------------------------------------------------- corrections
+
+
+@contextlib.contextmanager
+def _corrected() -> Iterator[None]:
+    """Triton's interpreter with the corrections of this module."""
+    from triton.language.extra import libdevice as stubs
+    from triton.language.extra.cuda import libdevice
+    from triton.runtime import interpreter
+
+    builder = interpreter.InterpreterBuilder
+    changes: list[tuple[Any, str, Any]] = [
+        (builder, "create_extern_elementwise", _extern_elementwise),
+        (builder, "create_fma", _fma),
+        (builder, "cast_impl", _cast(builder.cast_impl)),
+        (builder, "create_fp_to_fp", _fp_to_fp(builder.create_fp_to_fp)),
+    ]
+    for name, function in inspect.getmembers(libdevice, inspect.isfunction):
+        bound = _bound(function, interpreter.interpreter_semantic)
+        changes += [(module, name, bound) for module in (libdevice, stubs) if hasattr(module, name)]
+    before = [(owner, name, vars(owner).get(name, _MISSING)) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value) if value is not _MISSING else delattr(owner, name)
+
+
+def _bound(function: Any, semantic: Any) -> Any:
+    """A function of the device library, which the interpreter calls as any Python function."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("_semantic", None)
+        return function(*args, **kwargs, _semantic=semantic)
+
+    return call
+
+
+def _extern_elementwise(builder: Any, lib: str, path: str, symbol: str, args: Any, kind: Any, pure: bool) -> Any:
+    from triton.runtime import interpreter
+
+    from argand.runtime.gpu import libdevice
+
+    result = libdevice.call(symbol, [arg.data for arg in args], interpreter._get_np_dtype(kind))
+    return interpreter.TensorHandle(result, kind.scalar)
+
+
+def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    from triton.runtime import interpreter
+
+    from argand.runtime.gpu import libdevice
+
+    return interpreter.TensorHandle(libdevice.fma(x.data, y.data, z.data), z.dtype.scalar)
+
+
+def _cast(original: Any) -> Any:
+    """`cast_impl`, with torch's rounding for the types that numpy lacks."""
+
+    def cast(builder: Any, src: Any, dst_type: Any) -> Any:
+        done = _by_torch(src, dst_type)  # a handle with a zero in it is false
+        return original(builder, src, dst_type) if done is None else done
+
+    return cast
+
+
+def _fp_to_fp(original: Any) -> Any:
+    """`create_fp_to_fp`, with torch's rounding to nearest."""
+
+    def convert(builder: Any, src: Any, dst_type: Any, rounding: Any) -> Any:
+        nearest = rounding is None or str(rounding).rpartition(".")[2] == "RTNE"
+        done = _by_torch(src, dst_type) if nearest else None
+        return original(builder, src, dst_type, rounding) if done is None else done
+
+    return convert
+
+
+def _by_torch(src: Any, dst_type: Any) -> Any:
+    """The cast of a handle that has to do with a type that numpy lacks; None for every other."""
+    import numpy as np
+    from triton.runtime import interpreter
+
+    old, new = src.dtype.scalar, dst_type.scalar
+    if old.name not in _TORCH_CASTS and new.name not in _TORCH_CASTS:
+        return None
+    if any(kind.is_floating() and kind.name not in _TORCH_FLOATS for kind in (old, new)):
+        return None
+    value = torch.from_numpy(np.ascontiguousarray(src.data))
+    if old.name in _TORCH_CASTS:
+        value = value.view(_TORCH_FLOATS[old.name])
+    dtype = interpreter._get_np_dtype(new)
+    if new.name in _TORCH_CASTS:
+        data = value.to(_TORCH_FLOATS[new.name]).view(torch.int8 if dtype.itemsize == 1 else torch.int16).numpy()
+        return interpreter.TensorHandle(data.view(dtype).reshape(src.data.shape), new)
+    wide = value.to(_TORCH_FLOATS.get(new.name, torch.float64)).numpy().reshape(src.data.shape)
+    return interpreter.TensorHandle(wide.astype(dtype), new)
