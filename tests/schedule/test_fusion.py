@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from loop_programs import Builder, layer_norm, softmax
 
 from argand.ir.kernel import KernelPlan
+from argand.ir.target import on_cpu
 from argand.schedule.pipeline import schedule
 from argand.schedule.reference import run_program, run_schedule
 from argand.schedule.verify import verify
@@ -15,7 +16,7 @@ from argand.schedule.verify import verify
 def check(builder, *outputs, threads=2):
     """Schedule, verify, and compare with the unfused program; returns the schedule."""
     program = builder.program(*outputs)
-    made = schedule(program, threads=threads)
+    made = schedule(program, targets=on_cpu(threads))
     verify(made)
     inputs = builder.example()
     for one, two in zip(run_program(program, inputs), run_schedule(made, inputs), strict=True):

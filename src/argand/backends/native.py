@@ -26,6 +26,7 @@ from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
 from argand.ir.kernel import Schedule
 from argand.ir.loops import tensor_refs
+from argand.ir.target import on_cpu
 from argand.runtime.host import HostCall, load_module
 from argand.schedule.dump import post_fusion_text
 from argand.schedule.provenance import provenance
@@ -129,7 +130,7 @@ def schedule_program(program: AtenProgram) -> Schedule:
     plain = [m for m in program.mutations if not m.differentiable and m.input not in apart]
     written = [(program.inputs[m.input].name, m.output) for m in plain]
     with events.span("schedule", "schedule"), size_hints(loops.hints):
-        made = schedule(loops, threads=torch.get_num_threads(), fusion=bool(config.fusion))
+        made = schedule(loops, targets=on_cpu(torch.get_num_threads()), fusion=bool(config.fusion))
         write_inputs_in_place(made, written)
         made.kept = _kept(program, made)
         choose_products(made)

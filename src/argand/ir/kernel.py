@@ -27,6 +27,9 @@ Rules that code generation may rely on:
 * `registers`: one scalar per outer point; loads and stores use index `Const(0)`.
 * `scratch`: small row buffers, one per thread, contents undefined at the start of each outer point; indexed by the
   stage's own variables only.
+* All buffers of a kernel are on one device, and the device's `ir.target.Target` can run the kernel: without its
+  `barriers`, several stages have shared loops; without its `nested_reductions`, each of several stages has either own
+  loops or reduction loops beside the shared ones.
 * `mode="add"` stores may hit one element from several points: they need atomics (or no parallelism).
 """
 
@@ -35,11 +38,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from argand.graph.expr import Expr, Var
 from argand.ir.loops import Buffer, ExternNode, LoopBody, Origin, TensorRef
 
 if TYPE_CHECKING:
-    import torch
+    from argand.ir.target import Target
+
+CPU = torch.device("cpu")
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +79,7 @@ class KernelPlan:
         symbols: int64 arguments: size symbols, in argument order.
         buffers: every buffer named above, scratch and registers included.
         origins: FX nodes that the kernel computes.
+        device: of every buffer.
     """
 
     name: str
@@ -84,6 +92,7 @@ class KernelPlan:
     symbols: tuple[str, ...]
     buffers: dict[str, Buffer]
     origins: tuple[Origin, ...] = ()
+    device: torch.device = CPU
 
 
 Step = KernelPlan | ExternNode
@@ -100,6 +109,7 @@ class Schedule:
         kept: buffers that leave the program, but that nobody sees besides its backward.
         graph, values: as in `ir.loops.Program`.
         aliases: in-place reuse decided by scheduling: {new buffer: dying buffer whose memory it takes}.
+        targets: of the devices of its buffers that code is generated for.
     """
 
     steps: list[Step]
@@ -115,6 +125,7 @@ class Schedule:
     kept: frozenset[str] = frozenset()
     graph: Any = None
     values: dict[str, TensorRef] = field(default_factory=dict)
+    targets: dict[torch.device, Target] = field(default_factory=dict)
 
     def kernels(self) -> list[KernelPlan]:
         """Every different kernel once (steps that share a name do the same)."""
@@ -123,3 +134,8 @@ class Schedule:
             if isinstance(step, KernelPlan):
                 found.setdefault(step.name, step)
         return list(found.values())
+
+    def in_host_memory(self, name: str) -> bool:
+        """Whether a buffer is one that the host's memory plan and argand's own CPU kernels are for."""
+        target = self.targets.get(self.buffers[name].device)
+        return target is not None and target.host_memory

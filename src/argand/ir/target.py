@@ -1,8 +1,16 @@
-"""What differs between kinds of device, as data: `Target`. Scheduling reads it, and nothing below the ATen graph asks for the device otherwise."""
+"""What differs between kinds of device, as data: `Target`.
+
+Scheduling and the host module read it, and nothing below the ATen graph asks for the device otherwise.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,49 +18,68 @@ class Target:
     """Limits, costs and legal plans of one kind of device.
 
     Arguments:
-        name: begins the names of its kernels: "cpp", "triton".
+        name: begins the names of its kernels, and says which generator prints them: "cpp", "triton".
+        processors: threads or multiprocessors, for what generated code depends on.
         threads: outer points that a large kernel should have at least, to use the whole device.
         max_statements, max_members: fused groups stop growing there.
         row_bytes: what one outer point of a kernel of several stages may touch.
-        vector_run: contiguous elements below which a loop is too short for full vectors.
+        serial_bytes: what one outer point may touch where there are fewer than `threads` of them: so little that a
+            kernel more would take longer.
+        vector_run: contiguous elements below which a loop is too short for full vectors, or memory lines.
         small_work: loop points below which a kernel is not worth a second thread.
         small_points: neighbouring kernels of at most so many loop points together are joined; 0 joins none.
         scratch_bytes: row buffers of one outer point together.
         barriers: a kernel may run stages that share no loops one after the other (all points of one before the next).
         nested_reductions: a stage beside others may have own loops around its reduction loops.
+        shares_innermost: stages may share the loop along which memory is contiguous (a program computes many of its
+            points at once).
         split_reduction: loop points a program of a reduction should have at most, before it is split in two kernels;
             0 splits none.
+        host_memory: its buffers are what the host's memory plan and kernels are for: temporaries share an arena, kept
+            buffers share blocks, large ones get large pages, products and gradients of convolutions may be argand's.
     """
 
     name: str
+    processors: int
     threads: int
     max_statements: int
     max_members: int
     row_bytes: int
+    serial_bytes: int
     vector_run: int
     small_work: int
     small_points: int
     scratch_bytes: int
     barriers: bool
     nested_reductions: bool
+    shares_innermost: bool
     split_reduction: int
+    host_memory: bool
+
+
+Targets = Callable[["torch.device"], Target | None]
+"""The target of a device; None where no code is generated for it."""
 
 
 def cpu(threads: int) -> Target:
     """A CPU of `threads` threads: kernels are C++, a row stays in the level-2 cache."""
     return Target(
         name="cpp",
+        processors=threads,
         threads=threads,
         max_statements=400,  # beyond, a kernel spills registers and takes long to compile
         max_members=48,
         row_bytes=1 << 20,
+        serial_bytes=0,
         vector_run=128,
         small_work=1 << 14,
         small_points=4096,
         scratch_bytes=1 << 19,
         barriers=True,
         nested_reductions=True,
+        shares_innermost=False,
         split_reduction=0,
+        host_memory=True,
     )
 
 
@@ -60,15 +87,28 @@ def gpu(processors: int) -> Target:
     """A GPU of `processors` multiprocessors: kernels are Triton programs, which cannot wait for each other."""
     return Target(
         name="triton",
+        processors=processors,
         threads=2 * processors,
         max_statements=400,
         max_members=48,
         row_bytes=1 << 20,
+        serial_bytes=1 << 17,  # 2 to 5 us for one multiprocessor, as a launch and the way through memory
         vector_run=32,
         small_work=0,
         small_points=0,
         scratch_bytes=1 << 20,
         barriers=False,
         nested_reductions=False,
+        shares_innermost=True,
         split_reduction=1 << 15,
+        host_memory=False,
     )
+
+
+def on_cpu(threads: int) -> Targets:
+    """Targets where code is generated for CPU tensors alone."""
+
+    def find(device: torch.device) -> Target | None:
+        return cpu(threads) if device.type == "cpu" else None
+
+    return find

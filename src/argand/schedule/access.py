@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -84,6 +84,19 @@ def accesses(node: Node) -> Accesses:
         elif statement.op == "store":
             writes.append(statement.args[0])
     return Accesses(_unique((*reads, *node.mutates)), _unique((*writes, *node.mutates)))
+
+
+def device_of(access: Accesses, buffers: Mapping[str, Buffer], name: str) -> torch.device:
+    """Where a loop node runs: the device of all its buffers.
+
+    Raises:
+        InternalError: they are on several.
+    """
+    devices = {buffers[each].device for each in (*access.reads, *access.writes)}
+    if len(devices) != 1:
+        found = ", ".join(sorted(map(str, devices))) or "no device"
+        raise InternalError(f"the buffers of loop node {name} are on {found}")
+    return devices.pop()
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

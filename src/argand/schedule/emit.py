@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from argand.graph.expr import ONE, ZERO, Expr, Simplifier, Sym, Var, substitute, sum_of
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, LoopBlock, LoopBody, Origin, Value, statements_of
+from argand.ir.target import Target
 from argand.schedule.access import expressions, hint, hint_bytes, itemsize
 from argand.schedule.group import Group, Member, StageDraft
 from argand.schedule.loops import WeightedIndex, coalesce, loop_order
@@ -16,9 +17,6 @@ from argand.schedule.space import affine, is_dense_row
 
 if TYPE_CHECKING:
     import torch
-
-# Row buffers of one thread together; more would not stay in the cache.
-MAX_SCRATCH_BYTES = 1 << 19
 
 
 @dataclass(slots=True)
@@ -175,10 +173,11 @@ class Emitter:
 
     Arguments:
         buffers: of the program.
-        needed: buffers that must exist in memory: kept ones and those that other units read.
+        targets: of the devices of the groups.
     """
 
     buffers: Mapping[str, Buffer]
+    targets: Mapping[torch.device, Target]
 
     def emit(self, group: Group, needed: frozenset[str], name: str) -> KernelPlan:
         """The kernel of `group`; `needed` are buffers that something outside of it uses."""
@@ -286,7 +285,7 @@ class Emitter:
                 continue
             length, to_local = row
             scratch_bytes += hint(length) * itemsize(buffer.dtype)
-            if scratch_bytes > MAX_SCRATCH_BYTES:
+            if scratch_bytes > self.targets[group.device].scratch_bytes:
                 break
             index_map = {final(m, index): final(m, to_local(index)) for m, index in users}
             found[name] = Local(replace(buffer, size=(length,), stride=(ONE,)), index_map, False, False)
@@ -382,6 +381,7 @@ class Emitter:
             tuple(sorted(symbols)),
             buffers,
             tuple(origins),
+            group.device,
         )
 
 

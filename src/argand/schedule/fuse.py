@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from argand.errors import InternalError
 from argand.graph import time_limit
 from argand.ir.loops import Buffer, ExternNode, LoopNode
-from argand.schedule.access import Graph, hint_bytes, is_fusible
+from argand.ir.target import Target
+from argand.schedule.access import Graph, device_of, hint_bytes, is_fusible
 from argand.schedule.group import Group, Merger, single
 from argand.schedule.space import FreshVars
+
+if TYPE_CHECKING:
+    import torch
 
 # Sharing a read of less than this is not worth a fused kernel.
 MIN_SHARED_BYTES = 1 << 10
@@ -75,7 +81,12 @@ class Fusion:
     def _add(self, position: int) -> Unit:
         node = self.graph.nodes[position]
         self.parent.append(position)
-        group = single(node, position, self.merger.fresh) if isinstance(node, LoopNode) else None
+        group = None
+        if isinstance(node, LoopNode):
+            device = device_of(self.graph.accesses[position], self.buffers, node.name)
+            if device not in self.merger.targets:
+                raise InternalError(f"no code is generated for {device}, where loop node {node.name} runs")
+            group = single(node, position, self.merger.fresh, device)
         unit = Unit(position, [position], group, fusible=is_fusible(node))
         for dep in self.graph.deps[position]:
             other = self.find(dep)
@@ -160,16 +171,18 @@ class Fusion:
         return kept
 
 
-def fuse(graph: Graph, buffers: Mapping[str, Buffer], threads: int, *, enabled: bool = True) -> list[Unit]:
+def fuse(
+    graph: Graph, buffers: Mapping[str, Buffer], targets: Mapping[torch.device, Target], *, enabled: bool = True
+) -> list[Unit]:
     """Group the graph's nodes into units.
 
     Arguments:
         graph: needed nodes and their dependencies.
         buffers: of the program.
-        threads: threads that a large kernel should be able to use.
+        targets: of the devices of the graph's loop nodes.
         enabled: False leaves every node alone.
     """
-    fusion = Fusion(graph, buffers, Merger(buffers, FreshVars(), threads))
+    fusion = Fusion(graph, buffers, Merger(buffers, FreshVars(), targets))
     units = fusion.run(enabled)
     for unit in units:
         unit.deps = {fusion.find(d) for d in unit.deps} - {unit.number}

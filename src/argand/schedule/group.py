@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from argand.graph.expr import ZERO, Expr, Simplifier, Var, as_int, product, substitute, sum_of
 from argand.ir.loops import Buffer, LoopNode, statements_of
+from argand.ir.target import Target
 from argand.schedule.access import expressions, hint, hint_numel, itemsize
 from argand.schedule.space import FreshVars, Unifier, affine, is_dense_row
 
-# Fused groups stop growing here: the kernel would spill registers and take long to compile.
-MAX_STATEMENTS = 400
-MAX_MEMBERS = 48
-# A row kernel pays when what one outer point touches stays in the level-2 cache.
-ROW_BYTES = 1 << 20
-# Contiguous elements below which a loop is too short for vectors.
-VECTOR_RUN = 128
-# Work (loop points) below which a kernel is not worth a second thread.
-SMALL_WORK = 1 << 14
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +91,7 @@ class Group:
     Arguments:
         dims: loop variables and their sizes.
         members: in program order.
+        device: of all its buffers.
         blocked: loop variables that must not be shared by all stages, because a stage reads across them.
         stages: None until the group was given its stages.
         outer: loop variables shared by all stages, when there are several.
@@ -103,6 +99,7 @@ class Group:
 
     dims: dict[Var, Expr]
     members: list[Member]
+    device: torch.device
     blocked: frozenset[Var] = frozenset()
     stages: list[StageDraft] = field(default_factory=list)
     outer: tuple[Var, ...] = ()
@@ -115,8 +112,8 @@ class Group:
         return {name for member in self.members for name, _ in member.stores}
 
 
-def single(node: LoopNode, position: int, fresh: FreshVars) -> Group:
-    """A group of one node; loops of one iteration are dropped."""
+def single(node: LoopNode, position: int, fresh: FreshVars, device: torch.device) -> Group:
+    """A group of one node, which runs on `device`; loops of one iteration are dropped."""
     body = node.body
     subst: dict[Var, Expr] = {}
     dims: dict[Var, Expr] = {}
@@ -152,7 +149,7 @@ def single(node: LoopNode, position: int, fresh: FreshVars) -> Group:
     member = Member(
         node, position, index, tuple(kinds[0]), tuple(kinds[1]), list(loads), list(stores), frozenset(inside), ordered
     )
-    group = Group(dims, [member], statements=len(statements))
+    group = Group(dims, [member], device, statements=len(statements))
     group.stages = assign_stages(group.members)
     return group
 
@@ -206,21 +203,24 @@ class Merger:
     Arguments:
         buffers: of the program.
         fresh: makes loop variables.
-        threads: how many threads a kernel should be able to use.
+        targets: of the devices of the groups.
     """
 
     buffers: Mapping[str, Buffer]
     fresh: FreshVars
-    threads: int
+    targets: Mapping[torch.device, Target]
 
     def merge(self, first: Group, second: Group) -> Group | None:
         """One group that does the work of both (`first` runs before `second`), or None.
 
         The caller has checked that no other group must run between the two.
         """
-        if len(first.members) + len(second.members) > MAX_MEMBERS:
+        if first.device != second.device:
             return None
-        if first.statements + second.statements > MAX_STATEMENTS:
+        target = self.targets[first.device]
+        if len(first.members) + len(second.members) > target.max_members:
+            return None
+        if first.statements + second.statements > target.max_statements:
             return None
         made = self._unify(first, second)
         if made is None:
@@ -228,8 +228,8 @@ class Merger:
         made.statements = first.statements + second.statements
         made.stages = assign_stages(made.members)
         if len(made.stages) > 1:
-            return made if self._shared_loops(made) else None
-        return made if self._one_stage_pays(made, first, second) else None
+            return made if self._shared_loops(made, target) and is_legal(made, target) else None
+        return made if target.shares_innermost or self._one_stage_pays(made, first, second) else None
 
     def _unify(self, first: Group, second: Group) -> Group | None:
         unifier = Unifier(dict(first.dims), dict(second.dims), self.fresh)
@@ -253,7 +253,7 @@ class Merger:
         members += _rewrite(second.members, split_b, dims, simplify)
         members.sort(key=lambda member: member.position)
         blocked = _follow(first.blocked, unifier.split_a) | _follow(second.blocked, split_b)
-        group = Group(dims, members, blocked)
+        group = Group(dims, members, first.device, blocked)
         return group if self._dependencies_hold(group, first, second) else None
 
     def _anchors(self, first: Group, second: Group) -> list[tuple[str, Expr, Expr, bool]]:
@@ -342,29 +342,29 @@ class Merger:
                                 votes[var] = votes.get(var, 0.0) + weight * hint_numel(buffer)
         return max(votes, key=lambda var: votes[var]) if votes else None
 
-    def _shared_loops(self, group: Group) -> bool:
+    def _shared_loops(self, group: Group, target: Target) -> bool:
         """Choose the loops that all stages share; False when fusing would cost parallelism or locality."""
         order = max((member.point for member in group.members), key=len)
         shared = {var for var in order if all(var in member.point for member in group.members)} - group.blocked
         total = max(hint(product(group.dims[var] for var in stage.loops)) for stage in group.stages)
-        for stage in group.stages:
+        for stage in group.stages if not target.shares_innermost else ():
             inner = self.unit_stride(stage)
             if inner is not None and inner in shared and stage.loops - shared:
                 # The loop along which memory is contiguous must stay innermost: it cannot be shared.
                 shared.discard(inner)
-                self._widen(inner, shared, stage, group)
+                self._widen(inner, shared, stage, group, target)
         group.outer = tuple(var for var in order if var in shared)
-        if total <= SMALL_WORK:
+        if total <= target.small_work:
             return True
-        points = hint(product(group.dims[var] for var in group.outer))
-        if not group.outer or points < self.threads:
+        if not group.outer:
             return False
-        return self._row_bytes(group, shared) <= ROW_BYTES
+        points = hint(product(group.dims[var] for var in group.outer))
+        return self._row_bytes(group, shared) <= (target.row_bytes if points >= target.threads else target.serial_bytes)
 
-    def _widen(self, inner: Var, shared: set[Var], stage: StageDraft, group: Group) -> None:
+    def _widen(self, inner: Var, shared: set[Var], stage: StageDraft, group: Group, target: Target) -> None:
         """Unshare loops that continue a short innermost one in memory, so that vectors are full."""
         length = group.dims[inner]
-        while hint(length) < VECTOR_RUN:
+        while hint(length) < target.vector_run:
             name_strides = [affine(index, group.dims) for m in stage.inside for _, index in (*m.loads, *m.stores)]
             follows = {
                 var
@@ -374,9 +374,9 @@ class Merger:
                 if var in shared and stride is length
             }
             left = shared - follows
-            if len(follows) != 1 or hint(product(group.dims[var] for var in left)) < self.threads:
+            if len(follows) != 1 or hint(product(group.dims[var] for var in left)) < target.threads:
                 return
-            if self._row_bytes(group, left) > ROW_BYTES:
+            if self._row_bytes(group, left) > target.row_bytes:
                 return
             shared -= follows
             length = length * product(group.dims[var] for var in follows)
@@ -390,6 +390,16 @@ class Merger:
                 size = hint(product(inner)) * itemsize(self.buffers[name].dtype)
                 seen[name] = max(seen.get(name, 0), size)
         return sum(seen.values())
+
+
+def is_legal(group: Group, target: Target) -> bool:
+    """Whether the target's kernels can run the stages of a group of several."""
+    if not target.barriers and not group.outer:
+        return False
+    outer = set(group.outer)
+    return target.nested_reductions or not any(
+        stage.reduce and stage.loops - stage.reduce - outer for stage in group.stages
+    )
 
 
 def _rewrite(

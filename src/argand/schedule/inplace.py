@@ -150,7 +150,8 @@ def _last_uses(made: Schedule) -> dict[str, int]:
 
 
 def _same_layout(one: Buffer, two: Buffer) -> bool:
-    return one.size == two.size and one.stride == two.stride and one.dtype == two.dtype
+    same = one.size == two.size and one.stride == two.stride
+    return same and one.dtype == two.dtype and one.device == two.device
 
 
 def _elementwise(plan: KernelPlan, name: str, output: str) -> bool:

@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from argand import events
 from argand.config import config
 from argand.ir.kernel import KernelPlan, Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, LoopNode, Origin, Program
+from argand.ir.target import Target, Targets, on_cpu
 from argand.schedule.access import Graph, build_graph, is_empty
 from argand.schedule.emit import Emitter
 from argand.schedule.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
 from argand.schedule.signature import signature
 from argand.schedule.small import join_small
-from argand.schedule.verify import verify
+from argand.schedule.verify import verify, verify_legal
+
+if TYPE_CHECKING:
+    import torch
 
 _NUMBER = re.compile(r"(_\d+)+$")
 # Parts of a kernel's name; the rest of the ops is in its comments.
 _MAX_NAMES = 6
 
 
-def schedule(program: Program, *, threads: int = 1, fusion: bool = True) -> Schedule:
+def schedule(program: Program, *, targets: Targets | None = None, fusion: bool = True) -> Schedule:
     """Order and fuse a loop program.
 
     Arguments:
         program: what lowering made.
-        threads: threads that a large kernel should be able to use.
+        targets: what kernels may be like on each device; a CPU of one thread where nothing is said.
         fusion: False gives one kernel per loop node (for tests and for finding faults).
     """
+    known = _targets(program, targets or on_cpu(1))
     graph = build_graph(program)
-    units = order(fuse(graph, program.buffers, threads, enabled=fusion))
+    units = order(fuse(graph, program.buffers, known, enabled=fusion))
     if events.bus.wanted("fusion") or events.bus.wanted("compute_dependencies"):
         _report(graph, units)
-    steps = _emit(program, graph, units)
+    steps = _emit(program, graph, units, known)
     if fusion:
-        steps = join_small(steps)
+        steps = join_small(steps, known)
     made = Schedule(
         steps,
         list(program.inputs),
@@ -49,6 +55,7 @@ def schedule(program: Program, *, threads: int = 1, fusion: bool = True) -> Sche
         floats=program.floats,
         graph=program.graph,
         values=program.values,
+        targets=known,
     )
     if fusion:
         reuse_in_place(made)
@@ -61,8 +68,14 @@ def schedule(program: Program, *, threads: int = 1, fusion: bool = True) -> Sche
     return made
 
 
-def _emit(program: Program, graph: Graph, units: list[Unit]) -> list[Step]:
-    emitter = Emitter(program.buffers)
+def _targets(program: Program, find: Targets) -> dict[torch.device, Target]:
+    devices = dict.fromkeys(buffer.device for buffer in program.buffers.values())
+    found = {device: find(device) for device in devices}
+    return {device: target for device, target in found.items() if target is not None}
+
+
+def _emit(program: Program, graph: Graph, units: list[Unit], targets: Mapping[torch.device, Target]) -> list[Step]:
+    emitter = Emitter(program.buffers, targets)
     steps: list[Step] = []
     for unit in units:
         if unit.group is None:
@@ -76,7 +89,9 @@ def _emit(program: Program, graph: Graph, units: list[Unit]) -> list[Step]:
             for name in unit.group.writes()
             if name in graph.kept or name not in graph.readers or any(r not in mine for r in graph.readers[name])
         )
-        steps.append(emitter.emit(unit.group, needed, "kernel"))
+        plan = emitter.emit(unit.group, needed, "kernel")
+        verify_legal(plan, targets[plan.device])
+        steps.append(plan)
     return steps
 
 
@@ -101,7 +116,7 @@ def _name(made: Schedule) -> None:
         key = signature(step)
         name = known.get(key)
         if name is None:
-            name = known[key] = f"cpp_fused_{_ops(step.origins)}_{count}"
+            name = known[key] = f"{made.targets[step.device].name}_fused_{_ops(step.origins)}_{count}"
             count += 1
         step.name = name
 

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from argand.graph.expr import product
 from argand.ir.kernel import KernelPlan, Step
 from argand.ir.loops import statements_of
+from argand.ir.target import Target
 from argand.schedule.access import hint
-from argand.schedule.group import MAX_STATEMENTS
 
-# Loop points of a kernel that takes about as long to run as to launch.
-SMALL_POINTS = 4096
+if TYPE_CHECKING:
+    import torch
 
 
-def join_small(steps: list[Step]) -> list[Step]:
+def join_small(steps: list[Step], targets: Mapping[torch.device, Target]) -> list[Step]:
     """Neighbouring small kernels without shared loops become one, which runs their stages in turn."""
     result: list[Step] = []
     for step in steps:
         before = result[-1] if result else None
-        if isinstance(step, KernelPlan) and isinstance(before, KernelPlan) and _is_small(step) and _is_small(before):
-            if _statements(step) + _statements(before) <= MAX_STATEMENTS:
+        if isinstance(step, KernelPlan) and isinstance(before, KernelPlan) and before.device == step.device:
+            target = targets[step.device]
+            small = _is_small(step, target) and _is_small(before, target)
+            if small and _statements(step) + _statements(before) <= target.max_statements:
                 result[-1] = _joined(before, step)
                 continue
         result.append(step)
     return result
 
 
-def _is_small(plan: KernelPlan) -> bool:
-    if plan.outer or plan.scratch:
+def _is_small(plan: KernelPlan, target: Target) -> bool:
+    if plan.outer or plan.scratch or not target.barriers:
         return False
     points = sum(hint(product((*stage.body.sizes, *stage.body.reduction_sizes))) for stage in plan.stages)
-    return points <= SMALL_POINTS
+    return points <= target.small_points
 
 
 def _statements(plan: KernelPlan) -> int:
@@ -50,4 +55,5 @@ def _joined(first: KernelPlan, second: KernelPlan) -> KernelPlan:
         tuple(sorted({*first.symbols, *second.symbols})),
         {**first.buffers, **second.buffers},
         tuple(dict.fromkeys((*first.origins, *second.origins))),
+        first.device,
     )

@@ -6,6 +6,7 @@ from argand.errors import InternalError
 from argand.graph.expr import Expr, Var
 from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import LoopBlock, Value, tensor_refs
+from argand.ir.target import Target
 from argand.schedule.access import is_empty
 
 
@@ -20,6 +21,8 @@ def verify(schedule: Schedule) -> None:
     for step in schedule.steps:
         if isinstance(step, KernelPlan):
             verify_kernel(step)
+            _require(step.device in schedule.targets, f"{step.name} runs on {step.device}, which has no target")
+            verify_legal(step, schedule.targets[step.device])
             reads, writes = step.inputs, step.outputs
             taken = {schedule.aliases[name] for name in writes if name in schedule.aliases}
             _require(taken <= defined, f"{step.name} writes over memory that holds nothing yet: {taken - defined}")
@@ -38,6 +41,8 @@ def verify_kernel(plan: KernelPlan) -> None:
     known = {*plan.inputs, *plan.outputs, *plan.scratch, *plan.registers}
     _require(known <= plan.buffers.keys(), f"{plan.name}: no description of {known - plan.buffers.keys()}")
     _require(not set(plan.inputs) & set(plan.outputs), f"{plan.name}: an input is an output too")
+    elsewhere = sorted(name for name, buffer in plan.buffers.items() if buffer.device != plan.device)
+    _require(not elsewhere, f"{plan.name} runs on {plan.device}, but {elsewhere} are elsewhere")
     outer = tuple(var for var, _ in plan.outer)
     _require(len(plan.stages) > 1 or not outer, f"{plan.name}: one stage, yet shared loops")
     for stage in plan.stages:
@@ -46,6 +51,16 @@ def verify_kernel(plan: KernelPlan) -> None:
         _require(len(body.vars) == len(outer) + stage.inner, f"{plan.name}: a stage miscounts its own loops")
         _require(len(body.vars) == len(body.sizes), f"{plan.name}: loops without size")
         _verify_statements(plan, stage, known)
+
+
+def verify_legal(plan: KernelPlan, target: Target) -> None:
+    """Raises InternalError when the device cannot run the stages of `plan`."""
+    if len(plan.stages) < 2:
+        return
+    _require(target.barriers or bool(plan.outer), f"{plan.name}: stages without shared loops")
+    for stage in plan.stages:
+        nested = bool(stage.inner and stage.body.reduction_vars)
+        _require(target.nested_reductions or not nested, f"{plan.name}: a stage has own loops around a reduction")
 
 
 def _verify_statements(plan: KernelPlan, stage: Stage, known: set[str]) -> None:

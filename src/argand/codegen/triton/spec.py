@@ -43,7 +43,7 @@ class TritonSource:
     """The kernels of one graph.
 
     Arguments:
-        text: a Python module: imports, helpers and one `@triton.jit` function a kernel. It imports torch-free modules only.
+        text: a Python module: imports, helpers and one `@triton.jit` function a kernel. It imports no torch.
         specs: by kernel name.
     """
 
