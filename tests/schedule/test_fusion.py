@@ -256,9 +256,8 @@ def views(data, b, x):
     return x
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_random_programs(data):
+def random_program(data):
+    """A builder, and what it is asked for."""
     b = Builder()
     pool = [b.input(*data.draw(st.sampled_from(SHAPES))) for _ in range(2)]
     for _ in range(data.draw(st.integers(1, 9))):
@@ -281,5 +280,11 @@ def test_random_programs(data):
         else:
             y = b.extern(torch.ops.aten.neg.default, x, size=[int(n) for n in x.size])
         pool.append(y)
-    outputs = data.draw(st.lists(st.sampled_from(pool[2:]), min_size=1, max_size=3, unique_by=id))
+    return b, data.draw(st.lists(st.sampled_from(pool[2:]), min_size=1, max_size=3, unique_by=id))
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_programs(data):
+    b, outputs = random_program(data)
     check(b, *outputs, threads=data.draw(st.sampled_from([1, 2])))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from argand.errors import InternalError
 from argand.graph import compat, data_checks
-from argand.graph.expr import Const, Expr, Sym, evaluate, product
+from argand.graph.expr import Const, Expr, Sym, Var, evaluate, product
 from argand.graph.hints import likely
 from argand.ir.loops import (
     Buffer,
@@ -195,6 +196,31 @@ def expressions(statement: Value) -> Iterable[Expr]:
         elif isinstance(arg, LoopBlock):
             for inner in arg.statements:
                 yield from expressions(inner)
+
+
+def operands(statement: Value) -> set[int]:
+    """Ids of the values that a statement uses, through index expressions and blocks too (block-local ones included)."""
+    found: set[int] = set()
+
+    def visit(arg: Any) -> None:
+        if isinstance(arg, Value):
+            found.add(arg.id)
+        elif isinstance(arg, Expr):
+            for atom in arg.free:
+                if isinstance(atom, Var) and atom.name[0] == "i" and atom.name[1:].isdigit():
+                    found.add(int(atom.name[1:]))
+        elif isinstance(arg, LoopBlock):
+            for inner in arg.statements:
+                for item in inner.args:
+                    visit(item)
+            visit(arg.result)
+        elif isinstance(arg, (tuple, list)):
+            for item in arg:
+                visit(item)
+
+    for arg in statement.args:
+        visit(arg)
+    return found
 
 
 def is_fusible(node: Node) -> bool:

@@ -10,7 +10,7 @@ from argand.graph.expr import ONE, ZERO, Expr, Simplifier, Sym, Var, substitute,
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, LoopBlock, LoopBody, Origin, Value, statements_of
 from argand.ir.target import Target
-from argand.schedule.access import expressions, hint, hint_bytes, itemsize
+from argand.schedule.access import expressions, hint, hint_bytes, itemsize, operands
 from argand.schedule.group import Group, Member, StageDraft
 from argand.schedule.loops import WeightedIndex, coalesce, loop_order
 from argand.schedule.space import affine, is_dense_row
@@ -394,7 +394,7 @@ def arrange(statements: list[Value], reduced: set[Var]) -> list[Value]:
     kept = []
     for statement in reversed(statements):
         if statement.op in ("store", "indirect") or statement.id in needed:
-            needed.update(_operands(statement))
+            needed.update(operands(statement))
             kept.append(statement)
     kept.reverse()
     if not reduced:
@@ -402,40 +402,15 @@ def arrange(statements: list[Value], reduced: set[Var]) -> list[Value]:
     inside: set[int] = set()
     after: set[int] = set()
     for statement in kept:
-        operands = _operands(statement)
-        if statement.op == "reduction" or not after.isdisjoint(operands):
+        used = operands(statement)
+        if statement.op == "reduction" or not after.isdisjoint(used):
             after.add(statement.id)
-        elif not inside.isdisjoint(operands) or any(not reduced.isdisjoint(e.free) for e in expressions(statement)):
+        elif not inside.isdisjoint(used) or any(not reduced.isdisjoint(e.free) for e in expressions(statement)):
             inside.add(statement.id)
     first = [s for s in kept if s.id not in inside and s.id not in after and s.op != "store"]
     reductions = [s for s in kept if s.op == "reduction"]
     last = [s for s in kept if (s.id in after or (s.op == "store" and s.id not in inside)) and s.op != "reduction"]
     return [*first, *[s for s in kept if s.id in inside], *reductions, *last]
-
-
-def _operands(statement: Value) -> set[int]:
-    """Ids of the values that a statement uses, through index expressions and blocks too (block-local ones included)."""
-    found: set[int] = set()
-
-    def visit(arg: Any) -> None:
-        if isinstance(arg, Value):
-            found.add(arg.id)
-        elif isinstance(arg, Expr):
-            for atom in arg.free:
-                if isinstance(atom, Var) and atom.name[0] == "i" and atom.name[1:].isdigit():
-                    found.add(int(atom.name[1:]))
-        elif isinstance(arg, LoopBlock):
-            for inner in arg.statements:
-                for item in inner.args:
-                    visit(item)
-            visit(arg.result)
-        elif isinstance(arg, (tuple, list)):
-            for item in arg:
-                visit(item)
-
-    for arg in statement.args:
-        visit(arg)
-    return found
 
 
 def _variables(expr: Expr) -> set[Var]:

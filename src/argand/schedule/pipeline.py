@@ -17,6 +17,7 @@ from argand.schedule.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
 from argand.schedule.signature import signature
 from argand.schedule.small import join_small
+from argand.schedule.split import split_reductions
 from argand.schedule.verify import verify, verify_legal
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def schedule(program: Program, *, targets: Targets | None = None, fusion: bool =
         fusion: False gives one kernel per loop node (for tests and for finding faults).
     """
     known = _targets(program, targets or on_cpu(1))
+    program = split_reductions(program, known)
     graph = build_graph(program)
     units = order(fuse(graph, program.buffers, known, enabled=fusion))
     if events.bus.wanted("fusion") or events.bus.wanted("compute_dependencies"):
