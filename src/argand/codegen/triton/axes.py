@@ -1,9 +1,9 @@
 """How the loops of a kernel are laid over a Triton program's blocks.
 
-A program computes a block of points with up to three *axes*: "x" (and "y", where memory is contiguous along two different loops)
-for points that are independent of each other, "r" for what each stage runs through itself: its reduction, or its own loops
-where the kernel has several stages. The loops of one axis are numbered through: loop variables are quotients and remainders of
-the axis' position.
+A program computes a block of points with up to three *axes*: "x" (and "y", where memory is contiguous along two
+different loops) for points that are independent of each other, "r" for what each stage runs through itself: its
+reduction, or its own loops where the kernel has several stages. The loops of one axis are numbered through: loop
+variables are quotients and remainders of the axis' position.
 """
 
 from __future__ import annotations

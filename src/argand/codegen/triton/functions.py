@@ -1,7 +1,8 @@
 """One Triton expression per op of `lower.ops`, and the helper functions that some of them call.
 
-In: operand texts and their dtype. Out: an expression that holds for blocks of any shape. Floats go through CUDA's libdevice,
-which eager's kernels use too, so that results agree to the bit in most cases; divisions and square roots round correctly.
+In: operand texts and their dtype. Out: an expression that holds for blocks of any shape. Floats go through CUDA's
+libdevice, which eager's kernels use too, so that results agree to the bit in most cases; divisions and square roots
+round correctly.
 """
 
 from __future__ import annotations

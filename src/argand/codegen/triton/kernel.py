@@ -1,7 +1,7 @@
 """From `KernelPlan`s to one Python module of Triton functions.
 
-In: kernels that `ir.target.gpu` allows, the GPU's number of multiprocessors. Out: `TritonSource`. A kernel's arguments are its
-inputs, its outputs, row buffers that need memory, its size symbols, then block sizes as constants.
+In: kernels that `ir.target.gpu` allows, the GPU's number of multiprocessors. Out: `TritonSource`. A kernel's
+arguments are its inputs, its outputs, row buffers that need memory, its size symbols, then block sizes as constants.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Prints the statements of one stage: straight-line Triton over blocks.
 
-In: a stage, its axes. Out: lines before, inside and after the stage's loop. Value 3 of stage 1 is `tmp1_3`. A value is a block
-with the dimensions of the axes that it depends on, of extent 1 along the others: Triton spreads it where it meets a larger one.
+In: a stage, its axes. Out: lines before, inside and after the stage's loop. Value 3 of stage 1 is `tmp1_3`. A value
+is a block with the dimensions of the axes that it depends on, of extent 1 along the others: Triton spreads it where
+it meets a larger one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Memory:
     Arguments:
         pointers: the names of pointers by buffer; row buffers are there when they need memory.
         registers: values of the buffers that are one value per outer point.
-        held: what was loaded from or stored at a place, by (buffer, index, length of the row): the block is still there.
+        held: blocks that were loaded from or stored at a place, by (buffer, index, length of the row).
         stored, loaded: buffers that earlier stages wrote, or read, in memory.
         wanted: row buffers of which something must be read from memory.
         waits: stages that begin with a barrier.

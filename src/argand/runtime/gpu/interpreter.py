@@ -108,6 +108,7 @@ def _corrected() -> Iterator[None]:
     changes: list[tuple[Any, str, Any]] = [
         (builder, "create_extern_elementwise", _extern_elementwise),
         (builder, "create_fma", _fma),
+        (builder, "binary_op", _compared(builder.binary_op)),
         (builder, "cast_impl", _cast(builder.cast_impl)),
         (builder, "create_fp_to_fp", _fp_to_fp(builder.create_fp_to_fp)),
     ]
@@ -141,6 +142,20 @@ def _extern_elementwise(builder: Any, lib: str, path: str, symbol: str, args: An
 
     result = libdevice.call(symbol, [arg.data for arg in args], interpreter._get_np_dtype(kind))
     return interpreter.TensorHandle(result, kind.scalar)
+
+
+def _compared(original: Any) -> Any:
+    """`binary_op`, whose handles of comparisons say that they hold booleans: a spread scalar is converted by that."""
+
+    def binary_op(builder: Any, lhs: Any, rhs: Any, op: Any) -> Any:
+        import triton.language as tl
+
+        made = original(builder, lhs, rhs, op)
+        if made.data.dtype == bool and made.dtype != tl.int1:
+            made.dtype = tl.int1
+        return made
+
+    return binary_op
 
 
 def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
