@@ -7,7 +7,7 @@ a stage that reads across shared points, or before the write, gives a wrong resu
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,8 +35,15 @@ def run_program(program: Program, inputs: Sequence[Any]) -> list[Any]:
     return _finish(program, env, memory)
 
 
-def run_schedule(schedule: Schedule, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of a schedule."""
+def run_schedule(
+    schedule: Schedule, inputs: Sequence[Any], run: Callable[[KernelPlan, Env, Memory], None] | None = None
+) -> list[Any]:
+    """The outputs of a schedule.
+
+    Arguments:
+        run: runs one kernel on flat tensors by name, given the values of size symbols; `run_kernel` unless told otherwise.
+    """
+    run = run or run_kernel
     env, memory = _start(schedule.inputs, schedule.input_symbols, schedule.buffers, schedule.constants, inputs)
     memory.update({n: _poisoned(b, env) for n, b in schedule.buffers.items() if is_empty(b) and n not in memory})
     for step in schedule.steps:
@@ -46,7 +53,7 @@ def run_schedule(schedule: Schedule, inputs: Sequence[Any]) -> list[Any]:
                 if taken is not None:
                     memory[name] = memory.pop(taken)
                 memory.setdefault(name, _poisoned(schedule.buffers[name], env))
-            run_kernel(step, env, memory)
+            run(step, env, memory)
         else:
             _run_extern(step, env, memory, schedule.buffers)
     return _finish(schedule, env, memory)
