@@ -189,6 +189,14 @@ _CPP = {
     "cxx": Setting("", "The C++ compiler; empty tries $CXX, g++, clang++, c++.", ("ARGAND_CXX", "CXX")),
 }
 
+_TRITON = {
+    "on_cpu": Setting(
+        False,
+        "Generate Triton kernels for CPU tensors and run them in Triton's interpreter (needs TRITON_INTERPRET=1): for "
+        "tests, and for looking at GPU code without a GPU.",
+    ),
+}
+
 _ROOT = {
     "disable": Setting(
         False, "Make argand.compile return its argument unchanged.", ("ARGAND_DISABLE", "TORCH_COMPILE_DISABLE")
@@ -289,7 +297,8 @@ _ROOT = {
     "verify_ir": Setting(False, "Run every IR's verifier after every pass.", ("ARGAND_VERIFY_IR",)),
 }
 
-config = Section("config", _ROOT, {"trace": Section("config.trace", _TRACE), "cpp": Section("config.cpp", _CPP)})
+_SECTIONS = {"trace": _TRACE, "cpp": _CPP, "triton": _TRITON}
+config = Section("config", _ROOT, {name: Section(f"config.{name}", found) for name, found in _SECTIONS.items()})
 
 
 class _ConfigModule(types.ModuleType):

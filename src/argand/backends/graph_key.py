@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.backends.targets import devices_in, target_of
 from argand.config import config
 from argand.graph.program import AtenProgram
 from argand.graph.symbolic import SymbolicTensor
@@ -16,6 +17,7 @@ def graph_key(program: AtenProgram) -> str | None:
     """Structure and metadata of a program; None when it holds constants, which are compared by nothing cheap."""
     numbers: dict[fx.Node, int] = {}
     parts = [f"threads {torch.get_num_threads()}, products {config.cpp.own_products} {config.cpp.onednn_products}"]
+    parts += [f"{device}: {target_of(device)}" for device in devices_in(program)]
     for number, node in enumerate(program.graph.nodes):
         numbers[node] = number
         if node.op == "get_attr":

@@ -1,7 +1,7 @@
-"""Backend "native": argand's own compiler for CPUs.
+"""Backend "native": argand's own compiler.
 
 One flat pipeline, each step a function that can be called alone:
-trace (autograd) → passes → lower → schedule → C++ → host module → compile and load → callable.
+trace (autograd) → passes → lower → schedule → C++ or Triton → host module → compile and load → callable.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from argand import events
 from argand.backends.aot_eager import run_eagerly
 from argand.backends.common import compile_inference
 from argand.backends.graph_key import graph_key
+from argand.backends.targets import devices_in, target_of, without_target
 from argand.config import config
 from argand.errors import ToolchainError, ToolchainMissing
 from argand.graph.devices import devices_of
@@ -26,14 +27,13 @@ from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
 from argand.ir.kernel import Schedule
 from argand.ir.loops import tensor_refs
-from argand.ir.target import on_cpu
 from argand.runtime.host import HostCall, load_module
 from argand.schedule.dump import post_fusion_text
 from argand.schedule.provenance import provenance
 
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Compile a torch-level graph to fused C++ kernels and ATen calls.
+    """Compile a torch-level graph to fused kernels and ATen calls.
 
     Arguments:
         gm: graph of torch functions and methods.
@@ -50,7 +50,7 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     from argand.passes.joint import prepare_joint
 
     events.emit("pre_grad_graphs", "backend", lambda: module_text(gm))
-    others = devices_of(gm, example_inputs) - {"cpu"}
+    others = without_target(map(torch.device, devices_of(gm, example_inputs)))
     if others:
         _report_devices(others, f"graph of {len(gm.graph.nodes)} nodes")
         return gm.forward
@@ -67,7 +67,7 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
 
 def compile_program(program: AtenProgram) -> HostCall:
     """A callable for the program's graph: takes the list of its inputs (which it empties), returns its outputs."""
-    others = {node.meta["device"].type for node in program.graph.nodes if "device" in node.meta} - {"cpu"}
+    others = without_target(devices_in(program))
     if others:
         _report_devices(others, f"{program.kind} graph")
         return _eager_kernels(program)
@@ -88,7 +88,8 @@ def build(program: AtenProgram) -> HostCall:
     name = f"model__{program.model}_{program.kind}_{number}"
     with events.span("compile_graph", "backend", graph=name, kind=program.kind, number=program.model):
         events.bus.detail("fx_graph", "backend", lambda: readable(program.graph), program=program)
-        _without_gpu_code(f"{name} runs on the CPU, by kernels whose loops are chosen by rule")
+        if all(target is None or target.host_memory for target in map(target_of, devices_in(program))):
+            _without_gpu_code(f"{name} runs on the CPU, by kernels whose loops are chosen by rule")
         return _build(program, f"graph_{number}")
 
 
@@ -130,7 +131,7 @@ def schedule_program(program: AtenProgram) -> Schedule:
     plain = [m for m in program.mutations if not m.differentiable and m.input not in apart]
     written = [(program.inputs[m.input].name, m.output) for m in plain]
     with events.span("schedule", "schedule"), size_hints(loops.hints):
-        made = schedule(loops, targets=on_cpu(torch.get_num_threads()), fusion=bool(config.fusion))
+        made = schedule(loops, targets=target_of, fusion=bool(config.fusion))
         write_inputs_in_place(made, written)
         made.kept = _kept(program, made)
         choose_products(made)
@@ -155,7 +156,7 @@ def host_text(schedule: Schedule) -> str:
     with events.span("codegen", "codegen"), size_hints(schedule.hints):
         kernels = kernel_source(schedule)
         text = host_module(schedule, kernels)
-    events.emit("kernel_code", "codegen", kernels.text if kernels is not None else "")
+    events.emit("kernel_code", "codegen", kernels.all_text if kernels is not None else "")
     events.emit("output_code", "codegen", text)
     if config.output_code:
         print(text)

@@ -139,3 +139,7 @@ class Schedule:
         """Whether a buffer is one that the host's memory plan and argand's own CPU kernels are for."""
         target = self.targets.get(self.buffers[name].device)
         return target is not None and target.host_memory
+
+    def host_buffers(self) -> dict[str, Buffer]:
+        """The buffers for which `in_host_memory` holds."""
+        return {name: buffer for name, buffer in self.buffers.items() if self.in_host_memory(name)}

@@ -62,8 +62,9 @@ def load_module(
     module = ModuleType("argand_output_code")
     module.__dict__["constants"] = dict(constants)
     exec(compile(text, filename, "exec"), module.__dict__)
-    for name in module.__dict__.get("kernels", ()) if graph else ():
-        label(module.__dict__[name], f"{graph}_{name}")
+    for table in [name for name in module.__dict__ if name == "kernels" or name.startswith("triton_kernels")]:
+        for name in module.__dict__[table] if graph else ():
+            label(module.__dict__[name], f"{graph}_{name}")
     return module
 
 
@@ -128,7 +129,23 @@ def restrided(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ..
     return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def rand_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def on_device(call: HostCall, name: str) -> HostCall:
+    """`call`, run with the GPU `name` ("cuda:0") as the current one."""
+    index = torch.device(name).index
+    current = torch.cuda.current_device
+
+    def run(args: list[Any]) -> tuple[Any, ...]:
+        if current() == index:
+            return call(args)
+        with torch.cuda.device(index):
+            return call(args)
+
+    return run
+
+
+def rand_strided(
+    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: str = "cpu"
+) -> torch.Tensor:
     """A random tensor of the given layout, for running a host module by itself."""
     count = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else 0
     if dtype.is_floating_point or dtype.is_complex:
@@ -137,7 +154,7 @@ def rand_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dt
         flat = torch.rand(count) < 0.5
     else:
         flat = torch.zeros(count, dtype=dtype)  # an integer may be an index: zero is always in range
-    return torch.as_strided(flat, size, stride)
+    return torch.as_strided(flat.to(device), size, stride)
 
 
 def benchmark(call: HostCall, example_inputs: Callable[[], list[Any]], *, repeat: int = 10) -> float:
@@ -148,12 +165,21 @@ def benchmark(call: HostCall, example_inputs: Callable[[], list[Any]], *, repeat
         call(list(inputs))
         times = []
         for _ in range(repeat):
+            _wait(inputs)
             start = time.perf_counter()
             call(list(inputs))
+            _wait(inputs)
             times.append((time.perf_counter() - start) * 1e3)
     median = sorted(times)[len(times) // 2]
     print(f"{median:.3f} ms a call (median of {repeat})")
     return median
+
+
+def _wait(inputs: list[Any]) -> None:
+    """Until the GPUs that hold inputs have done what they were given."""
+    for device in {each.device for each in inputs if isinstance(each, torch.Tensor)}:
+        if device.index is not None:
+            torch.cuda.synchronize(device)
 
 
 __all__ = [
@@ -164,6 +190,7 @@ __all__ = [
     "double_bits",
     "load_kernels",
     "load_module",
+    "on_device",
     "rand_strided",
     "reinterpret",
     "restrided",

@@ -33,7 +33,8 @@ def label(kernel: Kernel, name: str) -> None:
     if not hasattr(kernel, "label"):
         return
     kernel.label = name
-    kernel.annotated = kernels_wanted()  # type: ignore[attr-defined]
+    if hasattr(kernel, "annotated"):
+        kernel.annotated = kernels_wanted()
 
 
 class ProfiledKernel:

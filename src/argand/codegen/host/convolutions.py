@@ -23,12 +23,16 @@ MOST_POINTS = 196  # of a result
 LEAST_TERMS = 1 << 22
 
 
-def choose_weight_gradients(schedule: Schedule) -> int:
-    """Part the weight gradients that are products from the other gradients; returns how many."""
+def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
+    """Part the weight gradients that are products from the other gradients; returns how many.
+
+    Arguments:
+        buffers: those of the schedule that argand's CPU kernels may be called with.
+    """
     steps: list[Step] = []
     changes = 0
     for step in schedule.steps:
-        parts = _parts(step, schedule.buffers) if isinstance(step, ExternNode) else ()
+        parts = _parts(step, buffers) if isinstance(step, ExternNode) else ()
         steps += parts or (step,)
         changes += bool(parts)
     schedule.steps[:] = steps
@@ -68,11 +72,11 @@ def _pays(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
 
 
 def _shape(ref: Any, buffers: dict[str, Buffer]) -> tuple[int, ...]:
-    """The sizes of a contiguous float32 tensor on the CPU; empty for another, or where sizes are symbols."""
+    """The sizes of a contiguous float32 tensor; empty for another, or where sizes are symbols."""
     if not isinstance(ref, TensorRef) or ref.dtype not in (None, torch.float32) or not _dense(ref.size, ref.stride):
         return ()
-    buffer = buffers[ref.buffer]
-    if buffer.dtype is not torch.float32 or buffer.device.type != "cpu":
+    buffer = buffers.get(ref.buffer)
+    if buffer is None or buffer.dtype is not torch.float32:
         return ()
     return tuple(n for n in map(as_int, ref.size) if n is not None)
 

@@ -126,7 +126,7 @@ def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
     for name, live in plan.live.items():
         if name in given or name in plan.returned_by:
             continue
-        fits_arena = arena and name not in kept_roots and schedule.buffers[name].device.type == "cpu"
+        fits_arena = arena and name not in kept_roots and schedule.in_host_memory(name)
         if fits_arena:
             (symbolic if nbytes(schedule.buffers[name]) is None else temporaries).append(name)
         else:
@@ -134,7 +134,7 @@ def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
     _share_blocks(plan, schedule)
     _pack(plan, temporaries, schedule.buffers)
     _assign_slots(plan, symbolic, schedule)
-    for name in (*plan.allocated, *plan.returned_by):
+    for name in (*plan.allocated, *sorted(plan.returned_by)):
         if name not in kept_roots and name in plan.live:
             plan.frees.setdefault(plan.live[name].last, []).append(name)
     written_back = {name for name, _ in schedule.mutations}
@@ -194,7 +194,7 @@ def _share_blocks(plan: MemoryPlan, schedule: Schedule) -> None:
     sizes = {}
     for name in sorted(plan.allocated, key=plan.allocated.__getitem__):
         size = nbytes(schedule.buffers[name])
-        if roots.get(name) and size and size < BLOCK_BYTES // 2 and schedule.buffers[name].device.type == "cpu":
+        if roots.get(name) and size and size < BLOCK_BYTES // 2 and schedule.in_host_memory(name):
             sizes[name] = _aligned(size)
     for name, size in sizes.items():
         if not plan.blocks or plan.blocks[-1].nbytes + size > BLOCK_BYTES:

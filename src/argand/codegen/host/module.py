@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from argand.codegen.host import gpu
 from argand.codegen.host.calls import as_linear, extern_function
 from argand.codegen.host.convolutions import OWN_GRADIENT
 from argand.codegen.host.memory import MemoryPlan, nbytes, plan_memory, same_layout
 from argand.codegen.host.products import INTO, OWN
 from argand.errors import InternalError
 from argand.graph.expr import Const, Expr, Sym, as_int
-from argand.ir.kernel import KernelPlan, Schedule
+from argand.ir.kernel import CPU, KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef
+
+if TYPE_CHECKING:
+    from argand.codegen.triton.spec import KernelSpec, TritonSource
 
 LARGE_BYTES = 32 << 20  # allocations that malloc maps anew each time
 
@@ -26,16 +30,28 @@ class KernelSource:
     """The compiled part of a host module.
 
     Arguments:
-        text: C++ source of every kernel.
+        text: C++ source of every kernel that is C++.
         symbols: kernel name -> C symbol.
         flagged: kernels that take the error flag as their last tensor.
         parts: the same functions as several files.
+        triton: the other kernels, by device.
     """
 
     text: str
     symbols: Mapping[str, str]
     flagged: frozenset[str] = frozenset()
     parts: tuple[str, ...] = ()
+    triton: Mapping[torch.device, TritonSource] = field(default_factory=dict)
+
+    @property
+    def all_text(self) -> str:
+        """Source of every kernel, for those who read it."""
+        return "\n".join(text for text in (self.text, *(source.text for source in self.triton.values())) if text)
+
+    def spec(self, plan: KernelPlan) -> KernelSpec | None:
+        """How a Triton kernel is launched; None for one in C++."""
+        source = self.triton.get(plan.device)
+        return source.specs.get(plan.name) if source is not None else None
 
 
 def host_module(schedule: Schedule, kernels: KernelSource | None, *, arena: bool = True, title: str = "") -> str:
@@ -54,6 +70,16 @@ def host_module(schedule: Schedule, kernels: KernelSource | None, *, arena: bool
 def dtype_text(dtype: torch.dtype) -> str:
     """A dtype as source code."""
     return str(dtype)
+
+
+def _on(device: torch.device) -> str:
+    """The argument that makes a tensor on a device other than torch's default."""
+    return f", device={str(device)!r}" if device != CPU else ""
+
+
+def _random(size: tuple[int, ...], stride: tuple[int, ...], like: Buffer | torch.Tensor) -> str:
+    """The expression for a random tensor."""
+    return f"rand_strided({size}, {stride}, {dtype_text(like.dtype)}{_on(like.device)})"
 
 
 def index_text(expr: Expr | int) -> str:
@@ -79,6 +105,11 @@ class _Writer:
     ref_names: dict[TensorRef, str] = field(default_factory=dict)
     flag: bool = False
     large: bool = False
+
+    @property
+    def current(self) -> torch.device | None:
+        """The device that the module makes the current one."""
+        return gpu.current_device(self.kernels.triton) if self.kernels is not None else None
 
     def text(self) -> str:
         schedule = self.schedule
@@ -108,11 +139,13 @@ class _Writer:
             *(["from argand.graph.ops import argand_ops"] if "argand_ops()" in str(self.header) else []),
             *(["from argand.runtime.host import double_bits"] if self.schedule.floats else []),
             *(["from argand.runtime.host import on_large_pages"] if self.large else []),
+            *([gpu.LOADER] if self.kernels is not None and self.kernels.triton else []),
+            *(["from argand.runtime.host import on_device"] if self.current is not None else []),
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
             *(f"from argand.runtime.products import {name}" for name in (OWN, OWN_GRADIENT) if name in used),
             "",
         ]
-        if self.kernels is not None:
+        if self.kernels is not None and self.kernels.symbols:
             lines += ["kernel_source = r'''", self.kernels.text.rstrip("\n"), "'''", ""]
             parts = "".join(f"\nr'''{part}'''," for part in self.kernels.parts)
             lines += [f"kernel_parts = ({parts})", ""] if parts else []
@@ -122,6 +155,7 @@ class _Writer:
             lines += [f"    {name!r}: {entry!r}," for name, entry in table.items()]
             lines += ["}"]
             lines += [f"[{targets}] = load_kernels(kernel_source, kernels{', kernel_parts' if parts else ''})", ""]
+        lines += gpu.loading(self.kernels.triton) if self.kernels is not None else []
         lines += [f"{name} = {expression}" for name, expression in self.header.items()]
         return [*lines, ""]
 
@@ -132,7 +166,7 @@ class _Writer:
         lines = ["# Bound to the graph's constants when argand loads this module; random when it runs by itself."]
         lines += ["constants = globals().get('constants') or {"]
         for name, tensor in found.items():
-            lines += [f"    {name!r}: rand_strided({tuple(tensor.shape)}, {tensor.stride()}, {tensor.dtype}),"]
+            lines += [f"    {name!r}: {_random(tuple(tensor.shape), tensor.stride(), tensor)},"]
         lines += ["}", *(f"{name} = constants[{name!r}]" for name in found)]
         lines += [f"{name} = {expression}" for name, expression in self.constant_views.items()]
         return [*lines, ""]
@@ -141,6 +175,8 @@ class _Writer:
         assert self.kernels is not None  # the caller has checked
         table = {}
         for plan in self.schedule.kernels():
+            if plan.name not in self.kernels.symbols:
+                continue
             tensors = len(plan.inputs) + len(plan.outputs) + (plan.name in self.kernels.flagged)
             table[plan.name] = (self.kernels.symbols[plan.name], tensors, len(plan.symbols))
         return table
@@ -202,7 +238,8 @@ class _Writer:
         lines += [f"    {line}" for line in mutations]
         if self._uses_arena():
             lines.append("    arena_pool.give(arena)")
-        return [*lines, f"    return {returned}", ""]
+        lines += [f"    return {returned}", ""]
+        return [*lines, "", f"call = on_device(call, {str(self.current)!r})", ""] if self.current is not None else lines
 
     def _main(self) -> list[str]:
         env = {sym: self.schedule.hints.get(sym, 16) for sym, _, _ in self.schedule.input_symbols}
@@ -214,7 +251,7 @@ class _Writer:
                 lines.append(f"        {1.5 if name in self.schedule.floats else env.get(name, 16)},  # {name}")
                 continue
             size, stride = (tuple(_example(e, env) for e in part) for part in (buffer.size, buffer.stride))
-            lines.append(f"        rand_strided({size}, {stride}, {dtype_text(buffer.dtype)}),  # {name}")
+            lines.append(f"        {_random(size, stride, buffer)},  # {name}")
         lines += ["    ]", "", "", 'if __name__ == "__main__":', "    benchmark(call, example_inputs)"]
         return lines
 
@@ -230,9 +267,8 @@ class _Writer:
     def _empty(self, buffer: Buffer) -> str:
         # A method of a tensor of the right kind takes a third of the time of torch.empty_strided(..., dtype=...).
         name = f"new_{dtype_text(buffer.dtype).removeprefix('torch.')}"
-        device = ""
-        if buffer.device.type != "cpu":
-            device = f", device={str(buffer.device)!r}"
+        device = _on(buffer.device)
+        if device:
             name += f"_{str(buffer.device).replace(':', '_')}"
         self.header[name] = f"torch.empty(0, dtype={dtype_text(buffer.dtype)}{device}).new_empty_strided"
         return f"{name}({_tuple(buffer.size)}, {_tuple(buffer.stride)})"
@@ -248,7 +284,7 @@ class _Writer:
 
     def _new(self, buffer: Buffer) -> str:
         """The expression that allocates a buffer."""
-        large = (nbytes(buffer) or 0) >= LARGE_BYTES and buffer.device.type == "cpu"
+        large = (nbytes(buffer) or 0) >= LARGE_BYTES and self.schedule.in_host_memory(buffer.name)
         self.large = self.large or large
         return f"on_large_pages({self._empty(buffer)})" if large else self._empty(buffer)
 
@@ -269,11 +305,15 @@ class _Writer:
         for name in plan.outputs:
             self._adopt(name)
         args = [self._buffer(name) for name in (*plan.inputs, *plan.outputs)]
+        ints = [f"{symbol}_bits" if symbol in self.schedule.floats else symbol for symbol in plan.symbols]
+        spec = self.kernels.spec(plan)
+        if spec is not None:
+            self.body += gpu.launching(plan, spec, args, ints, self._empty)
+            return
         if plan.name in self.kernels.flagged:
             self.flag = True
             args.append("arena.error")
-        args += [f"{symbol}_bits" if symbol in self.schedule.floats else symbol for symbol in plan.symbols]
-        self.body.append(f"{plan.name}({', '.join(args)})")
+        self.body.append(f"{plan.name}({', '.join([*args, *ints])})")
 
     def _adopt(self, name: str) -> None:
         """`name` takes over the memory of a buffer that is not needed any more."""

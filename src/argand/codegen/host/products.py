@@ -44,13 +44,16 @@ def onednn_wanted() -> bool:
 
 def choose_products(schedule: Schedule) -> int:
     """Send products to where they are faster than with ATen; returns how many."""
-    changes = _choose_own(schedule) if own_wanted() else 0
+    buffers = schedule.host_buffers()
+    if not buffers:
+        return 0
+    changes = _choose_own(schedule, buffers) if own_wanted() else 0
     if not onednn_wanted():
         return changes
     taken = {*schedule.aliases}
     for number, step in enumerate(schedule.steps):
         if isinstance(step, ExternNode) and taken.isdisjoint(name for name in step.outputs if name is not None):
-            made = _as_onednn(step, schedule.buffers)
+            made = _as_onednn(step, buffers)
             if made is not None:
                 if made.outputs[0] in schedule.kept:  # it has a place in a block: scattered, kept tensors cost memory
                     made = replace(made, args=made.args[:3], out_variant=INTO)
@@ -59,13 +62,13 @@ def choose_products(schedule: Schedule) -> int:
     return changes
 
 
-def _choose_own(schedule: Schedule) -> int:
+def _choose_own(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
     changes = 0
     for number, step in enumerate(schedule.steps):
-        if isinstance(step, ExternNode) and _is_own(step, schedule.buffers):
+        if isinstance(step, ExternNode) and _is_own(step, buffers):
             schedule.steps[number] = replace(step, out_variant=OWN)
             changes += 1
-    changes += choose_weight_gradients(schedule)
+    changes += choose_weight_gradients(schedule, buffers)
     if changes:
         products.prepare()
     return changes
@@ -88,7 +91,7 @@ def _product(node: ExternNode, buffers: dict[str, Buffer]) -> _Product | None:
     if node.kwargs or str(node.target) not in ("aten.mm.default", "aten.addmm.default"):
         return None
     *bias, left, right = node.args
-    if not all(isinstance(ref, TensorRef) and _plain(ref, buffers[ref.buffer]) for ref in node.args):
+    if not all(isinstance(ref, TensorRef) and _plain(ref, buffers.get(ref.buffer)) for ref in node.args):
         return None
     if bias and not (len(bias[0].size) == 1 and bias[0].size[0] is right.size[1] and bias[0].stride[0] is ONE):
         return None
@@ -127,8 +130,8 @@ def _as_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> ExternNode | Non
     return replace(node, target=target, args=args, out_variant=None)
 
 
-def _plain(ref: TensorRef, buffer: Buffer) -> bool:
-    return buffer.dtype is torch.float32 and ref.dtype in (None, torch.float32) and buffer.device.type == "cpu"
+def _plain(ref: TensorRef, buffer: Buffer | None) -> bool:
+    return buffer is not None and buffer.dtype is torch.float32 and ref.dtype in (None, torch.float32)
 
 
 def _direction(ref: TensorRef) -> str:
