@@ -1,0 +1,232 @@
+"""Compare eager, torch.compile and argand on a GPU: step time, first call cold and warm, peak memory, agreement.
+
+    python bench/gpu.py [MODEL ...] [--systems eager,torch,torch-graphs,argand,argand-graphs] [--train] [--short]
+                        [--dtype bfloat16] [--seconds S] [--warm] [--json OUT]
+
+"-graphs" is `mode="reduce-overhead"`. Each measurement is a process of its own with fresh caches (--warm: a second one
+on the same caches). A step is the median over CUDA events. Agreement: the largest difference from float32 eager, over
+that of eager in the dtype at hand, so that 1 is as exact as eager. Exits with 1 when a model fails or is 3 times less
+exact than eager.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+HERE = os.path.dirname(os.path.abspath(__file__))
+SYSTEMS = ("eager", "torch", "torch-graphs", "argand", "argand-graphs")
+WORST = 3.0
+
+
+def compiled_by(system: str, model: Any) -> Any:
+    """The model, compiled by one system."""
+    mode = "reduce-overhead" if system.endswith("-graphs") else "default"
+    if system.startswith("argand"):
+        import argand
+
+        return argand.compile(model, mode=mode)
+    if system.startswith("torch"):
+        import torch
+
+        return torch.compile(model, mode=mode)
+    return model
+
+
+def first_tensor(out: Any) -> Any:
+    """The first tensor of a model's output."""
+    if hasattr(out, "keys"):
+        return next(v for v in out.values() if hasattr(v, "dtype"))
+    return out[0] if isinstance(out, tuple) else out
+
+
+class Work:
+    """One model on the GPU, and what a step of it is.
+
+    Arguments:
+        name, short: which model.
+        dtype: of parameters and inputs.
+        train: a step is forward, mean square of the first output, backward.
+    """
+
+    def __init__(self, name: str, short: bool, dtype: Any, train: bool) -> None:
+        import torch
+
+        import gpu_models
+
+        model, inputs = gpu_models.MODELS[name](short)
+        self.torch, self.train = torch, train
+        self.model = model.to("cuda", dtype).requires_grad_(train)
+        self.inputs = {k: v.cuda().to(dtype) if v.is_floating_point() else v.cuda() for k, v in inputs.items()}
+
+    def step(self, call: Any) -> Any:
+        """One step; what is compared between systems."""
+        if not self.train:
+            with self.torch.no_grad():
+                return first_tensor(call(**self.inputs))
+        self.model.zero_grad(set_to_none=True)
+        out = first_tensor(call(**self.inputs))
+        out.float().pow(2).mean().backward()
+        return out.detach()
+
+    def seen(self, call: Any) -> list[Any]:
+        """Results of a step, gradients included, in float32 on the CPU."""
+        out = [self.step(call)]
+        if self.train:
+            out += [p.grad for p in self.model.parameters() if p.grad is not None][:20]
+        return [tensor.detach().float().cpu() for tensor in out]
+
+
+def distance(one: list[Any], two: list[Any]) -> float:
+    """Largest difference over the largest value, tensor by tensor."""
+    found = 0.0
+    for a, b in zip(one, two):
+        scale = float(a.abs().max()) or 1.0
+        difference = float((a - b).abs().max()) / scale
+        found = float("inf") if difference != difference else max(found, difference)
+    return found
+
+
+def measure(system: str, options: argparse.Namespace, name: str) -> dict[str, Any]:
+    """One system on one model, in this process."""
+    import torch
+
+    dtype = getattr(torch, options.dtype)
+    exact = Work(name, options.short, torch.float32, options.train)
+    truth = exact.seen(exact.model)
+    del exact
+    work = Work(name, options.short, dtype, options.train)
+    plain = distance(truth, work.seen(work.model))
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    call = compiled_by(system, work.model)
+    work.step(call)
+    torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    ours = distance(truth, work.seen(call))
+    for _ in range(4):
+        work.step(call)
+    torch.cuda.synchronize()
+    times = []
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < options.seconds or len(times) < 5:
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(11)]
+        events[0].record()
+        for event in events[1:]:
+            work.step(call)
+            event.record()
+        torch.cuda.synchronize()
+        times += [a.elapsed_time(b) for a, b in itertools.pairwise(events)]
+    return {
+        "system": system, "model": name, "step_ms": statistics.median(times), "first_call_s": first,
+        "peak_mb": torch.cuda.max_memory_allocated() / 1e6, "exactness": ours / max(plain, 1e-9), "eager_error": plain,
+    }  # fmt: skip
+
+
+def in_process(system: str, name: str, cache: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One measurement in a process of its own."""
+    env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache}
+    command = [sys.executable, os.path.abspath(__file__), "--worker", system, name, "--dtype", options.dtype]
+    command += ["--seconds", str(options.seconds)] + ["--train"] * options.train + ["--short"] * options.short
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=options.timeout)
+    except subprocess.TimeoutExpired:
+        return {"system": system, "model": name, "error": f"no result within {options.timeout:.0f} s"}
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            return dict(json.loads(line.removeprefix("RESULT ")))
+    tail = (done.stderr or done.stdout).strip().splitlines()[-3:]
+    return {"system": system, "model": name, "error": " | ".join(tail)[:500]}
+
+
+def report(rows: list[dict[str, Any]]) -> int:
+    """Print the table and the geometric means; the number of failures."""
+    eager = {row["model"]: row for row in rows if row["system"] == "eager" and "error" not in row}
+    heads = ("step ms", "x eager", "first s")
+    print(
+        f"{'model':12} {'system':14} {' '.join(f'{h:>8}' for h in heads)} {'warm s':>7} {'MB':>7} {'error/eager':>11}"
+    )
+    failed = 0
+    for row in rows:
+        if "error" in row:
+            failed += 1
+            print(f"{row['model']:12} {row['system']:14} {row['error']}")
+            continue
+        base = eager.get(row["model"])
+        gain = f"{base['step_ms'] / row['step_ms']:8.2f}" if base else " " * 8
+        warm = f"{row['warm_s']:7.2f}" if "warm_s" in row else " " * 7
+        print(
+            f"{row['model']:12} {row['system']:14} {row['step_ms']:8.2f} {gain} {row['first_call_s']:8.2f} {warm} "
+            f"{row['peak_mb']:7.0f} {row['exactness']:11.2f}"
+        )
+        failed += row["exactness"] > WORST and row["eager_error"] > 1e-6
+    for system in SYSTEMS[1:]:
+        gains = [
+            eager[r["model"]]["step_ms"] / r["step_ms"]
+            for r in rows
+            if r["system"] == system and "error" not in r and r["model"] in eager
+        ]
+        if gains:
+            print(f"{system}: {statistics.geometric_mean(gains):.2f} x eager in geometric mean of {len(gains)}")
+    return failed
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--timeout", type=float, default=300.0)
+    parser.add_argument("--json")
+    parser.add_argument("--worker", nargs=2, metavar=("SYSTEM", "MODEL"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse()
+    sys.path.insert(0, HERE)
+    if options.worker:
+        print("RESULT " + json.dumps(measure(options.worker[0], options, options.worker[1])))
+        return 0
+    import torch
+
+    if not torch.cuda.is_available():
+        print("bench/gpu.py needs a CUDA GPU; this machine has none")
+        return 1
+    import gpu_models
+
+    rows = []
+    for name in options.models or list(gpu_models.MODELS):
+        for system in options.systems.split(","):
+            cache = tempfile.mkdtemp(prefix="argand-gpu-")
+            row = in_process(system, name, cache, options)
+            if options.warm and "error" not in row and system != "eager":
+                row["warm_s"] = in_process(system, name, cache, options).get("first_call_s")
+            shutil.rmtree(cache, ignore_errors=True)
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    if options.json:
+        with open(options.json, "w", encoding="utf8") as file:
+            json.dump(rows, file, indent=1)
+    return 1 if report(rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
