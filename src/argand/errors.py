@@ -179,8 +179,8 @@ class ToolchainMissing(ToolchainError):
     """There is no working C++ compiler."""
 
 
-class GpuError(ArgandError):
-    """Kernels of a GPU cannot be compiled, loaded or launched."""
+class GpuError(ArgandError, RuntimeError):
+    """Kernels of a GPU cannot be compiled, loaded or launched. A RuntimeError, as torch's errors of a GPU are."""
 
     stage = "runtime"
 

@@ -493,3 +493,54 @@ class Kernel:
     """Give each call a range in torch's profiler, whatever `set_profiler`'s `kernels_wanted` says."""
     label: str
     """The name of that range; by default `name`."""
+
+class DeviceKernel:
+    """A function of a GPU, launched as `kernel(gx, gy, gz, t0, ..., i0, ...)` on the device's current stream.
+
+    Args:
+        function, context: the driver's handles.
+        device: DLPack's type of the device, and its index: where every tensor must be.
+        name: for messages and profiles.
+        kinds: of each argument: "p" a pointer, "i" 32 bits, "l" 64 bits; pointers come first.
+        threads: of one block.
+        shared: bytes of shared memory.
+        scratch: null pointers that the function takes behind its arguments.
+        driver: addresses of cuLaunchKernel, cuCtxGetCurrent, cuCtxPushCurrent and cuCtxPopCurrent.
+        stream_of: `stream_of(index)` is the address of the current stream.
+        failed: `failed(code, name)` raises what is to be said of a launch that the driver refused.
+        unaligned: `unaligned()` makes a kernel for pointers that are no multiples of 16; None when this one takes them.
+        owner: any object to keep alive with the kernel.
+
+    Calling raises TypeError on a wrong number or type of arguments, OverflowError on an int that does not fit, and
+    ValueError on a tensor of another device or a grid that is too large. An empty grid launches nothing.
+    """
+
+    def __init__(
+        self,
+        function: int,
+        context: int,
+        device: tuple[int, int],
+        name: str,
+        kinds: str,
+        threads: int,
+        shared: int,
+        scratch: int,
+        driver: tuple[int, int, int, int],
+        stream_of: Callable[[int], int],
+        failed: Callable[[int, str], Any],
+        unaligned: Callable[[], Any] | None = None,
+        owner: object = None,
+    ) -> None: ...
+    def __call__(self, *args: Any) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def num_tensors(self) -> int: ...
+    @property
+    def num_ints(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def other(self) -> Any: ...
+    annotated: bool
+    label: str

@@ -207,6 +207,10 @@ extern PyMethodDef tensor_methods[];
 
 extern PyTypeObject Kernel_Type;
 
+/* ---- launches on a GPU (device_launcher.c) ------------------------------------------------------------------------- */
+
+extern PyTypeObject DeviceKernel_Type;
+
 /* ---- small helpers --------------------------------------------------------------------------------------------- */
 
 /* Takes the current exception out of the thread (owned reference to the instance, NULL when none) and puts it back. */

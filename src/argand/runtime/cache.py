@@ -1,9 +1,10 @@
 """The disk cache of compiled kernels: content-addressed, shared by processes, safe to lose at any time.
 
-In: a key and a function that builds a shared object. Out: the path of the shared object. One entry is `<key>.so`,
-`<key>.cpp` (the source, for reading) and `<key>.json` (key and digest of the .so). Entries appear by rename, so that a
-reader never sees half of one; a lock file keeps two processes from building the same thing; an entry that is not what
-was written is set aside as `.corrupt`. Whatever goes wrong here, kernels are built in a directory of this process's.
+In: a key and a function that builds a shared object, or the image of a GPU kernel. Out: the path of what it built. One
+entry is `<key>.so`, `<key>.cpp` (the source, for reading) and `<key>.json` (key and digest of the .so); a GPU's has
+other suffixes. Entries appear by rename, so that a reader never sees half of one; a lock file keeps two processes from
+building the same thing; an entry that is not what was written is set aside as `.corrupt`. Whatever goes wrong here,
+kernels are built in a directory of this process's.
 """
 
 from __future__ import annotations
@@ -33,6 +34,22 @@ MAX_BYTES = 512 << 20  # the least recently used entries go before the cache out
 LEFTOVERS = 16  # files of each kind that are kept for looking at: sources that did not compile, what was set aside
 _LEFTOVER_SECONDS = 7 * 86400
 _LIBRARY_BYTES, _NOTE_BYTES, _RECORD_BYTES, _KEPT_BYTES = 256 << 20, 64 << 10, 4 << 10, 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of entry.
+
+    Arguments:
+        product, source: suffixes of what was built and of the text that it was built from.
+    """
+
+    product: str
+    source: str
+
+
+LIBRARY, DEVICE_IMAGE = Kind(".so", ".cpp"), Kind(".kernel", ".py")
+_KINDS = (LIBRARY, DEVICE_IMAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,25 +187,28 @@ def _seal(note: dict[str, Any]) -> str:
 # ----------------------------------------------------------------------- entries
 
 
-def get_or_build(key: str, source: str, build: Callable[[Path], Path], *, shared: bool = True) -> Path:
-    """The shared object for `key`.
+def get_or_build(
+    key: str, source: str, build: Callable[[Path], Path], *, shared: bool = True, kind: Kind = LIBRARY
+) -> Path:
+    """What was built for `key`.
 
     Arguments:
         key: digest of everything that the result depends on.
         source: the source text, kept beside it.
         build: makes the file in the folder that it is given, when it is not in the cache.
         shared: False keeps it from other processes: what they left could not be loaded.
+        kind: of the entry.
 
     Raises:
         ToolchainError: it cannot be built, or written anywhere.
         whatever else `build` raises.
     """
     if not config.cache or not shared:
-        return _from_private(key, source, build)
+        return _from_private(key + kind.product, source, build)
     trouble: Exception
     for again in (True, False):
         try:
-            return _from_shared(directory(), key, source, build)
+            return _from_shared(directory(), key + kind.product, source, build)
         except (CacheError, OSError, ToolchainError) as error:
             if getattr(error, "hung", False):
                 raise
@@ -197,7 +217,7 @@ def get_or_build(key: str, source: str, build: Callable[[Path], Path], *, shared
             trouble = CacheError(f"it has no usable name: {error}")
         if not again or not isinstance(trouble, (FileNotFoundError, ToolchainError)) or _is_there():
             break  # else somebody removed the cache meanwhile
-    path = _from_private(key, source, build)
+    path = _from_private(key + kind.product, source, build)
     _warned.tell("cache", _unusable(trouble))
     return path
 
@@ -208,8 +228,9 @@ def _is_there() -> bool:
     return True
 
 
-def _from_shared(folder: Path, key: str, source: str, build: Callable[[Path], Path]) -> Path:
-    path = folder / f"{key}.so"
+def _from_shared(folder: Path, name: str, source: str, build: Callable[[Path], Path]) -> Path:
+    path = folder / name
+    key = path.stem
     if _valid(path):
         events.emit("cache", "runtime", outcome="hit", key=key, path=str(path))
         return path
@@ -227,13 +248,13 @@ def _from_shared(folder: Path, key: str, source: str, build: Callable[[Path], Pa
         return _build_entry(path, source, build, bounded=True)
 
 
-def _from_private(key: str, source: str, build: Callable[[Path], Path]) -> Path:
+def _from_private(name: str, source: str, build: Callable[[Path], Path]) -> Path:
     trouble: Exception = ToolchainError("there is no directory for temporary files", remedy="set TMPDIR to one")
     for folder in places.private_directories():
-        path = folder / f"{key}.so"
+        path = folder / name
         if _valid(path):
             return path
-        events.emit("cache", "runtime", outcome="miss", key=key, path=str(path))
+        events.emit("cache", "runtime", outcome="miss", key=path.stem, path=str(path))
         try:
             return _build_entry(path, source, build, bounded=False)
         except ToolchainError as error:
@@ -252,7 +273,7 @@ def _build_entry(path: Path, source: str, build: Callable[[Path], Path], *, boun
         record = {"key": path.stem, "sha256": hashlib.sha256(data).hexdigest()}
         if bounded:
             _make_room(path.parent, len(data) + len(source.encode()) + _RECORD_BYTES)
-        files.write_atomically(path.with_suffix(".cpp"), source.encode())
+        files.write_atomically(path.with_suffix(_kind(path).source), source.encode())
         files.write_atomically(path.with_suffix(".json"), json.dumps(record).encode())
         os.chmod(made, 0o700)
         files.move(made, path)
@@ -314,11 +335,19 @@ def keep_failed(source: Path) -> Path:
 def _entries(folder: Path) -> list[tuple[float, int, Path]]:
     """(last use, bytes with its companions, path) of each entry, oldest first."""
     found = []
-    for path in folder.glob("*.so"):
+    for path in (path for kind in _KINDS for path in folder.glob(f"*{kind.product}")):
         with contextlib.suppress(OSError):
-            size = sum(_size(path.with_suffix(suffix)) for suffix in (".so", ".cpp", ".json"))
-            found.append((path.lstat().st_mtime, size, path))
+            found.append((path.lstat().st_mtime, sum(map(_size, _files(path))), path))
     return sorted(found)
+
+
+def _kind(path: Path) -> Kind:
+    return next(kind for kind in _KINDS if kind.product == path.suffix)
+
+
+def _files(path: Path) -> list[Path]:
+    """What belongs to an entry, its lock not counted."""
+    return [path, path.with_suffix(_kind(path).source), path.with_suffix(".json")]
 
 
 def _size(path: Path) -> int:
@@ -331,8 +360,8 @@ def _size(path: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    for suffix in (".so", ".cpp", ".json", ".lock"):
-        files.remove(path.with_suffix(suffix))
+    for file in (*_files(path), path.with_suffix(".lock")):
+        files.remove(file)
 
 
 def _make_room(folder: Path, size: int) -> None:

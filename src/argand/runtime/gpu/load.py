@@ -2,20 +2,158 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextvars
+import functools
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
-from argand.runtime.gpu import interpreter
-from argand.runtime.gpu.spec import launch_spec
+import torch
+
+from argand import events
+from argand.locks import fork_safe_lock
+from argand.runtime import places
+from argand.runtime.gpu import entries, hip, interpreter, launch
+from argand.runtime.gpu.driver import Loaded, driver
+from argand.runtime.gpu.entries import Request
+from argand.runtime.gpu.image import Image
+from argand.runtime.gpu.spec import LaunchSpec, launch_spec
+from argand.runtime.gpu.target import device_index, gpu_target
+from argand.runtime.profile import Kernel, label
+
+# Triton lets go of the GIL in its passes and while ptxas runs; more threads than this wait for each other.
+MAX_THREADS = 8
+_BEAT = 0.5  # seconds
 
 
-def load_triton_kernels(text: str, specs: Mapping[str, Any], device: str) -> list[Any]:
+def load_triton_kernels(text: str, specs: Mapping[str, Any], device: str) -> list[Kernel]:
     """Compile (or find in the cache) the kernels of a host module.
 
     Arguments:
         text: a Python module of `@triton.jit` functions.
         specs: by kernel name; what `launch_spec` takes.
-        device: "cuda:1", "cuda" (the current one), or "cpu": interpreted.
+        device: "cuda:1", "cuda" (the current one), or "cpu". Kernels for CPU tensors are interpreted, and all are with
+            `TRITON_INTERPRET=1`.
+
+    Returns:
+        For each spec a callable `kernel(gx, gy, gz, *tensors, *ints)`.
+
+    Raises:
+        GpuError: Triton refuses the text, or the device a kernel.
+        ToolchainError: there is no place where compiled kernels can be written.
     """
     wanted = [launch_spec(name, literal) for name, literal in specs.items()]
-    return list(interpreter.load(text, wanted))
+    made = _load(text, wanted, device)
+    for kernel, spec in zip(made, wanted):
+        label(kernel, spec.name)
+    return made
+
+
+def _load(text: str, wanted: Sequence[LaunchSpec], device: str) -> list[Kernel]:
+    if torch.device(device).type == "cpu" or os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+        return list(interpreter.load(text, wanted))
+    index, target = device_index(device), gpu_target(device)
+    if target.backend == "hip":
+        return hip.load(text, wanted, index, target)
+    texts = entries.single_texts(text, [spec.name for spec in wanted])
+    requests = [Request(texts[spec.name], spec, target) for spec in wanted]
+    return load_on(requests, launch.cuda_place(driver(), index))
+
+
+def load_on(requests: Sequence[Request], place: launch.Place) -> list[Kernel]:
+    """Kernels on a device, compiled where they are not in the cache. Raises as `load_triton_kernels`."""
+    known = _loaded()
+    fresh = {request.key: request for request in requests if known.get(request.key, place) is None}
+    if fresh:
+        with events.span("triton_compile", "runtime", kernels=len(fresh), target=str(requests[0].target)):
+            images = get_images(list(fresh.values()))
+        for key, image in zip(fresh, images):
+            known.add(key, place, image)
+    return [_make(request, place, known) for request in requests]
+
+
+def _make(request: Request, place: launch.Place, known: _Known) -> Kernel:
+    found = known.get(request.key, place)
+    assert found is not None
+    image, loaded = found
+
+    def unaligned() -> Kernel:
+        return load_on([replace(request, aligned=False)], place)[0]
+
+    return launch.make_device_kernel(request.spec, image, loaded, place, unaligned if request.aligned else None)
+
+
+class _Known:
+    """What was loaded in this process, by key, driver and device."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, int], tuple[Image, Loaded]] = {}
+        self._lock = fork_safe_lock()
+
+    def get(self, key: str, place: launch.Place) -> tuple[Image, Loaded] | None:
+        """The kernel, if it is loaded there."""
+        return self._found.get((key, place.driver.path, place.index))
+
+    def add(self, key: str, place: launch.Place, image: Image) -> None:
+        """Load a kernel, unless another thread was faster."""
+        with self._lock:
+            if self.get(key, place) is None:
+                loaded = place.driver.load(image, place.index)
+                self._found[key, place.driver.path, place.index] = replace(image, code=b""), loaded
+
+
+@functools.cache
+def _loaded() -> _Known:
+    return _Known()
+
+
+# ----------------------------------------------------------------------- in parallel
+
+
+def get_images(requests: Sequence[Request]) -> list[Image]:
+    """Machine code of kernels, several of which are compiled at a time.
+
+    Raises:
+        GpuError, ToolchainError: as `entries.get_image`; the first in the order of `requests`.
+    """
+    threads = min(len(requests), MAX_THREADS, _processors())
+    if threads < 2:
+        return [entries.get_image(request) for request in requests]
+    with ThreadPoolExecutor(threads, thread_name_prefix="argand-triton") as pool:
+        running: list[Future[Image]] = [
+            pool.submit(contextvars.copy_context().run, entries.get_image, request) for request in requests
+        ]
+        left = set(running)
+        while left:  # another process that waits for one of these shall see that this one gets on
+            done, left = wait(left, timeout=_BEAT, return_when=FIRST_COMPLETED)
+            places.beat()
+            if any(future.exception() is not None for future in done):
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
+    failed = next((future for future in running if not future.cancelled() and future.exception() is not None), None)
+    return [failed.result()] if failed is not None else [future.result() for future in running]
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def prepare() -> threading.Thread:
+    """Import Triton's compiler in a thread of its own: that takes as long as compiling several kernels."""
+
+    def work() -> None:
+        try:
+            from triton.compiler import compiler
+        except ImportError:
+            return
+        del compiler
+
+    thread = threading.Thread(target=work, name="argand-import-triton", daemon=True)
+    thread.start()
+    return thread
+
+
+__all__ = ["LaunchSpec", "get_images", "load_on", "load_triton_kernels", "prepare"]

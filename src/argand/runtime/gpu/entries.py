@@ -1,0 +1,121 @@
+"""Compiled kernels in the disk cache: each by what it depends on, so that another process compiles nothing."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from argand import files
+from argand.errors import GpuError
+from argand.runtime import cache
+from argand.runtime.gpu import triton_compile
+from argand.runtime.gpu.image import Image, parse
+from argand.runtime.gpu.spec import LaunchSpec
+from argand.runtime.gpu.target import GpuTarget, triton_version
+
+_BYTES = 64 << 20
+# A text in quotes, which is kept, or a comment, which does not change what is compiled.
+_COMMENT = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|[ \t]*\#[^\n]*""")
+_BLANK = re.compile(r"\n\s*\n")
+# What else triton's compiler heeds. Of its own variables, these say where things are kept, not what is made.
+_HEEDED = ("TRITON_", "LLVM_", "MLIR_", "DISABLE_", "USE_IR_LOC", "NVPTX_", "PTXAS")
+_NOT_HEEDED = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_INTERPRET", "TRITON_PRINT_AUTOTUNING")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One kernel to be compiled.
+
+    Arguments:
+        text: a module that has this kernel and no other.
+        spec, target: how.
+        aligned: for pointers that are multiples of 16.
+    """
+
+    text: str
+    spec: LaunchSpec
+    target: GpuTarget
+    aligned: bool = True
+
+    @property
+    def key(self) -> str:
+        """A digest of everything that the machine code depends on."""
+        options = sorted(triton_compile.options_of(self.spec).items())
+        parts = (code_only(self.text), self.spec, self.target, self.aligned, options, triton_version(), _environment())
+        return cache.digest("\0".join(map(str, (*parts, cache.VERSION))))
+
+
+def code_only(text: str) -> str:
+    """Python text without its comments: where the user's lines are does not change what is compiled."""
+    return _BLANK.sub("\n", _COMMENT.sub(lambda found: found.group(1) or "", text)).strip()
+
+
+def _environment() -> list[tuple[str, str]]:
+    names = (name for name in os.environ if name.startswith(_HEEDED) and name not in _NOT_HEEDED)
+    return [(name, os.environ[name]) for name in sorted(names)]
+
+
+def single_texts(text: str, names: Iterable[str]) -> dict[str, str]:
+    """For each kernel of a module, the module without the others.
+
+    A kernel so is compiled once, whatever graph it is in.
+
+    Raises:
+        GpuError: the text is not Python, or lacks one of them.
+    """
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise GpuError(f"the text of the kernels is not Python: {error}") from error
+    wanted = list(names)
+    places: dict[str, tuple[int, int]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name in wanted:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            places[node.name] = first - 1, node.end_lineno or node.lineno
+    missing = [name for name in wanted if name not in places]
+    if missing:
+        raise GpuError(f"the text has no kernel {missing[0]!r}")
+    lines = text.splitlines(keepends=True)
+    found = {}
+    for name in wanted:
+        gone = {line for other, (begin, end) in places.items() if other != name for line in range(begin, end)}
+        found[name] = "".join(line for number, line in enumerate(lines) if number not in gone)
+    return found
+
+
+def get_image(request: Request) -> Image:
+    """The machine code of a kernel: from the cache, or compiled.
+
+    What cannot be read (another process deleted it; it is damaged, and so is its record) is built again: first for all,
+    then for this process alone.
+
+    Raises:
+        GpuError: Triton refuses it.
+        ToolchainError: it can be written nowhere.
+    """
+    key = request.key
+
+    def build(folder: Path) -> Path:
+        made, kept = folder / "kernel", str(folder.parent / f"{key}{cache.DEVICE_IMAGE.source}")
+        image = triton_compile.compile_image(
+            request.text, request.spec, request.target, aligned=request.aligned, filename=kept
+        )
+        made.write_bytes(image.dump())
+        return made
+
+    trouble: Exception = GpuError("")
+    for shared in (True, True, False):
+        path = cache.get_or_build(key, request.text, build, shared=shared, kind=cache.DEVICE_IMAGE)
+        try:
+            return parse(files.read(path, _BYTES))
+        except OSError as error:
+            trouble = error
+        except GpuError as error:
+            trouble = error
+            cache.discard(path, error.cause)
+    raise GpuError(f"kernel {request.spec.name} cannot be read back from the cache: {trouble}") from trouble
