@@ -43,6 +43,6 @@ def _cpp(kernels: list[KernelPlan], triton: dict[torch.device, TritonSource]) ->
 def _triton(schedule: Schedule, kernels: dict[torch.device, list[KernelPlan]]) -> dict[torch.device, TritonSource]:
     if not kernels:
         return {}
-    from argand.codegen.triton import generate  # type: ignore[attr-defined,unused-ignore]
+    from argand.codegen.triton import generate
 
     return {device: generate(plans, schedule.targets[device].processors) for device, plans in kernels.items()}
