@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "fuzz"))
 
 import differential
 import mutated
+import mutations
 import programs
+import reads
 import reduction
+import worlds
 
 import argand
 import sweeps
@@ -104,3 +109,50 @@ def test_changes_are_taken_back() -> None:
         before = (sys.getrecursionlimit(), torch.is_grad_enabled(), torch.get_default_dtype(), list(sys.path))
         assert mutated.differing(want, mutated.replay(case)) is None
         assert before == (sys.getrecursionlimit(), torch.is_grad_enabled(), torch.get_default_dtype(), list(sys.path))
+
+
+def made_in_a_world(part: mutated.Part) -> list[Any]:
+    """Every object of a part, made as a world makes it."""
+    filler = worlds.Filler(random.Random(0), few=False)
+    module = worlds.load(worlds.PRELUDE + filler.fill(part.text, 0))
+    return [eval(filler.fill(text, 0), module.__dict__) for text in part.objects]
+
+
+@pytest.mark.parametrize("part", mutated.PARTS, ids=lambda part: part.name)
+def test_iterators_of_worlds_end(part: mutated.Part) -> None:
+    """`list` or `in` over an endless one takes all memory or all time, in C, where no signal reaches Python."""
+    for value in made_in_a_world(part):
+        if hasattr(type(value), "__next__") and not isinstance(value, weakref.ProxyTypes):
+            assert len(list(itertools.islice(value, 100))) < 100, repr(value)
+
+
+def test_a_class_that_becomes_an_iterator_ends() -> None:
+    filler = worlds.Filler(random.Random(0), few=False)
+    added = eval(filler.fill(dict(mutations.DUNDERS)["__next__"], 0))
+    endless = type("Endless", (), {"__iter__": lambda s: s, "__next__": added})
+    assert len(list(itertools.islice(endless(), 100))) == 2
+
+
+def test_no_change_ends_the_process_in_eager() -> None:
+    """Torch's C code takes `_backward_cls` for a class of its own, and makes a tensor in shared memory larger in place: both are segmentation faults."""
+
+    class Twice(torch.autograd.Function):
+        pass
+
+    Twice.__module__ = "fuzz_world"
+    rng = random.Random(0)
+    nodes = mutations.walk("Twice", Twice, "put(M, 'Twice', {})")
+    offered = {text for node in nodes for _ in range(50) for text in mutations.generic_changes(rng, *node)}
+    assert any("Twice" in text for text in offered)
+    assert not [text for text in offered if "_backward_cls" in text]
+    larger = [c for part in mutated.PARTS for c in part.changes if "resize_(" in c and "resize_(0)" not in c]
+    assert not larger
+    assert {"resize_", "resize_as_"} <= reads.DANGEROUS
+
+
+def test_a_program_that_takes_all_memory_is_no_case() -> None:
+    huge = mutated.Part("huge", "", ("[1]",), ("bytearray(1 << 60)", "len($o)"), ())
+    for seed in range(20):
+        assert "1 << 60" not in worlds.world(random.Random(seed), parts=(huge,)).source()
+    case = mutated.Case(0, worlds.World(body=["bytearray(1 << 60)"]))
+    assert mutated.first_run(case, random.Random(0), worlds.Filler(random.Random(0), few=False), 6) == []

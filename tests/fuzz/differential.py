@@ -147,6 +147,12 @@ def quiet() -> None:
     load_all()
 
 
+def alone() -> None:
+    """What a process of `--mutate` begins with."""
+    quiet()
+    mutated.bound_memory()
+
+
 def load_all() -> None:
     """argand and torch import parts of themselves when they first need them, and programs look at `sys.modules`."""
     importlib.import_module("torch.fx.experimental.symbolic_shapes")
@@ -176,7 +182,7 @@ def mutated_cases(options: argparse.Namespace) -> Iterator[mutated.Verdict]:
     if options.jobs == 1:
         yield from (mutated.check_seed(seed, options) for seed in seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(options.jobs, initializer=quiet, maxtasksperchild=200) as pool:
+    with multiprocessing.get_context("spawn").Pool(options.jobs, initializer=alone, maxtasksperchild=200) as pool:
         yield from pool.imap_unordered(functools.partial(mutated.check_seed, options=options), seeds, chunksize=5)
 
 
@@ -235,7 +241,7 @@ def main() -> int:
     mutating = options.mutate or options.reduce is not None
     options.backend = options.backend or ("mixed" if mutating else "eager")
     options.calls = options.calls or (6 if mutating else 3)
-    quiet()
+    (alone if mutating else quiet)()
     if mutating:
         return mutate(options) if options.reduce is None else reduce(options)
     bad = 0

@@ -12,6 +12,7 @@ import contextlib
 import linecache
 import os
 import random
+import resource
 import signal
 import sys
 import types
@@ -31,6 +32,9 @@ import argand
 from argand import events
 
 SECONDS = 120
+MEMORY = 8 << 30
+"""Bytes of address space that a process of `--mutate` may have (half of it is torch's): a program that wants more raises `MemoryError`."""
+
 ATTEMPTS = 3
 """How often changes are chosen anew for a world, when few of them can be seen."""
 
@@ -192,7 +196,7 @@ def first_run(case: Case, rng: random.Random, filler: Filler, calls: int) -> lis
                     step.append(statement)
                     raised.append(failed)
             seen = run.call()
-            if seen[0] == ("raised", "RecursionError"):
+            if seen[0][:2] in (("raised", "RecursionError"), ("raised", "MemoryError")):
                 break
             case.steps.append(step)
             shown.append((raised, seen))
@@ -308,6 +312,12 @@ def check_seed(seed: int, options: argparse.Namespace) -> Verdict:
         signal.alarm(0)
     verdict.parts = sorted({p.part.name for p in verdict.case.world.placed})
     return verdict
+
+
+def bound_memory() -> None:
+    """Let a program that takes memory without end raise, eagerly and compiled, instead of taking the machine's."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard), hard))
 
 
 def report(total: collections.Counter[str], programs: int, dropped: int) -> str:

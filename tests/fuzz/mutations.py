@@ -20,7 +20,7 @@ DUNDERS = (
     ("__contains__", "lambda s, o: True"), ("__getattr__", "lambda s, n: #"), ("__index__", "lambda s: 2"), ("__float__", "lambda s: 2.5"), ("__int__", "lambda s: 4"), ("__add__", "lambda s, o: #"), ("__radd__", "lambda s, o: #"), ("__mul__", "lambda s, o: #"), ("__rmul__", "lambda s, o: #"),
     ("__lt__", "lambda s, o: True"), ("__gt__", "lambda s, o: True"), ("__ne__", "lambda s, o: True"), ("__str__", "lambda s: '$s'"), ("__repr__", "lambda s: '$s'"), ("__format__", "lambda s, f: '$s'"), ("__missing__", "lambda s, k: #"), ("__abs__", "lambda s: #"), ("__neg__", "lambda s: #"), ("__round__", "lambda s, n=0: #"),
     ("__enter__", "lambda s: #"), ("__exit__", "lambda s, *a: None"), ("__get__", "lambda s, o, t=None: #"), ("__set__", "lambda s, o, v: None"), ("__getattribute__", "lambda s, n: #"), ("__dir__", "lambda s: ['a', 'zz']"), ("__copy__", "lambda s: #"), ("__reversed__", "lambda s: iter([#])"), ("__instancecheck__", "lambda s, o: True"),
-    ("__next__", "lambda s: #"), ("__floor__", "lambda s: #"), ("__and__", "lambda s, o: #"), ("__or__", "lambda s, o: #"), ("__rsub__", "lambda s, o: #"), ("__pow__", "lambda s, o: #"), ("__rpow__", "lambda s, o: #"), ("__complex__", "lambda s: 1j"), ("__length_hint__", "lambda s: 5"), ("__divmod__", "lambda s, o: (#, #)"), ("__bytes__", "lambda s: b'q'"),
+    ("__next__", "(lambda left: lambda s: next(left))(iter([#, #]))"), ("__floor__", "lambda s: #"), ("__and__", "lambda s, o: #"), ("__or__", "lambda s, o: #"), ("__rsub__", "lambda s, o: #"), ("__pow__", "lambda s, o: #"), ("__rpow__", "lambda s, o: #"), ("__complex__", "lambda s: 1j"), ("__length_hint__", "lambda s: 5"), ("__divmod__", "lambda s, o: (#, #)"), ("__bytes__", "lambda s: b'q'"),
 )  # fmt: skip
 """Special methods that a class can gain."""
 
@@ -107,6 +107,11 @@ def vary(rng: random.Random, value: Any) -> str:
     return rng.choice(("#", "'$s'", "None", "[#]", "Other()", "Plainer(#)", "lambda *a, **k: #"))
 
 
+UNCHECKED = frozenset({"_backward_cls"})
+"""Attributes that C code takes for what they were without a look: torch's `Function.apply` ends the process (a segmentation fault, eagerly) when
+`_backward_cls` is anything else."""
+
+
 def is_ours(value: Any) -> bool:
     return getattr(value, "__module__", None) == "fuzz_world"
 
@@ -140,6 +145,7 @@ def children(path: str, value: Any) -> Iterator[tuple[str, Any, str]]:
             if (
                 isinstance(name, str)
                 and not name.startswith("_abc")
+                and name not in UNCHECKED
                 and (name[:2] != "__" or name in ("__wrapped__", "__call__", "__init__", "__len__", "__eq__"))
             ):
                 yield f"{path}.__dict__[{name!r}]", held, f"put({path}, {name!r}, {{}})"
@@ -224,7 +230,11 @@ def generic_changes(rng: random.Random, path: str, value: Any, replace: str) -> 
     elif isinstance(value, type) and is_ours(value):
         for name, made in rng.sample(DUNDERS, 3):
             found.append(f"put({path}, '{name}', {made})")
-        there = [n for n in vars(value) if n[:4] != "_abc" and (not n.startswith("__") or callable(vars(value)[n]))]
+        there = [
+            n
+            for n in vars(value)
+            if n[:4] != "_abc" and n not in UNCHECKED and (not n.startswith("__") or callable(vars(value)[n]))
+        ]
         if there:
             found.append(f"cut({path}, {rng.choice(there)!r})")
         found += [f"put({path}, 'a', #)", f"put({path}, 'extra', property(lambda s: #))"]

@@ -220,7 +220,7 @@ class Nest~(ctypes.Structure):
         (
             "Point~(2, #)", "Point~(5)", "Nest~(Point~(1, 2.), (3, 4))", "ctypes.c_int(4)", "ctypes.c_double(#)", "(ctypes.c_int * 3)(1, 2, 3)", "struct.Struct('id')", "decimal.Decimal('1.5')",
             "fractions.Fraction(3, 2)", "datetime.date(2020, 1, 2)", "datetime.timedelta(seconds=3)", "re.compile('a+')", "pathlib.PurePath('a/b')", "io.StringIO('$s')", "random.Random(3)",
-            "itertools.count(2)", "zip([1, 2], [3, 4])", "(q for q in [1, 2])", "map(str, [1])", "uuid.UUID(int=5)", "queue.Queue()", "threading.Lock()",
+            "itertools.islice(itertools.count(2), 4)", "zip([1, 2], [3, 4])", "(q for q in [1, 2])", "map(str, [1])", "uuid.UUID(int=5)", "queue.Queue()", "threading.Lock()",
             "inspect.Parameter('a', inspect.Parameter.KEYWORD_ONLY, default=3)", "types.GenericAlias(list, (int,))", "string.Template('$$a')", "datetime.datetime(2021, 2, 3, 4)",
             "re.match('(a)(b)?', 'a')", "cmath.exp(1j)", "enum.auto()", "codecs.lookup('utf-8')", "operator.add", "time.struct_time((1, 2, 3, 4, 5, 6, 7, 8, 0))", "urllib.parse.urlparse('http://a/b')",
         ),
@@ -266,4 +266,4 @@ LOGGER~ = logging.Logger('fuzz~')""",
     ),
 )
 # fmt: on
-"""Ingredients from the library, and what belongs to the process."""
+"""Ingredients from the library, and what belongs to the process. Iterators end: what reads an endless one in C (`list`, `sum`, `in`) cannot be interrupted."""

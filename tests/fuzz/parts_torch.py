@@ -111,7 +111,7 @@ def noted~(value, **attrs):
             "put($o, 'note', #)", "$o.detach().fill_(2)", "$o.detach().add_(#)", "put($o, 'data', torch.full((4,), float(#)))", "put($o, 'data', torch.ones(4, 2)[:, 0])",
             "put($o, 'data', torch.ones(2))", "put($o, 'requires_grad', True)", "put($o, 'requires_grad', False)", "put($o, 'grad', torch.ones(4))", "put($o, 'grad', None)", "put(Sub~, 'mark', #)",
             "put($o, '__class__', Sub~)", "hook($o, 'register_hook', lambda g: g * #)", "$o.retain_grad()", "item($o, 0, torch.zeros(4))", "item($o, 'k', torch.full((4,), float(#)))",
-            "put($o, 'data', torch.ones(4, dtype=torch.float64))", "$o.detach().t_()", "$o.detach().resize_(2)", "item($o, 0, torch.ones(4, requires_grad=True))", "$o.share_memory_()",
+            "put($o, 'data', torch.ones(4, dtype=torch.float64))", "$o.detach().t_()", "$o.detach().resize_(0)", "item($o, 0, torch.ones(4, requires_grad=True))", "$o.share_memory_()",
             "$o.manual_seed(4)", "put($o, 'data', torch.tensor([1 + 1j]).conj())", "with_inference(lambda: item($o, 0, torch.ones(4)))", "put($o, 'data', torch.ones(4).to_sparse())",
             "put(Sub~, 'sum', lambda s: #)", "put(Sub~, '__torch_function__', classmethod(lambda c, f, t, a=(), k=None: #))", "item($o, 'k', torch.arange(4))", "put($o, 'data', torch.ones(8)[4:])",
             "put($o, 'grad', torch.full((4,), 2.))",
@@ -168,4 +168,4 @@ class Arr~(numpy.ndarray):
     ),
 )
 # fmt: on
-"""Ingredients of torch and numpy."""
+"""Ingredients of torch and numpy. No change makes a tensor larger in place: torch ends the process where its memory is shared (`share_memory_`)."""

@@ -40,10 +40,10 @@ def generic_reads(rng: random.Random, value: Any, count: int) -> list[str]:
 
 DANGEROUS = frozenset(
     "acquire release join get put wait tofile dump tobytes run start backward register_hook share_memory_ set_ cuda xpu ipu to_mkldnn new map_ map2_ apply_ requires_grad_ "
-    "chdir abort fork system unlink remove rename close exit kill popen open write pin_memory resize_ random_ normal_ uniform_ bernoulli_ cauchy_ exponential_ geometric_ log_normal_ "
+    "chdir abort fork system unlink remove rename close exit kill popen open write pin_memory resize_ resize_as_ resize_as_sparse_ random_ normal_ uniform_ bernoulli_ cauchy_ exponential_ geometric_ log_normal_ "
     "bernoulli multinomial rand randn seed".split()
 )
-"""Methods that hang, draw random numbers, or have effects outside the process."""
+"""Methods that hang, draw random numbers, have effects outside the process, or end it (a tensor in shared memory that `resize_as_` makes larger)."""
 
 
 def as_number(rng: random.Random, e: str) -> str:

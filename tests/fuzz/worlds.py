@@ -178,7 +178,7 @@ def evaluate(module: types.ModuleType, args: list[Any], expression: str) -> Any:
         if isinstance(value, str) and "0x" in value.lower():
             return ("raised", "SyntaxError"), None  # an address, whose digits may show in what is made of it
         return snapshot(value), value
-    except RecursionError:
+    except (RecursionError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
         return ("raised", type(error).__name__), None
@@ -232,7 +232,7 @@ def write_program(made: World, filler: Filler, size: int) -> None:
         for expression in candidates(made, filler, modules[0], args[0]):
             try:
                 (first, value), (second, _) = (evaluate(m, a, expression) for m, a in zip(modules, args))
-            except RecursionError:
+            except (RecursionError, MemoryError):
                 continue
             if (
                 repr(first) != repr(second)
