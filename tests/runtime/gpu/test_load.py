@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import argand
+import damage
 from argand.errors import GpuError
 from argand.runtime import cache
 from argand.runtime.gpu import entries, load, triton_compile
@@ -167,17 +169,17 @@ def test_the_other_variant_is_compiled_when_it_is_needed(fake, monkeypatch) -> N
     assert [each.function for each in fake.launches] == [0xF01, 0xF02, 0xF02]
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "record", "header", "gone"])
-def test_damaged_entries_are_rebuilt(damage, fake, monkeypatch, own_cache) -> None:
+@pytest.mark.parametrize("how", ["cut", "changed", "empty", "record", "header", "gone"])
+def test_damaged_entries_are_rebuilt(how, fake, monkeypatch, own_cache) -> None:
     counted = Counted(monkeypatch)
     entries.get_image(request_of())
     (entry,) = own_cache.glob("*.kernel")
     data = entry.read_bytes()
-    if damage == "gone":
+    if how == "gone":
         entry.unlink()
-    elif damage == "record":
+    elif how == "record":
         entry.with_suffix(".json").write_text("{")
-    elif damage == "header":  # a whole file of another version: its checksum is right
+    elif how == "header":  # a whole file of another version: its checksum is right
         import hashlib
         import json
 
@@ -185,12 +187,30 @@ def test_damaged_entries_are_rebuilt(damage, fake, monkeypatch, own_cache) -> No
         digest = hashlib.sha256(entry.read_bytes()).hexdigest()
         entry.with_suffix(".json").write_text(json.dumps({"key": entry.stem, "sha256": digest}))
     else:
-        entry.write_bytes({"cut": data[:-3], "changed": data[:-1] + b"?", "empty": b""}[damage])
+        entry.write_bytes({"cut": data[:-3], "changed": data[:-1] + b"?", "empty": b""}[how])
     assert entries.get_image(request_of()).code == b"code True"
     assert len(counted.names) == 2
-    assert bool(list(own_cache.glob("*.corrupt"))) == (damage != "gone")
+    assert bool(list(own_cache.glob("*.corrupt"))) == (how != "gone")
     entries.get_image(request_of())
     assert len(counted.names) == 2
+
+
+@pytest.mark.parametrize("suffix", [".kernel", ".json", ".py"])
+def test_every_damage_of_every_file(suffix, monkeypatch, own_cache, tmp_path) -> None:
+    counted = Counted(monkeypatch)
+    entries.get_image(request_of())
+    shutil.copytree(own_cache.parent, tmp_path / "whole")
+    (entry,) = own_cache.glob(f"*{suffix}")
+    rebuilt = 0
+    for name, mutation in damage.every_damage(entry):
+        damage.restore(tmp_path / "whole", own_cache.parent)
+        before = len(counted.names)
+        mutation(entry)
+        assert entries.get_image(request_of()).code == b"code True", name
+        rebuilt += len(counted.names) - before
+        assert entries.get_image(request_of()).code == b"code True", name
+        assert len(counted.names) - before <= 1, name
+    assert rebuilt > 10 or suffix == ".py"  # which nothing reads
 
 
 def test_a_cache_that_cannot_be_used(monkeypatch, tmp_path) -> None:
