@@ -180,9 +180,17 @@ class ToolchainMissing(ToolchainError):
 
 
 class GpuError(ArgandError, RuntimeError):
-    """Kernels of a GPU cannot be compiled, loaded or launched. A RuntimeError, as torch's errors of a GPU are."""
+    """Kernels of a GPU cannot be compiled, loaded or launched. A RuntimeError, as torch's errors of a GPU are.
+
+    Arguments:
+        code: the driver's number for what went wrong; 0 when it was not asked.
+    """
 
     stage = "runtime"
+
+    def __init__(self, cause: str, *, remedy: str = "", where: tuple[UserLine, ...] = (), code: int = 0) -> None:
+        super().__init__(cause, remedy=remedy, where=where)
+        self.code = code
 
 
 class CacheError(ArgandError):

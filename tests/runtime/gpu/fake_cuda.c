@@ -12,7 +12,7 @@ typedef struct {
 Launch fake_launches[256];
 int fake_count = 0, fake_num_params = 0, fake_loads = 0, fake_capture_mode = 0, fake_shared_set = -1;
 _Thread_local int fake_depth = 0;
-int fake_fail_launch = 0, fake_fail_load = 0, fake_max_threads = 1024, fake_max_shared = 232448;
+int fake_fail_launch = 0, fake_fail_load = 0, fake_fail_loads = 0, fake_max_threads = 1024, fake_max_shared = 232448;
 static _Thread_local void *stack[16] = {0};
 
 int cuInit(unsigned flags) { return 0; }
@@ -22,7 +22,7 @@ int cuCtxGetCurrent(void **context) { *context = stack[fake_depth]; return 0; }
 int cuCtxPushCurrent_v2(void *context) { stack[++fake_depth] = context; return 0; }
 int cuCtxPopCurrent_v2(void **context) { *context = stack[fake_depth--]; return 0; }
 int cuThreadExchangeStreamCaptureMode(int *mode) { int old = fake_capture_mode; fake_capture_mode = *mode; *mode = old; return 0; }
-int cuModuleLoadData(void **module, const void *image) { *module = (void *)(intptr_t)++fake_loads; return fake_fail_load; }
+int cuModuleLoadData(void **module, const void *image) { *module = (void *)(intptr_t)++fake_loads; return fake_fail_loads-- > 0 ? fake_fail_load : 0; }
 int cuModuleGetFunction(void **function, void *module, const char *name) { *function = (char *)module + 0xf00; return 0; }
 int cuDeviceGetAttribute(int *value, int kind, int device) { *value = fake_max_shared; return 0; }
 int cuFuncGetAttribute(int *value, int kind, void *function) { *value = kind == 0 ? fake_max_threads : 0; return 0; }

@@ -187,7 +187,7 @@ def test_errors_of_a_launch(make, fake) -> None:
 
 def test_errors_of_loading(fake) -> None:
     for code, text in ((2, "no memory left"), (200, "damaged"), (209, "another kind of GPU"), (222, "too old")):
-        fake.set(fail_load=code)
+        fake.set(fail_load=code, fail_loads=1)
         with pytest.raises(GpuError, match=text):
             fake.driver.load(IMAGE, 0)
         assert fake.get("depth") == 0 and fake.get("capture_mode") == 0

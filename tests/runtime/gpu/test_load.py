@@ -150,6 +150,24 @@ def test_second_load_compiles_nothing(fake, monkeypatch, own_cache) -> None:
     assert cache.clear() == 2 and not list(own_cache.glob("*.kernel"))
 
 
+def test_memory_that_torch_keeps_is_given_back(fake, monkeypatch) -> None:
+    Counted(monkeypatch)
+    calls: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty_cache"))
+    fake.set(fail_load=2, fail_loads=1)
+    load.load_on([request_of()], fake.place())
+    assert calls == ["empty_cache"] and fake.get("loads") == 2
+    load._loaded.cache_clear()
+    fake.set(fail_load=2, fail_loads=2)
+    with pytest.raises(GpuError, match="no memory left"):
+        load.load_on([request_of()], fake.place())
+    fake.set(fail_load=200, fail_loads=1)
+    with pytest.raises(GpuError, match="damaged"):
+        load.load_on([request_of()], fake.place())
+    assert len(calls) == 2
+
+
 def test_the_same_kernel_twice_is_compiled_once(fake, monkeypatch) -> None:
     counted = Counted(monkeypatch)
     kernels = load.load_on([request_of(), request_of()], fake.place())

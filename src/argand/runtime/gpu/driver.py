@@ -22,6 +22,7 @@ _SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 _MAX_THREADS, _STATIC_SHARED, _LOCAL, _REGISTERS, _DYNAMIC_SHARED = 0, 1, 3, 4, 8  # CU_FUNC_ATTRIBUTE_...
 _FREE_SHARED = 48 << 10  # bytes of shared memory that a block gets without asking
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+OUT_OF_MEMORY = 2
 _EARLIER = (
     "an earlier kernel, of argand, the program or a library, failed: run with CUDA_LAUNCH_BLOCKING=1 to see which one"
 )
@@ -30,7 +31,7 @@ _OTHER_GPU = "run `argand cache clear`; if it comes again, update the driver"
 # Error of the driver -> what it means here, and what to do.
 _MEANINGS: Mapping[int, tuple[str, str]] = {
     1: ("the launch has arguments that the driver does not take", _BLOCKS),
-    2: ("the GPU has no memory left", "free memory, or make the batch smaller"),
+    OUT_OF_MEMORY: ("the GPU has no memory left", "free memory, or make the batch smaller"),
     3: (
         "the driver is not initialised in this process",
         "use CUDA in one of the processes of a fork",
@@ -106,7 +107,7 @@ class Driver:
     def fail(self, code: int, what: str) -> NoReturn:
         """Raise the GpuError for an error of the driver."""
         meaning, remedy = _MEANINGS.get(code, ("the driver reported an error", _BLOCKS))
-        raise GpuError(f"{what}: {meaning} ({self.text_of(code)})", remedy=remedy)
+        raise GpuError(f"{what}: {meaning} ({self.text_of(code)})", remedy=remedy, code=code)
 
     def text_of(self, code: int) -> str:
         """The driver's own words for an error."""

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from argand import events
+from argand.errors import GpuError
 from argand.locks import fork_safe_lock
 from argand.runtime import places
 from argand.runtime.gpu import entries, hip, interpreter, launch
-from argand.runtime.gpu.driver import Loaded, driver
+from argand.runtime.gpu.driver import OUT_OF_MEMORY, Loaded, driver
 from argand.runtime.gpu.entries import Request
 from argand.runtime.gpu.image import Image
 from argand.runtime.gpu.spec import LaunchSpec, launch_spec
@@ -101,8 +102,19 @@ class _Known:
         """Load a kernel, unless another thread was faster."""
         with self._lock:
             if self.get(key, place) is None:
-                loaded = place.driver.load(image, place.index)
+                loaded = _load_image(image, place)
                 self._found[key, place.driver.path, place.index] = replace(image, code=b""), loaded
+
+
+def _load_image(image: Image, place: launch.Place) -> Loaded:
+    """Load machine code; where there is no memory, once torch has given back what it keeps for later."""
+    try:
+        return place.driver.load(image, place.index)
+    except GpuError as error:
+        if error.code != OUT_OF_MEMORY or torch.cuda.is_current_stream_capturing():
+            raise
+    torch.cuda.empty_cache()
+    return place.driver.load(image, place.index)
 
 
 @functools.cache
