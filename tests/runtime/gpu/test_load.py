@@ -106,7 +106,52 @@ def test_texts_of_single_kernels() -> None:
     with pytest.raises(GpuError, match="no kernel 'mul'"):
         entries.single_texts(both, ["mul"])
     with pytest.raises(GpuError, match="not Python"):
-        entries.single_texts("def (", ["mul"])
+        entries.single_texts('def (""""""', ["mul"])
+
+
+def test_functions_are_found_at_the_margin_as_by_the_parser() -> None:
+    text = (
+        HEAD
+        + """
+LIMIT = 3
+@triton.jit
+
+# a comment
+@other(
+    1
+)
+def one(
+    x,
+):
+    if x:
+        return (
+            1
+        )
+# at the margin \u2028def four(x):
+    # and inside \x0bdef five(x):
+
+    return 2
+
+def helper(x): return x
+@triton.jit
+def two(x):
+    return 3
+LAST = [
+    4,
+]
+@triton.jit
+def three(x):
+    return 4
+"""
+    )
+    places = entries._by_margin([line + "\n" for line in text.split("\n")])
+    assert places == entries._by_ast(text)
+    texts = entries.single_texts(text, ["three", "one", "two"])
+    for name, single in texts.items():
+        kept = [line for line in text.splitlines() if line.startswith(("LIMIT", "LAST", "def helper"))]
+        assert [line for line in single.splitlines() if line.startswith(("LIMIT", "LAST", "def h"))] == kept
+        assert [other for other in texts if f"def {other}(" in single] == [name]
+        compile(single, name, "exec")
 
 
 @pytest.mark.parametrize(
