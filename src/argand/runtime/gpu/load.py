@@ -28,6 +28,7 @@ from argand.runtime.profile import Kernel, label
 # Triton lets go of the GIL in its passes and while ptxas runs; more threads than this wait for each other.
 MAX_THREADS = 8
 _BEAT = 0.5  # seconds
+_ON = ("1", "true", "yes", "on", "y")  # what switches one of Triton's variables on
 
 
 def load_triton_kernels(text: str, specs: Mapping[str, Any], device: str) -> list[Kernel]:
@@ -54,7 +55,7 @@ def load_triton_kernels(text: str, specs: Mapping[str, Any], device: str) -> lis
 
 
 def _load(text: str, wanted: Sequence[LaunchSpec], device: str) -> list[Kernel]:
-    if torch.device(device).type == "cpu" or os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+    if torch.device(device).type == "cpu" or os.environ.get("TRITON_INTERPRET", "").lower() in _ON:
         return list(interpreter.load(text, wanted))
     index, target = device_index(device), gpu_target(device)
     if target.backend == "hip":
