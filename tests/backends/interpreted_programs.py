@@ -1,0 +1,125 @@
+"""Programs whose graphs run as Triton kernels on CPU tensors, compared with eager: `TRITON_INTERPRET=1` must be set.
+
+TRITON_INTERPRET=1 python tests/backends/interpreted_programs.py
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import argand
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from helpers import collected
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
+
+
+def program(*args: Any) -> Callable[[Any], Any]:
+    def add(function: Any) -> Any:
+        PROGRAMS[function.__name__] = (function, args)
+        return function
+
+    return add
+
+
+@program(torch.randn(30, 40), torch.randn(40))
+def broadcast(x: Any, y: Any) -> Any:
+    return (x + y).relu(), x.t() * 2
+
+
+@program(torch.randn(3, 70), torch.randn(20, 5))
+def softmaxes(x: Any, y: Any) -> Any:
+    return torch.softmax(x, -1), torch.log_softmax(y, 0)
+
+
+@program(torch.randn(2, 33001))
+def long_reductions(x: Any) -> Any:
+    return x.sum(1), x[:, :40].amax(0), x.var(), (x * 2).sum(), (x > 4).any(), x.double().prod()
+
+
+@program(torch.randn(8, 96), torch.randn(96, 64), torch.randn(64))
+def products(x: Any, y: Any, bias: Any) -> Any:
+    return F.gelu(torch.addmm(bias, x, y)) + 1
+
+
+@program(torch.randn(7, 16), torch.randint(0, 7, (11,)))
+def looked_up(x: Any, i: Any) -> Any:
+    return x[i] * 2, x.argmax(-1), x.argmax(), x.cumsum(0)
+
+
+@program(torch.randn(6, 32, dtype=torch.bfloat16), torch.arange(12))
+def dtypes(x: Any, i: Any) -> Any:
+    return F.layer_norm(x, (32,)), i * 3 // 2, (i > 4) & (i < 9), x.float().to(torch.float64).mean()
+
+
+@program(torch.randn(2, 6, 9, 9))
+def images(x: Any) -> Any:
+    return F.max_pool2d(x, 3), F.avg_pool2d(x, 2), F.group_norm(x, 3), F.interpolate(x, scale_factor=2)
+
+
+def compare(one: Any, two: Any) -> None:
+    torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+
+
+def inference() -> None:
+    for function, args in PROGRAMS.values():
+        for dynamic in (False, True):
+            compare(argand.compile(function, dynamic=dynamic)(*args), function(*args))
+            argand.reset()
+
+
+def training() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8), nn.LayerNorm(8)
+    )
+    other = copy.deepcopy(model)
+    compiled = argand.compile(model)
+    x, y = torch.randn(4, 3, 8, 8), torch.randint(0, 8, (4,))
+    for _ in range(2):
+        compare(F.cross_entropy(compiled(x), y).backward(), F.cross_entropy(other(x), y).backward())
+        for one, two in zip((*model.parameters(), *model.buffers()), (*other.parameters(), *other.buffers())):
+            compare(one, two)
+            compare(one.grad, two.grad)
+
+
+def the_same_graph_for_both_targets() -> None:
+    """One process may have both kinds of code: graphs are not mixed up."""
+
+    def function(x: Any) -> Any:
+        return x.exp() + 1
+
+    for wanted in (True, False, True):
+        argand.config.triton.on_cpu = wanted
+        argand.reset()
+        with collected("output_code", "cache") as seen:
+            compare(argand.compile(function)(torch.ones(4)), function(torch.ones(4)))
+        for event in seen:
+            assert event.name == "cache" or ("triton_fused" in event.text()) is wanted
+
+
+def main() -> None:
+    argand.config.triton.on_cpu = True
+    argand.config.verify_ir = True
+    with collected("output_code") as seen:
+        with torch.no_grad():
+            inference()
+        training()
+    texts = [event.text() for event in seen]
+    assert not [text for text in texts if "load_kernels(kernel_source" in text or "arena" in text.split("def call")[1]]
+    assert sum("load_triton_kernels(" in text for text in texts) > len(PROGRAMS)
+    the_same_graph_for_both_targets()
+    print(f"{len(texts)} graphs agree")
+
+
+if __name__ == "__main__":
+    main()

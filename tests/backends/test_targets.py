@@ -1,0 +1,92 @@
+"""Which target a device gets, and whole programs through the GPU's: in Triton's interpreter, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+import argand
+from argand.backends import native, targets
+from argand.backends.graph_key import graph_key
+from argand.backends.targets import target_of, without_target
+from argand.graph.program import AtenProgram
+from argand.ir.target import cpu, gpu
+from helpers import collected
+
+PROGRAM = Path(__file__).resolve().parent / "interpreted_programs.py"
+META, CPU, GPU = torch.device("meta"), torch.device("cpu"), torch.device("cuda", 1)
+
+
+def test_the_cpu_is_a_target_with_torchs_threads() -> None:
+    assert target_of(CPU) == cpu(torch.get_num_threads())
+    assert target_of(META) is None and without_target([CPU, META]) == {"meta"}
+
+
+def test_the_setting_gives_cpu_tensors_the_target_of_a_gpu() -> None:
+    with argand.config.patch({"triton.on_cpu": True}):
+        assert target_of(CPU) == gpu(132)
+    assert not gpu(132).host_memory and cpu(1).host_memory
+
+
+class Properties:
+    multi_processor_count = 114
+
+    def __init__(self, major: int) -> None:
+        self.major, self.minor = major, 0
+
+
+@pytest.mark.parametrize(("major", "wheel", "expected"), [(9, True, gpu(114)), (6, True, None), (9, False, None)])
+def test_a_gpu_is_a_target_where_triton_can_compile_for_it(
+    monkeypatch: pytest.MonkeyPatch, major: int, wheel: bool, expected: Any
+) -> None:
+    monkeypatch.setattr(targets, "_processors", targets._processors.__wrapped__)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties(major))
+    monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: object() if wheel else None)
+    assert target_of(GPU) == expected
+    assert without_target([GPU]) == (set() if expected else {"cuda"})
+
+
+def test_graphs_of_different_targets_are_different() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta.update(val=torch.empty(3, device="meta"), device=CPU)
+    graph.output([x])
+    program = AtenProgram(graph, [], [], [], {}, None)
+    one = graph_key(program)
+    with argand.config.patch({"triton.on_cpu": True}):
+        two = graph_key(program)
+    assert one != two and graph_key(program) == one
+
+
+def test_kernels_are_printed_for_the_target_without_running_them() -> None:
+    """What a graph becomes on a GPU can be looked at anywhere."""
+    seen: list[Any] = []
+
+    def keep(text: str, *_: Any, **__: Any) -> Any:
+        seen.append(text)
+        raise RuntimeError("not loaded")
+
+    with argand.config.patch({"triton.on_cpu": True}), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "load_module", keep)
+        with collected("kernel_code") as events, pytest.raises(Exception, match="not loaded"):
+            argand.compile(lambda x: torch.softmax(x, -1) @ x)(torch.randn(64, 64))
+    (text,) = seen
+    assert "load_triton_kernels(triton_source, triton_kernels, 'cpu')" in text and "load_kernels(kernel" not in text
+    assert "@triton.jit" in events[0].text() and "arena" not in text.split("def call")[1]
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_programs_compute_what_eager_computes() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "graphs agree" in done.stdout

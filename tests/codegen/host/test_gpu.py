@@ -1,0 +1,154 @@
+"""Host modules that launch Triton kernels: what they say, with kernels that write down their arguments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from loop_programs import Builder, T, softmax
+
+from argand.codegen.host import gpu as gpu_text
+from argand.codegen.host.kernels import kernel_source
+from argand.codegen.host.memory import plan_memory
+from argand.codegen.host.module import KernelSource, host_module
+from argand.codegen.host.products import choose_products
+from argand.codegen.triton.spec import KernelSpec, TritonSource
+from argand.errors import InternalError
+from argand.graph.expr import Const, Sym
+from argand.ir.target import cpu, gpu
+from argand.runtime import host
+from argand.runtime.gpu import load
+from argand.schedule.pipeline import schedule
+
+CPU, FIRST, SECOND = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
+
+
+def relu(o: Any, a: Any) -> Any:
+    return o.maximum(a, o.constant(0, torch.float32))
+
+
+def target_of(device: torch.device) -> Any:
+    return cpu(1) if device == CPU else gpu(132)
+
+
+def spec(name: str, points: tuple[Any, ...], blocks: tuple[int, ...], **more: Any) -> KernelSpec:
+    return KernelSpec(name, ("*fp32", "*fp32"), (("XBLOCK", 128),), 4, 2, points, blocks, **more)
+
+
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Calls of kernels from now on, which compute nothing."""
+    calls: list[Any] = []
+
+    def loaded(text: str, specs: Any, device: str) -> list[Any]:
+        return [lambda *args, name=name: calls.append((name, device, args)) for name in specs]
+
+    monkeypatch.setattr(load, "load_triton_kernels", loaded)
+    return calls
+
+
+def test_a_launch_covers_the_points_and_passes_workspaces_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = interpreted(monkeypatch)
+    n = Sym("s0")
+    b = Builder()
+    x: T = b.input(n, 6)
+    program = b.program(softmax(b, x))
+    program.inputs.append("s0")
+    program.input_symbols = [("s0", "", 0)]
+    made = schedule(program, targets=lambda _: gpu(132))
+    (plan,) = made.kernels()
+    workspaces = (("*fp64", Const(6)), ("i1", n))
+    one = spec(plan.name, (n, Const(1000)), (4, 128), workspaces=workspaces)
+    text = host_module(made, KernelSource("", {}, triton={CPU: TritonSource("import triton", {plan.name: one})}))
+    module = host.load_module(text, {}, graph="graph_0")
+    (result,) = module.call([torch.ones(9, 6), 9])
+    ((name, device, args),) = calls
+    assert (name, device, args[:3]) == (plan.name, "cpu", (3, 8, 1))
+    given, out, doubles, flags, size = args[3:]
+    assert torch.equal(given, torch.ones(9, 6)) and out is result and size == 9
+    assert doubles.dtype is torch.float64 and doubles.shape == (54,) and flags.dtype is torch.bool
+    assert flags.shape == (81,) and "del workspace0, workspace1" in text
+    assert "(('*fp32', '*fp32'), (('XBLOCK', 128),), 4, 2, False)" in text
+
+
+def test_grids_of_constant_sizes_are_numbers() -> None:
+    assert [str(gpu_text.programs(Const(n), 128)) for n in (0, 1, 128, 129)] == ["0", "1", "1", "2"]
+    assert str(gpu_text.programs(Sym("s0") * 3, 1)) == "3*s0"
+
+
+@pytest.mark.parametrize("kind", ["fp64", "fp32", "fp16", "bf16", "i64", "i32", "i16", "i8", "u8", "i1"])
+def test_types_of_workspaces_are_those_of_the_generator(kind: str) -> None:
+    from argand.codegen.triton.types import pointer_type
+
+    assert pointer_type(gpu_text.dtype_of(f"*{kind}")) == f"*{kind}"
+
+
+def two_devices() -> tuple[Any, Any]:
+    b = Builder()
+    x, y = b.input(1 << 16), b.input(1 << 16)
+    one, two = b.pointwise(relu, x), b.pointwise(relu, y)
+    late = b.extern(torch.ops.aten.neg.default, two, size=(1 << 16,))
+    last = b.pointwise(relu, late)
+    for each in (y, two, late, last):
+        b.buffers[each.buffer] = replace(b.buffers[each.buffer], device=FIRST)
+    return b, schedule(b.program(one, last), targets=target_of)
+
+
+def test_one_module_has_kernels_of_two_devices() -> None:
+    _, made = two_devices()
+    kernels = kernel_source(made)
+    assert kernels is not None and set(kernels.triton) == {FIRST} and len(kernels.symbols) == 1
+    assert "@triton.jit" in kernels.all_text and 'extern "C"' in kernels.all_text
+    text = host_module(made, kernels)
+    assert "load_kernels(kernel_source, kernels)" in text
+    assert "load_triton_kernels(triton_source, triton_kernels, 'cuda:0')" in text
+    assert "call = on_device(call, 'cuda:0')" in text
+    assert "rand_strided((65536,), (1,), torch.float32, device='cuda:0'),  # arg1" in text
+    assert "new_float32_cuda_0 = torch.empty(0, dtype=torch.float32, device='cuda:0').new_empty_strided" in text
+
+
+def test_what_is_the_hosts_is_not_for_other_devices() -> None:
+    _, made = two_devices()
+    plan = plan_memory(made)
+    elsewhere = {name for name, buffer in made.buffers.items() if buffer.device != CPU}
+    assert elsewhere.isdisjoint({*plan.offsets, *plan.slot_of}) and elsewhere.isdisjoint(made.host_buffers())
+    assert choose_products(made) == 0
+
+
+def test_tables_of_two_gpus_have_different_names() -> None:
+    sources = {d: TritonSource("import triton", {f"k{d.index}": spec(f"k{d.index}", (), ())}) for d in (FIRST, SECOND)}
+    lines = "\n".join(gpu_text.loading(sources))
+    assert "[k0] = load_triton_kernels(triton_source, triton_kernels, 'cuda:0')" in lines
+    assert "[k1] = load_triton_kernels(triton_source_1, triton_kernels_1, 'cuda:1')" in lines
+    assert gpu_text.current_device(sources) is None and gpu_text.current_device({}) is None
+    assert gpu_text.current_device({SECOND: sources[SECOND]}) == SECOND
+
+
+def test_the_current_device_is_switched_only_where_it_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    switched: list[int] = []
+    current = [0]
+
+    class Switch:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __enter__(self) -> None:
+            switched.append(self.index)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "device", Switch)
+    call = host.on_device(lambda args: tuple(args), "cuda:0")
+    assert call([1]) == (1,) and not switched
+    current[0] = 1
+    assert call([2]) == (2,) and switched == [0]
+
+
+def test_a_target_that_nobody_prints_for_is_an_error() -> None:
+    b = Builder()
+    made = schedule(b.program(b.pointwise(relu, b.input(8))), targets=lambda _: replace(gpu(1), name="other"))
+    with pytest.raises(InternalError, match="nobody prints"):
+        kernel_source(made)
