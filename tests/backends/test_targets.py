@@ -17,6 +17,7 @@ import argand
 from argand.backends import native, targets
 from argand.backends.graph_key import graph_key
 from argand.backends.targets import target_of, without_target
+from argand.errors import GpuError
 from argand.graph.program import AtenProgram
 from argand.ir.target import cpu, gpu
 from helpers import collected
@@ -90,3 +91,25 @@ def test_programs_compute_what_eager_computes() -> None:
     done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "graphs agree" in done.stdout
+
+
+def refused(*_: Any, **__: Any) -> Any:
+    raise GpuError("kernel triton_fused_add_0 needs too much shared memory")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_graph_whose_kernels_are_refused_is_the_programs_own(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
+    monkeypatch.setattr(native, "load_module", refused)
+    x, y = torch.randn(5, 3), torch.randn(5, 3, requires_grad=True)
+    compiled = argand.compile(lambda a: (a * 2).sin().sum(), dynamic=dynamic)
+    quiet = argand.config.patch({"verify_ir": False})
+    with quiet, collected("fallback") as seen, pytest.warns(UserWarning, match="too much shared memory") as warned:
+        assert torch.equal(compiled(x), (x * 2).sin().sum())
+        result = compiled(y)
+        assert torch.equal(compiled(x), (x * 2).sin().sum())
+    assert len([each for each in warned if "shared memory" in str(each.message)]) == 1
+    assert "CompiledFunction" not in type(result.grad_fn).__name__
+    assert any("too much shared memory" in event.data["reason"] for event in seen)
+    result.backward()
+    assert y.grad is not None and torch.allclose(y.grad, (y * 2).cos().detach() * 2)
+    native.reset()

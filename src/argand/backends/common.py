@@ -15,7 +15,8 @@ from argand.autograd.inference import records_gradients
 from argand.backends.dynamic import compile_dynamic
 from argand.backends.training import compile_training, took_too_long
 from argand.backends.watch import watched
-from argand.errors import AutogradError
+from argand.config import config
+from argand.errors import AutogradError, GpuError
 from argand.graph import time_limit
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
@@ -48,6 +49,17 @@ def compile_inference(
     except time_limit.OutOfTime as late:
         _report(backend, took_too_long("a graph", late), gm)
         return gm.forward
+    except GpuError as error:
+        return _without_kernels(backend, error, gm)
+
+
+def _without_kernels(backend: str, error: GpuError, gm: fx.GraphModule) -> Callable[..., Any]:
+    """The graph as it is, at eager's own speed."""
+    if config.verify_ir or config.repro_after:
+        raise error
+    _report(backend, str(error), gm)
+    forward: Callable[..., Any] = gm.forward
+    return forward
 
 
 def _compiled(
@@ -66,7 +78,10 @@ def _compiled(
         return compile_exact(gm, example_inputs, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass)
 
     def exact(args: Sequence[Any]) -> Callable[..., Any]:
-        return compile_exact(gm, args, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass)
+        try:
+            return compile_exact(gm, args, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass)
+        except GpuError as error:  # in the middle of a call
+            return _without_kernels(backend, error, gm)
 
     gradients = needs_autograd(gm, example_inputs)
     compiled = compile_dynamic(

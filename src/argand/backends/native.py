@@ -19,7 +19,7 @@ from argand.backends.common import compile_inference
 from argand.backends.graph_key import graph_key
 from argand.backends.targets import devices_in, target_of, without_target
 from argand.config import config
-from argand.errors import ToolchainError, ToolchainMissing
+from argand.errors import GpuError, ToolchainError, ToolchainMissing
 from argand.graph.devices import devices_of
 from argand.graph.hints import size_hints
 from argand.graph.module_text import module_text
@@ -41,7 +41,8 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         options: accepted for compatibility with other backends.
 
     A graph with tensors on a device that no code is generated for runs as it is, at eager's speed. So does one that
-    cannot be traced, and every graph where no C++ compiler is found (with one warning). A "fallback" event says why.
+    cannot be traced, one whose kernels the GPU does not take, and every graph where no C++ compiler is found (the last
+    two with one warning). A "fallback" event says why.
 
     Raises:
         LoweringError, CppCompileError: a stage failed.
@@ -110,6 +111,9 @@ def _build(program: AtenProgram, graph: str) -> HostCall:
         reason = "no C++ compiler" if isinstance(error, ToolchainMissing) else error.cause
         events.emit("fallback", "runtime", str(error), backend="native", scope="graph", reason=reason)
         return _eager_kernels(program)
+    except GpuError as error:
+        _memo.warn_once(str(error))  # and whoever has the program's own graph runs that
+        raise
 
 
 def schedule_program(program: AtenProgram) -> Schedule:

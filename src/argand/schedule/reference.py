@@ -41,7 +41,7 @@ def run_schedule(
     """The outputs of a schedule.
 
     Arguments:
-        run: runs one kernel on flat tensors by name, given the values of size symbols; `run_kernel` unless told otherwise.
+        run: runs one kernel on flat tensors by name, given the values of size symbols; `run_kernel` unless told.
     """
     run = run or run_kernel
     env, memory = _start(schedule.inputs, schedule.input_symbols, schedule.buffers, schedule.constants, inputs)
