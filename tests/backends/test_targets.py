@@ -20,6 +20,7 @@ from argand.backends.targets import target_of, without_target
 from argand.errors import GpuError
 from argand.graph.program import AtenProgram
 from argand.ir.target import cpu, gpu
+from argand.runtime.gpu import target as gpu_target
 from helpers import collected
 
 PROGRAM = Path(__file__).resolve().parent / "interpreted_programs.py"
@@ -40,20 +41,28 @@ def test_the_setting_gives_cpu_tensors_the_target_of_a_gpu() -> None:
 class Properties:
     multi_processor_count = 114
 
-    def __init__(self, major: int) -> None:
-        self.major, self.minor = major, 0
 
-
-@pytest.mark.parametrize(("major", "wheel", "expected"), [(9, True, gpu(114)), (6, True, None), (9, False, None)])
-def test_a_gpu_is_a_target_where_triton_can_compile_for_it(
-    monkeypatch: pytest.MonkeyPatch, major: int, wheel: bool, expected: Any
-) -> None:
+def test_a_gpu_is_a_target_where_kernels_can_be_compiled_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "_processors", targets._processors.__wrapped__)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties(major))
-    monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: object() if wheel else None)
-    assert target_of(GPU) == expected
-    assert without_target([GPU]) == (set() if expected else {"cuda"})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties())
+    monkeypatch.setattr(gpu_target, "gpu_problem", lambda device: None)
+    assert target_of(GPU) == gpu(114) and without_target([GPU, META]) == set()
+    monkeypatch.setattr(gpu_target, "gpu_problem", lambda device: "triton is not installed.")
+    assert target_of(GPU) is None and without_target([GPU]) == {"cuda"}
+
+
+def test_who_has_a_gpu_that_cannot_be_used_is_told_why_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph on a GPU that lacks something runs as it is."""
+    native.reset()
+    monkeypatch.setattr(gpu_target, "gpu_problem", lambda device: "triton is not installed.")
+    monkeypatch.setattr(native, "devices_of", lambda gm, inputs: {"cuda"})
+    compiled = argand.compile(lambda x: x + 1)
+    with collected("fallback") as seen, pytest.warns(UserWarning, match="cuda: triton is not installed") as warned:
+        assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+        assert torch.equal(compiled(torch.ones(4)), torch.full((4,), 2.0))
+    assert len([each for each in warned if "triton" in str(each.message)]) == 1
+    assert seen[0].data["reason"] == "no code is generated for tensors on cuda: triton is not installed."
+    native.reset()
 
 
 def test_graphs_of_different_targets_are_different() -> None:

@@ -17,7 +17,7 @@ from argand import events
 from argand.backends.aot_eager import run_eagerly
 from argand.backends.common import compile_inference
 from argand.backends.graph_key import graph_key
-from argand.backends.targets import devices_in, target_of, without_target
+from argand.backends.targets import devices_in, problem_of, target_of, without_target
 from argand.config import config
 from argand.errors import GpuError, ToolchainError, ToolchainMissing
 from argand.graph.devices import devices_of
@@ -77,6 +77,9 @@ def compile_program(program: AtenProgram) -> HostCall:
 
 def _report_devices(others: set[str], what: str) -> None:
     reason = f"no code is generated for tensors on {' and '.join(sorted(others))}"
+    if "cuda" in others:  # somebody expects it, and can do something about it
+        reason += f": {problem_of(torch.device('cuda'))}"
+        _memo.warn_once(reason)
     events.emit("fallback", "backend", reason, backend="native", scope="graph", reason=reason)
     _without_gpu_code(f"this {what} runs with eager's kernels: {reason}")
 
