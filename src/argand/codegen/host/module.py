@@ -13,7 +13,7 @@ from argand.codegen.host import gpu
 from argand.codegen.host.calls import as_linear, extern_function
 from argand.codegen.host.convolutions import OWN_GRADIENT
 from argand.codegen.host.memory import MemoryPlan, nbytes, plan_memory, same_layout
-from argand.codegen.host.products import INTO, OWN
+from argand.codegen.host.products import INTO, OWN, PADDED
 from argand.errors import InternalError
 from argand.graph.expr import Const, Expr, Sym, as_int
 from argand.ir.kernel import CPU, KernelPlan, Schedule
@@ -142,6 +142,7 @@ class _Writer:
             *([gpu.LOADER] if self.kernels is not None and self.kernels.triton else []),
             *(["from argand.runtime.host import on_device"] if self.current is not None else []),
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
+            *([f"from argand.runtime.gpu.products import {PADDED}"] if PADDED in used else []),
             *(f"from argand.runtime.products import {name}" for name in (OWN, OWN_GRADIENT) if name in used),
             "",
         ]

@@ -25,6 +25,8 @@ LEAST_TERMS = 1 << 27
 OWN_LEAST_TERMS = 1 << 22
 FEW_ROWS = 128  # of a left side, up to which MKL is faster than argand's kernel where the right side is transposed
 OWN = "matrix_product"  # the function of `runtime.products`
+PADDED = "padded_product"  # the function of `runtime.gpu.products`
+PADDED_LEAST_TERMS = 1 << 30  # below, appending zeros costs as much as it saves
 INTO = "product_into"  # the function of `runtime.host` that stores a product of oneDNN's
 WIDE = 1024  # columns of a result from which a transposed left side pays as well
 
@@ -45,9 +47,10 @@ def onednn_wanted() -> bool:
 def choose_products(schedule: Schedule) -> int:
     """Send products to where they are faster than with ATen; returns how many."""
     buffers = schedule.host_buffers()
+    changes = _choose_padded(schedule, buffers)
     if not buffers:
-        return 0
-    changes = _choose_own(schedule, buffers) if own_wanted() else 0
+        return changes
+    changes += _choose_own(schedule, buffers) if own_wanted() else 0
     if not onednn_wanted():
         return changes
     taken = {*schedule.aliases}
@@ -60,6 +63,31 @@ def choose_products(schedule: Schedule) -> int:
                 schedule.steps[number] = made
                 changes += 1
     return changes
+
+
+def _choose_padded(schedule: Schedule, host_buffers: dict[str, Buffer]) -> int:
+    """Products of 16-bit floats on a GPU whose rows do not begin at multiples of 16 bytes; returns how many."""
+    changes = 0
+    for number, step in enumerate(schedule.steps):
+        if isinstance(step, ExternNode) and step.out_variant in ("torch.mm", "torch.addmm"):
+            if step.outputs[0] not in host_buffers and _wants_zeros(step, schedule.buffers):
+                schedule.steps[number] = replace(step, out_variant=PADDED)
+                changes += 1
+    return changes
+
+
+def _wants_zeros(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
+    if node.kwargs or not all(isinstance(arg, TensorRef) for arg in node.args):
+        return False
+    *bias, left, right = node.args
+    if any(len(ref.size) != 1 for ref in bias):
+        return False
+    if any(buffers[ref.buffer].dtype not in (torch.bfloat16, torch.float16) or ref.dtype for ref in node.args):
+        return False
+    m, k, n = as_int(left.size[0]), as_int(left.size[1]), as_int(right.size[1])
+    if m is None or k is None or n is None or m * k * n < PADDED_LEAST_TERMS or min(m, k, n) < 64:
+        return False
+    return bool(k % 8 or n % 8)
 
 
 def _choose_own(schedule: Schedule, buffers: dict[str, Buffer]) -> int:

@@ -192,6 +192,8 @@ class StagePrinter:
             text = conversion(texts[0], value.args[0].dtype, value.dtype)
         elif value.op == "bitcast":
             text = f"{texts[0]}.to({value_type(value.dtype)}, bitcast=True)"
+        elif value.op == "truediv" and (factor := _reciprocal(value)):
+            text = f"({texts[0]} * {factor})"
         else:
             text = expression(value.op, value.args[-1].dtype, texts)
         self._define(value, axes, text)
@@ -204,7 +206,8 @@ class StagePrinter:
         if not axes and not expr.free:
             self._values[value.id] = Operand(constant(int(text), value.dtype), _NONE)
             return
-        self._define(value, axes, conversion(f"({text})", torch.int64, value.dtype))
+        have = torch.int32 if narrow and not self.wide else torch.int64
+        self._define(value, axes, conversion(f"({text})", have, value.dtype))
 
     # --- memory
 
@@ -383,6 +386,14 @@ class StagePrinter:
         self.emit(self.after, value.origin, f"_, {name} = tl.reduce((acc{name}, at{name}), 1, {combine})")
         self.after.append(f"{name} = {name}[:, None]")
         self._values[value.id] = Operand(name, frozenset(("x",)))
+
+
+def _reciprocal(value: Value) -> str:
+    """What a quotient by a constant is a product with, as in eager's kernels for GPUs; "" for other quotients."""
+    divisor = value.args[1]
+    if divisor.op != "constant" or value.dtype is not torch.float32 or not divisor.args[0]:
+        return ""
+    return constant(float(1 / torch.tensor(divisor.args[0], dtype=torch.float32)), value.dtype)
 
 
 def _identity(kind: str, dtype: torch.dtype) -> float | int:
