@@ -7,7 +7,6 @@ import collections
 import functools
 import types
 import typing
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,9 @@ import pytest
 import torch
 
 import argand
+from capture.agreement import Agreeing, agree
 
 pytestmark = pytest.mark.filterwarnings("error:argand. capturing")
-
-
-def outcome(fn: Callable[..., Any], *args: Any) -> str:
-    try:
-        return repr(fn(torch.ones(2), *args))
-    except Exception as error:
-        return repr((type(error), str(error)))
-
-
-def agree(fn: Callable[..., Any], *calls: tuple[Any, ...], dynamic: bool | None = None) -> None:
-    compiled = argand.compile(fn, backend="eager", dynamic=dynamic)
-    for args in calls:
-        assert outcome(compiled, *args) == outcome(fn, *args), args
 
 
 # ---- texts
@@ -42,20 +29,20 @@ def texts(x: torch.Tensor, o: Any) -> Any:
 def test_text_of_a_module_whose_attributes_change() -> None:
     """A module's text is made in Python, from attributes of the module, for which it may have a `__getattr__`."""
     module: Any = types.ModuleType("made_here")
-    compiled = argand.compile(texts, backend="eager")
+    check = Agreeing(texts, shape=(2,))
     for name, value in (("x", 1), ("__getattr__", lambda name: 7), ("__name__", "other"), ("__file__", "here.py")):
         setattr(module, name, value)
-        assert outcome(compiled, module) == outcome(texts, module)
+        check(module)
 
 
 def test_text_of_a_class_that_is_renamed() -> None:
     class Renamed:
         pass
 
-    compiled = argand.compile(texts, backend="eager")
+    check = Agreeing(texts, shape=(2,))
     for name, value in (("x", 1), ("__qualname__", "Another"), ("__module__", "elsewhere")):
         setattr(Renamed, name, value)
-        assert outcome(compiled, Renamed) == outcome(texts, Renamed)
+        check(Renamed)
 
 
 class Shown:
@@ -131,10 +118,10 @@ def test_abstract_class_that_begins_to_answer_itself() -> None:
     def program(x: torch.Tensor, o: Any) -> Any:
         return x, isinstance(o, Base), isinstance(o, Below), isinstance(o, collections.abc.Iterable)
 
-    compiled = argand.compile(program, backend="eager")
-    assert outcome(compiled, Below()) == outcome(program, Below())
+    check = Agreeing(program, shape=(2,))
+    check(Below())
     Base.__getattribute__ = lambda self, name: 1.5  # type: ignore[method-assign, assignment]
-    assert outcome(compiled, Below()) == outcome(program, Below())
+    check(Below())
 
 
 # ---- partials
@@ -235,15 +222,15 @@ def test_class_of_backward_nodes_that_is_replaced() -> None:
     def program(x: torch.Tensor) -> Any:
         return Twice.apply(x, 2.0)
 
-    compiled = argand.compile(program, backend="eager")
+    check = Agreeing(program, shape=(2,))
     made = Twice._backward_cls  # type: ignore[attr-defined]
     for value in (made, "other", made, [1]):  # torch itself crashes with a class of another kind
         Twice._backward_cls = value  # type: ignore[attr-defined]
-        assert outcome(compiled) == outcome(program)
+        check()
     Twice._backward_cls = made  # type: ignore[attr-defined]
     Twice.setup_context = staticmethod(lambda ctx, inputs, output: None)  # type: ignore[method-assign, assignment]
     Twice.forward = staticmethod(lambda x, k: x * k * 2)  # type: ignore[method-assign, assignment]
-    assert outcome(compiled) == outcome(program)
+    check()
 
 
 # ---- messages

@@ -9,7 +9,6 @@ import itertools
 import operator
 import re
 import types
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,9 @@ import pytest
 import torch
 
 import argand
+from capture.agreement import Agreeing, agree
 
 pytestmark = pytest.mark.filterwarnings("error:argand. capturing")
-
-
-def outcome(fn: Callable[..., Any], *args: Any) -> str:
-    try:
-        return repr(fn(torch.ones(2), *args))
-    except Exception as error:
-        return repr((type(error), str(error)))
 
 
 class Held:
@@ -59,8 +52,7 @@ def test_methods_with_too_few_and_too_many_arguments(name: str) -> None:
                     return x, str(error)
 
             argand.reset()
-            compiled = argand.compile(program, backend="eager")
-            assert outcome(compiled, made()) == outcome(program, made()), (attribute, given)
+            Agreeing(program, shape=(2,)).of(lambda: (made(),))
 
 
 FUNCTIONS: tuple[Any, ...] = (
@@ -81,7 +73,7 @@ def test_functions_with_too_few_and_too_many_arguments(fn: Any) -> None:
                 return x, str(error)
 
         argand.reset()
-        assert outcome(argand.compile(program, backend="eager")) == outcome(program), given
+        agree(program)
 
 
 def test_frozen_dataclass_whose_cell_was_replaced() -> None:
@@ -94,11 +86,11 @@ def test_frozen_dataclass_whose_cell_was_replaced() -> None:
     def program(x: torch.Tensor, o: Any) -> Any:
         return x, dataclasses.replace(o, a=3).a
 
-    compiled, one = argand.compile(program, backend="eager"), Frozen(1.0)
+    check, one = Agreeing(program, shape=(2,)), Frozen(1.0)
     cell = Frozen.__init__.__closure__[0]  # type: ignore[attr-defined]
     for value in (cell.cell_contents, 3, [6.0], object, cell.cell_contents):
         cell.cell_contents = value
-        assert outcome(compiled, one) == outcome(program, one)
+        check(one)
 
 
 class Lengthless(dict):  # type: ignore[type-arg]
@@ -118,8 +110,7 @@ def test_dict_whose_length_is_none(length: Any, monkeypatch: pytest.MonkeyPatch)
     )
     monkeypatch.setattr(Lengthless, "__len__", length, raising=False)
     for program in programs:
-        compiled = argand.compile(program, backend="eager")
-        assert outcome(compiled, Lengthless(k=1)) == outcome(program, Lengthless(k=1))
+        Agreeing(program, shape=(2,)).of(lambda: (Lengthless(k=1),))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +126,7 @@ def test_from_numpy_of_something_else(value: Any) -> None:
             return x + getattr(torch, name)(o)
 
         argand.reset()
-        assert outcome(argand.compile(program, backend="eager"), value) == outcome(program, value)
+        agree(program, (value,))
     assert not isinstance(value, np.ndarray) or value.flags.writeable
 
 
@@ -150,9 +141,9 @@ def test_call_that_raises_elsewhere_than_before() -> None:
             out.append((type(error).__name__, str(error)))
         return t, out
 
-    compiled = argand.compile(program, backend="eager")
+    check = Agreeing(program, shape=(2,))
     for value in (3, int, 4, "x", 3):
-        assert outcome(compiled, {"o": value}) == outcome(program, {"o": value})
+        check({"o": value})
 
 
 class Refuses:
@@ -173,7 +164,7 @@ def test_reduce_of_what_cannot_be_iterated(value: Any) -> None:
         except (TypeError, ValueError) as error:
             return x, str(error), repr(error.__context__)
 
-    assert outcome(argand.compile(program, backend="eager"), value) == outcome(program, value)
+    agree(program, (value,))
 
 
 @pytest.mark.parametrize("name", ["running_mean", "running_var"])
@@ -190,4 +181,4 @@ def test_batch_norm_whose_statistics_require_gradients(name: str, grad: bool) ->
             except RuntimeError as error:
                 return str(error)
 
-    assert outcome(argand.compile(program, backend="eager")) == outcome(program)
+    agree(program)

@@ -15,28 +15,7 @@ import pytest
 import torch
 
 import argand
-
-
-def outcome(fn: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return repr(fn(*args))
-    except Exception as error:
-        return type(error), str(error)
-
-
-class Agreeing:
-    """Calls a program eagerly and compiled, with whatever its arguments are by then."""
-
-    def __init__(self, fn: Callable[..., Any], dynamic: bool | None = None) -> None:
-        self.fn = fn
-        self.compiled = argand.compile(fn, backend="eager", dynamic=dynamic)
-
-    def __call__(self, *args: Any) -> Any:
-        x = torch.arange(12.0).reshape(3, 4)
-        wanted = outcome(self.fn, x.clone(), *args)
-        assert outcome(self.compiled, x.clone(), *args) == wanted
-        return wanted
-
+from capture.agreement import Agreeing
 
 # ---- objects with slots, copied
 
