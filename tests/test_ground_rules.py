@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,25 @@ def test_compiling_does_not_import_torchs_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_dispatch_modes_keep_torchs_compiler_out() -> None:
+    """torch imports torch._dynamo (0.8 s) when a plain one first runs: in each child of the doctor, for instance."""
+    texts = {path.relative_to(SRC).as_posix(): path.read_text() for path in FILES}
+    mode = re.compile(r"^class \w+\(.*\bTorchDispatchMode\b", re.M)
+    assert [name for name, text in texts.items() if mode.search(text)] == ["graph/compat.py"]
+
+
+def test_rounding_otherwise_and_counting_do_not_import_torchs_compiler() -> None:
+    code = (
+        "import sys, torch\n"
+        "from argand.debug.bench_profile import operation_work\n"
+        "from argand.debug.doctor.rounding import nudged\n"
+        "with nudged(1):\n    y = torch.rand(6) / 3\n"
+        "print(len(operation_work(lambda: y + 1)), 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["1", "False"], done.stderr
 
 
 # Who reads files otherwise than by `argand.files`, and why nothing can block or be without bound there.

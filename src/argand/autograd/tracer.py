@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from argand.autograd.bases import Bases
 from argand.autograd.values import AliasGroup, TraceTensor, Value, make_tensor
@@ -28,18 +27,13 @@ _PLAIN = frozenset(
 )
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(compat.DispatchMode):
     """Records every ATen call made while it is active as nodes of `graph`.
 
     Results are `TraceTensor`s: code that runs under the tracer sees tensors of the right size, stride, dtype and
     (logical)
     device, and no data. Writes never reach the graph: a write makes a new value, and aliases are made anew from it.
     """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False: torch must not wrap `__torch_dispatch__` in a helper that imports torch._dynamo (0.8 s) when run."""
-        return False
 
     def __init__(self) -> None:
         super().__init__()

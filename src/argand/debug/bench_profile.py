@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from argand.config import config
 from argand.debug.work import GraphWork, Work, flops_of, is_library, profile_name
-from argand.graph.compat import allocations
+from argand.graph.compat import DispatchMode, allocations
 
 _ROOT = "argand bench iteration"
 _WRAPPERS = ("Argand-Compiled Region", "CompiledFunction", "autograd::engine", "torch::autograd::", "ProfilerStep")
@@ -107,7 +106,7 @@ def _bytes_of(tensor: torch.Tensor) -> int:
     return count
 
 
-class _Counter(TorchDispatchMode):
+class _Counter(DispatchMode):
     """Counts what every ATen operation reads, writes and computes."""
 
     def __init__(self) -> None:

@@ -12,8 +12,18 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
+
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode that keeps torch's own compiler out of the process: every mode of argand's is one."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch must not wrap `__torch_dispatch__` in a helper that imports torch._dynamo (0.8 s) when run."""
+        return False
 
 
 def make_wrapper(

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from argand.config import config
+from argand.graph.compat import DispatchMode
 from argand.graph.meta import NodeOrigin
 
 PREPARED_IN_ONE: Final = 1000
@@ -147,12 +147,8 @@ class _CheckedCalls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _CheckedOps(TorchDispatchMode):
+class _CheckedOps(DispatchMode):
     """Asks at every ATen operator: functions that are made of others call them, from C++ too."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # as for the tracer: torch must not wrap this in a helper that imports torch._dynamo
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         check()

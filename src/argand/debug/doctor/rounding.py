@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from argand.graph.compat import DispatchMode
 
 _BITS = {
     torch.float64: torch.int64,
@@ -48,7 +49,7 @@ remainder fmod lerp addcmul addcmul_ addcdiv addcdiv_ reciprocal rsqrt prod var 
 )
 
 
-class Nudged(TorchDispatchMode):
+class Nudged(DispatchMode):
     """Moves the result of every operation that rounds by one unit in the last place.
 
     The direction follows from the digits and the seed alone, so that what is computed twice is the same twice; no
