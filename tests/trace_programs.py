@@ -50,6 +50,11 @@ except Exception:
 """
 
 
+# What torch.compile takes the most time for is not what is traced: trying whether the compiler can make each kind of
+# vector code, and a pool of processes for its compilers, each of which imports torch.
+QUICK_INDUCTOR = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+
 def run_program(compiler: str, backend: str, cwd: Path, **environment: str) -> None:
     """PROGRAM in a process of its own."""
     script = cwd / f"program_{compiler}.py"

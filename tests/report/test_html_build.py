@@ -22,6 +22,7 @@ from argand.errors import ConfigError
 from argand.report.html import Limits, build
 from argand.report.html.names import artifact_file, folder_of, safe_name
 from report_traces import GRAPH, TraceMaker, argand_trace, evil_trace, rich_trace
+from trace_programs import QUICK_INDUCTOR
 
 
 class Page(HTMLParser):
@@ -242,6 +243,7 @@ def test_real_trace_of_torch_compile(tmp_path: Path) -> None:
         "TORCH_TRACE": str(tmp_path / "t"),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "c"),
         "INDUCTOR_PROVENANCE": "1",
+        **QUICK_INDUCTOR,
     }
     subprocess.run(
         [sys.executable, tmp_path / "model.py"], check=True, env={**os.environ, **env, "OMP_NUM_THREADS": "1"}

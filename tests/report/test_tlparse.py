@@ -16,7 +16,7 @@ import torch
 
 import argand
 from argand.report.records import Record
-from trace_programs import read, run_program, tlparse, tlparse_binary, traced
+from trace_programs import QUICK_INDUCTOR, read, run_program, tlparse, tlparse_binary, traced
 
 WAYS = {
     # records that tlparse writes out under their own name
@@ -298,9 +298,8 @@ def test_as_fast_as_half_of_tlparse(tmp_path: Path, argand_trace: Path) -> None:
 
 @pytest.mark.slow
 def test_reads_inductor(tmp_path: Path) -> None:
-    run_program(
-        "torch", "inductor", tmp_path, TORCH_TRACE=str(tmp_path / "t"), TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "c")
-    )
+    folders = {"TORCH_TRACE": str(tmp_path / "t"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "c")}
+    run_program("torch", "inductor", tmp_path, **folders, **QUICK_INDUCTOR)
     records = read(tmp_path / "t")
     assert of(records, "inductor_output_code") and artifacts(records, "inductor_post_grad_graph")
     assert artifacts(records, "fx_graph_cache_miss") and of(records, "bwd_compilation_metrics")
