@@ -47,6 +47,18 @@ class _Server:
 _servers: dict[int, _Server] = {}  # by process: a worker of the tests has one
 
 
+def own_server() -> _Server:
+    """The server of this process, which is started where there is none."""
+    if os.getpid() not in _servers:
+        _servers[os.getpid()] = _Server()
+    return _servers[os.getpid()]
+
+
+def lend(server: _Server) -> None:
+    """Let this process, a fork of the one that started the server and now waits, use it."""
+    _servers[os.getpid()] = server
+
+
 def run(
     command: Sequence[str | Path],
     *,
@@ -68,8 +80,7 @@ def run(
         subprocess.TimeoutExpired: it took longer, and was killed.
         subprocess.CalledProcessError: `check`, and it failed.
     """
-    server = _servers.setdefault(os.getpid(), None) or _Server()  # type: ignore[arg-type]
-    _servers[os.getpid()] = server
+    server = own_server()
     words = [str(word) for word in command]
     request = {"command": words, "cwd": str(cwd or os.getcwd()), "env": dict(os.environ if env is None else env)}
     answer = server.ask({**request, "timeout": timeout})

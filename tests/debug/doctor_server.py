@@ -1,6 +1,8 @@
 """Runs `argand doctor` again and again in forks of one process, which has imported torch and the compiler once.
 
 A line of JSON on standard input is a list of arguments; the answer is one of exit code, standard output and error.
+Reproductions are run alone in forks of a process that has imported nothing but torch (`warm`); with `--new-process`
+before the arguments, in new ones.
 """
 
 from __future__ import annotations
@@ -8,12 +10,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import tempfile
+import types
+from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
 import argand.cli
-from argand.debug.doctor import procedure  # noqa: F401 - so that forks need not import it
-from argand.debug.doctor.child import warm
+import warm
+from argand.debug.doctor import (
+    alone,
+    procedure,  # noqa: F401 - so that forks need not import it
+)
+from argand.debug.doctor.child import warm as import_all
+
+
+def in_fork(command: list[str], *, cwd: Path, timeout: float, **_: object) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run` does for the doctor, of a Python program."""
+    assert command[0] == sys.executable
+    return warm.run(command[1:], cwd=cwd, timeout=timeout)
 
 
 def run(arguments: list[str]) -> dict[str, object]:
@@ -22,6 +38,11 @@ def run(arguments: list[str]) -> dict[str, object]:
         if child == 0:
             os.dup2(output.fileno(), 1)
             os.dup2(error.fileno(), 2)
+            if arguments[0] == "--new-process":
+                del arguments[0]
+            else:
+                warm.lend(server)
+                alone.subprocess = types.SimpleNamespace(run=in_fork, TimeoutExpired=subprocess.TimeoutExpired)
             sys.argv = ["argand", "doctor", *arguments]
             code: object = 70
             try:
@@ -46,6 +67,7 @@ def run(arguments: list[str]) -> dict[str, object]:
 if __name__ == "__main__":
     with contextlib.suppress(ImportError):  # typer looks for it when it runs
         import pydantic  # noqa: F401
-    warm()
+    server = warm.own_server()
+    import_all()
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)

@@ -112,7 +112,7 @@ def test_last_line_is_the_path(tmp_path: Path, doctor: Doctor) -> None:
         "def fn(x):\n    y = torch.neg(x)\n    return torch.relu(y + 1)\n"
         "torch.compile(fn)(torch.randn(5))\n"
     )
-    done = doctor("--output", str(tmp_path), str(path))
+    done = doctor("--new-process", "--output", str(tmp_path), str(path))
     text, last = done.stdout.strip().splitlines()[-2:]
     assert "C++ code generation" in text and "torch.neg" in text and "script.py:7 in fn" in text
     assert Path(last).name == "repro.py" and Path(last).exists()
