@@ -12,7 +12,7 @@ from torch import fx
 from argand.errors import InternalError, LoweringError
 from argand.graph.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr, sum_of
 from argand.graph.symbolic import MetaTensor, is_tensor
-from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value
+from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value, with_nested
 from argand.lower.layout import dense_like, hint, is_dense, numel, stride_order
 from argand.lower.recorder import Recorder, without_dead
 from argand.lower.registry import NoLowering
@@ -251,7 +251,8 @@ class Context:
     def realise_together(self, tensors: Sequence[Tensor]) -> None:
         """Store lazy tensors of one size, dense in the same order, by one loop nest."""
         lazy = [x for x in tensors if x.ref is None and x.base is None and x.realiser is None and x.split is None]
-        if len(lazy) < 2 or any(x.size != lazy[0].size or x.stride != lazy[0].stride for x in lazy):
+        alike = {(x.size, x.stride, x.device) for x in lazy}
+        if len(lazy) < 2 or len(alike) > 1:
             for x in tensors:
                 self.realise(x)
             return
@@ -338,8 +339,16 @@ class Context:
         creates: Sequence[str],
         mutates: Sequence[str],
     ) -> LoopNode:
-        """Append a recorded loop nest over `size[d] for d in dims`, reducing over `reduction_size[d]`."""
+        """Append a recorded loop nest over `size[d] for d in dims`, reducing over `reduction_size[d]`.
+
+        Raises:
+            NoLowering: its buffers are on several devices.
+        """
         statements = without_dead(ops.statements) if ops.folded else ops.statements
+        touched = [statement.args[0] for statement in with_nested(statements) if statement.op in ("load", "store")]
+        devices = {self.buffers[name].device for name in touched}
+        if len(devices) > 1:
+            raise NoLowering(f"a loop over memory on {' and '.join(sorted(map(str, devices)))}")
         body = LoopBody(
             tuple([self.var("z", number) for number in range(len(dims))]),
             tuple([size[dim] for dim in dims]),

@@ -1,0 +1,69 @@
+"""Graphs with tensors on two devices: each loop runs on one of them, and what mixes them is an ATen kernel's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lowering_helpers import graph_of
+
+from argand.autograd import trace_inference
+from argand.ir.loops import ExternNode, LoopNode, Program
+from argand.ir.target import Target, cpu, gpu
+from argand.lower import lower
+from argand.schedule.pipeline import schedule
+from argand.schedule.verify import verify
+
+META = torch.device("meta")  # stands for a GPU: nothing is run
+
+
+def target_of(device: torch.device) -> Target:
+    return gpu(4) if device == META else cpu(1)
+
+
+def lowered(function: Callable[..., Any], *args: torch.Tensor) -> Program:
+    gm, tensors = graph_of(function, args, {})
+    program = lower(trace_inference(gm, tensors), check=True)
+    verify(schedule(program, targets=target_of))
+    return program
+
+
+def devices(program: Program) -> list[str]:
+    return [program.buffers[node.outputs[0]].device.type for node in program.nodes if isinstance(node, LoopNode)]
+
+
+def elsewhere(*size: int) -> torch.Tensor:
+    return torch.ones(size, device=META)
+
+
+def test_each_loop_is_where_its_tensors_are() -> None:
+    program = lowered(lambda x, y: (x.sin() + 1, y.sum(0) * 2), torch.ones(4, 4), elsewhere(4, 4))
+    assert set(devices(program)) == {"cpu", "meta"} and not any(isinstance(n, ExternNode) for n in program.nodes)
+
+
+def test_results_of_one_size_on_two_devices_are_two_loops() -> None:
+    program = lowered(
+        lambda x, y: torch.ops.aten._foreach_add.Scalar([x.exp(), y.exp()], 1), torch.ones(4), elsewhere(4)
+    )
+    assert sorted(devices(program)) == ["cpu", "meta"]
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (lambda x, s: x * s + 1, (elsewhere(4), torch.ones(()))),
+        (lambda x, s: torch.where(x > 0, x, s).sum(), (elsewhere(4), torch.ones(()))),
+        (lambda x, i: x[i] + 1, (elsewhere(4), torch.zeros(3, dtype=torch.int64))),
+        (
+            lambda x, i: x.index_put((i,), x[:3].exp(), accumulate=True),
+            (elsewhere(4), torch.zeros(3, dtype=torch.int64)),
+        ),
+        (lambda x, y: x.copy_(y) + 1, (elsewhere(4), torch.ones(4))),
+        (lambda x, y: torch.cat([x.sin(), y.to(META)]), (elsewhere(4), torch.ones(4))),
+    ],
+)
+def test_what_mixes_devices_is_an_aten_kernel(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    program = lowered(function, *args)
+    assert any(isinstance(node, ExternNode) for node in program.nodes)
