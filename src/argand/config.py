@@ -195,6 +195,11 @@ _TRITON = {
         "Generate Triton kernels for CPU tensors and run them in Triton's interpreter (needs TRITON_INTERPRET=1): for "
         "tests, and for looking at GPU code without a GPU.",
     ),
+    "cudagraphs": Setting(
+        None,
+        "Record compiled graphs as CUDA graphs and replay them, where it is safe; None: as argand.compile's mode says.",
+        types=(bool, type(None)),
+    ),
 }
 
 _ROOT = {

@@ -6,6 +6,7 @@ trace (autograd) → passes → lower → schedule → C++ or Triton → host mo
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from torch import fx
 from argand import events
 from argand.backends.aot_eager import run_eagerly
 from argand.backends.common import compile_inference
+from argand.backends.cudagraphs import wants_cuda_graphs, with_cuda_graphs
 from argand.backends.graph_key import graph_key
 from argand.backends.targets import devices_in, problem_of, target_of, without_target
 from argand.config import config
@@ -38,7 +40,7 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     Arguments:
         gm: graph of torch functions and methods.
         example_inputs: one value per placeholder.
-        options: accepted for compatibility with other backends.
+        options: `mode`; others are accepted for compatibility with other backends.
 
     A graph with tensors on a device that no code is generated for runs as it is, at eager's speed. So does one that
     cannot be traced, one whose kernels the GPU does not take, and every graph where no C++ compiler is found (the last
@@ -58,7 +60,7 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     return compile_inference(
         gm,
         example_inputs,
-        compile_program,
+        functools.partial(compile_program, mode=options.get("mode") or "default"),
         backend="native",
         boxed=True,
         prepare=run_passes,
@@ -66,13 +68,19 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     )
 
 
-def compile_program(program: AtenProgram) -> HostCall:
-    """A callable for the program's graph: takes the list of its inputs (which it empties), returns its outputs."""
+def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
+    """A callable for the program's graph: takes the list of its inputs (which it empties), returns its outputs.
+
+    Arguments:
+        mode: of `argand.compile`. Kernels are the same in all: programs that compute the same share them. What is
+            recorded is the program's own, whose inputs lie elsewhere.
+    """
     others = without_target(devices_in(program))
     if others:
         _report_devices(others, f"{program.kind} graph")
         return _eager_kernels(program)
-    return _memo.get_or_make(graph_key(program) if config.reuse_graphs else None, lambda: build(program))
+    call = _memo.get_or_make(graph_key(program) if config.reuse_graphs else None, lambda: build(program))
+    return with_cuda_graphs(program, call) if wants_cuda_graphs(mode) else call
 
 
 def _report_devices(others: set[str], what: str) -> None:

@@ -185,7 +185,7 @@ def _after_pass(event: Event) -> str:
 
 def _hint(event: Event) -> str:
     data, reason = event.data, event.text() or event.data.get("reason", "")
-    if data.get("scope") == "sizes":
+    if data.get("scope") in ("sizes", "cudagraphs"):
         return str(reason)
     what = data.get("op") or (f"the {data['scope']}" if "scope" in data else event.stage)
     return f"{what} runs with eager's kernels: {reason}"

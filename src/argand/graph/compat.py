@@ -396,3 +396,16 @@ def _is_empty(cell: types.CellType) -> bool:
     except ValueError:
         return True
     return False
+
+
+def end_allocating_to_pool(index: int, pool: Any) -> None:
+    """After a recording that could not be ended: allocations of its stream go to no pool of graphs any more.
+
+    Arguments:
+        index: of the GPU.
+        pool: what `torch.cuda.graph_pool_handle` returned.
+    """
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+    if end is not None:
+        with contextlib.suppress(RuntimeError):  # it was ended already
+            end(index, pool)

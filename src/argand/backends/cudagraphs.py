@@ -1,0 +1,101 @@
+"""Which programs are recorded as CUDA graphs, and why others are not."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import fx
+
+from argand.backends.targets import devices_in
+from argand.config import config
+from argand.graph.program import AtenProgram
+from argand.runtime.gpu.graphs import Recorded, tell
+from argand.runtime.gpu.recorder import Recorder, recorder_of
+from argand.runtime.host import HostCall
+
+RECORDED_MODES = ("reduce-overhead", "max-autotune")
+
+# All that these do, they do on the device. What others do on the host would be done once, not in each call.
+_NAMESPACES = ("aten", "prims", "argand")
+_ON_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+
+
+def wants_cuda_graphs(mode: str) -> bool:
+    """Whether CUDA graphs are asked for, by the mode of `argand.compile` or by the setting."""
+    setting = config.triton.cudagraphs
+    return bool(setting) if setting is not None else mode in RECORDED_MODES
+
+
+def with_cuda_graphs(
+    program: AtenProgram, call: HostCall, recorder: Callable[[int], Recorder] = recorder_of, kind: str = "cuda"
+) -> HostCall:
+    """`call`, recorded as a CUDA graph and replayed; or itself, after saying why not.
+
+    Arguments:
+        call: of the program's graph.
+        recorder: the recorder of a device with an index.
+        kind: of the devices that have recorders.
+    """
+    name = f"model__{program.model}_{program.kind}"
+    devices = devices_in(program)
+    if all(device.type == "cpu" for device in devices) and kind != "cpu":
+        return call  # nobody expects one; the log says so for every graph of the CPU
+    reason = why_not(program, devices, kind)
+    if reason:
+        tell(name, reason)
+        return call
+    index = devices[0].index
+    inputs = program.inputs
+    return Recorded(
+        call,
+        recorder(index if index is not None or kind != "cuda" else torch.cuda.current_device()),
+        name=name,
+        lasting=frozenset(position for position, spec in enumerate(inputs) if spec.kind == "constant"),
+        written=frozenset(mutation.input for mutation in program.mutations),
+        varying=bool(program.scalars),
+    )
+
+
+def why_not(program: AtenProgram, devices: list[torch.device], kind: str = "cuda") -> str:
+    """Why a program cannot be recorded; empty if it can.
+
+    Arguments:
+        devices: of its tensors.
+        kind: the kind of device that has recorders.
+    """
+    if program.kind != "inference" or any(mutation.differentiable for mutation in program.mutations):
+        return "training"
+    if program.leaves or any(spec.kind == "leaf" for spec in program.inputs):
+        return "it makes leaves of autograd"
+    others = sorted({device.type for device in devices} - {kind})
+    if others:
+        return f"a tensor is on {'the CPU' if others[0] == 'cpu' else others[0]}"
+    if len(devices) != 1:
+        return "its tensors are on several devices" if devices else "it computes nothing on a device"
+    return next((why for node in program.graph.nodes if (why := _why_not(node))), "")
+
+
+def _why_not(node: fx.Node) -> str:
+    """Why a node cannot be recorded."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return ""
+    func: Any = node.target
+    if not isinstance(func, torch._ops.OpOverload):
+        return "" if not _shows_tensors(node) else f"{node.name} is no operator"
+    if func.namespace not in _NAMESPACES:
+        return f"what {func} does besides computing is unknown"
+    if any(tag in func.tags for tag in _ON_DATA):
+        return f"the result of {func} depends on data in its size, or is a number"
+    if any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves((node.args, node.kwargs))):
+        return f"{func} draws from a generator of the program's own"
+    return ""
+
+
+def _shows_tensors(node: fx.Node) -> bool:
+    """Arithmetic on sizes is between numbers alone."""
+    values = [node.meta.get("val"), *(each.meta.get("val") for each in node.all_input_nodes)]
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(values))

@@ -1,0 +1,103 @@
+"""A `Recorder` for CPU tensors: a tape of ATen calls, which a replay makes again in the same memory."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+class Tape(TorchDispatchMode):
+    """As while a CUDA graph is recorded, nothing is written to what existed before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+        if func._schema.is_mutable:
+            self.calls.append((func, args, kwargs, None))
+            return args[0]
+        result = func(*args, **kwargs)
+        if not any(each.alias_info is not None for each in func._schema.returns):
+            self.calls.append((func, args, kwargs, result))
+        return result
+
+    def clear(self) -> None:
+        """Results are undefined until the first replay."""
+        for *_, result in self.calls:
+            for each in tensors(result):
+                if each.layout is torch.strided:
+                    each.fill_(float("nan") if each.is_floating_point() else 99)
+
+    def replay(self) -> None:
+        for func, args, kwargs, result in self.calls:
+            again = func(*args, **kwargs)
+            for old, new in zip(tensors(result), tensors(again)):
+                old.copy_(new)
+
+
+class TapeRecorder:
+    """Counts what is recorded and replayed.
+
+    Arguments:
+        foreign: somebody else records.
+        fail: raised while recording.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.active = False
+        self.foreign = False
+        self.fail: BaseException | None = None
+        self.recorded = self.replayed = self.turns = 0
+        self.underway = False
+
+    def capturing(self) -> bool:
+        return self.foreign or self.underway
+
+    def record(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        assert self.active and not self.underway
+        tape = Tape()
+        self.underway = True
+        try:
+            with tape:
+                results = run()
+                if self.fail is not None:
+                    raise self.fail
+        finally:
+            self.underway = False
+        with torch.no_grad():
+            tape.clear()
+        self.recorded += 1
+
+        def replay() -> None:
+            assert self.turns % 2 == 1, "outside of a turn"
+            self.replayed += 1
+            tape.replay()
+
+        return replay, results
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        self.turns += 1
+        try:
+            yield
+        finally:
+            self.turns += 1
+
+    @contextlib.contextmanager
+    def placing(self) -> Iterator[None]:
+        yield
