@@ -26,6 +26,7 @@ from argand.capture.marks import (
     is_compiling,
     mark_dynamic,
     mark_static,
+    mark_step_begin,
 )
 from argand.capture.region import CompilerFn, Region
 from argand.capture.stance import set_stance
@@ -62,6 +63,7 @@ __all__ = [
     "lookup_backend",
     "mark_dynamic",
     "mark_static",
+    "mark_step_begin",
     "metrics",
     "register_backend",
     "reset",
@@ -227,7 +229,8 @@ def compile(
         dynamic: None makes a size (or a Python number) symbolic once a second call shows that it varies; True makes
             all sizes of inputs symbolic at the first compile; False compiles for each size. See `mark_dynamic`.
         backend: a name of `list_backends()` or `(gm: fx.GraphModule, example_inputs: list[Tensor]) -> Callable`.
-        mode: "default", "reduce-overhead" or "max-autotune"; handed to backends other than argand's own.
+        mode: "default"; "reduce-overhead": graphs of a GPU are recorded as CUDA graphs, see docs/gpu.md;
+            "max-autotune" does so too, "max-autotune-no-cudagraphs" does not. Handed to backends as `mode=`.
         options: handed to the backend as `options=`; argand's own backends accept and ignore them in this version.
         disable: return `model` unchanged.
 

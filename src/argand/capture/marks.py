@@ -27,6 +27,15 @@ def is_compiling() -> bool:
     return False
 
 
+def mark_step_begin() -> None:
+    """Say that a step (of a training loop, of generating text) begins: results of earlier steps are not used again.
+
+    A hint for `mode="reduce-overhead"`, which a program need not give: argand never overwrites a result that the
+    program holds, and results are copied out of the memory that CUDA graphs write to. In this version nothing follows
+    from the hint.
+    """
+
+
 def _mark(fn: T, name: str) -> T:
     if isinstance(fn, (list, tuple)):
         return type(fn)(_mark(item, name) for item in fn)

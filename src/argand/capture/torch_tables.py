@@ -91,7 +91,10 @@ for _function in all_of(_AT_ENTRY):
         handler(_function)(constant)
 
 
-@handler(*all_of("_C._log_api_usage_once compiler.cudagraph_mark_step_begin _dynamo.mark_static_address"))
+@handler(
+    *all_of("_C._log_api_usage_once compiler.cudagraph_mark_step_begin _dynamo.mark_static_address"),
+    marks.mark_step_begin,
+)
 def _nothing(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
     return None
 
