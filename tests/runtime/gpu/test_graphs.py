@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from argand.runtime.gpu import graphs
-from argand.runtime.gpu.graphs import MAX_ENTRIES, MAX_RECORDINGS, Recorded
+from argand.runtime.gpu.graphs import MAX_MOVES, MAX_PLACES, MAX_SIZES, Recorded
 from helpers import collected
 from runtime.gpu.tape_recorder import TapeRecorder
 
@@ -89,12 +89,12 @@ def test_a_parameter_in_another_place_is_recorded_again() -> None:
 
 def test_parameters_that_keep_moving_end_it() -> None:
     run, recorder = made(lambda w: (w + 1,), name="model__3_inference", lasting=frozenset({0}))
-    places = [torch.full((3,), float(n)) for n in range(MAX_ENTRIES + 3)]
+    places = [torch.full((3,), float(n)) for n in range(MAX_PLACES + 3)]
     with collected("fallback") as seen:
         for place in places:
             (got,) = run([place])
             assert torch.equal(got, place + 1)
-    assert "places of parameters" in run.reason and recorder.recorded == 0
+    assert run.reason.startswith("parameters or tensors written to were in more than") and recorder.recorded == 0
     [event] = seen
     assert event.data["scope"] == "cudagraphs" and event.data["reason"] == run.reason
     assert event.text().startswith("no CUDA graph is recorded: model__3_inference: ")
@@ -136,7 +136,7 @@ def test_a_new_tensor_written_to_in_each_call_ends_it() -> None:
         return (state.add_(1),)
 
     run, _ = made(update, written=frozenset({0}))
-    states = [torch.full((4,), float(n)) for n in range(20)]
+    states = [torch.full((4,), float(n)) for n in range(MAX_PLACES + 3)]
     for n, state in enumerate(states):
         (same,) = run([state])
         assert same is state and torch.equal(state, torch.full((4,), n + 1.0))
@@ -248,7 +248,7 @@ def test_sizes_are_recorded_each_and_not_without_end() -> None:
         product, number, nothing = run([n, x])
         assert torch.equal(product, x * n) and number == n + 1 and nothing is None
     assert recorder.recorded == 2
-    for n in range(4, 4 + 2 * MAX_ENTRIES):
+    for n in range(4, 4 + 2 * MAX_SIZES):
         x = torch.randn(n)
         assert torch.equal(run([n, x])[0], x * n)
     assert "different sizes" in run.reason
@@ -326,12 +326,44 @@ def test_results_that_cannot_be_handed_out(function: Callable[..., Any], reason:
 
 
 def test_inputs_that_never_rest_end_it() -> None:
-    assert MAX_RECORDINGS > MAX_ENTRIES
     run, recorder = made(lambda *xs: (sum(xs),))
-    xs = [torch.full((3,), float(n)) for n in range(MAX_RECORDINGS + 4)]
+    xs = [torch.full((3,), float(n)) for n in range(MAX_MOVES + 4)]
     for moved in range(len(xs)):
         xs[moved] = xs[moved].clone()
         assert torch.equal(run(list(xs))[0], sum(xs))
+    assert recorder.recorded <= MAX_MOVES + 1 and "keep moving" in run.reason
+
+
+def test_layers_that_share_a_graph_are_recorded_each() -> None:
+    """A frame that a model's layers call: one compiled call, parameters in as many places as there are layers."""
+    weights = [nn.Parameter(torch.full((3,), float(n))) for n in range(12)]
+    run, recorder = made(lambda w, x: (w * x + 1,))
+    kept = [torch.full((3,), float(n)) for n in range(60)]
+    with torch.no_grad():
+        for step in range(4):
+            for number, weight in enumerate(weights):
+                x = kept[(step * 12 + number * (1 if step < 2 else 5)) % 60]
+                assert torch.equal(run([weight, x])[0], weight * x + 1)
+    assert not run.reason and recorder.recorded >= 12 and recorder.replayed >= 36
+
+
+def test_too_little_memory_for_results_leaves_state_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for results is made before anything is written: the call can be made again."""
+
+    def update(state: torch.Tensor) -> Any:
+        state.add_(1)
+        return state, state * 2
+
+    state, run_of = torch.zeros(4), made(update, written=frozenset({0}))
+    run, recorder = run_of
     for _ in range(3):
-        assert torch.equal(run(list(xs))[0], sum(xs))
-    assert recorder.recorded <= MAX_RECORDINGS
+        run([state])
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory")
+
+    with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
+        patch.setattr(graphs.torch, "empty_strided", refuse)
+        run([state])
+    assert torch.equal(state, torch.full((4,), 3.0)) and not recorder.active
+    assert torch.equal(run([state])[1], torch.full((4,), 8.0))

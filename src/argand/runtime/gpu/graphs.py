@@ -21,8 +21,9 @@ from argand import events
 from argand.runtime.gpu.recorder import Recorder
 from argand.runtime.host import HostCall
 
-MAX_ENTRIES = 8  # sizes, and places of what is used in place, that one graph is recorded for
-MAX_RECORDINGS = 24  # of one graph: each costs what several calls cost
+MAX_SIZES = 8  # that one graph is recorded for
+MAX_PLACES = 64  # of what is used in place: the layers of a model may share a graph
+MAX_MOVES = 16  # recordings for the same made again because something had moved: each costs what several calls cost
 
 
 class NotRecorded(Exception):
@@ -114,11 +115,13 @@ class _Entry:
         threads: in which the call ran: libraries prepare themselves in each.
         addresses: of all tensors in the last call that ran, by position.
         recording: the graph; None before the second call.
+        moves: how often one was made again.
     """
 
     threads: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
     addresses: dict[int, int] = field(default_factory=dict)
     recording: _Recording | None = None
+    moves: int = 0
 
 
 class Recorded:
@@ -152,7 +155,7 @@ class Recorded:
         self._moving: set[int] = set()  # inputs that were seen at several places
         self._varying = varying
         self._entries: dict[Any, _Entry] = {}
-        self._recordings = 0
+        self._sizes: set[Any] = set()
         self._seen = False
         self._pid = os.getpid()
         self._compile_id = events.bus.compile_id
@@ -165,8 +168,8 @@ class Recorded:
         with recorder.lock:
             if recorder.active:  # a finalizer, a signal handler: in the middle of another replay
                 return self.call(args)
-            recorder.active = True
             try:
+                recorder.active = True
                 return self._run(args)
             finally:
                 recorder.active = False
@@ -177,10 +180,9 @@ class Recorded:
         key = self._key(args)
         entry = self._entries.get(key)
         if entry is None:
-            if len(self._entries) >= MAX_ENTRIES:
-                self._stop(
-                    f"it was called with {MAX_ENTRIES} different sizes, or places of parameters and tensors written to"
-                )
+            reason = self._too_many(key)
+            if reason:
+                self._stop(reason)
                 return self.call(args)
             entry = self._entries[key] = _Entry()
         recording = entry.recording
@@ -188,9 +190,11 @@ class Recorded:
             return self._replay(recording, args)
         if threading.current_thread() not in entry.threads:
             return self._plain(entry, args)
-        if self._recordings >= MAX_RECORDINGS:
-            self._stop(f"it was recorded {MAX_RECORDINGS} times, as its inputs keep moving")
-            return self.call(args)
+        if recording is not None:
+            entry.moves += 1
+            if entry.moves > MAX_MOVES:
+                self._stop(f"it was recorded again {MAX_MOVES} times, as its inputs keep moving")
+                return self.call(args)
         return self._record(entry, args)
 
     # --- calls that are not replayed
@@ -208,7 +212,9 @@ class Recorded:
         pinned |= {p for p, arg in enumerate(given) if isinstance(arg, torch.nn.Parameter)}
         self._pinned = tuple(sorted(pinned))
         self._seen = True
-        self._note(self._entries.setdefault(self._key(given), _Entry()), given)
+        key = self._key(given)
+        self._sizes.add(key[1])
+        self._note(self._entries.setdefault(key, _Entry()), given)
         return results
 
     def _plain(self, entry: _Entry, args: list[Any]) -> tuple[Any, ...]:
@@ -236,9 +242,16 @@ class Recorded:
     def _key(self, args: Sequence[Any]) -> Any:
         """What a recording is for: the places of inputs that are surely used in place, numbers, sizes."""
         places = tuple([args[position].data_ptr() for position in self._pinned])
-        if not self._varying:
-            return places
-        return places, tuple([_layout(arg) for arg in args])
+        return places, tuple([_layout(arg) for arg in args]) if self._varying else ()
+
+    def _too_many(self, key: Any) -> str:
+        """Why nothing is recorded for a further key; empty if it is."""
+        self._sizes.add(key[1])
+        if len(self._sizes) > MAX_SIZES:
+            return f"it was called with more than {MAX_SIZES} different sizes or numbers"
+        if len(self._entries) >= MAX_PLACES:
+            return f"parameters or tensors written to were in more than {MAX_PLACES} places"
+        return ""
 
     def _stayed(self, recording: _Recording, args: Sequence[Any]) -> bool:
         if tuple([args[position].data_ptr() for position in recording.fixed]) == recording.addresses:
@@ -251,7 +264,6 @@ class Recorded:
 
     def _record(self, entry: _Entry, args: list[Any]) -> tuple[Any, ...]:
         entry.recording = None  # its memory is free for the next
-        self._recordings += 1
         try:
             with self.recorder.placing(), torch.inference_mode(False), torch.no_grad():
                 recording_inputs, passed, fixed = self._passed(entry, args)
@@ -313,16 +325,19 @@ class Recorded:
                 runs = [place.run for _, place in recording.inputs]
                 values = [_as_run(given[position], place) for position, place in recording.inputs]
                 torch._foreach_copy_(runs, values)
+            made, targets, sources = _room(recording)  # before anything is written: there may be too little memory
             recording.replay()
-            return _handed_out(recording, given)
+            if targets:
+                torch._foreach_copy_(targets, sources)
+            return tuple([_handed_out(output, made, given) for output in recording.outputs])
 
 
 def _as_run(value: torch.Tensor, place: _Copied) -> torch.Tensor:
     return value if place.flat is None else value.as_strided((place.flat.numel(),), (1,))
 
 
-def _handed_out(recording: _Recording, given: Sequence[Any]) -> tuple[Any, ...]:
-    """The results of a replay, in memory of their own."""
+def _room(recording: _Recording) -> tuple[dict[int, torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """New tensors for the results, by identity of what they are copied from; and what to copy."""
     made: dict[int, torch.Tensor] = {}
     targets, sources = [], []
     for output in recording.outputs:
@@ -330,15 +345,14 @@ def _handed_out(recording: _Recording, given: Sequence[Any]) -> tuple[Any, ...]:
             made[id(output)], target = output.like()
             targets.append(target)
             sources.append(output.run)
-    if targets:
-        torch._foreach_copy_(targets, sources)
-    found: list[Any] = []
-    for output in recording.outputs:
-        if isinstance(output, _Copied):
-            found.append(made[id(output)])
-        else:
-            found.append(given[output.position] if isinstance(output, _Input) else output.value)
-    return tuple(found)
+    return made, targets, sources
+
+
+def _handed_out(output: _Copied | _Input | _Value, made: dict[int, torch.Tensor], given: Sequence[Any]) -> Any:
+    """One result of a replay, in memory of its own."""
+    if isinstance(output, _Copied):
+        return made[id(output)]
+    return given[output.position] if isinstance(output, _Input) else output.value
 
 
 def _layout(arg: Any) -> Any:
