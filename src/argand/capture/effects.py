@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import rebuild, shadows, subclasses
+from argand.capture import bulk, rebuild, shadows, subclasses
 from argand.capture.sources import ClosureCellSource, Source
 from argand.capture.state import DELETED, Overlay, Shadow
 
@@ -92,10 +92,10 @@ class Replay:
         made = entry.shadow
         if not shadows.same_contents(self.state, (before[0], None, None), (after[0], None, None)):
             if isinstance(made, dict):
-                self.values._map(made)
+                bulk.push_map(self.values, made)
                 helper: Any = rebuild.write_dict
             else:
-                self.asm.build_list(self.values._items(after[0]))
+                bulk.push_list(self.values, after[0])
                 helper = {list: rebuild.write_list, set: rebuild.write_set, collections.deque: rebuild.write_deque}[
                     next(base for base in (list, set, collections.deque) if isinstance(made, base))
                 ]
@@ -104,7 +104,7 @@ class Replay:
             self.asm.load_fast(target)
             self._later(rebuild.reinsert_last, target, self._temp())
         if before[1] is not None and before[1] != after[1]:
-            self.values._map(dict(after[1]))
+            bulk.push_map(self.values, dict(after[1]))
             new = self._temp()
             self.asm.load_fast(target)
             self.asm.load_attr("__dict__")
@@ -131,7 +131,7 @@ class Replay:
         target = self._temp()
         self.values.push(tuple(args))
         held = self._temp()
-        self.values._map(kwargs)
+        bulk.push_map(self.values, kwargs)
         named = self._temp()
 
         def emit() -> None:

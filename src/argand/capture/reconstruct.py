@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import classify, identity, positions, rebuild, shadows, symbolic_emit
+from argand.capture import bulk, classify, identity, positions, rebuild, shadows, symbolic_emit
 from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.array_value import Method, Traced
 from argand.capture.deferred import DeferredText, Piece
@@ -32,7 +32,7 @@ from argand.capture.frames import LazyLocal
 from argand.capture.generators import TracedGenerator
 from argand.capture.interpreter import Trampoline
 from argand.capture.iteration import NativeIterator
-from argand.capture.kinds import is_a, module_of, namespace, raw_items
+from argand.capture.kinds import is_a, module_of, namespace
 from argand.capture.sources import ClosureSource, ConstSource, ImportedSource, LocalSource, Source, root_of
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool, SymbolicSize
 from argand.capture.typefacts import is_native
@@ -105,7 +105,8 @@ class Reconstructor:
         self.plan = plan or Plan()
         self.dry = plan is None
         self._made: dict[int, str] = {}
-        self._open: set[int] = set()
+        self._open: dict[int, Any] = {}
+        self._pushed = 0
         self._keep: list[Any] = []
         self.root_cells: dict[int, str] = {}
         self.used_cells: set[str] = set()
@@ -119,6 +120,9 @@ class Reconstructor:
         Raises:
             GraphBreak: it cannot be rebuilt (the frame is then skipped).
         """
+        self._pushed += 1
+        if self._pushed > bulk.MOST:
+            raise unreconstructable(bulk.largest(self._open.values()), f"more than {bulk.MOST:,} values")
         if is_a(obj, LazyLocal):
             self.emitter.load_local(obj.name, obj.index)
             return
@@ -150,11 +154,11 @@ class Reconstructor:
         if id(obj) in self._open:
             self.plan.cyclic.add(id(obj))
             raise Again
-        self._open.add(id(obj))
+        self._open[id(obj)] = obj
         try:
             self._local(obj)
         finally:
-            self._open.discard(id(obj))
+            del self._open[id(obj)]
 
     def _is_local(self, obj: Any) -> bool:
         return is_a(obj, type) and id(obj) in self.state.local_objects
@@ -192,7 +196,7 @@ class Reconstructor:
         self._remember(worn.tensor)
         attributes = vars(worn.tensor)
         if attributes:
-            self._fill(rebuild.set_tensor_attributes, worn.tensor, lambda: self._map(attributes))
+            self._fill(rebuild.set_tensor_attributes, worn.tensor, lambda: bulk.push_map(self, attributes))
 
     def graph_output(self, value: Any) -> None:
         """-> what the graph returns for a stand-in, or for a symbolic number that only the graph can tell."""
@@ -248,7 +252,7 @@ class Reconstructor:
         elif is_a(obj, type):
             raise unreconstructable(obj, "a class defined in the captured code")
         elif is_a(obj, tuple) and module_of(type(obj)) == "torch.return_types":
-            self.asm.build_tuple(self._items(obj))
+            bulk.push_tuple(self, obj)
             self.emitter.call_helper(rebuild.new_tuple, (type(obj),))
             self._remember(obj)
         elif is_a(obj, enum.Enum):
@@ -256,29 +260,29 @@ class Reconstructor:
         else:
             self._instance(obj)
 
-    def _items(self, items: Any) -> int:
-        count = 0
-        for item in items:
+    def push_each(self, items: Any) -> int:
+        """-> each of the items; how many there are."""
+        found = list(items)
+        for item in found:
             self.push(item)
-            count += 1
-        return count
+        return len(found)
 
     def _list(self, obj: list[Any]) -> None:
         if id(obj) in self.plan.cyclic:
             self.asm.build_list(0)
             self._remember(obj)
-            self._fill(rebuild.fill_list, obj, lambda: self.asm.build_list(self._items(obj)))
+            self._fill(rebuild.fill_list, obj, lambda: bulk.push_list(self, obj))
             return
-        self.asm.build_list(self._items(obj))
+        bulk.push_list(self, obj)
         self._remember(obj)
 
     def _tuple(self, obj: tuple[Any, ...]) -> None:
-        self.asm.build_tuple(self._items(obj))
+        bulk.push_tuple(self, obj)
         if obj:
             self._remember(obj)
 
     def _size(self, obj: SymbolicSize) -> None:
-        self.asm.build_tuple(self._items(tuple.__iter__(obj)))
+        bulk.push_tuple(self, tuple.__iter__(obj))
         self.emitter.call_helper(torch.Size)
         self._remember(obj)
 
@@ -286,16 +290,10 @@ class Reconstructor:
         if id(obj) in self.plan.cyclic:
             self.asm.build_map(0)
             self._remember(obj)
-            self._fill(rebuild.fill_dict, obj, lambda: self._map(obj))
+            self._fill(rebuild.fill_dict, obj, lambda: bulk.push_map(self, obj))
             return
-        self._map(obj)
+        bulk.push_map(self, obj)
         self._remember(obj)
-
-    def _map(self, obj: dict[Any, Any]) -> None:
-        for key, value in raw_items(obj):
-            self.push(key)
-            self.push(value)
-        self.asm.build_map(dict.__len__(obj))
 
     def _set(self, obj: Any) -> None:
         if len(obj) > 1 and all(map(classify.is_constant, obj)) and not positions.keeps_order(obj):
@@ -304,14 +302,14 @@ class Reconstructor:
             self.asm.load_const(frozenset(obj))
             self.emitter.call_helper(type(obj))
         elif type(obj) is set:
-            self.asm.build_set(self._items(obj))
+            self.asm.build_set(self.push_each(obj))
         else:
-            self.asm.build_list(self._items(obj))
+            bulk.push_list(self, obj)
             self.emitter.call_helper(rebuild.new_set, (type(obj),))
         self._remember(obj)
 
     def _slice(self, obj: slice) -> None:
-        self.asm.build_slice(self._items((obj.start, obj.stop, obj.step)))
+        self.asm.build_slice(self.push_each((obj.start, obj.stop, obj.step)))
 
     def _fill(self, helper: Any, obj: Any, push_value: Any) -> None:
         """made -> made; calls helper(made, value) for what `push_value` pushes."""
@@ -350,7 +348,7 @@ class Reconstructor:
             attributes["__doc__"] = obj.__doc__
         if obj.__annotations__:
             attributes["__annotations__"] = obj.__annotations__
-        self._map(attributes)
+        bulk.push_map(self, attributes)
         self.emitter.call_on(rebuild.new_function, 8)
         self._remember(obj)
 
@@ -378,19 +376,19 @@ class Reconstructor:
     def _partial(self, obj: Any) -> None:
         self.push(obj.func)
         self.push(obj.args)
-        self._map(obj.keywords)
+        bulk.push_map(self, obj.keywords)
         self.asm.load_const(type(obj))
         self.emitter.call_on(rebuild.new_partial, 4)
         self._remember(obj)
         self._attributes(obj)
 
     def _deque(self, obj: Any) -> None:
-        self.asm.build_list(self._items(list(obj)))
+        bulk.push_list(self, list(obj))
         self.emitter.call_helper(rebuild.new_deque, (obj.maxlen, type(obj)))
         self._remember(obj)
 
     def _defaultdict(self, obj: Any) -> None:
-        self._map(obj)
+        bulk.push_map(self, obj)
         self.push(obj.default_factory)
         self.asm.load_const(type(obj))
         self.emitter.call_on(rebuild.new_defaultdict, 3)
@@ -449,7 +447,7 @@ class Reconstructor:
         self._remember(obj)
         if more and more[0] is not None:
             if is_a(obj, types.SimpleNamespace):
-                self._fill(rebuild.set_attributes, obj, lambda: self._map(more[0]))
+                self._fill(rebuild.set_attributes, obj, lambda: bulk.push_map(self, more[0]))
             elif type(obj) in _POSITIONED:
                 self._positions.append((obj, more[0]))
             else:
@@ -483,19 +481,19 @@ class Reconstructor:
         elif base is collections.defaultdict:
             self._defaultdict(obj)
         elif issubclass(base, dict):
-            self._map(obj)
+            bulk.push_map(self, obj)
             self.emitter.call_helper(rebuild.new_dict, (cls,))
         elif base is list:
-            self.asm.build_list(self._items(list.__iter__(obj)))
+            bulk.push_list(self, list.__iter__(obj))
             self.emitter.call_helper(rebuild.new_list, (cls,))
         elif issubclass(base, tuple):
-            self.asm.build_tuple(self._items(tuple.__iter__(obj)))
+            bulk.push_tuple(self, tuple.__iter__(obj))
             self.emitter.call_helper(rebuild.new_tuple, (cls,))
         elif base is set or base is frozenset:
-            self.asm.build_list(self._items(base.__iter__(obj)))
+            bulk.push_list(self, base.__iter__(obj))
             self.emitter.call_helper(rebuild.new_set, (cls,))
         elif base is collections.deque:
-            self.asm.build_list(self._items(list(base.__iter__(obj))))
+            bulk.push_list(self, list(base.__iter__(obj)))
             self.emitter.call_helper(rebuild.new_deque, (base.maxlen.__get__(obj), cls))
         elif issubclass(base, BaseException):
             self.push(vars(BaseException)["args"].__get__(obj))
@@ -516,7 +514,7 @@ class Reconstructor:
         """made -> made, with its `__dict__` and slots."""
         attributes = namespace(obj)
         if is_a(attributes, dict) and attributes:
-            self._fill(rebuild.set_attributes, obj, lambda: self._map(attributes))
+            self._fill(rebuild.set_attributes, obj, lambda: bulk.push_map(self, attributes))
         slots = rebuild.slots_of(obj)
         if slots is None:
             raise unreconstructable(obj, "a subclass hides one of its slots")
@@ -526,7 +524,7 @@ class Reconstructor:
             slots = {key: value for key, value in slots.items() if value is not None and value is not False}
             slots.update(rebuild.exception_members(obj))
         if slots:
-            self._fill(rebuild.set_slots, obj, lambda: self._map(slots))
+            self._fill(rebuild.set_slots, obj, lambda: bulk.push_map(self, slots))
 
 
 class Again(Exception):
@@ -559,7 +557,7 @@ class Plan:
 
 
 def _ordered(self: Reconstructor, obj: Any) -> None:
-    self._map(obj)
+    bulk.push_map(self, obj)
     self.emitter.call_helper(rebuild.new_dict, (type(obj),))
     self._remember(obj)
 

@@ -1,0 +1,128 @@
+"""Containers of very many values that captured code makes: rebuilt in time that the program would not notice."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+from argand.bytecode.assemble import Assembler
+
+N = 300_000
+SHARED: list[int] = []
+
+
+def _grown(x: torch.Tensor) -> Any:
+    SHARED.clear()
+    SHARED.extend([7] * N)
+    return x + 1
+
+
+class Named(list[int]):
+    pass
+
+
+MADE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "list": lambda x: (x + 1, [0] * N),
+    "mixed": lambda x: (x + 1, [0, 0.0, False, None, "a", b"a", -0.0, 1j] * (N // 8)),
+    "tuple": lambda x: (x + 1, (0, 1.5) * N),
+    "dict": lambda x: (x + 1, dict.fromkeys(range(N), 1)),
+    "ordered dict": lambda x: (x + 1, collections.OrderedDict.fromkeys(range(N))),
+    "deque": lambda x: (x + 1, collections.deque([1] * N, maxlen=N - 1)),
+    "subclass": lambda x: (x + 1, Named([3] * N)),
+    "list of tuples": lambda x: (x + 1, list(zip(range(N), range(N)))),
+    "one list, many times": lambda x: (x + 1, [[1]] * N),
+    "tensors": lambda x: (x + 1, [x * 2] * N),
+}
+
+
+def _plain(value: Any) -> Any:
+    """Contents with types and signs, tensors as lists."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return type(value), list(value.items())
+    if isinstance(value, (list, tuple, collections.deque)):
+        texts: dict[int, Any] = {}
+        for item in value:
+            if id(item) not in texts:
+                texts[id(item)] = _plain(item)
+        return type(value), [texts[id(item)] for item in value]
+    return repr(value)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_many_values_are_rebuilt_in_little_time(name: str) -> None:
+    program = MADE[name]
+    x = torch.ones(2)
+    want = _plain(program(x))
+    compiled = argand.compile(program, backend="eager")
+    begin = time.thread_time()
+    made = [compiled(x) for _ in range(2)]
+    assert time.thread_time() - begin < 8, "a million instructions take half a minute"
+    assert all(_plain(value) == want for value in made)
+    assert made[0][1] is not made[1][1], "each call makes its own"
+
+
+def test_what_a_call_does_to_its_container_is_not_seen_by_the_next() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x + 1, [0] * 100, dict.fromkeys(range(100), 2)
+
+    compiled = argand.compile(program, backend="eager")
+    for _ in range(3):
+        _, items, table = compiled(torch.ones(2))
+        assert items == [0] * 100 and table == dict.fromkeys(range(100), 2)
+        items.append(1)
+        table[0] = 5
+
+
+def test_same_objects_stay_the_same() -> None:
+    def program(x: torch.Tensor) -> Any:
+        big = int("1" * 30)
+        nan = float("nan")
+        return x + 1, [big, nan] * 50, [x * 2, big, nan] * 50
+
+    _, plain, mixed = argand.compile(program, backend="eager")(torch.ones(2))
+    assert plain[0] is plain[98] is mixed[1] and plain[1] is plain[99] is mixed[2]
+    assert mixed[0] is mixed[147]
+
+
+def test_a_list_from_outside_gets_many_values() -> None:
+    argand.compile(_grown, backend="eager")(torch.ones(2))
+    assert SHARED == [7] * N
+    SHARED.clear()
+
+
+def test_a_container_of_too_many_objects_is_made_where_the_program_makes_it() -> None:
+    """The graph ends there: what comes before and after it is compiled."""
+
+    def program(x: torch.Tensor) -> Any:
+        y = x.sin()
+        made = [(i,) for i in (1, 2)]
+        made = made * N
+        return y.cos(), made
+
+    compiled = argand.compile(program, backend="eager")
+    x = torch.ones(2)
+    y, made = compiled(x)
+    assert torch.equal(y, program(x)[0]) and made == [(1,), (2,)] * N
+    assert made[0] is made[2] and copy.copy(made) == made
+
+
+def test_few_instructions_for_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    emitted: list[str] = []
+    emit = Assembler.emit
+
+    def counted(self: Assembler, opname: str, *args: Any, **more: Any) -> Any:
+        emitted.append(opname)
+        return emit(self, opname, *args, **more)
+
+    monkeypatch.setattr(Assembler, "emit", counted)
+    argand.compile(lambda x: (x + 1, [0] * 5000), backend="eager")(torch.ones(2))
+    assert len(emitted) < 500
