@@ -13,6 +13,7 @@ import torch
 
 import argand
 from argand.bytecode.assemble import Assembler
+from argand.capture import bulk
 
 N = 300_000
 SHARED: list[int] = []
@@ -126,3 +127,59 @@ def test_few_instructions_for_many_values(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Assembler, "emit", counted)
     argand.compile(lambda x: (x + 1, [0] * 5000), backend="eager")(torch.ones(2))
     assert len(emitted) < 500
+
+
+BIG = list(range(2 * bulk.MOST))
+TABLE = dict.fromkeys(BIG, 1)
+NESTED = [[i] * 1000 for i in range(2000)]
+
+READ: dict[str, Callable[[torch.Tensor], Any]] = {
+    "sum": lambda x: x.sin() + sum(BIG) % 3,
+    "max": lambda x: x.sin() + max(BIG) % 3,
+    "copy": lambda x: (x.sin(), list(BIG)),
+    "sorted": lambda x: (x.sin(), sorted(TABLE)[0]),
+    "dict values": lambda x: x.sin() + sum(TABLE.values()) % 3,
+    "one element": lambda x: x.sin() + BIG[5] + TABLE[7],
+    "set": lambda x: (x.sin(), len(set(BIG))),
+    "deque": lambda x: (x.sin(), DEQUE.count(3)),
+}
+DEQUE = collections.deque(BIG)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_containers_of_very_many_elements_are_not_guarded(name: str) -> None:
+    program, x = READ[name], torch.ones(2)
+    compiled = argand.compile(program, backend="eager")
+    begin = time.thread_time()
+    for changed in (False, True):
+        BIG[3], TABLE[3] = (11, 12) if changed else (3, 1)
+        assert _plain(compiled(x)) == _plain(program(x))
+    assert time.thread_time() - begin < 3
+
+
+def test_a_list_that_grows_without_end() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        SHARED.extend([3] * bulk.MOST)
+        return x.sin() + len(SHARED)
+
+    SHARED.clear()
+    compiled = argand.compile(program, backend="eager")
+    begin = time.thread_time()
+    made = [compiled(torch.ones(2)) for _ in range(4)]
+    assert time.thread_time() - begin < 15
+    want = [torch.ones(2).sin() + (n + 1) * bulk.MOST for n in range(4)]
+    assert all(torch.equal(a, b) for a, b in zip(made, want)) and SHARED == [3] * 4 * bulk.MOST
+    SHARED.clear()
+
+
+def test_guards_are_made_within_the_time_limit() -> None:
+    """Each list is short; two million guards would take a minute."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + sum(map(sum, NESTED)) % 7
+
+    compiled = argand.compile(program, backend="eager")
+    begin = time.thread_time()
+    with argand.config.patch(capture_time_limit=0.5):
+        assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+    assert time.thread_time() - begin < 6

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MANY: Final = 64
 """From so many plain values on they are a constant; fewer are instructions."""
 MOST: Final = 100_000
-"""Values that one transformed code rebuilds."""
+"""Values that one transformed code rebuilds; elements of a container from outside that are guarded."""
 _PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes, type(...)))
 
 

@@ -12,6 +12,7 @@ from argand.bytecode.format import constant_text
 from argand.capture.kinds import is_a
 from argand.capture.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
 from argand.capture.typefacts import TypeFacts
+from argand.graph import time_limit
 
 if TYPE_CHECKING:
     from argand._core import _C
@@ -45,6 +46,7 @@ LABELS: dict[str, str] = {
     "python": "PYTHON_MATCH",
 }
 
+_CHECKED = 1024  # guards between two looks at the clock
 FRAME = "frame"  # stands for node 0
 
 
@@ -107,6 +109,8 @@ class GuardSet:
         key = (source, kind, _identity(args) if args else ())
         if key in self._guards:
             return
+        if not len(self._guards) % _CHECKED:
+            time_limit.check()
         if position is None and self.locate is not None:
             position = self.locate()
         self._guards[key] = Guard(source, kind, args, label or LABELS.get(kind, kind.upper()), position, shown)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import classify
+from argand.capture import bulk, classify
 from argand.capture.kinds import is_a, is_struct_sequence, module_of, namespace, raw_items, raw_iter, raw_length
 from argand.capture.sources import (
     AttrSource,
@@ -37,7 +37,7 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
 
     Raises:
         GraphBreak: a dict whose keys, or a set whose elements, cannot be guarded by value; a class with `__del__`; the
-            table of imported modules.
+            table of imported modules; more elements than can be guarded.
     """
     if obj is sys.modules:
         raise errors.graph_break(
@@ -45,6 +45,14 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
             context=source.name(),
             explanation="sys.modules is changed or walked, which other threads and imports do meanwhile, too.",
             hints=("import modules outside of the compiled function",),
+        )
+    if raw_length(obj) > bulk.MOST:
+        raise errors.graph_break(
+            kind="container with very many elements",
+            context=source.name(),
+            explanation=f"{source.friendly()} has {raw_length(obj):,} elements, and what is done with it depends on "
+            f"all of them: more than {bulk.MOST:,} are not guarded.",
+            hints=("make it a tensor, or use it outside of the compiled function",),
         )
     if any("__del__" in klass.__dict__ for klass in type(obj).__mro__):
         raise errors.graph_break(
