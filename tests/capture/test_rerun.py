@@ -529,6 +529,27 @@ def test_memory_that_only_the_graph_lacks() -> None:
     assert_same(_X + 1, argand.compile(program, backend=_failing(MemoryError()))(_X))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("inlined", [False, True])
+def test_main_memory_that_eager_lacks_too(backend: str, inlined: bool) -> None:
+    """The allocator's error is a RuntimeError, which the program handles."""
+
+    def program(x: torch.Tensor) -> Any:
+        try:
+            y = torch.zeros(1 << 45)
+        except RuntimeError as error:
+            return x + 3, "allocate" in str(error)
+        return x + y.sum(), False
+
+    def outer(x: torch.Tensor) -> Any:
+        return program(x * 2)
+
+    fn = outer if inlined else program
+    compiled = argand.compile(fn, backend=backend)
+    for _ in range(3):
+        assert_same(fn(_X), compiled(_X))
+
+
 def test_nothing_outlives_the_error() -> None:
     class Held:
         pass

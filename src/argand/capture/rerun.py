@@ -58,6 +58,9 @@ class Entry:
     of_torch: bool
 
 
+_NO_MEMORY = ("DefaultCPUAllocator", "std::bad_alloc")
+
+
 @dataclass(slots=True, eq=False)
 class Rerun:
     """How one transformed code falls back on the frame's own.
@@ -183,6 +186,11 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     return Rerun(code, found.known, answered, found.noticed, found.may_split, devices, entry, Label(), points=points)
 
 
+def _lacks_memory(error: Exception) -> bool:
+    """Whether there is no memory for a tensor: of main memory torch says so with a RuntimeError like any other."""
+    return type(error) is RuntimeError and any(text in str(error) for text in _NO_MEMORY)
+
+
 def draws(state: CaptureState) -> bool:
     """Whether the graph draws random numbers."""
     return any(_draws(node) for node in (*state.graph.effectful, *state.graph.writing))
@@ -274,7 +282,8 @@ def raised(
     """
     if not isinstance(error, Exception):
         return None if plan.entry is None else False
-    if not isinstance(error, plan.again) or isinstance(error, errors.ArgandError):
+    ours = isinstance(error, plan.again) or (bool(plan.again) and _lacks_memory(error))
+    if not ours or isinstance(error, errors.ArgandError):
         return False if plan.entry is not None and plan.entry.of_torch else None
     for device, state in states:
         _generator(device).set_state(state)
