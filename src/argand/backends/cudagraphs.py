@@ -11,23 +11,14 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from argand.backends.targets import devices_in
-from argand.config import config
 from argand.graph.program import AtenProgram
 from argand.runtime.gpu.graphs import Recorded, tell
 from argand.runtime.gpu.recorder import Recorder, recorder_of
 from argand.runtime.host import HostCall
 
-RECORDED_MODES = ("reduce-overhead", "max-autotune")
-
 # All that these do, they do on the device. What others do on the host would be done once, not in each call.
 _NAMESPACES = ("aten", "prims", "argand")
 _ON_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-
-
-def wants_cuda_graphs(mode: str) -> bool:
-    """Whether CUDA graphs are asked for, by the mode of `argand.compile` or by the setting."""
-    setting = config.triton.cudagraphs
-    return bool(setting) if setting is not None else mode in RECORDED_MODES
 
 
 def with_cuda_graphs(

@@ -17,7 +17,6 @@ from torch import fx
 from argand import events
 from argand.backends.aot_eager import run_eagerly
 from argand.backends.common import compile_inference
-from argand.backends.cudagraphs import wants_cuda_graphs, with_cuda_graphs
 from argand.backends.graph_key import graph_key
 from argand.backends.targets import devices_in, problem_of, target_of, without_target
 from argand.config import config
@@ -32,6 +31,8 @@ from argand.ir.loops import tensor_refs
 from argand.runtime.host import HostCall, load_module
 from argand.schedule.dump import post_fusion_text
 from argand.schedule.provenance import provenance
+
+RECORDED_MODES = ("reduce-overhead", "max-autotune")
 
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -80,7 +81,17 @@ def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
         _report_devices(others, f"{program.kind} graph")
         return _eager_kernels(program)
     call = _memo.get_or_make(graph_key(program) if config.reuse_graphs else None, lambda: build(program))
-    return with_cuda_graphs(program, call) if wants_cuda_graphs(mode) else call
+    if not wants_cuda_graphs(mode):
+        return call
+    from argand.backends import cudagraphs  # whoever does not ask for them does not pay for them
+
+    return cudagraphs.with_cuda_graphs(program, call)
+
+
+def wants_cuda_graphs(mode: str) -> bool:
+    """Whether CUDA graphs are asked for, by the mode of `argand.compile` or by the setting."""
+    setting = config.triton.cudagraphs
+    return bool(setting) if setting is not None else mode in RECORDED_MODES
 
 
 def _report_devices(others: set[str], what: str) -> None:
