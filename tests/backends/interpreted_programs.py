@@ -8,14 +8,18 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import argand
+from argand.backends import targets
+from argand.ir.target import gpu
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from helpers import collected
@@ -67,7 +71,7 @@ def images(x: Any) -> Any:
 
 
 def compare(one: Any, two: Any) -> None:
-    torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def inference() -> None:
@@ -92,6 +96,25 @@ def training() -> None:
             compare(one.grad, two.grad)
 
 
+def in_chunks() -> None:
+    """Short reductions that a small GPU would split."""
+    small = replace(gpu(4), split_reduction=64)
+
+    def sums(x: Any, y: Any) -> Any:
+        return x.sum(), (x > 2.5).any(), y.prod(1), y.amax(1), y.var(1), torch.softmax(y, 1)
+
+    def places(x: Any, y: Any) -> Any:
+        return x.argmax(), y.argmin(1), y.argmax(1), y.max(1)
+
+    x, y = torch.randn(509), torch.randn(3, 211)
+    y[1, 77] = y[1, 100] = float("nan")
+    with patch.object(targets, "gpu", lambda processors: small):
+        for function in (sums, places):
+            for dynamic in (False, True):
+                compare(argand.compile(function, dynamic=dynamic)(x, y), function(x, y))
+    argand.reset()
+
+
 def the_same_graph_for_both_targets() -> None:
     """One process may have both kinds of code: graphs are not mixed up."""
 
@@ -113,6 +136,7 @@ def main() -> None:
     with collected("output_code") as seen:
         with torch.no_grad():
             inference()
+            in_chunks()
         training()
     texts = [event.text() for event in seen]
     assert not [text for text in texts if "load_kernels(kernel_source" in text or "arena" in text.split("def call")[1]]

@@ -16,11 +16,12 @@ from argand.lower.recorder import Recorder
 from argand.schedule.access import has_effect
 from argand.schedule.pipeline import schedule
 from argand.schedule.reference import run_program, run_schedule
-from argand.schedule.split import KINDS, identity, split_reductions
+from argand.schedule.split import KINDS, POSITIONS, identity, split_reductions
 from argand.schedule.verify import verify
 
 TARGET = replace(gpu(4), split_reduction=16)
 DTYPES = {"sum": torch.float64, "prod": torch.float64, "max": torch.float32, "min": torch.int64, "any": torch.bool}
+DTYPES.update(argmax=torch.float32, argmin=torch.int64)
 
 
 def compared(program, inputs, target=TARGET):
@@ -46,7 +47,7 @@ def test_every_kind_with_and_without_a_remainder(kind, size):
     b = Builder()
     x = b.input(*size, dtype=DTYPES[kind])
     made = compared(b.program(b.reduce(kind, x, list(range(len(size))))), [values(size, DTYPES[kind])])
-    assert len(kernels(made)) == (1 if size == (7, 1) else 2)
+    assert len(kernels(made)) == (1 if size == (7, 1) else 3 if kind in POSITIONS else 2)
 
 
 def test_nan_and_infinities_go_through():
@@ -129,11 +130,43 @@ def test_several_reductions_over_looked_up_elements(size):
         run_schedule(schedule(b.program(out), targets=lambda _: TARGET), inputs)
 
 
-def test_positions_of_extrema_are_left_alone():
+SPECIAL = [float("nan"), float("inf"), float("-inf"), 0.0]
+
+
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+@pytest.mark.parametrize("size", [(4096,), (1009,), (3, 211), (2, 2, 500)])
+def test_positions_are_those_of_the_first_extremum(kind, size):
+    """Also among equals, infinities and NaN, of which the first wins."""
+    count = torch.Size(size).numel()
+    for value in SPECIAL:
+        for places in ([], [0], [count - 1], [count // 2, count // 3], list(range(count))):
+            b = Builder()
+            x = torch.randint(-3, 4, size).float()
+            x.view(-1)[places] = value
+            made = compared(b.program(b.reduce(kind, b.input(*size), list(range(len(size))))), [x])
+            assert len(made.steps) == 3
+            if not torch.isnan(x).any():
+                (got,) = run_schedule(made, [x])
+                assert int(got) == int((x if kind == "argmax" else -x).argmax())
+            else:
+                (got,) = run_schedule(made, [x])
+                assert int(got) == int(torch.isnan(x).view(-1).int().argmax())
+
+
+def test_positions_beside_other_reductions():
+    b, out = several(509, ["sum", "max"])
     b2 = Builder()
-    y = b2.reduce("argmax", b2.input(4096), [0])
-    made = compared(b2.program(y), [torch.randn(4096)])
-    assert len(kernels(made)) == 1
+    x = b2.input(2, 999, dtype=torch.int64)
+    compared(b2.program(b2.reduce("argmin", x, [1]), b2.reduce("min", x, [1])), [torch.randint(-5, 5, (2, 999))])
+    compared(b.program(out), [torch.randn(2, 50), torch.randint(-50, 50, (509,)), torch.randn(2)])
+
+
+def test_positions_of_half_precision_are_left_alone():
+    b = Builder()
+    made = compared(
+        b.program(b.reduce("argmax", b.input(4096, dtype=torch.bfloat16), [0])), [torch.randn(4096).bfloat16()]
+    )
+    assert len(made.steps) == 1
 
 
 def test_values_stored_inside_the_loops_are_left_alone():

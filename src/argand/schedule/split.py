@@ -3,6 +3,10 @@
 The first reduces chunks, by as many programs as the device runs at once, into a temporary buffer; the second reduces
 what the chunks gave, and does the rest of the node. Where chunks do not divide the loop evenly, elements past its end
 are masked with the reduction's identity.
+
+Of a position (argmax) each chunk gives its extremum and where it is; a node between the two finds the extremum of all,
+and the second node the least position of those that have it: the first one, as the chunks are in order and masked
+elements come last. A chunk with NaN has it for its extremum, so that NaN wins here too.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.graph.expr import ONE, Const, Expr, Var, as_int, coefficient, product, substitute, sum_of
+from argand.graph.expr import ONE, ZERO, Const, Expr, Var, as_int, coefficient, product, substitute, sum_of
 from argand.ir.loops import Buffer, LoopBlock, LoopBody, LoopNode, Node, Program, Value, statements_of
 from argand.schedule.access import accesses, device_of, expressions, hint, hint_numel, operands
 
@@ -22,7 +26,8 @@ if TYPE_CHECKING:
 
 # A chunk is at least this part of what is too long: shorter ones cost more in the second kernel than they save.
 _LEAST_PART = 8
-KINDS = ("sum", "prod", "max", "min", "any")  # positions (argmax) are left alone
+POSITIONS = {"argmax": "max", "argmin": "min"}
+KINDS = ("sum", "prod", "max", "min", "any", *POSITIONS)
 
 
 def split_reductions(program: Program, targets: Mapping[torch.device, Target]) -> Program:
@@ -158,7 +163,7 @@ def _can_split(body: LoopBody) -> bool:
     for statement in reversed(body.statements):
         if statement.op == "reduction":
             kind, value = statement.args
-            if kind not in KINDS:
+            if kind not in KINDS or (kind in POSITIONS and value.dtype in (torch.float16, torch.bfloat16)):
                 return False
             needed.add(value.id)
         elif statement.id in inside:
@@ -183,15 +188,18 @@ class _Copier:
     known: dict[int, Value] = field(default_factory=dict)
     count: int = 0
 
-    def append(self, into: list[Value], op: str, args: tuple[Any, ...], like: Value, dtype: torch.dtype) -> Value:
+    def add(
+        self, op: str, args: tuple[Any, ...], like: Value, dtype: torch.dtype, into: list[Value] | None = None
+    ) -> Value:
+        """A new statement, at the end of the body (or of a block); it stands where `like` stood in the program."""
         made = Value(self.count, op, args, dtype, like.origin)
         self.count += 1
-        into.append(made)
+        (self.statements if into is None else into).append(made)
         return made
 
     def copy(self, source: Iterable[Value], into: list[Value]) -> None:
         for old in source:
-            made = self.append(into, old.op, tuple(map(self._arg, old.args)), old, old.dtype)
+            made = self.add(old.op, tuple(map(self._arg, old.args)), old, old.dtype, into)
             self.known[old.id] = made
             if old.op == "indirect":
                 self.index[Var(f"i{old.id}")] = Var(f"i{made.id}")
@@ -210,64 +218,123 @@ class _Copier:
         return arg
 
 
+@dataclass(slots=True)
+class _Parts:
+    """What one reduction hands from node to node.
+
+    Arguments:
+        reduction: of the old body.
+        part: its result for each chunk.
+        extremum: of a position: that of each chunk.
+        best: of a position: that of all.
+    """
+
+    reduction: Value
+    part: Buffer
+    extremum: Buffer | None = None
+    best: Buffer | None = None
+
+
+def _parts(node: LoopNode, chunks: _Chunks, device: torch.device) -> list[_Parts]:
+    points = node.body.sizes
+    size = (*(count for _, count in chunks.loops), *points)
+    found = []
+    for number, reduction in enumerate(s for s in node.body.statements if s.op == "reduction"):
+        name = f"{node.outputs[0]}_part{number}"
+        parts = _Parts(reduction, _contiguous(name, reduction.dtype, device, size))
+        if reduction.args[0] in POSITIONS:
+            dtype = reduction.args[1].dtype
+            parts.extremum = _contiguous(f"{name}_extremum", dtype, device, size)
+            parts.best = _contiguous(f"{name}_best", dtype, device, points)
+        found.append(parts)
+    return found
+
+
+def _contiguous(name: str, dtype: torch.dtype, device: torch.device, size: tuple[Expr, ...]) -> Buffer:
+    return Buffer(name, dtype, device, size, tuple(product(size[place + 1 :]) for place in range(len(size))))
+
+
+def _place(buffer: Buffer, loops: Iterable[Var]) -> Expr:
+    return sum_of([var * step for var, step in zip(loops, buffer.stride, strict=True)])
+
+
 def _in_two(node: LoopNode, chunks: _Chunks, buffers: dict[str, Buffer]) -> list[Node]:
-    body = node.body
-    reductions = [statement for statement in body.statements if statement.op == "reduction"]
-    device = buffers[node.outputs[0]].device
-    size = (*(count for _, count in chunks.loops), *body.sizes)
-    stride = tuple(product(size[place + 1 :]) for place in range(len(size)))
-    parts = [
-        Buffer(f"{node.outputs[0]}_part{number}", reduction.dtype, device, size, stride)
-        for number, reduction in enumerate(reductions)
-    ]
-    buffers.update({part.name: part for part in parts})
-    place = sum_of([var * step for var, step in zip((*(var for var, _ in chunks.loops), *body.vars), stride)])
-    first = _first(body, chunks, reductions, parts, place)
-    second = _second(body, chunks, reductions, parts, place)
-    names = tuple(part.name for part in parts)
-    return [
-        LoopNode(f"{node.name}_chunks", first, names, node.origins),
-        LoopNode(node.name, second, node.outputs, node.origins),
-    ]
+    parts = _parts(node, chunks, buffers[node.outputs[0]].device)
+    made: list[Node] = []
+    firsts = [each for one in parts for each in (one.part, one.extremum) if each is not None]
+    bests = [one.best for one in parts if one.best is not None]
+    buffers.update({buffer.name: buffer for buffer in (*firsts, *bests)})
+    first = _first(node.body, chunks, parts)
+    made.append(LoopNode(f"{node.name}_chunks", first, tuple(buffer.name for buffer in firsts), node.origins))
+    if bests:
+        between = _extrema(node.body, chunks, parts)
+        made.append(LoopNode(f"{node.name}_extrema", between, tuple(buffer.name for buffer in bests), node.origins))
+    return [*made, LoopNode(node.name, _second(node.body, chunks, parts), node.outputs, node.origins)]
 
 
-def _first(
-    body: LoopBody, chunks: _Chunks, reductions: Sequence[Value], parts: Sequence[Buffer], place: Expr
-) -> LoopBody:
+def _first(body: LoopBody, chunks: _Chunks, parts: Sequence[_Parts]) -> LoopBody:
     """The node that reduces chunks."""
     inside = _inside(body)
     copier = _Copier(dict(chunks.index))
     users = [s for s in body.statements if s.id in inside or s.op == "reduction"]
-    outside = _needed(users, body.statements, inside)
-    copier.copy(outside, copier.statements)
-    values = []
-    for reduction in reductions:
-        kind, value = reduction.args
-        source = _needed([reduction], [s for s in body.statements if s.id in inside], set())
-        if chunks.bound is None:
-            copier.copy([s for s in source if s.id not in copier.known], copier.statements)
-            values.append((reduction, copier.known[value.id]))
-            continue
-        mask = _within(copier, chunks.bound, reduction)
-        inner: list[Value] = []
-        copier.copy(source, inner)
-        block = LoopBlock(inner, copier.known[value.id])
-        args = (mask, block, identity(kind, value.dtype))
-        values.append((reduction, copier.append(copier.statements, "masked", args, reduction, value.dtype)))
-    for (reduction, taken), part in zip(values, parts):
-        kind = reduction.args[0]
-        made = copier.append(copier.statements, "reduction", (kind, taken), reduction, reduction.dtype)
-        copier.append(copier.statements, "store", (part.name, place, made, None), reduction, made.dtype)
+    copier.copy(_needed(users, body.statements, inside), copier.statements)
+    taken = [_taken(body, chunks, one.reduction, inside, copier) for one in parts]
     loops = [*chunks.loops, *zip(body.vars, body.sizes)]
+    index = _place(parts[0].part, [var for var, _ in loops])
+    for one, value in zip(parts, taken):
+        kind, like = one.reduction.args[0], one.reduction
+        made = copier.add("reduction", (kind, value), like, like.dtype)
+        if one.extremum is not None:
+            start = copier.add("index_expr", (_start(body, chunks), torch.int64), like, torch.int64)
+            made = copier.add("add", (start, made), like, torch.int64)
+            extremum = copier.add("reduction", (POSITIONS[kind], value), like, value.dtype)
+            copier.add("store", (one.extremum.name, index, extremum, None), like, value.dtype)
+        copier.add("store", (one.part.name, index, made, None), like, made.dtype)
     return _body(loops, chunks.left, copier.statements)
 
 
-def _second(
-    body: LoopBody, chunks: _Chunks, reductions: Sequence[Value], parts: Sequence[Buffer], place: Expr
-) -> LoopBody:
+def _taken(body: LoopBody, chunks: _Chunks, reduction: Value, inside: set[int], copier: _Copier) -> Value:
+    """What a reduction takes, in the node that reduces chunks."""
+    kind, value = reduction.args
+    source = _needed([reduction], [s for s in body.statements if s.id in inside], set())
+    if chunks.bound is None:
+        copier.copy([s for s in source if s.id not in copier.known], copier.statements)
+        return copier.known[value.id]
+    position, size = (copier.add("index_expr", (e, torch.int64), reduction, torch.int64) for e in chunks.bound)
+    mask = copier.add("lt", (position, size), reduction, torch.bool)
+    inner: list[Value] = []
+    copier.copy(source, inner)
+    args = (mask, LoopBlock(inner, copier.known[value.id]), identity(POSITIONS.get(kind, kind), value.dtype))
+    return copier.add("masked", args, reduction, value.dtype)
+
+
+def _start(body: LoopBody, chunks: _Chunks) -> Expr:
+    """The position of a chunk's first element among all that are reduced."""
+    sizes = body.reduction_sizes
+    first = {var: ZERO for var, _ in chunks.left}
+    where = [substitute(chunks.index.get(var, var), first) for var in body.reduction_vars]
+    return sum_of([at * product(sizes[place + 1 :]) for place, at in enumerate(where)])
+
+
+def _extrema(body: LoopBody, chunks: _Chunks, parts: Sequence[_Parts]) -> LoopBody:
+    """The node that finds the extrema of all chunks."""
+    copier = _Copier({})
+    for one in parts:
+        if one.extremum is None or one.best is None:
+            continue
+        like, dtype = one.reduction, one.best.dtype
+        index = _place(one.extremum, (*(var for var, _ in chunks.loops), *body.vars))
+        loaded = copier.add("load", (one.extremum.name, index), like, dtype)
+        best = copier.add("reduction", (POSITIONS[like.args[0]], loaded), like, dtype)
+        copier.add("store", (one.best.name, _place(one.best, body.vars), best, None), like, dtype)
+    return _body(list(zip(body.vars, body.sizes)), chunks.loops, copier.statements)
+
+
+def _second(body: LoopBody, chunks: _Chunks, parts: Sequence[_Parts]) -> LoopBody:
     """The node that reduces what the chunks gave, and does what followed the reductions."""
     inside = _inside(body)
-    part_of = {reduction.id: part for reduction, part in zip(reductions, parts)}
+    parts_of = {one.reduction.id: one for one in parts}
+    index = _place(parts[0].part, (*(var for var, _ in chunks.loops), *body.vars))
     copier = _Copier({})
     for statement in body.statements:
         if statement.id in inside:
@@ -275,11 +342,25 @@ def _second(
         if statement.op != "reduction":
             copier.copy([statement], copier.statements)
             continue
-        args: tuple[Any, ...] = (part_of[statement.id].name, place)
-        loaded = copier.append(copier.statements, "load", args, statement, statement.dtype)
-        args = (statement.args[0], loaded)
-        copier.known[statement.id] = copier.append(copier.statements, "reduction", args, statement, statement.dtype)
+        one, kind = parts_of[statement.id], statement.args[0]
+        loaded = copier.add("load", (one.part.name, index), statement, statement.dtype)
+        if one.extremum is not None and one.best is not None:
+            kind, loaded = "min", _with_best(copier, one.extremum, one.best, index, _place(one.best, body.vars), loaded)
+        copier.known[statement.id] = copier.add("reduction", (kind, loaded), statement, statement.dtype)
     return _body(list(zip(body.vars, body.sizes)), chunks.loops, copier.statements)
+
+
+def _with_best(copier: _Copier, extremum: Buffer, best: Buffer, index: Expr, place: Expr, position: Value) -> Value:
+    """A chunk's position where the chunk has the extremum of all, else the greatest number."""
+    dtype = best.dtype
+    here = copier.add("load", (extremum.name, index), position, dtype)
+    wanted = copier.add("load", (best.name, place), position, dtype)
+    has = copier.add("eq", (here, wanted), position, torch.bool)
+    if dtype.is_floating_point:
+        nan = copier.add("isnan", (here,), position, torch.bool)
+        has = copier.add("logical_or", (has, nan), position, torch.bool)
+    last = copier.add("constant", (torch.iinfo(torch.int64).max, torch.int64), position, torch.int64)
+    return copier.add("where", (has, position, last), position, torch.int64)
 
 
 def _body(loops: Sequence[tuple[Var, Expr]], reduced: Sequence[tuple[Var, Expr]], statements: list[Value]) -> LoopBody:
@@ -290,14 +371,6 @@ def _body(loops: Sequence[tuple[Var, Expr]], reduced: Sequence[tuple[Var, Expr]]
         tuple(size for _, size in reduced),
         statements,
     )
-
-
-def _within(copier: _Copier, bound: tuple[Expr, Expr], like: Value) -> Value:
-    """Whether a point of a chunk is one of the loop that was cut."""
-    position, size = (
-        copier.append(copier.statements, "index_expr", (expr, torch.int64), like, torch.int64) for expr in bound
-    )
-    return copier.append(copier.statements, "lt", (position, size), like, torch.bool)
 
 
 def _needed(users: Sequence[Value], among: Sequence[Value], without: set[int]) -> list[Value]:
