@@ -156,7 +156,7 @@ def test_a_launch_takes_little_time() -> None:
             kernel(1, 1, 1, x, x, out, 128)
         best = min(best, (time.perf_counter() - start) / 200)
     print(f"{best * 1e6:.2f} us a launch")
-    assert best < 3.5e-6, f"{best * 1e6:.2f} us"
+    assert best < 5e-6, f"{best * 1e6:.2f} us"
 
 
 def test_a_warm_process(tmp_path) -> None:

@@ -99,6 +99,7 @@ class CudaRecorder:
                 # What is wrong is said by the error at hand, not by what ending a broken recording raises.
                 with contextlib.suppress(RuntimeError):
                     self._end(graph)
+                self._recover()
                 raise
             self._end(graph)
         return graph, results
@@ -109,6 +110,14 @@ class CudaRecorder:
         except RuntimeError:
             compat.end_allocating_to_pool(self._index, self._pool)
             raise
+
+    def _recover(self) -> None:
+        """After a recording that could not be ended torch's generator still counts for it: a whole one ends that."""
+        graph: Any = torch.cuda.CUDAGraph()
+        with contextlib.suppress(RuntimeError), torch.cuda.stream(torch.cuda.Stream(self._index)):
+            graph.capture_begin(capture_error_mode="thread_local")
+            torch.empty(1, device=f"cuda:{self._index}").zero_()
+            graph.capture_end()
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
