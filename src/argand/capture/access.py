@@ -6,12 +6,14 @@ Base class of `Interpreter`; the questions come from every operator and handler,
 from __future__ import annotations
 
 import abc
+import collections
 import contextlib
 import enum
 import itertools
+import operator
 import os
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import identity, native_reads, natives_numpy, tensor_attributes, virtual
 from argand.capture.exceptions import InternalFailure, ObservedException
@@ -23,7 +25,7 @@ from argand.capture.sources import ConstSource, LocalSource, Source
 from argand.capture.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.tainted import TaintedText as TaintedText
 from argand.capture.tainted import formatted_tensor as formatted_tensor
-from argand.capture.text_proxy import PLAIN_VALUES, TextProxy
+from argand.capture.text_proxy import PLAIN_VALUES, standing_for
 from argand.capture.typefacts import (
     ATOMS,
     BOUND_METHODS,
@@ -51,6 +53,9 @@ def _own_getitem(container: Any, key: Any) -> Any:
         if is_a(container, base) and hasattr(base, "__getitem__"):
             return base.__getitem__(container, key)
     return container[key]
+
+
+_AN_EMPTY_DEQUE: Final[collections.deque[Any]] = collections.deque(maxlen=0)
 
 
 def _items(obj: Any) -> Any:
@@ -307,6 +312,8 @@ class Access:
 
     def outer_item(self, container: Any, key: Any) -> Any:
         """An item of an outer container: by its own source while the container is untouched."""
+        if is_a(container, collections.deque) and self.types.lookup(type(key), "__index__") is NULL:
+            return self.unread(operator.getitem, _AN_EMPTY_DEQUE, key)  # refused, in other words than by the method
         if id(container) in self.state.shadows:
             return self.unread(_own_getitem, self.state.shadow(container), key)
         if is_a(container, dict):
@@ -371,16 +378,16 @@ class Access:
         if cls in self.fast:
             return obj
         if self.types.python_dunders(cls) & {"__str__", "__repr__", "__format__", "__index__", "__int__", "__float__"}:
-            return TextProxy(self, obj)
+            return standing_for(self, obj)
         if is_a(obj, _TEXTS_OF_ATTRIBUTES):
-            return TextProxy(self, obj)
+            return standing_for(self, obj)
         if not is_a(obj, CONTAINERS):
             self.pin(obj)
         return self.textual_items(obj, depth)
 
     def textual_field(self, obj: Any) -> Any:
         """The object for native formatting that reads what is in it: a proxy, which has that interpreted."""
-        return obj if type(obj) in PLAIN_VALUES else TextProxy(self, obj)
+        return obj if type(obj) in PLAIN_VALUES else standing_for(self, obj)
 
     def textual_items(self, obj: Any, depth: int = 0) -> Any:
         """The same for the items of a container, whose own text is native code's."""

@@ -26,10 +26,10 @@ def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
         interp.tensor_setattr(obj, name, value)
         return
     setter = interp.types.lookup(cls, "__setattr__")
-    if is_a(setter, types.FunctionType):
-        calls.call(interp, setter, (obj, name, value), None)
+    if attributes.is_own_hook(setter):
+        attributes.call_hook(interp, setter, obj, name, value)
         return
-    if is_a(setter, types.WrapperDescriptorType) and setter.__name__ != "__setattr__":
+    if setter.__name__ != "__setattr__":
         calls.call(interp, setter, (obj, name, value), None)
         return
     if sets_attributes_its_own_way(cls):  # a proxy, an object with a namespace for each thread
@@ -197,8 +197,8 @@ def delete_attr(interp: Interpreter, obj: Any, name: str) -> None:
     """`del obj.name`."""
     cls = type(obj)
     deleter = interp.types.lookup(cls, "__delattr__")
-    if is_a(deleter, types.FunctionType):
-        calls.call(interp, deleter, (obj, name), None)
+    if attributes.is_own_hook(deleter):
+        attributes.call_hook(interp, deleter, obj, name)
         return
     generic_delete(interp, obj, name)
 

@@ -85,7 +85,7 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
     if cls in SYMBOLIC:
         return symbolic_ops.read(interp, obj, name)
     if is_a(obj, types.ModuleType):
-        if type(interp.types.lookup(cls, "__getattribute__")) is types.FunctionType:
+        if is_own_hook(interp.types.lookup(cls, "__getattribute__")):
             return _read_instance(interp, obj, name)
         return read_module(interp, obj, name)
     if is_a(obj, type):
@@ -130,9 +130,7 @@ def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
     """A special method, looked up on the type and bound; NULL if there is none."""
     cls = type(obj)
     method = interp.types.lookup(cls, name)
-    if method is NULL or method is None:
-        return NULL
-    return descriptors.bind(interp, method, obj, cls)
+    return NULL if method is NULL else descriptors.bind(interp, method, obj, cls)
 
 
 def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
@@ -162,24 +160,32 @@ def _unbound(method: Any) -> bool:
 # ---- instances -----------------------------------------------------------------------------------------------------
 
 
+def is_own_hook(hook: Any) -> bool:
+    """Whether a `__getattribute__`, `__setattr__` or `__delattr__` is other than the C code of a builtin class."""
+    return type(hook) is not types.WrapperDescriptorType
+
+
+def call_hook(interp: Interpreter, hook: Any, obj: Any, *args: Any) -> Any:
+    """What such a hook of the class of `obj` answers: whatever was put there, CPython binds and calls it."""
+    if type(hook) is types.FunctionType:
+        return calls.call(interp, hook, (obj, *args), None)
+    return calls.call(interp, descriptors.bind(interp, hook, obj, type(obj)), args, None)
+
+
 def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
     cls = type(obj)
     facts = interp.types
     getter = facts.lookup(cls, "__getattribute__")
+    own_getter = is_own_hook(getter)
     if is_a(obj, enum.Enum):
         interp.load_member(obj)
-    if type(getter) is not types.FunctionType and finds_attributes_its_own_way(cls):
+    if not own_getter and finds_attributes_its_own_way(cls):
         return _read_natively(interp, obj, name)
     hook = facts.lookup(cls, "__getattr__")
     if hook is NULL:
-        if type(getter) is types.FunctionType:
-            return calls.call(interp, getter, (obj, name), None)
-        return generic_read(interp, obj, name)
+        return call_hook(interp, getter, obj, name) if own_getter else generic_read(interp, obj, name)
     try:
-        if type(getter) is types.FunctionType:
-            value = calls.call(interp, getter, (obj, name), None)
-        else:
-            value = generic_read(interp, obj, name)
+        value = call_hook(interp, getter, obj, name) if own_getter else generic_read(interp, obj, name)
     except ObservedException as observed:
         if not is_a(observed.value, AttributeError):
             raise
@@ -301,8 +307,8 @@ def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
     getter = facts.lookup(meta, "__getattribute__")
     value = NULL
     try:
-        if type(getter) is types.FunctionType:
-            value = calls.call(interp, getter, (obj, name), None)
+        if is_own_hook(getter):
+            value = call_hook(interp, getter, obj, name)
         else:
             value = generic_class_read(interp, obj, meta, name)
     except ObservedException as observed:
@@ -330,7 +336,7 @@ def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) ->
             value = interp.load_member(value)
         else:
             value = class_value(interp, obj, name, value)
-        return descriptors.bind(interp, value, None, obj, name)
+        return descriptors.bind(interp, value, NULL, obj, name)
     if meta_attr is not NULL:
         return descriptors.bind(interp, class_value(interp, meta, name, meta_attr), obj, meta, name)
     return NULL
@@ -359,7 +365,7 @@ def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
     if value is NULL:
         return _read_native(interp, proxy, name)
     value = class_value(interp, self_class, f"super:{name}", value) if interp.concrete else value
-    return descriptors.bind(interp, value, None if obj is self_class else obj, self_class, name)
+    return descriptors.bind(interp, value, NULL if obj is self_class else obj, self_class, name)
 
 
 # ---- modules, functions, bound methods -----------------------------------------------------------------------------

@@ -237,7 +237,7 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[s
     if cls is interp.trampoline_type:
         return call(interp, fn.fn, args, kwargs)
     method = interp.types.lookup(cls, "__call__")
-    if method is NULL or method is None:
+    if method is NULL:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not callable"))
     if not interp.concrete:
         result = interp.special_call(fn, args, kwargs)
@@ -284,7 +284,7 @@ def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:
     """The positional arguments of `f(*args)`."""
     if type(args) is tuple or type(args) is list:
         return interp.plain_shallow(args)
-    if not iteration.is_iterable(interp, args):
+    if not iteration.has_iterator(interp, args):
         name = callable_name(fn)
         raise interp.throw(TypeError(f"{name} argument after * must be an iterable, not {_C.type_name(type(args))}"))
     return iteration.to_list(interp, args, hint=True)

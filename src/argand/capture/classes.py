@@ -308,7 +308,7 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
     elif is_a(new, types.BuiltinFunctionType):
         made = native_new(interp, cast(type, new.__self__), [cls, *args], kwargs)
     else:
-        made = calls.call(interp, descriptors.bind(interp, new, None, cls), [cls, *args], kwargs)
+        made = calls.call(interp, descriptors.bind(interp, new, NULL, cls), [cls, *args], kwargs)
     if cls not in type(made).__mro__:  # what `__subclasscheck__` says does not matter
         return made
     if cls is not type(made):

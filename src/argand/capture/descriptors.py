@@ -53,11 +53,13 @@ def function_of(interp: Interpreter, function: Any, cls: type) -> Any:
 
 
 def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") -> Any:
-    """What a class attribute `meta` gives when read through an instance (`obj` None: through the class)."""
+    """What a class attribute `meta` gives when read through an instance (`obj` NULL: through the class)."""
     kind = type(meta)
+    if obj is None:  # an instance, which `__get__` called from Python takes for none at all
+        return _bind_none(interp, meta, kind, cls)
     if kind is types.FunctionType:
         function_of(interp, meta, cls)
-        return meta if obj is None else types.MethodType(meta, obj)
+        return meta if obj is NULL else types.MethodType(meta, obj)
     if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in MEMBERS:
         return meta
     if kind is property:
@@ -67,22 +69,22 @@ def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") ->
     if kind is staticmethod:
         return function_of(interp, meta.__func__, cls)
     if kind in _NATIVE_DESCRIPTORS:
-        if obj is not None:
-            obj = interp.shadow(obj) if kind is not types.WrapperDescriptorType else obj
-        return interp.unread(meta.__get__, obj, cls)
+        if obj is NULL:
+            return interp.unread(meta.__get__, None, cls)
+        return interp.unread(meta.__get__, interp.shadow(obj) if kind is not types.WrapperDescriptorType else obj, cls)
     if kind in MEMBERS:
         return read_member(interp, meta, obj, cls)
     getter = interp.types.lookup(kind, "__get__")
     if getter is NULL:
         return meta
-    if obj is not None and getter is _CACHED_GET:
+    if obj is not NULL and getter is _CACHED_GET:
         return _read_cached_property(interp, meta, obj)
-    if is_a(getter, types.FunctionType):
-        if getter in _ENUM_GETTERS and obj is not None and meta.fget is not None:
-            return calls.call(interp, meta.fget, (obj,), None)
-        return calls.call(interp, getter, (meta, obj, cls), None)
     if not is_a(getter, types.WrapperDescriptorType | types.MethodDescriptorType):
-        return calls.call(interp, bind(interp, getter, meta, kind), (obj, cls), None)
+        if is_a(getter, types.FunctionType) and getter in _ENUM_GETTERS and obj is not NULL and meta.fget is not None:
+            return calls.call(interp, meta.fget, (obj,), None)
+        return calls.call(
+            interp, getter, (meta, None if obj is NULL else obj, cls), None
+        )  # which CPython does not bind
     return _bind_native(interp, meta, getter, obj, cls, name)
 
 
@@ -91,6 +93,20 @@ _ENUM_GETTERS: Final = (enum.property.__get__, types.DynamicClassAttribute.__get
 _FIELD: Final = type(collections.namedtuple("_Pair", "a").a)  # type: ignore[attr-defined]
 _BINDERS: Final = frozenset({types.MethodType, type(functools.lru_cache(maxsize=None)(len)), super})
 """Native classes whose `__get__` stores the object in a bound method, and looks at nothing of it."""
+
+
+def _bind_none(interp: Interpreter, meta: Any, kind: type, cls: type) -> Any:
+    """What an attribute of `type(None)`, whose namespace never changes, gives when read through None."""
+    if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in MEMBERS:
+        return meta
+    if kind in _NATIVE_DESCRIPTORS or kind in MEMBERS:
+        return interp.unread(getattr, None, meta.__name__)
+    raise graph_break(
+        kind="native descriptor used by hand",
+        context=f"{kind.__name__} of None",
+        explanation=f"A {kind.__name__} is bound to None, which Python code cannot do as C code does.",
+        hints=("Call the function itself.",),
+    )
 
 
 def _bind_native(interp: Interpreter, meta: Any, getter: Any, obj: Any, cls: type, name: str) -> Any:
@@ -107,8 +123,8 @@ def _bind_native(interp: Interpreter, meta: Any, getter: Any, obj: Any, cls: typ
     if owner is staticmethod:
         return meta.__func__
     binds = owner in _BINDERS or interp.types.lookup(type(meta), "__call__") is not NULL  # also functions of Cython
-    if obj is None or binds or not interp.is_outer(obj):
-        return interp.unread(meta.__get__, obj if obj is None else interp.shadow(obj), cls)
+    if obj is NULL or binds or not interp.is_outer(obj):
+        return interp.unread(meta.__get__, None if obj is NULL else interp.shadow(obj), cls)
     if owner is _FIELD and is_a(obj, tuple):
         return interp.outer_item(obj, meta.__reduce__()[1][0])
     if not name or interp.types.lookup(cls, name) is not meta:
@@ -132,7 +148,7 @@ def _bind_classmethod(interp: Interpreter, meta: Any, cls: type) -> Any:
 
 
 def _read_property(interp: Interpreter, meta: property, obj: Any, name: str) -> Any:
-    if obj is None:
+    if obj is NULL:
         return meta
     if meta.fget is None:
         raise interp.throw(property_error(meta, obj, name, "getter"))
@@ -170,7 +186,7 @@ _LAZY: Final = frozenset({"__bound__", "__constraints__", "__default__", "__valu
 
 def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
     """A slot or an attribute that C code computes."""
-    if obj is None:
+    if obj is NULL:
         return meta
     name = meta.__name__
     if name == "__class__":

@@ -63,9 +63,24 @@ class NativeIterator:
 
 def is_iterable(interp: Interpreter, value: Any) -> bool:
     """Whether `iter(value)` finds an iterator protocol (the call itself may still fail)."""
-    lookup = interp.types.lookup
-    found = lookup(type(value), "__iter__")
-    return found is not None and (found is not NULL or lookup(type(value), "__getitem__") is not NULL)
+    return interp.types.lookup(type(value), "__iter__") is not None and has_iterator(interp, value)
+
+
+def has_iterator(interp: Interpreter, value: Any) -> bool:
+    """The same where an `__iter__` that is None counts as one, as it does after a star in a call or a list."""
+    cls = type(value)
+    if interp.types.lookup(cls, "__iter__") is not NULL:
+        return True
+    if interp.types.lookup(cls, "__getitem__") is NULL:
+        interp.note_class(cls)
+        return False
+    if interp.types.python_level(cls, "__getitem__"):
+        return True
+    try:
+        interp.unread(iter, value)  # a `__getitem__` of C may be for keys only
+    except ObservedException:
+        return False
+    return True
 
 
 def get_iter(interp: Interpreter, value: Any) -> Any:
@@ -145,10 +160,8 @@ def native_iterable(interp: Interpreter, value: Any, hint: bool = False) -> Any:
         hint: whether that code asks how long it will be.
     """
     cls = type(value)
-    if hint and interp.types.python_level(cls, "__len__", "__length_hint__"):
-        source = native_iterable(interp, value)
-        _ask_length(interp, value)
-        return source if is_a(source, NativeIterator) else interp.unread(iter, source)
+    if hint:
+        return after_hint(interp, value, native_iterable(interp, value))
     if cls is generators.TracedGenerator or cls is NativeIterator:
         return value
     if cls in _KNOWN_ITERATORS:
@@ -160,6 +173,14 @@ def native_iterable(interp: Interpreter, value: Any, hint: bool = False) -> Any:
     if type(iterator) is generators.TracedGenerator or not interp.types.python_level(type(iterator), "__next__"):
         return iterator
     return NativeIterator(interp, iterator)
+
+
+def after_hint(interp: Interpreter, value: Any, source: Any) -> Any:
+    """What native code may iterate over in place of `value`, which has been asked how long it will be."""
+    if not interp.types.python_level(type(value), "__len__", "__length_hint__"):
+        return source
+    _ask_length(interp, value)
+    return source if is_a(source, NativeIterator) else interp.unread(iter, source)
 
 
 def to_list(interp: Interpreter, value: Any, hint: bool = False) -> list[Any]:
@@ -198,7 +219,7 @@ def _ask_length(interp: Interpreter, value: Any) -> None:
             if not is_a(observed.value, TypeError):
                 raise
     hint = lookup(type(value), "__length_hint__")
-    if hint is NULL or hint is None:
+    if hint is NULL:
         return
     try:
         found = calls.call(interp, attributes.lookup_special(interp, value, "__length_hint__"), (), None)

@@ -28,6 +28,7 @@ from argand.capture import (
     text,
     typefacts,
 )
+from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL, LazyLocal
 from argand.capture.kinds import is_a
 from argand.capture.natives import (
@@ -180,7 +181,7 @@ def _names_of(interp: Interpreter, obj: Any) -> Any:
     cls = type(obj)
     if not interp.concrete and interp.is_tensor(obj):
         return _names_of_tensor(interp, obj)
-    if interp.types.python_level(cls, "__dir__") or is_a(interp.types.lookup(cls, "__dir__"), types.FunctionType):
+    if type(interp.types.lookup(cls, "__dir__")) is not types.MethodDescriptorType:
         names = calls.call(interp, attributes.lookup_special(interp, obj, "__dir__"), (), None)
         return sorted(iteration.to_list(interp, names))
     interp.types.whole = True
@@ -260,7 +261,7 @@ def _base(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return interp.native(fn, *[operators.to_index(interp, arg) for arg in args], **kwargs)
 
 
-add_functions(pure, chr, ord, memoryview, bytearray)
+add_functions(pure, chr, ord, memoryview)
 
 
 # ---- conversions ---------------------------------------------------------------------------------------------------
@@ -314,7 +315,7 @@ def _deprecated_conversion(fn: Any, value: Any) -> BaseException:
 
 def _number(fn: Any, *specials: str) -> None:
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        if len(args) == 1 and not kwargs:
+        if len(args) == 1 and not kwargs and not (fn is complex and is_a(args[0], str)):  # which complex looks at first
             for name in specials:
                 if interp.types.lookup(type(args[0]), name) is NULL:
                     continue
@@ -354,8 +355,25 @@ def _bytes(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if interp.types.python_level(type(args[0]), "__bytes__"):
             return calls.call(interp, attributes.lookup_special(interp, args[0], "__bytes__"), (), None)
         return interp.native(fn, interp.plain(args[0]))  # which is asked before `__iter__`
+    return _byte_array(interp, fn, args, kwargs)
+
+
+_NOT_ITERATED: Final = (str, bytes, *typefacts.BUFFERS)
+"""What `bytes` and `bytearray` refuse or copy, whatever its `__iter__` says."""
+
+
+@function(bytearray)
+def _byte_array(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 1 and not kwargs and interp.types.python_level(type(args[0]), "__iter__"):
-        return interp.native(fn, iteration.native_iterable(interp, args[0], hint=True))
+        if not is_a(args[0], _NOT_ITERATED) and interp.types.lookup(type(args[0]), "__index__") is NULL:
+            try:
+                items = iteration.native_iterable(interp, args[0])
+            except ObservedException as observed:
+                if not is_a(observed.value, TypeError):  # whatever it says
+                    raise
+                text = f"cannot convert '{_C.type_name(type(args[0]))}' object to {fn.__name__}"
+                raise interp.throw(TypeError(text)) from None
+            return interp.native(fn, iteration.after_hint(interp, args[0], items))
     return pure(interp, fn, args, kwargs)
 
 

@@ -88,9 +88,11 @@ def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if interp.types.python_level(cls, "__reversed__"):
         return calls.call(interp, attributes.lookup_special(interp, value, "__reversed__"), (), None)
     method = interp.types.lookup(cls, "__reversed__")  # which is asked first: a list's or dict's own looks inside
-    if (method is NULL or method is None) and interp.types.python_level(cls, "__getitem__", "__len__"):
-        if method is None:
-            raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not reversible"))
+    sequence = interp.types.lookup(cls, "__getitem__") is not NULL
+    if method is None or (method is NULL and not sequence):
+        interp.note_class(cls)
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not reversible"))
+    if method is NULL and interp.types.python_level(cls, "__getitem__", "__len__"):
         size = operators.length(interp, value)
         return calls.call_function(interp, polyfills.iterate_reversed, (value, size), None)
     interp.check_known(value)

@@ -290,6 +290,11 @@ def _function_call(interp: Interpreter, cls: type, name: str, owner: Any, args: 
     return calls.call(interp, owner, args, kwargs)
 
 
+def _object_to_bind(args: Args) -> Any:
+    """The object in the arguments of a `__get__`, for which None stands for none."""
+    return NULL if args[0] is None else args[0]
+
+
 def _class_to_bind(interp: Interpreter, args: Args) -> Any:
     """The class in the arguments of a `__get__`; that of the object where none is given."""
     if args[0] is None and (len(args) < 2 or args[1] is None):
@@ -307,7 +312,7 @@ def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Arg
     if name == "__call__":
         return calls.call(interp, owner, args, kwargs)
     if name == "__get__" and args:
-        return descriptors.bind(interp, owner, args[0], _class_to_bind(interp, args))
+        return descriptors.bind(interp, owner, _object_to_bind(args), _class_to_bind(interp, args))
     if name in ("__set__", "__delete__") and args and interp.is_outer(args[0]):
         interp.state.write_overlay(args[0], owner.__name__, args[1] if name == "__set__" else interp.deleted)
         return None
@@ -319,7 +324,7 @@ def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Arg
 @method(staticmethod, "__get__", "__init__", "__call__")
 def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if name == "__get__":
-        return descriptors.bind(interp, owner, args[0], _class_to_bind(interp, args), "")
+        return descriptors.bind(interp, owner, _object_to_bind(args), _class_to_bind(interp, args), "")
     if name == "__set__" and owner.fset is not None:
         return calls.call(interp, owner.fset, args, None)
     if name == "__delete__" and owner.fdel is not None:

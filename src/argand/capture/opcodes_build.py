@@ -116,7 +116,7 @@ def map_add(interp: Interpreter, frame: Frame, arg: int) -> None:
 def list_extend(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     target = interp.shadow(frame.stack[-arg])
-    if not iteration.is_iterable(interp, values):
+    if not iteration.has_iterator(interp, values):
         raise interp.throw(TypeError(f"Value after * must be an iterable, not {_C.type_name(type(values))}"))
     target.extend(iteration.to_list(interp, values, hint=True))
 

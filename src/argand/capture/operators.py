@@ -159,7 +159,7 @@ def _inplace_outer(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> 
 
 def _call_slot(interp: Interpreter, cls: type, name: str, a: Any, b: Any) -> Any:
     method = interp.types.lookup(cls, name)
-    if method is NULL or method is None:
+    if method is NULL:
         return NotImplemented
     return calls.call(interp, descriptors.bind(interp, method, a, cls), (b,), None)
 
@@ -176,7 +176,7 @@ def _binary_protocol(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
     left_last = sequence and _is_sequence(ta, interp, op.name)
     reflected = lookup(tb, op.reflected) if tb is not ta else NULL
     tried = False
-    if reflected is not NULL and reflected is not None and ta is not tb and issubclass(tb, ta):
+    if reflected is not NULL and ta is not tb and issubclass(tb, ta):
         if reflected is not lookup(ta, op.reflected):
             tried = True
             result = _call_slot(interp, tb, op.reflected, b, a)
@@ -205,7 +205,7 @@ def _is_sequence(cls: type, interp: Interpreter, name: str) -> bool:
 
 def _inplace_method(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
     method = interp.types.lookup(type(a), op.inplace)
-    if method is NULL or method is None:
+    if method is NULL:
         return NotImplemented
     if not interp.types.python_level(type(a), op.inplace):
         if is_a(a, SEQUENCES):
@@ -309,7 +309,7 @@ def bare(container: Any) -> Any:
 def rich(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
     """`type(a).__name__(a, b)`, with NotImplemented as an answer; `object.__ne__` goes by `__eq__`."""
     method = interp.types.lookup(type(a), name)
-    if method is NULL or method is None:
+    if method is NULL:
         return NotImplemented
     if name == "__ne__" and method is object.__ne__:
         result = rich(interp, "__eq__", a, b)
@@ -358,6 +358,10 @@ def contains(interp: Interpreter, container: Any, item: Any) -> bool:
     facts = interp.types
     if facts.python_level(cls, "__contains__"):
         return truth(interp, calls.call(interp, attributes.lookup_special(interp, container, "__contains__"), (item,)))
+    native = facts.lookup(cls, "__contains__")
+    if native is None:
+        interp.note_class(cls)
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not a container"))
     if is_a(container, dict | set | frozenset):
         keys.check_hash(interp, item, container)
         if interp.is_outer(container) and is_a(container, dict):
@@ -368,11 +372,8 @@ def contains(interp: Interpreter, container: Any, item: Any) -> bool:
         if interp.benign(item) and interp.benign(container):
             return bool(interp.reading("compare", operator.contains, container, interp.plain(item)))
         return bool(interp.polyfill(polyfills.sequence_contains, bare(container), item))
-    native = facts.lookup(cls, "__contains__")
-    if native is not NULL and native is not None:
+    if native is not NULL:
         return bool(interp.native(operator.contains, interp.plain(container), item))
-    if native is None:
-        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not a container"))
     try:
         items = iteration.get_iter(interp, container)
     except ObservedException as observed:
@@ -394,8 +395,6 @@ def truth(interp: Interpreter, value: Any) -> bool:
         return interp.container_length(value) != 0
     interp.note_class(cls)
     method = interp.types.lookup(cls, "__bool__")
-    if method is None:
-        raise interp.throw(TypeError("'NoneType' object is not callable"))
     if method is not NULL:
         if not interp.types.python_level(cls, "__bool__"):
             interp.check_known(value)

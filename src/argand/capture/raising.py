@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from argand._core import _C
 from argand.capture import attributes, calls, text
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL, Frame
@@ -154,7 +155,7 @@ def reraise_current(interp: Interpreter, frame: Frame) -> ObservedException:
 
 def context_methods(interp: Interpreter, manager: Any) -> tuple[Any, Any]:
     """Bound `__enter__` and `__exit__`, looked up on the type."""
-    name = type(manager).__name__
+    name = _C.type_name(type(manager))
     enter = attributes.lookup_special(interp, manager, "__enter__")
     if enter is NULL:
         raise interp.throw(TypeError(f"'{name}' object does not support the context manager protocol"))

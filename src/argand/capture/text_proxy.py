@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+from argand._core import _C
+from argand.capture.frames import NULL
 
 PLAIN_VALUES = frozenset((int, float, bool, complex, str, bytes, type(None)))
 """Their attributes and items are C code's, and nothing else is reached through them."""
 
 
 class TextProxy:
-    """Stands for an object in native formatting: its Python-level text methods are interpreted."""
+    """Stands for an object in native formatting: its Python-level text methods are interpreted.
+
+    Formatting names the class of what it refuses, and tells numbers and mappings by their methods: `standing_for` makes
+    a class of the same name with those of them that the object has.
+    """
 
     def __init__(self, interp: Any, value: Any) -> None:
         object.__setattr__(self, "_interp", interp)
@@ -27,17 +36,34 @@ class TextProxy:
     def __getattr__(self, name: str) -> Any:
         return self._interp.textual_field(self._interp.enter(getattr, (self._value, name), {}))
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._interp.textual_field(self._interp.enter(_getitem, (self._value, key), {}))
 
-    def __float__(self) -> float:
-        return float(self._interp.enter(float, (self._value,), {}))
+def standing_for(interp: Any, value: Any) -> TextProxy:
+    """A proxy of a value."""
+    cls = type(value)
+    has = {name: method for name, method in _OPTIONAL.items() if interp.types.lookup(cls, name) is not NULL}
+    made: TextProxy = type(_C.type_name(cls), (TextProxy,), has)(interp, value)
+    return made
 
-    def __int__(self) -> int:
-        return int(self._interp.enter(int, (self._value,), {}))
 
-    def __index__(self) -> int:
-        return int(self._interp.enter(int, (self._value,), {}))
+def _item(proxy: Any, key: Any) -> Any:
+    return proxy._interp.textual_field(proxy._interp.enter(_getitem, (proxy._value, key), {}))
+
+
+def _float(proxy: Any) -> float:
+    return float(proxy._interp.enter(float, (proxy._value,), {}))
+
+
+def _int(proxy: Any) -> int:
+    return int(proxy._interp.enter(int, (proxy._value,), {}))
+
+
+def _index(proxy: Any) -> int:
+    return int(proxy._interp.enter(operator.index, (proxy._value,), {}))
+
+
+_OPTIONAL: Final[dict[str, Callable[..., Any]]] = {
+    "__getitem__": _item, "__float__": _float, "__int__": _int, "__index__": _index,
+}  # fmt: skip
 
 
 def _getitem(value: Any, key: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from argand.capture.native_reads import base_value
 from argand.capture.words import words
 
 _Tensor = torch.Tensor
@@ -206,6 +207,8 @@ def _key(value: Any) -> Any:
         return (kind, value.start, value.stop, value.step)
     if kind is torch.device:
         return (kind, _CPU)
+    if issubclass(kind, int | float | str):  # of which a graph gets what it holds
+        return _key(base_value(value))
     raise _Refuse
 
 

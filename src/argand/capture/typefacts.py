@@ -137,6 +137,10 @@ _DUNDERS: Final[frozenset[str]] = frozenset(
 )
 
 
+_REFUSED_BY_NONE: Final[frozenset[str]] = frozenset({"__hash__", "__iter__", "__contains__", "__reversed__"})
+"""Special methods of which CPython says, where they are None, that there are none; any other None is called."""
+
+
 class TypeFacts:
     """Lookups along MROs, remembered. Keyed by the identity of the type, which is kept alive.
 
@@ -226,7 +230,8 @@ class TypeFacts:
             for name, value in _get_dict(klass).items():
                 if name in _DUNDERS and name not in seen:
                     seen.add(name)
-                    if not pure and value is not None and not isinstance(value, _C_FUNCTIONS):
+                    refuses = value is None and name in _REFUSED_BY_NONE
+                    if not pure and not refuses and not isinstance(value, _C_FUNCTIONS):
                         names.add(name)
         return frozenset(names)
 
