@@ -80,6 +80,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "torch_contexts.py _exit_device: state.graph.entered[count - 1].mode != owner",
     ],
     "a symbolic number of capture's own": [
+        "identity.py id_of: obj.number()",
         "operators.py getitem: key.number()",
         "symbolic_ops.py identical: x.number()",
         "symbolic_ops.py read: number.number()",

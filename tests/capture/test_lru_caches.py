@@ -112,3 +112,14 @@ def test_cached_flags_and_tables_stay_in_the_graph() -> None:
         x = torch.ones(2)
         assert torch.equal(argand.compile(program, backend="eager", fullgraph=True)(x), program(x))
     assert not breaks
+
+
+@pytest.mark.parametrize("other", [None, lambda n: n * 100, 5], ids=["none", "function", "number"])
+def test_a_wrapped_that_was_replaced_is_not_what_runs(other: Any) -> None:
+    cached = functools.lru_cache(lambda n: n + 1)
+    cached.__wrapped__ = other  # type: ignore[misc]
+
+    def program(x: torch.Tensor) -> Any:
+        return x + cached(2)
+
+    assert torch.equal(argand.compile(program, backend="eager")(torch.ones(2)), program(torch.ones(2)))

@@ -285,7 +285,9 @@ def instance_dict(interp: Interpreter, obj: Any) -> Any:
 def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
     """A value found in a class: mutable ones are outer objects themselves."""
     kind = type(value)
-    if kind is types.FunctionType or kind in interp.fast or interp.concrete or id(cls) in interp.local_classes:
+    if interp.concrete or id(cls) in interp.local_classes or kind is types.FunctionType:
+        return value
+    if kind in interp.fast and not interp.is_tensor(value):  # whose flags and sizes change in place
         return value
     if not is_heap(cls) or kind in _IMMUTABLE or is_a(value, type):
         return value
@@ -364,7 +366,9 @@ def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
     value = facts.lookup_after(self_class, proxy.__thisclass__, name)
     if value is NULL:
         return _read_native(interp, proxy, name)
-    value = class_value(interp, self_class, f"super:{name}", value) if interp.concrete else value
+    holder = facts.holder_after(self_class, proxy.__thisclass__, name, value)
+    if holder is not None:  # not written by captured code
+        value = class_value(interp, holder, name, value)
     return descriptors.bind(interp, value, NULL if obj is self_class else obj, self_class, name)
 
 

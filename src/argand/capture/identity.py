@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from argand.capture import classify
 from argand.capture.sources import ConstSource, Source
+from argand.capture.symbolic import SYMBOLIC
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -63,6 +64,8 @@ def id_of(interp: Interpreter, obj: Any) -> int:
     if interp.concrete:
         return id(obj)
     state: Any = interp.state
+    if type(obj) in SYMBOLIC:
+        obj = obj.number()
     info = state.tensors.get(id(obj))
     if info is not None and info.source is not None and info.real is not None:
         state.guard(info.source, "id", info.real)

@@ -36,6 +36,8 @@ class _Gone:
         self.names = names
 
     def __call__(self, reader: weakref.ref[CodeType]) -> None:
+        if _READERS is None:  # the process ends, and this module's own names are gone already
+            return
         for name in self.names:
             value = self.namespace.get(name)
             readers = [] if value is None else getattr(value, _READERS, [])

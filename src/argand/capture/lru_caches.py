@@ -7,6 +7,7 @@ something was, the cache itself answers, while capturing and in a guard, as it d
 from __future__ import annotations
 
 import functools
+import gc
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,23 @@ class Answer:
     def __call__(self, _: object) -> bool:
         found = self.fn(*self.args, **self.kwargs)
         return found is self.value or (type(found) is type(self.value) and bool(found == self.value))
+
+
+def behind(interp: Interpreter, fn: Any) -> Any:
+    """The function that a cached function calls, whatever has become of its attribute `__wrapped__`.
+
+    Raises:
+        GraphBreak: that is not the function any more; C code keeps the function itself.
+    """
+    found = fn.__dict__.get("__wrapped__", NULL)
+    if any(part is found for part in interp.unread(gc.get_referents, fn)):
+        return found
+    raise graph_break(
+        kind="cached function with another __wrapped__",
+        context="functools.lru_cache",
+        explanation="The attribute __wrapped__ of a cached function was replaced: it does not tell what a call runs.",
+        hints=("Leave __wrapped__ as functools.lru_cache sets it.",),
+    )
 
 
 def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
+from argand.bytecode.opcodes import PY312
 from argand.capture import attributes, calls, classes, instance_checks, text
 from argand.capture import keys as keys_of
 from argand.capture.exceptions import ObservedException
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _SEQUENCE = 1 << 5
 _MAPPING = 1 << 6
 _MATCH_SELF = 1 << 22
+
+
+_CLASS: Final = "class" if PY312 else "type"  # in CPython's words
 
 
 def pattern_flags(cls: type) -> int:
@@ -47,6 +51,7 @@ def _flags(interp: Interpreter, subject: Any) -> int:
 def match_keys(interp: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Values of the keys, or None if one is missing."""
     values = []
+    missing = interp.unread(object)  # which a `get` of the program's may look at
     seen: dict[Any, None] = {}
     get = attributes.load_attr(interp, subject, "get") if keys else None
     for key in keys:
@@ -54,8 +59,8 @@ def match_keys(interp: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tupl
         if key in seen:
             raise interp.throw(ValueError(f"mapping pattern checks duplicate key ({text.to_repr(interp, key)})"))
         seen[key] = None
-        value = calls.call(interp, get, (key, NULL), None)
-        if value is NULL:
+        value = calls.call(interp, get, (key, missing), None)
+        if value is missing:
             return None
         values.append(value)
     return tuple(values)
@@ -78,7 +83,7 @@ def match_class(
 ) -> tuple[Any, ...] | None:
     """Attributes for the sub-patterns of a class pattern, or None if it does not match."""
     if not is_a(cls, type):
-        raise interp.throw(TypeError("called match pattern must be a class"))
+        raise interp.throw(TypeError(f"called match pattern must be a {_CLASS}"))
     if not instance_checks.is_instance(interp, subject, cls):
         return None
     seen: set[str] = set()

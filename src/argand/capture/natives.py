@@ -199,11 +199,12 @@ def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict
     handler = FUNCTIONS.get(id(fn))
     if handler is not None:
         return handler(interp, fn, args, kwargs)
-    if not interp.concrete and interp.wants_torch_call(fn.__wrapped__, str(fn.__wrapped__.__module__)):
+    module = str(lru_caches.behind(interp, fn).__module__)
+    if not interp.concrete and interp.wants_torch_call(fn.__wrapped__, module):
         result = interp.torch_call(fn, args, kwargs)
         if result is not NotImplemented:
             return result
-    if str(fn.__wrapped__.__module__) in PURE_MODULES and all(interp.is_constant(v) for v in (*args, *kwargs.values())):
+    if module in PURE_MODULES and all(interp.is_constant(v) for v in (*args, *kwargs.values())):
         return interp.native(fn, *args, **kwargs)
     if interp.concrete and id(fn.__wrapped__) not in interp.local_functions:
         return NotImplemented

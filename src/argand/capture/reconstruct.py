@@ -1,8 +1,7 @@
 """Rebuilds, in transformed code, the values that the interpreter left: constants, graph outputs, outer objects by
 source, local objects piece by piece with their identities kept.
 
-Each object is emitted once and remembered; mutable objects that refer to themselves are made empty first and filled
-then.
+Each is emitted once and remembered; mutable objects that refer to themselves are made empty first, filled then.
 """
 
 from __future__ import annotations
@@ -560,6 +559,7 @@ def _ordered(self: Reconstructor, obj: Any) -> None:
     bulk.push_map(self, obj)
     self.emitter.call_helper(rebuild.new_dict, (type(obj),))
     self._remember(obj)
+    self._attributes(obj)
 
 
 def _id(self: Reconstructor, obj: identity.LocalId) -> None:

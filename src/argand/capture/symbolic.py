@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
@@ -274,12 +274,15 @@ STANDS_FOR: frozenset[type] = SYMBOLIC | {SymbolicSize}
 """Types that pass for another one."""
 
 
+_SIZES: Final = (int, SymbolicInt)
+
+
 def size_of(items: Any) -> Any:
     """A SymbolicSize, or a torch.Size where no item is symbolic."""
     items = tuple(items)
-    if any(type(item) in SYMBOLIC for item in items):
+    if any(type(item) in SYMBOLIC for item in items) and all(issubclass(type(item), _SIZES) for item in items):
         return SymbolicSize(items)
-    return torch.Size(items)
+    return torch.Size([item.number() if type(item) in SYMBOLIC else item for item in items])  # or raises
 
 
 def holds_symbols(value: Any) -> bool:

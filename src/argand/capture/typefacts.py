@@ -7,6 +7,7 @@ import collections
 import datetime
 import decimal
 import enum
+import itertools
 import re
 import types
 from typing import Any, Final
@@ -208,6 +209,12 @@ class TypeFacts:
             elif klass is after:
                 seen = True
         return NULL
+
+    def holder_after(self, cls: type, after: type, name: str, value: Any) -> type | None:
+        """The class in whose own namespace `lookup_after` found a value; None if it is in none."""
+        behind = itertools.dropwhile(lambda klass: klass is not after, cls.__mro__)
+        next(behind, None)
+        return next((klass for klass in behind if _get_dict(klass).get(name, NULL) is value), None)
 
     def python_dunders(self, cls: type) -> frozenset[str]:
         """Special methods of `cls` that are Python code: operations that use them must be interpreted."""
