@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import re
 import types
 from typing import Any
@@ -278,3 +280,60 @@ def test_formats_of_what_has_some_of_the_methods(value: Any) -> None:
         module = types.ModuleType("formats")
         exec(_HEAD.replace("EXPRESSION", expression).replace("BASE", "object").replace("VALUE", "1"), module.__dict__)
         assert _shown(argand.compile(module.f, backend="eager"), value) == _shown(module.f, value), expression
+
+
+class _AnswersAll:
+    def __getattr__(self, name: str) -> Any:
+        return -2.0
+
+
+class _HasOwn:
+    pass
+
+
+_ANSWERING = types.ModuleType("answering")
+_ANSWERING.__getattr__ = lambda name: 1  # type: ignore[method-assign]
+_OWN = _HasOwn()
+_OWN.__torch_function__ = lambda *args: 7  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("value", [_AnswersAll(), _ANSWERING, _OWN], ids=["getattr", "module", "own"])
+def test_torch_function_of_an_object_and_not_of_its_class(value: Any) -> None:
+    for expression in ("x + o", "x.sum(o)", "o < x", "torch.add(x, o)"):
+        module = types.ModuleType("protocol")
+        exec(_HEAD.replace("EXPRESSION", expression).replace("BASE", "object").replace("VALUE", "1"), module.__dict__)
+        assert _shown(argand.compile(module.f, backend="eager"), value) == _shown(module.f, value), expression
+
+
+def test_flag_whose_value_was_replaced() -> None:
+    def program(x: torch.Tensor, o: Any) -> Any:
+        said: list[Any] = []
+        for make in (list, tuple, lambda flag: [*flag]):
+            try:
+                said.append(make(o))
+            except (AttributeError, TypeError) as error:
+                said.append((type(error).__name__, str(error)))
+        return x, said
+
+    bits = enum.Flag("bits", "a b")  # type: ignore[misc]
+    flag = bits.a | bits.b
+    _compare(program, flag)
+    flag._value_ = "abc"
+    _compare(program, flag)
+
+
+def test_cached_property_without_a_name() -> None:
+    class Cached:
+        @functools.cached_property
+        def slow(self) -> int:
+            return 1
+
+    vars(Cached)["slow"].attrname = None
+
+    def program(x: torch.Tensor, o: Any) -> Any:
+        try:
+            return x, o.slow
+        except TypeError as error:
+            return x, str(error)
+
+    _compare(program, Cached())

@@ -175,9 +175,11 @@ def _read_cached_property(interp: Interpreter, meta: Any, obj: Any) -> Any:
     known = NULL if name is None else attributes.instance_value(interp, obj, name, meta)
     if known is not NULL:  # a subclass made it a data descriptor
         return known
+    if name is None:
+        text = "Cannot use cached_property instance without calling __set_name__ on it."
+        raise interp.throw(TypeError(text))
     value = calls.call(interp, attributes.load_attr(interp, meta, "func"), (obj,), None)
-    if name is not None:
-        attribute_writes.write_instance(interp, obj, name, value)
+    attribute_writes.write_instance(interp, obj, name, value)
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
@@ -177,7 +178,8 @@ def native_iterable(interp: Interpreter, value: Any, hint: bool = False) -> Any:
 
 def after_hint(interp: Interpreter, value: Any, source: Any) -> Any:
     """What native code may iterate over in place of `value`, which has been asked how long it will be."""
-    if not interp.types.python_level(type(value), "__len__", "__length_hint__"):
+    asks = interp.types.python_level(type(value), "__len__", "__length_hint__")
+    if not asks and not is_a(value, enum.Enum):  # whose `__len__`, of the standard library, may raise too
         return source
     _ask_length(interp, value)
     return source if is_a(source, NativeIterator) else interp.unread(iter, source)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import subclasses
+from argand.capture import attributes, subclasses
+from argand.capture.frames import NULL
 from argand.capture.subclasses import PLAIN
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def dispatch(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwar
         return subclasses.call(builder, func, args, kwargs)
     interp = builder.state.interpreter
     for owner in owners:
+        _refuse_own(interp, owner)
         with mode:
             method = interp.getattr(type(owner), "__torch_function__")
             result = interp.enter(method, (func, tuple(types), args, kwargs), {})
@@ -53,6 +55,18 @@ def dispatch(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwar
         explanation=f"Every __torch_function__ of {names} returned NotImplemented.",
         hints=("Eager raises TypeError here: handle this function.",),
     )
+
+
+def _refuse_own(interp: Any, owner: Any) -> None:
+    """torch asks the object, not its class: what its namespace or a `__getattr__` answers is not followed here."""
+    own = attributes.own_dict(owner)
+    if interp.types.lookup(type(owner), "__torch_function__") is NULL or (own and "__torch_function__" in own):
+        raise errors.graph_break(
+            kind="__torch_function__ of an object",
+            context=type(owner).__name__,
+            explanation="An object has a __torch_function__ that its class has not.",
+            hints=("Define __torch_function__ in the class.",),
+        )
 
 
 def overridden(state: CaptureState, args: Any) -> bool:
