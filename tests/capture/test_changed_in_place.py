@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -107,3 +108,26 @@ def test_class_pattern_of_what_is_no_class() -> None:
         return x
 
     Agreeing(program)()
+
+
+class _OtherModule(types.ModuleType):
+    pass
+
+
+class _HoldsModule:
+    module: Any = _OtherModule("first")
+
+
+def test_class_of_a_module_is_assigned() -> None:
+    def program(x: torch.Tensor) -> Any:
+        try:
+            return x + _HoldsModule.module
+        except TypeError as error:
+            return x, str(error)
+
+    agreeing = Agreeing(program)
+    agreeing()
+    _HoldsModule.module = types.ModuleType("held")
+    agreeing()
+    _HoldsModule.module.__class__ = _OtherModule
+    agreeing()

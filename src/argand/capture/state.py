@@ -268,6 +268,7 @@ class CaptureState:
             label = "FUNCTION_MATCH"
         elif is_a(value, types.ModuleType):
             label = "FUNCTION_MATCH"  # the name under which the reference lists a module's guard
+            self.guards.add(source, "type", type(value), shown=False)  # to which `__class__` may be assigned
         elif value is None or is_a(value, bool):
             label = "CONSTANT_MATCH"
         if value is None:
