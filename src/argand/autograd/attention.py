@@ -1,14 +1,91 @@
-"""Attention on GPUs: masks are laid out so that the fused kernels take them."""
+"""Attention on GPUs: masks that say nothing are dropped, others laid out so that the fused kernels take them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import fx
 
 from argand.autograd.values import TraceTensor
+from argand.graph import compat
 
-_MASK = 3  # its position among the arguments of `scaled_dot_product_attention`
+ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_MASK, _CAUSAL = _NAMES.index("attn_mask"), _NAMES.index("is_causal")
+_STEPS = 200  # operations that may lead to a mask that is computed while tracing
+_ELEMENTS = 1 << 22  # of each of their results
+
+
+def with_cheap_mask(
+    args: tuple[Any, ...], kwargs: dict[str, Any], many_sizes: bool
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of `scaled_dot_product_attention`, for tensors on a GPU with a mask that costs less.
+
+    A mask that depends on no input and masks nothing is None; one that hides all later keys is `is_causal`. Programs
+    that skip these by themselves see that they are traced, and do not.
+
+    Arguments:
+        many_sizes: the trace is one of several at different sizes: what a mask is at one of them proves nothing.
+    """
+    mask = kwargs.get("attn_mask", args[_MASK] if len(args) > _MASK else None)
+    if mask.__class__ is not TraceTensor or mask.device.type == "cpu" or mask.dim() < 2:
+        return args, kwargs
+    causal = kwargs.get("is_causal", args[_CAUSAL] if len(args) > _CAUSAL else False)
+    known = None if many_sizes or causal or mask.requires_grad else _computed(mask.value.node)
+    if known is not None:
+        hidden = ~known if known.dtype is torch.bool else known != 0
+        if not bool(hidden.any()):
+            return _given(args, kwargs, attn_mask=None)
+        later = torch.ones(known.shape[-2:], dtype=torch.bool).triu(1)
+        whole = known.dtype is torch.bool or bool((known[hidden] == float("-inf")).all())
+        if known.shape[-2] == known.shape[-1] and whole and bool((hidden == later).all()):
+            return _given(args, kwargs, attn_mask=None, is_causal=True)
+    return with_dense_mask(args, kwargs)
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any], **values: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of `scaled_dot_product_attention` with other values by name."""
+    named = {**dict(zip(_NAMES, args)), **kwargs, **values}
+    return tuple(named.pop(name) for name in _NAMES[:_MASK]), named
+
+
+def _computed(node: fx.Node | None) -> torch.Tensor | None:
+    """What a node of the trace is, computed on the CPU; None where it depends on inputs, or would take long."""
+    order: dict[fx.Node, None] = {}
+    stack = [node]
+    while stack:
+        one = stack.pop()
+        if one is None or len(order) > _STEPS or not _is_constant(one):
+            return None
+        if one not in order:
+            order[one] = None
+            stack.extend(one.all_input_nodes)
+    found: dict[fx.Node, Any] = {}
+    first: Any = node
+    for one in (other for other in first.graph.nodes if other in order):
+        args, kwargs = fx.map_arg((one.args, one.kwargs), found.__getitem__)
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        with compat.outside_of_modes(), torch.no_grad():
+            made = one.target(*args, **kwargs)
+        if isinstance(made, torch.Tensor) and made.numel() > _ELEMENTS:
+            return None
+        found[one] = made
+    result = found[first]
+    return result if isinstance(result, torch.Tensor) else None
+
+
+def _is_constant(node: fx.Node) -> bool:
+    """Whether a node always computes the same from what it is given, and is cheap to know."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return False
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.numel() > _ELEMENTS:
+        return False
+    schema = target._schema
+    return not compat.is_random(target) and not schema.is_mutable and "empty" not in schema.name
 
 
 def with_dense_mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -30,6 +107,3 @@ def with_dense_mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
     if "attn_mask" in kwargs:
         return args, {**kwargs, "attn_mask": made}
     return (*args[:_MASK], made, *args[_MASK + 1 :]), kwargs
-
-
-ATTENTION = torch.nn.functional.scaled_dot_product_attention

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from argand.autograd import recurrent
-from argand.autograd.attention import ATTENTION, with_dense_mask
+from argand.autograd.attention import ATTENTION, with_cheap_mask
 from argand.autograd.bases import Bases, with_bases
 from argand.autograd.data_checks import CHECKS
 from argand.autograd.outputs import finish
@@ -265,7 +265,7 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
             if node.target in CHECKS:
                 _call(node, CHECKS[node.target], args, kwargs)
             if node.target is ATTENTION:
-                args, kwargs = with_dense_mask(args, kwargs)
+                args, kwargs = with_cheap_mask(args, kwargs, tracer.many_sizes)
             if node.target in RECURRENT:
                 made = recurrent.stands_for(RECURRENT[node.target], args, kwargs, tracer.many_sizes)
             env[node] = _call(node, node.target, args, kwargs) if made is None else made

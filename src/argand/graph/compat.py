@@ -41,6 +41,12 @@ def make_wrapper(
     return made
 
 
+def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
+    """Inside, operations on plain tensors run as if no dispatch mode were active."""
+    made: contextlib.AbstractContextManager[Any] = torch._C._DisableTorchDispatch()
+    return made
+
+
 def set_wrapper_metadata(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> None:
     """Change the metadata of a tensor made by `make_wrapper` in place."""
     with torch._C._DisableTorchDispatch():
