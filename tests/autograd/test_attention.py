@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from argand.autograd import attention
+from argand.graph import compat
 
 N = 6
 
@@ -43,6 +44,14 @@ def stand_ins(monkeypatch):
     monkeypatch.setattr(attention, "TraceTensor", OnGpu)
 
 
+class Tracing(compat.DispatchMode):
+    """A trace under way: an operation that it sees would be recorded, and its values are not known."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func not in (torch.ops.aten.any.default, torch.ops.aten.is_nonzero.default), "seen by the trace"
+        return func(*args, **(kwargs or {}))
+
+
 def traced(function, *inputs):
     """The mask that `function` computes, with the nodes that lead to it."""
     graph = fx.experimental.proxy_tensor.make_fx(function)(*inputs).graph
@@ -53,7 +62,8 @@ def traced(function, *inputs):
 
 def rule(mask, many_sizes=False, **rest):
     q = torch.randn(1, 2, N, 4)
-    args, kwargs = attention.with_cheap_mask((q, q, q, mask), rest, many_sizes)
+    with Tracing():
+        args, kwargs = attention.with_cheap_mask((q, q, q, mask), rest, many_sizes)
     named = {**dict(zip(("query", "key", "value", "attn_mask"), args)), **kwargs}
     return named["attn_mask"], named.get("is_causal", False)
 

@@ -32,15 +32,12 @@ def with_cheap_mask(
     if mask.__class__ is not TraceTensor or mask.device.type == "cpu" or mask.dim() < 2:
         return args, kwargs
     causal = kwargs.get("is_causal", args[_CAUSAL] if len(args) > _CAUSAL else False)
-    known = None if many_sizes or causal or mask.requires_grad else _computed(mask.value.node)
-    if known is not None:
-        hidden = ~known if known.dtype is torch.bool else known != 0
-        if not bool(hidden.any()):
-            return _given(args, kwargs, attn_mask=None)
-        later = torch.ones(known.shape[-2:], dtype=torch.bool).triu(1)
-        whole = known.dtype is torch.bool or bool((known[hidden] == float("-inf")).all())
-        if known.shape[-2] == known.shape[-1] and whole and bool((hidden == later).all()):
-            return _given(args, kwargs, attn_mask=None, is_causal=True)
+    if not (many_sizes or causal or mask.requires_grad):
+        with compat.outside_of_modes(), torch.no_grad():  # the trace is under way: none of this belongs to it
+            known = _computed(mask.value.node)
+            hides = "" if known is None else _hidden_by(known)
+        if hides:
+            return _given(args, kwargs, attn_mask=None, is_causal=hides == "later keys")
     return with_dense_mask(args, kwargs)
 
 
@@ -48,6 +45,17 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any], **values: Any) -> tupl
     """Arguments of `scaled_dot_product_attention` with other values by name."""
     named = {**dict(zip(_NAMES, args)), **kwargs, **values}
     return tuple(named.pop(name) for name in _NAMES[:_MASK]), named
+
+
+def _hidden_by(mask: torch.Tensor) -> str:
+    """What a mask hides: "nothing", "later keys", or "" for anything else."""
+    hidden = ~mask if mask.dtype is torch.bool else mask != 0
+    if not bool(hidden.any()):
+        return "nothing"
+    later = torch.ones(mask.shape[-2:], dtype=torch.bool).triu(1)
+    whole = mask.dtype is torch.bool or bool((mask[hidden] == float("-inf")).all())
+    square = mask.shape[-2] == mask.shape[-1]
+    return "later keys" if square and whole and bool((hidden == later).all()) else ""
 
 
 def _computed(node: fx.Node | None) -> torch.Tensor | None:
@@ -67,8 +75,7 @@ def _computed(node: fx.Node | None) -> torch.Tensor | None:
         args, kwargs = fx.map_arg((one.args, one.kwargs), found.__getitem__)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch.device("cpu")}
-        with compat.outside_of_modes(), torch.no_grad():
-            made = one.target(*args, **kwargs)
+        made = one.target(*args, **kwargs)
         if isinstance(made, torch.Tensor) and made.numel() > _ELEMENTS:
             return None
         found[one] = made
