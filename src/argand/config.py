@@ -196,9 +196,9 @@ _TRITON = {
         "tests, and for looking at GPU code without a GPU.",
     ),
     "cudagraphs": Setting(
-        None,
-        "Record compiled graphs as CUDA graphs and replay them, where it is safe; None: as argand.compile's mode says.",
-        types=(bool, type(None)),
+        False,
+        'Record graphs as CUDA graphs where the mode is "reduce-overhead" or "max-autotune". An experiment: after a '
+        "recording that failed torch's generator has been seen unusable.",
     ),
 }
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import argand
+from argand.config import config
 from argand.runtime.gpu.graphs import Recorded
 from argand.runtime.gpu.recorder import recorder_of
 from helpers import collected
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 @pytest.fixture(autouse=True)
 def _apart() -> Iterator[None]:
     argand.reset()
-    yield
+    with config.patch({"triton.cudagraphs": True}):
+        yield
     argand.reset()
     gc.collect()
     assert not torch.cuda.is_current_stream_capturing()

@@ -89,9 +89,12 @@ def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
 
 
 def wants_cuda_graphs(mode: str) -> bool:
-    """Whether CUDA graphs are asked for, by the mode of `argand.compile` or by the setting."""
-    setting = config.triton.cudagraphs
-    return bool(setting) if setting is not None else mode in RECORDED_MODES
+    """Whether CUDA graphs are asked for, by the mode of `argand.compile` and by the setting."""
+    if mode not in RECORDED_MODES:
+        return False
+    if not config.triton.cudagraphs:
+        _without_gpu_code("argand.config.triton.cudagraphs is off")
+    return bool(config.triton.cudagraphs)
 
 
 def _report_devices(others: set[str], what: str) -> None:
