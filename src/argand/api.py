@@ -230,7 +230,8 @@ def compile(
             all sizes of inputs symbolic at the first compile; False compiles for each size. See `mark_dynamic`.
         backend: a name of `list_backends()` or `(gm: fx.GraphModule, example_inputs: list[Tensor]) -> Callable`.
         mode: "default"; "reduce-overhead": graphs of a GPU are recorded as CUDA graphs where the setting
-            `triton.cudagraphs` allows it (docs/gpu.md); "max-autotune" too, "max-autotune-no-cudagraphs" not. Handed to backends as `mode=`.
+            `triton.cudagraphs` allows it (docs/gpu.md); "max-autotune" too, "max-autotune-no-cudagraphs" not.
+            Handed to backends as `mode=`.
         options: handed to the backend as `options=`; argand's own backends accept and ignore them in this version.
         disable: return `model` unchanged.
 
