@@ -45,7 +45,7 @@ def behind(interp: Interpreter, fn: Any) -> Any:
     if any(part is found for part in interp.unread(gc.get_referents, fn)):
         return found
     raise graph_break(
-        kind="cached function with another __wrapped__",
+        kind="cached function with another wrapped one",
         context="functools.lru_cache",
         explanation="The attribute __wrapped__ of a cached function was replaced: it does not tell what a call runs.",
         hints=("Leave __wrapped__ as functools.lru_cache sets it.",),
@@ -91,4 +91,6 @@ def _is_steady(guard: Guard) -> bool:
     """Whether a guard is on what programs do not replace: a module, a function or a class under its name."""
     if guard.source is None or is_a(guard.source, ConstSource):
         return guard.kind in ("type", "type_version", "functions")
+    if guard.kind == "type":  # a module that is guarded by identity is guarded by its class too
+        return guard.args[0] is types.ModuleType
     return guard.kind == "id" and is_a(guard.args[0], _STEADY)

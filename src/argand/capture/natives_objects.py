@@ -323,7 +323,7 @@ def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Arg
 @method(classmethod, "__get__", "__init__")
 @method(staticmethod, "__get__", "__init__", "__call__")
 def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
-    if name == "__get__":
+    if name == "__get__" and args:
         return descriptors.bind(interp, owner, _object_to_bind(args), _class_to_bind(interp, args), "")
     if name == "__set__" and owner.fset is not None:
         return calls.call(interp, owner.fset, args, None)

@@ -62,7 +62,7 @@ def _refuse_own(interp: Any, owner: Any) -> None:
     own = attributes.own_dict(owner)
     if interp.types.lookup(type(owner), "__torch_function__") is NULL or (own and "__torch_function__" in own):
         raise errors.graph_break(
-            kind="__torch_function__ of an object",
+            kind="torch function of an object",
             context=type(owner).__name__,
             explanation="An object has a __torch_function__ that its class has not.",
             hints=("Define __torch_function__ in the class.",),
