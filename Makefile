@@ -20,9 +20,9 @@ $(STAMP): $(CORE)
 demo: $(STAMP)
 	$(BIN)/python bench/compare.py $(DEMO)
 
-# NPROC workers, on the machine's cores. SWEEPS=whole runs the sweeps with all their cases (tests/sweeps.py).
+# NPROC workers: on two cores a third one runs while the others wait for compilers and child processes. SWEEPS=whole runs the sweeps with all their cases (tests/sweeps.py).
 # Hundreds of tests start processes that import the same modules: these are compiled once, where they may be kept.
-NPROC ?= 2
+NPROC ?= 3
 SWEEPS ?= part
 test: $(STAMP)
 	env -u PYTHONDONTWRITEBYTECODE SWEEPS=$(SWEEPS) $(BIN)/python -m pytest -n $(NPROC) $(TESTARGS)
