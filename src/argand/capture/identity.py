@@ -21,6 +21,38 @@ if TYPE_CHECKING:
     from argand.capture.state import CaptureState
 
 
+VALUES = frozenset((int, float, complex, str, bytes))
+"""Types whose objects are guarded by value: equal ones may be one object in a call, and several in another."""
+
+
+def _is_single(value: Any) -> bool:
+    """Whether CPython has one object only of this value."""
+    if type(value) is int:
+        return -5 <= value <= 256
+    if type(value) is str:
+        return value == "" or (len(value) == 1 and ord(value) < 256)
+    return type(value) is bytes and len(value) <= 1
+
+
+def note_value(state: Any, source: Source, value: Any) -> None:
+    """A value that is guarded by what it is equal to was loaded from a source."""
+    if type(value) in VALUES and not _is_single(value):
+        state.value_sources.setdefault(id(value), (value, []))[1].append(source)
+
+
+def pin_value(state: Any, value: Any) -> None:
+    """The program depends on which object of its value this is."""
+    for source in state.value_sources.get(id(value), (value, ()))[1]:
+        state.guards.add(source, "id", value)
+
+
+def values_compared(state: Any, a: Any, b: Any) -> None:
+    """The program asks whether two values are one object: for equal ones, the values do not tell."""
+    if type(a) is type(b) and a == b:
+        pin_value(state, a)
+        pin_value(state, b)
+
+
 def compared(state: Any, obj: Any) -> None:
     """The program compares this object with others by identity, as `is` and the default `==` do."""
     if type(obj) is types.MethodType:
@@ -72,6 +104,8 @@ def id_of(interp: Interpreter, obj: Any) -> int:
         return id(info.real)
     original = interp.origin(obj)
     interp.pin(original)
+    if type(original) in VALUES:
+        pin_value(state, original)
     if interp.is_outer(original) or (info is None and classify.is_constant(original)):
         return id(original)
     made = LocalId(id(original))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from argand import errors
 from argand._core import _C
-from argand.capture import attributes, calls, descriptors, iteration, keys, polyfills, symbolic_ops
+from argand.capture import attributes, calls, descriptors, identity, iteration, keys, polyfills, symbolic_ops
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a, raw_items, raw_iter
@@ -343,6 +343,8 @@ def _compare_protocol(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any
 
 def identical(interp: Interpreter, a: Any, b: Any) -> bool:
     """`a is b`: a shadow is the same object as what it stands for."""
+    if type(a) in identity.VALUES and not interp.concrete:
+        identity.values_compared(interp.state, a, b)
     if a is b:
         return True
     if interp.dynamic and (type(a) in SYMBOLIC or type(b) in SYMBOLIC):

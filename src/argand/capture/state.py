@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import classify, subclasses, symbolic_policy
+from argand.capture import classify, identity, subclasses, symbolic_policy
 from argand.capture.guards import GuardSet
 from argand.capture.kinds import answers_itself, is_a, module_of, namespace
 from argand.capture.per_code import of_code
@@ -139,6 +139,7 @@ class CaptureState:
         self.compared: dict[Source, type] = {}  # see identity.py
         self.shadows: dict[int, Shadow] = {}
         self.shadow_origin: dict[int, Shadow] = {}
+        self.value_sources: dict[int, tuple[Any, list[Source]]] = {}
         self.overlay: dict[int, Overlay] = {}
         self.effect_order: list[Shadow | Overlay] = []
         self.tensors: dict[int, TensorInfo] = graph.tensors
@@ -229,6 +230,7 @@ class CaptureState:
                         return made
             if not constant_root:  # a NaN is equal to none but itself: as a key, and in lists, which one it is decides
                 self.guard(source, "equals" if value == value else "id", value)
+                identity.note_value(self, source, value)
             return value
         if handling == "identity":
             if not constant_root:
