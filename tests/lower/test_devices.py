@@ -67,3 +67,23 @@ def test_results_of_one_size_on_two_devices_are_two_loops() -> None:
 def test_what_mixes_devices_is_an_aten_kernel(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     program = lowered(function, *args)
     assert any(isinstance(node, ExternNode) for node in program.nodes)
+
+
+def test_sums_in_any_order_are_not_for_deterministic_algorithms() -> None:
+    """Loops elsewhere than on a CPU add in any order: ATen has kernels that do not."""
+
+    def function(x: torch.Tensor, i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.index_add(0, i, y)
+
+    def calls(device: torch.device | str) -> int:
+        given = (torch.ones(8, 4), torch.zeros(3, dtype=torch.int64), torch.ones(3, 4))
+        nodes = lowered(function, *(tensor.to(device) for tensor in given)).nodes
+        return sum(isinstance(node, ExternNode) for node in nodes)
+
+    assert calls("cpu") == calls(META) == 0
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert calls("cpu") == 0 and calls(META) == 1
+    finally:
+        torch.use_deterministic_algorithms(before)

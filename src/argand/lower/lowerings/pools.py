@@ -14,6 +14,7 @@ from argand.lower.layout import stride_order
 from argand.lower.lowerings.indexing import INDEX_DTYPES
 from argand.lower.lowerings.norms import uses
 from argand.lower.lowerings.pointwise import is_float, refuse
+from argand.lower.lowerings.scatters import refuse_unordered
 from argand.lower.recorder import Recorder
 from argand.lower.registry import lowers
 from argand.lower.tensor import Index, Tensor
@@ -147,6 +148,7 @@ def max_pool2d_with_indices_backward(
     refuse(places.dtype not in INDEX_DTYPES or any(extent == 0 for extent in grad.size), "max pooling of nothing")
     shape, strides = ctx.sizes(ctx.val.shape), ctx.sizes(ctx.val.stride())
     refuse(strides[-2] != shape[-1] * strides[-1], "gradients whose rows are apart")
+    refuse_unordered(ctx)
     buffer = ctx.new_buffer(shape, strides, dtype, ctx.device)
     ref = ctx.ref_of(buffer)
     ctx.store(ctx.lazy(lambda ops, index: ops.constant(0.0, dtype), []), ref, creates=True)

@@ -1,6 +1,6 @@
 """Sums at positions that tensors hold: the gradients of reads at such positions, and the ops of that kind.
 
-Values are added one after the other in the order of the source, as eager's kernels do.
+On a CPU values are added one after the other in the order of the source, as eager's kernels do; elsewhere in any order.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from argand.graph import compat
 from argand.graph.expr import ZERO, Expr, as_int, sum_of
 from argand.ir.loops import Value
 from argand.lower.context import Context
@@ -30,6 +31,11 @@ LEAST_PART = 32  # elements of such a part
 Entry = Callable[[Recorder, Index], tuple[Index, Value]]
 
 
+def refuse_unordered(ctx: Context) -> None:
+    """Leave sums to ATen whose order would be any, where the program asks for deterministic algorithms."""
+    refuse(ctx.device.type != "cpu" and compat.deterministic()[0], "sums in any order")
+
+
 def added(ctx: Context, start: Tensor, size: tuple[Expr, ...], entry: Entry, *, rows: bool = False) -> Tensor:
     """`start`, in the node's layout, with values added to some of its elements.
 
@@ -40,6 +46,7 @@ def added(ctx: Context, start: Tensor, size: tuple[Expr, ...], entry: Entry, *, 
     """
     dtype = ctx.val.dtype
     refuse(dtype not in ACCUMULATED, "sums at positions in that dtype")
+    refuse_unordered(ctx)
     strides = ctx.sizes(ctx.val.stride())
     buffer = ctx.new_buffer(start.size, strides, dtype, ctx.device)
     ref = ctx.ref_of(buffer)
