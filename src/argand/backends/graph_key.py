@@ -9,6 +9,7 @@ from torch import fx
 
 from argand.backends.targets import devices_in, target_of
 from argand.config import config
+from argand.graph import compat
 from argand.graph.program import AtenProgram
 from argand.graph.symbolic import SymbolicTensor
 
@@ -18,6 +19,7 @@ def graph_key(program: AtenProgram) -> str | None:
     numbers: dict[fx.Node, int] = {}
     parts = [f"threads {torch.get_num_threads()}, products {config.cpp.own_products} {config.cpp.onednn_products}"]
     parts += [f"{device}: {target_of(device)}" for device in devices_in(program)]
+    parts.append(f"deterministic {compat.deterministic()[0]}")
     for number, node in enumerate(program.graph.nodes):
         numbers[node] = number
         if node.op == "get_attr":
