@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
-from argand.capture import calls, descriptors, generators, iteration, natives, symbolic_ops, tensor_attributes
+from argand.capture import calls, classify, descriptors, generators, iteration, natives, symbolic_ops, tensor_attributes
 from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
@@ -28,7 +28,7 @@ from argand.capture.sources import (
 )
 from argand.capture.sources import instance_dict as instance_dict_source
 from argand.capture.symbolic import SYMBOLIC
-from argand.capture.typefacts import finds_attributes_its_own_way, is_heap
+from argand.capture.typefacts import BOUND_METHODS, finds_attributes_its_own_way, is_heap
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -287,7 +287,8 @@ def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
     kind = type(value)
     if interp.concrete or id(cls) in interp.local_classes or kind is types.FunctionType:
         return value
-    if kind in interp.fast and not interp.is_tensor(value):  # whose flags and sizes change in place
+    bound = kind in BOUND_METHODS and classify.is_bound_builtin(value)  # to an object that may change in place
+    if kind in interp.fast and not bound and not interp.is_tensor(value):  # whose flags and sizes change in place
         return value
     if not is_heap(cls) or kind in _IMMUTABLE or is_a(value, type):
         return value

@@ -144,6 +144,8 @@ def _out_of_range(key: Any, info: TensorInfo | None, listed: bool = False) -> bo
     """Whether a list of positions in a key may hold one that no dimension of the tensor has."""
     if isinstance(key, tuple | list):
         return any(_out_of_range(item, info, listed or isinstance(key, list)) for item in key)
+    if isinstance(key, range):  # a list of positions by another name
+        return True
     if not listed or isinstance(key, bool) or not isinstance(key, int | float):
         return False
     shortest = min(info.tensor.shape, default=0) if info is not None and info.dynamic is None else 0

@@ -284,12 +284,17 @@ def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> lis
 # ---- dicts for ** --------------------------------------------------------------------------------------------------
 
 
-def mapping_items(interp: Interpreter, values: Any) -> Iterable[tuple[Any, Any]] | None:
-    """Items of any mapping in its order, None if it is not one."""
+def mapping_items(interp: Interpreter, values: Any, by_keys: bool = False) -> Iterable[tuple[Any, Any]] | None:
+    """Items of any mapping in its order, None if it is not one.
+
+    Arguments:
+        by_keys: subclasses of dict are asked for their keys, and for the value of each, as an OrderedDict does.
+    """
     cls = type(values)
     if cls is collections.OrderedDict:
         return list(collections.OrderedDict.items(interp.shadow(values)))
-    if is_a(values, dict) and interp.types.lookup(cls, "__iter__") is dict.__iter__:
+    asked = by_keys and cls is not dict
+    if not asked and is_a(values, dict) and interp.types.lookup(cls, "__iter__") is dict.__iter__:
         interp.note_class(cls)
         return list(dict.items(interp.shadow(values)))  # as CPython does, whatever other methods the class has
     keys = attributes.try_attr(interp, values, "keys")

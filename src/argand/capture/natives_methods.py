@@ -368,7 +368,7 @@ def _dict_update(interp: Interpreter, cls: type, name: str, owner: Any, args: Ar
         if put is None:
             update_dict(interp, target, args[0])
         else:
-            items = iteration.mapping_items(interp, args[0])
+            items = iteration.mapping_items(interp, args[0], by_keys=True)
             for key, value in _pairs_one_by_one(interp, args[0]) if items is None else items:
                 put(interp, owner, key, value)
     for key, value in kwargs.items():

@@ -290,6 +290,16 @@ def _function_call(interp: Interpreter, cls: type, name: str, owner: Any, args: 
     return calls.call(interp, owner, args, kwargs)
 
 
+@method(types.MethodType, "__reduce__")
+@method(types.BuiltinFunctionType, "__reduce__")
+def _reduce_of_bound(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What pickle makes a bound method from: the object is the program's, and is read as such."""
+    held = interp.getattr(owner, "__self__")
+    if args or kwargs or held is None or type(held) is types.ModuleType:
+        return interp.native(getattr(cls, name), owner, *args, **kwargs)
+    return getattr, (held, interp.getattr(owner, "__name__"))
+
+
 def _object_to_bind(args: Args) -> Any:
     """The object in the arguments of a `__get__`, for which None stands for none."""
     return NULL if args[0] is None else args[0]
