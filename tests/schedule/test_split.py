@@ -10,13 +10,13 @@ from loop_programs import Builder
 from test_fusion import add, kernels, relu
 
 from argand.graph.expr import Sym, Var
-from argand.ir.loops import LoopBody, LoopNode
+from argand.ir.loops import LoopBody, LoopNode, identity
 from argand.ir.target import cpu, gpu
 from argand.lower.recorder import Recorder
 from argand.schedule.access import has_effect
 from argand.schedule.pipeline import schedule
 from argand.schedule.reference import run_program, run_schedule
-from argand.schedule.split import KINDS, POSITIONS, identity, split_reductions
+from argand.schedule.split import KINDS, POSITIONS, split_reductions
 from argand.schedule.verify import verify
 
 TARGET = replace(gpu(4), split_reduction=16)

@@ -38,7 +38,7 @@ def with_cheap_mask(
             hides = "" if known is None else _hidden_by(known)
         if hides:
             return _given(args, kwargs, attn_mask=None, is_causal=hides == "later keys")
-    return with_dense_mask(args, kwargs)
+    return _given(args, kwargs, attn_mask=_dense(mask))
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any], **values: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -95,22 +95,16 @@ def _is_constant(node: fx.Node) -> bool:
     return not compat.is_random(target) and not schema.is_mutable and "empty" not in schema.name
 
 
-def with_dense_mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of `scaled_dot_product_attention`, the mask's last dimension contiguous in memory.
+def _dense(mask: Any) -> Any:
+    """A mask whose last dimension is contiguous in memory.
 
     torch refuses its fused kernels for a mask that is spread along the keys (one that masks nothing, say) and computes
     in several steps then, products in float32 among them.
     """
-    mask = kwargs.get("attn_mask", args[_MASK] if len(args) > _MASK else None)
-    if mask.__class__ is not TraceTensor or mask.device.type == "cpu" or mask.dim() < 2:
-        return args, kwargs
     if mask.shape[-1] == 1 or mask.stride(-1) == 1:
-        return args, kwargs
+        return mask
     made = mask
     for dim in range(mask.dim() - 1):
         if mask.stride(dim) == 0:
             made = made.narrow(dim, 0, 1)
-    made = made.contiguous().expand(mask.shape)
-    if "attn_mask" in kwargs:
-        return args, {**kwargs, "attn_mask": made}
-    return (*args[:_MASK], made, *args[_MASK + 1 :]), kwargs
+    return made.contiguous().expand(mask.shape)

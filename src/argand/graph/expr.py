@@ -63,6 +63,7 @@ __all__ = [
     "evaluate",
     "free_symbols",
     "free_vars",
+    "is_natural",
     "multiply",
     "product",
     "simplify",
@@ -159,7 +160,7 @@ def to_c(expr: ExprLike) -> str:
     if isinstance(expr, Const):
         return _c_int(expr.value)
     if isinstance(expr, (FloorDiv, Mod)):
-        if free_symbols(expr) and not _is_natural(expr.left):
+        if free_symbols(expr) and not is_natural(expr.left):
             name = "floor_div_i64" if isinstance(expr, FloorDiv) else "floor_mod_i64"
             return f"{name}({to_c(expr.left)}, {to_c(expr.right)})"
         return f"({_c_factor(expr.left)} {'/' if isinstance(expr, FloorDiv) else '%'} {_c_factor(expr.right)})"
@@ -170,7 +171,7 @@ def to_c(expr: ExprLike) -> str:
     return str(expr)
 
 
-def _is_natural(expr: Expr) -> bool:
+def is_natural(expr: Expr) -> bool:
     """Whether `expr` is never negative: nothing is subtracted, and what it is made of is never negative."""
     for monomial, scale in expr.poly:
         if scale < 0:
@@ -179,7 +180,7 @@ def _is_natural(expr: Expr) -> bool:
             if isinstance(atom, Sym):
                 if atom.minimum is None or atom.minimum < 0:
                     return False
-            elif not isinstance(atom, Var) and not all(_is_natural(arg) for arg in atom.args):
+            elif not isinstance(atom, Var) and not all(is_natural(arg) for arg in atom.args):
                 return False
     return True
 

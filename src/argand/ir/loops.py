@@ -175,6 +175,18 @@ def with_nested(statements: Sequence[Value]) -> Sequence[Value]:
     return found
 
 
+def identity(kind: str, dtype: torch.dtype) -> int | float | bool:
+    """What a reduction of kind "sum", "prod", "max", "min" or "any" starts from."""
+    if kind == "any":
+        return False
+    if kind in ("sum", "prod"):
+        return float(kind == "prod") if dtype.is_floating_point else int(kind == "prod")
+    if dtype.is_floating_point:
+        return float("-inf") if kind == "max" else float("inf")
+    info = torch.iinfo(dtype)
+    return info.min if kind == "max" else info.max
+
+
 def tensor_refs(args: Any) -> Iterable[TensorRef]:
     """Every TensorRef inside nested arguments."""
     if isinstance(args, TensorRef):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand.graph.expr import ONE, ZERO, Const, Expr, Var, as_int, coefficient, product, substitute, sum_of
-from argand.ir.loops import Buffer, LoopBlock, LoopBody, LoopNode, Node, Program, Value, statements_of
+from argand.ir.loops import Buffer, LoopBlock, LoopBody, LoopNode, Node, Program, Value, identity, statements_of
 from argand.schedule.access import accesses, device_of, expressions, hint, hint_numel, operands
 
 if TYPE_CHECKING:
@@ -384,16 +384,4 @@ def _needed(users: Sequence[Value], among: Sequence[Value], without: set[int]) -
     return found[::-1]
 
 
-def identity(kind: str, dtype: torch.dtype) -> int | float | bool:
-    """What a reduction of `KINDS` starts from."""
-    if kind == "any":
-        return False
-    if kind in ("sum", "prod"):
-        return float(kind == "prod") if dtype.is_floating_point else int(kind == "prod")
-    if dtype.is_floating_point:
-        return float("-inf") if kind == "max" else float("inf")
-    info = torch.iinfo(dtype)
-    return info.min if kind == "max" else info.max
-
-
-__all__ = ["KINDS", "identity", "split_reductions"]
+__all__ = ["KINDS", "split_reductions"]

@@ -24,7 +24,7 @@ BLOCK = 1024
 _TILE = 32  # of each of two axes, where memory is walked along both
 _MAX_GRID = 65535  # programs along the second axis of a grid
 _INT32 = 1 << 30  # elements beyond which positions are computed in 64 bits; a block may reach beyond the end
-_LIBRARY_WARPS = 16
+_MAX_WARPS = 16  # of a program
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _rows(plan: KernelPlan, rows: Sequence[tuple[tuple[Var, Expr], ...]], proces
     longest = max(hint(length) for length in lengths)
     held = all((known := as_int(length)) is not None and 0 < known <= PERSISTENT for length in lengths)
     count = hint(product(size for _, size in points))
-    across = _contiguous_along(plan, points)
+    across = _contiguous_along(plan, points, {var for loops in rows for var, _ in loops})
     if held:
         row = _power(longest)
         width = max(BLOCK // row, 1) if not across else max(min(32, 4 * BLOCK // row), 1)
@@ -174,7 +174,7 @@ def _rows(plan: KernelPlan, rows: Sequence[tuple[tuple[Var, Expr], ...]], proces
             block = _power(int(as_int(length) or 1)) if held else row
             axes = (x, Axis("r", loops, block, looped=not held))
         stages.append(_stage(stage, axes))
-    warps = max(min(width * row // 256, _LIBRARY_WARPS), 1)
+    warps = max(min(width * row // 256, _MAX_WARPS), 1)
     return KernelAxes((x,), tuple(stages), _wide(plan), warps)
 
 
@@ -207,17 +207,12 @@ def _accesses(bodies: Iterable[LoopBody]) -> Iterable[tuple[str, Expr]]:
                 yield statement.args[0], statement.args[1]
 
 
-def _contiguous_along(plan: KernelPlan, points: Sequence[tuple[Var, Expr]]) -> bool:
+def _contiguous_along(plan: KernelPlan, points: Sequence[tuple[Var, Expr]], rows: set[Var]) -> bool:
     """Whether most memory is contiguous along the points, not along the rows."""
     if not points:
         return False
     inner = points[-1][0]
     votes = 0
-    rows = {
-        var
-        for stage in plan.stages
-        for var in (*stage.body.vars[len(plan.outer) if len(plan.stages) > 1 else 99 :], *stage.body.reduction_vars)
-    }
     for name, index in _accesses(stage.body for stage in plan.stages):
         size = hint(product(plan.buffers[name].size)) if name in plan.buffers else 0
         if coefficient(index, inner) == 1:

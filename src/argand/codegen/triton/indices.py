@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argand.graph.expr import Expr, Sym, Var
+from argand.graph.expr import Expr, Var, is_natural
 from argand.graph.expr_nodes import Add, Const, FloorDiv, Mod, Mul
 
 
@@ -19,7 +19,7 @@ def index_text(expr: Expr, wide: bool = False) -> str:
         return f"{expr.name}.to(tl.int64)" if wide else expr.name
     if isinstance(expr, (FloorDiv, Mod)):
         left, right = (_factor(arg, wide) for arg in expr.args)
-        if _natural(expr.args[0]) and _natural(expr.args[1]):
+        if is_natural(expr.args[0]) and is_natural(expr.args[1]):
             return f"({left} {'//' if isinstance(expr, FloorDiv) else '%'} {right})"
         name = "floor_quotient" if isinstance(expr, FloorDiv) else "floor_remainder"
         return f"{name}({left}, {right})"
@@ -33,17 +33,3 @@ def index_text(expr: Expr, wide: bool = False) -> str:
 def _factor(expr: Expr, wide: bool) -> str:
     text = index_text(expr, wide)
     return f"({text})" if isinstance(expr, (Add, Mul)) or text.startswith("-") else text
-
-
-def _natural(expr: Expr) -> bool:
-    """Whether `expr` is never negative: nothing is subtracted, and what it is made of is never negative."""
-    for monomial, scale in expr.poly:
-        if scale < 0:
-            return False
-        for atom in monomial:
-            if isinstance(atom, Sym):
-                if atom.minimum is None or atom.minimum < 0:
-                    return False
-            elif not isinstance(atom, Var) and not all(_natural(arg) for arg in atom.args):
-                return False
-    return True

@@ -15,7 +15,6 @@ from argand.codegen.triton.spec import KernelSpec, TritonSource
 from argand.codegen.triton.statements import Memory, StagePrinter
 from argand.codegen.triton.types import pointer_type
 from argand.graph import time_limit
-from argand.graph.expr import Expr
 from argand.ir.kernel import KernelPlan
 
 _HEAD = """import triton
@@ -116,9 +115,6 @@ class KernelPrinter:
 
     # --- the function's lines
 
-    def _number(self, expr: Expr) -> str:
-        return index_text(expr)
-
     def _grid(self) -> list[str]:
         """The positions of the program along the grid's axes."""
         lines = []
@@ -132,7 +128,7 @@ class KernelPrinter:
                 side = "" if len(self.axes.grid) == 1 else ("[:, None]" if axis.name == "y" else "[None, :]")
             lines.append(f"{name} = ({first} * {block} + tl.arange(0, {block})){side}")
             if not axis.exact:
-                lines.append(f"{name}mask = {name} < {self._number(axis.extent)}")
+                lines.append(f"{name}mask = {name} < {index_text(axis.extent)}")
         return lines
 
     def _stage(self, printer: StagePrinter, memory: Memory) -> list[str]:
@@ -143,28 +139,20 @@ class KernelPrinter:
         row = printer.row
         if row is None:
             return [*lines, *printer.before]
-        index, block = f"r{printer.number}", f"RBLOCK{printer.number}"
+        number, block = printer.number, f"RBLOCK{printer.number}"
+        if not row.looped:
+            return [*lines, *self._positions(row, number, ""), *printer.before, *printer.inside, *printer.after]
+        head = f"for offset{number} in range(0, {index_text(row.extent)}, {block}):"
+        inside = [*self._positions(row, number, f"offset{number} + "), *printer.inside]
+        return [*lines, *printer.before, head, *("    " + line for line in inside), *printer.after]
+
+    def _positions(self, row: Axis, number: int, offset: str) -> list[str]:
+        """The positions of a block along a stage's row, and which of them exist."""
         kind = ".to(tl.int64)" if self.axes.wide else ""
-        lines += self._row_head(printer, row, index, block, kind)
-        inside = printer.inside
-        if row.looped:
-            inside = ["    " + line for line in self._round(printer, row, index, block, kind)]
-        return [*lines, *inside, *printer.after]
-
-    def _row_head(self, printer: StagePrinter, row: Axis, index: str, block: str, kind: str) -> list[str]:
-        if row.looped:
-            return [*printer.before, f"for offset{printer.number} in range(0, {self._number(row.extent)}, {block}):"]
-        lines = [f"{index} = tl.arange(0, {block})[None, :]{kind}"]
+        lines = [f"r{number} = {offset}tl.arange(0, RBLOCK{number})[None, :]{kind}"]
         if not row.exact:
-            lines.append(f"rmask{printer.number} = {index} < {self._number(row.extent)}")
-        return [*lines, *printer.before]
-
-    def _round(self, printer: StagePrinter, row: Axis, index: str, block: str, kind: str) -> list[str]:
-        """What one round of a stage's loop does."""
-        lines = [f"{index} = offset{printer.number} + tl.arange(0, {block})[None, :]{kind}"]
-        if not row.exact:
-            lines.append(f"rmask{printer.number} = {index} < {self._number(row.extent)}")
-        return [*lines, *printer.inside]
+            lines.append(f"rmask{number} = r{number} < {index_text(row.extent)}")
+        return lines
 
 
 def _stages_of(axes: KernelAxes) -> int:

@@ -17,11 +17,11 @@ from argand.codegen.analysis import StageFacts, analyse
 from argand.codegen.triton.axes import StageAxes, mapped, simplifier
 from argand.codegen.triton.functions import expression
 from argand.codegen.triton.indices import index_text
-from argand.codegen.triton.types import constant, greatest, is_half, least, value_type
+from argand.codegen.triton.types import constant, is_half, value_type
 from argand.errors import InternalError
 from argand.graph.expr import Expr, Simplifier, Var, substitute
 from argand.ir.kernel import KernelPlan
-from argand.ir.loops import LoopBlock, Origin, Value
+from argand.ir.loops import LoopBlock, Origin, Value, identity
 
 Names = frozenset[str]
 _NONE: Names = frozenset()
@@ -336,7 +336,7 @@ class StagePrinter:
             return
         dtype = torch.int32 if source.dtype is torch.bool else source.dtype
         text = conversion(operand.text, source.dtype, dtype)
-        start = constant(_identity(kind, dtype), dtype)
+        start = constant(identity(kind, dtype), dtype)
         full = self.shape(frozenset(self.dims))
         step = f"tl.broadcast_to({text}, {full})"
         masks = self.mask(frozenset(("r",)))
@@ -368,7 +368,7 @@ class StagePrinter:
         full = self.shape(frozenset(self.dims))
         step = f"tl.broadcast_to({text}, {full})"
         place = f"tl.broadcast_to(r{self.number}, {full}).to(tl.int64)"
-        worst = constant(least(dtype) if kind == "argmax" else greatest(dtype), dtype)
+        worst = constant(identity(kind.removeprefix("arg"), dtype), dtype)
         masks = self.mask(frozenset(("r",)))
         name = f"tmp{self.number}_{value.id}"
         far = "9223372036854775807"
@@ -394,12 +394,6 @@ def _reciprocal(value: Value) -> str:
     if divisor.op != "constant" or value.dtype is not torch.float32 or not divisor.args[0]:
         return ""
     return constant(float(1 / torch.tensor(divisor.args[0], dtype=torch.float32)), value.dtype)
-
-
-def _identity(kind: str, dtype: torch.dtype) -> float | int:
-    if kind in ("sum", "prod", "any"):
-        return 1 if kind == "prod" else 0
-    return least(dtype) if kind == "max" else greatest(dtype)
 
 
 def _combined(kind: str, dtype: torch.dtype, a: str, b: str) -> str:

@@ -66,13 +66,3 @@ def number(value: float | int | bool, dtype: torch.dtype) -> str:
 def constant(value: float | int | bool, dtype: torch.dtype) -> str:
     """A scalar tensor of `dtype`."""
     return f"tl.full([], {number(value, dtype)}, {value_type(dtype)})"
-
-
-def least(dtype: torch.dtype) -> float | int:
-    """What no value of `dtype` is below."""
-    return -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
-
-
-def greatest(dtype: torch.dtype) -> float | int:
-    """What no value of `dtype` is above."""
-    return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
