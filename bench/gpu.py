@@ -1,10 +1,12 @@
 """Compare eager, torch.compile and argand on a GPU: step time, first call cold and warm, peak memory, agreement.
 
     python bench/gpu.py [MODEL ...] [--systems eager,torch,torch-graphs,argand,argand-graphs] [--train] [--short]
-                        [--dtype bfloat16] [--seconds S] [--warm] [--json OUT]
+                        [--dtype bfloat16] [--seconds S] [--warm] [--together N] [--json OUT]
 
 "-graphs" is `mode="reduce-overhead"`. Each measurement is a process of its own with fresh caches (--warm: a second one
-on the same caches). A step is the median over CUDA events. Agreement: the largest difference from float32 eager, over
+on the same caches). A step is the median over CUDA events. With --together N, N processes load, compile and warm up at
+once, then each is timed alone: step times are as without it, first calls are those of a busy machine. Products of
+float32 are TF32's. Agreement: the largest difference from float32 eager, over
 that of eager in the dtype at hand, so that 1 is as exact as eager. Exits with 1 when a model fails or is 3 times less
 exact than eager.
 """
@@ -98,6 +100,16 @@ def distance(one: list[Any], two: list[Any]) -> float:
     return found
 
 
+def wait_for_turn(turn: str | None) -> None:
+    """Say that all is compiled and warm, then wait until nobody else is at work (--together)."""
+    if turn is None:
+        return
+    with open(turn + ".ready", "w", encoding="utf8"):
+        pass
+    while not os.path.exists(turn + ".go"):
+        time.sleep(0.05)
+
+
 def measure(system: str, options: argparse.Namespace, name: str) -> dict[str, Any]:
     """One system on one model, in this process."""
     import torch
@@ -106,6 +118,7 @@ def measure(system: str, options: argparse.Namespace, name: str) -> dict[str, An
     exact = Work(name, options.short, torch.float32, options.train)
     truth = exact.seen(exact.model)
     del exact
+    torch.set_float32_matmul_precision("high")
     work = Work(name, options.short, dtype, options.train)
     plain = distance(truth, work.seen(work.model))
     torch.cuda.synchronize()
@@ -120,6 +133,7 @@ def measure(system: str, options: argparse.Namespace, name: str) -> dict[str, An
     for _ in range(4):
         work.step(call)
     torch.cuda.synchronize()
+    wait_for_turn(options.turn)
     times = []
     begin = time.perf_counter()
     while time.perf_counter() - begin < options.seconds or len(times) < 5:
@@ -136,20 +150,71 @@ def measure(system: str, options: argparse.Namespace, name: str) -> dict[str, An
     }  # fmt: skip
 
 
-def in_process(system: str, name: str, cache: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One measurement in a process of its own."""
-    env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache}
-    command = [sys.executable, os.path.abspath(__file__), "--worker", system, name, "--dtype", options.dtype]
-    command += ["--seconds", str(options.seconds)] + ["--train"] * options.train + ["--short"] * options.short
-    try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=options.timeout)
-    except subprocess.TimeoutExpired:
-        return {"system": system, "model": name, "error": f"no result within {options.timeout:.0f} s"}
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            return dict(json.loads(line.removeprefix("RESULT ")))
-    tail = (done.stderr or done.stdout).strip().splitlines()[-3:]
-    return {"system": system, "model": name, "error": " | ".join(tail)[:500]}
+class Worker:
+    """One measurement in a process of its own.
+
+    Arguments:
+        system, name: what is measured.
+        cache: folder of all compilers' caches.
+        turn: a path without its ending; with one, the worker waits for `PATH.go` before it times.
+    """
+
+    def __init__(
+        self, system: str, name: str, cache: str, options: argparse.Namespace, turn: str | None = None
+    ) -> None:
+        self.row = {"system": system, "model": name}
+        self.cache, self.turn, self.timeout = cache, turn, options.timeout
+        env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache}
+        command = [sys.executable, os.path.abspath(__file__), "--worker", system, name, "--dtype", options.dtype]
+        command += ["--seconds", str(options.seconds)] + ["--train"] * options.train + ["--short"] * options.short
+        command += ["--turn", turn] if turn else []
+        self.log = os.path.join(cache, "output")
+        os.makedirs(cache, exist_ok=True)
+        self.start = time.perf_counter()
+        with open(self.log, "w", encoding="utf8") as log:
+            self.process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
+
+    def wait_until_ready(self) -> None:
+        """Until the worker is warm, or has ended, or is too late (it is killed then)."""
+        while self.process.poll() is None and not os.path.exists(f"{self.turn}.ready"):
+            if time.perf_counter() - self.start > self.timeout:
+                self.process.kill()
+            time.sleep(0.05)
+
+    def result(self) -> dict[str, Any]:
+        """Its row, or one with an `error`."""
+        if self.turn:
+            with open(f"{self.turn}.go", "w", encoding="utf8"):
+                pass
+        left = self.timeout - (time.perf_counter() - self.start)
+        try:
+            self.process.wait(max(left, 5.0))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return {**self.row, "error": f"no result within {self.timeout:.0f} s"}
+        with open(self.log, encoding="utf8", errors="replace") as log:
+            lines = log.read().strip().splitlines()
+        for line in lines:
+            if line.startswith("RESULT "):
+                return dict(json.loads(line.removeprefix("RESULT ")))
+        return {**self.row, "error": " | ".join(lines[-3:])[-500:] or "killed"}
+
+
+def measured(jobs: list[tuple[str, str]], options: argparse.Namespace, folder: str) -> list[dict[str, Any]]:
+    """The rows of a few (model, system) pairs, which load together and are timed one by one."""
+    turns = [os.path.join(folder, f"{name}-{system}") if options.together > 1 else None for name, system in jobs]
+    caches = [os.path.join(folder, f"cache-{name}-{system}") for name, system in jobs]
+    workers = [Worker(system, name, cache, options, t) for (name, system), cache, t in zip(jobs, caches, turns)]
+    if options.together > 1:
+        for worker in workers:
+            worker.wait_until_ready()
+    rows = [worker.result() for worker in workers]
+    for row, (name, system), cache in zip(rows, jobs, caches):
+        if options.warm and "error" not in row and system != "eager":
+            row["warm_s"] = Worker(system, name, cache, options).result().get("first_call_s")
+        shutil.rmtree(cache, ignore_errors=True)
+        print(json.dumps(row), flush=True)
+    return rows
 
 
 def report(rows: list[dict[str, Any]]) -> int:
@@ -194,8 +259,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--timeout", type=float, default=300.0)
+    parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--json")
     parser.add_argument("--worker", nargs=2, metavar=("SYSTEM", "MODEL"), help=argparse.SUPPRESS)
+    parser.add_argument("--turn", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -212,16 +279,11 @@ def main() -> int:
         return 1
     import gpu_models
 
+    jobs = [(name, system) for name in options.models or gpu_models.MODELS for system in options.systems.split(",")]
     rows = []
-    for name in options.models or list(gpu_models.MODELS):
-        for system in options.systems.split(","):
-            cache = tempfile.mkdtemp(prefix="argand-gpu-")
-            row = in_process(system, name, cache, options)
-            if options.warm and "error" not in row and system != "eager":
-                row["warm_s"] = in_process(system, name, cache, options).get("first_call_s")
-            shutil.rmtree(cache, ignore_errors=True)
-            rows.append(row)
-            print(json.dumps(row), flush=True)
+    with tempfile.TemporaryDirectory(prefix="argand-gpu-") as folder:
+        for first in range(0, len(jobs), options.together):
+            rows += measured(jobs[first : first + options.together], options, folder)
     if options.json:
         with open(options.json, "w", encoding="utf8") as file:
             json.dump(rows, file, indent=1)
