@@ -57,6 +57,30 @@ def test_convolution_layouts(dims, groups, dtype):
                     assert made.stride == convolution(x, w, *rest).stride(), (x.stride(), w.stride())
 
 
+@pytest.mark.parametrize("dims", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_convolution_layouts_on_a_gpu(dims, dtype):
+    """cuDNN's, by its rule: channels last where either operand is, but for doubles. `gpu_layouts.py` asks a GPU."""
+    gpu = torch.device("cuda", 0)
+    table = SpecTable()
+    spec = lambda t: table.make(tuple(t.shape), t.stride(), t.storage_offset(), t.dtype, gpu)
+    aten = torch.ops.aten
+    for last_x in (False, True):
+        for last_w in (False, True):
+            x, w = torch.randn((2, 8, *[9] * dims), dtype=dtype), torch.randn((8, 8, *[3] * dims), dtype=dtype)
+            x = x.movedim(1, -1).contiguous().movedim(-1, 1) if last_x else x
+            w = w.movedim(1, -1).contiguous().movedim(-1, 1) if last_w else w
+            rest = ([1] * dims, [0] * dims, [1] * dims, False, [0] * dims, 1)
+            made = metas.infer(table, aten.convolution.default, (spec(x), spec(w), None, *rest), {})
+            last = dtype is not torch.float64 and (last_w or (last_x and dims == 2))  # of 1-d ones x is made contiguous
+            assert (made.meta.stride(1) == 1) is last
+            grad = made.meta.contiguous()
+            args = (spec(grad), spec(x), spec(w), [8], *rest, [True, True, False])
+            gradients = metas.infer(table, aten.convolution_backward.default, args, {})
+            for one in gradients.items[:2]:
+                assert (one.meta.stride(1) == 1) is last
+
+
 def test_iterator_strides_with_a_number_operand():
     """A number among the operands takes the general path, which orders size-1 dimensions by size."""
     x = torch.empty_strided((1, 3, 2), (2, 2, 1))

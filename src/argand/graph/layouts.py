@@ -155,6 +155,20 @@ def _convolution(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *arg
     return laid.squeeze(2) if flat else laid
 
 
+def _device_convolution(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """cuDNN's: as on the CPU, but for doubles."""
+    if torch.float64 in (x.dtype, weight.dtype) or not torch.backends.cudnn.enabled:
+        return in_format(made, torch.contiguous_format)
+    return _convolution(made, x, weight)
+
+
+def _device_convolution_backward(made: Any, grad: Any, x: torch.Tensor, weight: torch.Tensor, *args: Any) -> Any:
+    """Both gradients are laid out as the result of the forward."""
+    grad_x, grad_weight, grad_bias = made
+    laid = [None if one is None else _device_convolution(one, x, weight) for one in (grad_x, grad_weight)]
+    return (*laid, grad_bias)
+
+
 def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bool, groups: int) -> bool:
     """Which kernel runs, and so the layout, depends on sizes: 3-d, transposed or grouped, of channels-last tensors."""
     if x.dim() == 3:
@@ -271,6 +285,12 @@ RULES: dict[Any, Rule] = {
     aten.sort.default: _sort,
     aten.sort.stable: lambda made, *args, **kwargs: _sort(made, args[0] if args else kwargs["self"]),
 }
+
+DEVICE_RULES: dict[Any, Rule] = {
+    aten.convolution.default: _device_convolution,
+    aten.convolution_backward.default: _device_convolution_backward,
+}
+"""For tensors that are not on the CPU."""
 
 PROBED = frozenset(
     (

@@ -119,8 +119,8 @@ def _make(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[
     made = _run_on_meta(func, args, kwargs, not specs)
     if layouts.is_elementwise(func) and specs:
         return layouts.elementwise(made, func, _to_meta(args), {name: _to_meta(v) for name, v in kwargs.items()})
-    fix = layouts.RULES.get(func)
-    if fix is not None and on_cpu:
+    fix = (layouts.RULES if on_cpu else layouts.DEVICE_RULES).get(func)
+    if fix is not None:
         return fix(made, *_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
     return made
 
