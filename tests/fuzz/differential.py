@@ -34,8 +34,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import mutated
+import processes
 import programs
 import reduction
+from worlds import World
 
 import argand
 
@@ -177,13 +179,17 @@ def checked(options: argparse.Namespace) -> Iterator[tuple[int, str, str | None]
 
 
 def mutated_cases(options: argparse.Namespace) -> Iterator[mutated.Verdict]:
-    """`mutated.check_seed` of every seed, over `--jobs` processes."""
+    """`mutated.check_seed` of every seed, over `--jobs` processes; a crash or a hang is a difference."""
     seeds = range(options.seed, options.seed + options.count)
     if options.jobs == 1:
         yield from (mutated.check_seed(seed, options) for seed in seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(options.jobs, initializer=alone, maxtasksperchild=200) as pool:
-        yield from pool.imap_unordered(functools.partial(mutated.check_seed, options=options), seeds, chunksize=5)
+    check = functools.partial(mutated.check_seed, options=options)
+    for found in processes.results(check, seeds, options.jobs, alone, mutated.SECONDS + 60):
+        if isinstance(found, processes.Ended):
+            yield mutated.Verdict(mutated.Case(found.seed, World()), found.why)
+        else:
+            yield found
 
 
 def mutate(options: argparse.Namespace) -> int:
