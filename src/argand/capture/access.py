@@ -439,7 +439,7 @@ class Access:
                 skip_frame=True,
             )
         self._noted_classes.add(id(cls))
-        self.types.keep[id(cls)] = cls
+        self.types.rely_on(cls)
         if not self.concrete and is_heap(cls) and id(cls) not in self.local_classes:
             guards = self.state.guards
             guards.add(ConstSource(cls), "type_version", cls, self.types, shown=False)

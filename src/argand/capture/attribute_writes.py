@@ -163,7 +163,7 @@ def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
         _refuse_native(None, cls, name)
     interp.load_class(cls)
     interp.types.overlay[id(cls), name] = value
-    interp.types.keep[id(cls)] = cls
+    interp.types.rely_on(cls)
     interp.state.write_overlay(cls, name, value)
 
 

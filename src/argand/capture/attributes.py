@@ -400,6 +400,13 @@ def _load_module_attr(interp: Interpreter, module: Any, name: str) -> Any:
     base = instance_dict_source(interp.types, state.source_of(module) or ConstSource(module), module)
     if name in namespace:
         return state.load_source(DictItemSource(base, name), namespace[name])
+    if name == "__annotations__":
+        raise graph_break(
+            kind="annotations made by asking for them",
+            context=module.__name__,
+            explanation="Python puts `__annotations__` into a module that has none when they are asked for.",
+            hints=("Ask for them outside of the compiled function.",),
+        )
     with interp.suspended():  # a lazy module imports on first use
         try:
             value = getattr(module, name)

@@ -47,8 +47,10 @@ from argand.capture import (
     warned,
 )
 from argand.capture.interpreter import Interpreter, RootExit, Session, too_deep
+from argand.capture.namespaces import ThisCallOnly
 from argand.capture.region import Region
 from argand.capture.resumes import Resumes
+from argand.capture.sources import CallSource, ConstSource
 from argand.capture.state import CaptureState, user_line
 from argand.capture.symbolic_policy import Policy
 from argand.capture.symbolic_state import Memory, Restart
@@ -211,6 +213,7 @@ class _Capture:
         self.reason: errors.BreakReason | None = None
         self.handled = sys.exception()
         self.states: list[CaptureState] = []
+        self.performed: CaptureState | None = None  # whose transformed code runs
         self.memory = Memory()
         self.spent = 0
         self.surroundings = 0  # guards that every frame has
@@ -221,8 +224,15 @@ class _Capture:
         try:
             return self._attempts()
         finally:
+            self._take_back()
             for state in self.states:
                 release.forget(state)
+
+    def _take_back(self) -> None:
+        """Undo what attempts did to classes, except that one whose transformed code goes on from there."""
+        for state in self.states:
+            if state is not self.performed and (interpreter := getattr(state, "interpreter", None)) is not None:
+                interpreter.types.namespaces.take_back()
 
     def _attempts(self) -> _C.Answer:
         # Where capture once thought that the program raised, and it did not, the program's own instruction runs.
@@ -278,6 +288,7 @@ class _Capture:
 
     def _new_state(self) -> CaptureState:
         info = self.info
+        self._take_back()
         state = CaptureState(info.code, info.globals, info.builtins, info.closure, info.args, config, GraphBuilder())
         self.states.append(state)
         state.graph.on_data = data_errors.OnData(self.known, not (self.region.fullgraph or strict.wanted()))
@@ -372,7 +383,9 @@ class _Capture:
         if rerun.draws(state):
             modes.guard_transforms(state)
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
-        made = (transformer.build_prefix() if empty else None) or transformer.build(self._backend)
+        prefix = transformer.build_prefix() if empty else None
+        made = prefix or transformer.build(self._backend)
+        once = _this_call_only(state)
         guards = state.guards.build(made.collected)
         made.needed_at = {
             label: (weakref.ref(code), number) for label, (code, number) in state.guards.positions.items()
@@ -388,6 +401,9 @@ class _Capture:
                 hints=("Read the value once, outside the compiled function, and pass it in.",),
                 skip_frame=True,
             )
+        if once is not None:
+            once.open = False
+        self.performed = state if prefix is None else None
         installed.install(made.globals, made.code, info.globals)
         for resume in made.resumes:
             _process.session().original_offsets.set(resume.code, resume.original_offsets)
@@ -446,6 +462,16 @@ class _Capture:
         narration.side_effects(state)
         if "verbose_guards" in events.bus.named:
             events.bus.detail("verbose_guards", "capture", f"GUARDS:\n{state.guards.verbose()}")
+
+
+def _this_call_only(state: CaptureState) -> ThisCallOnly | None:
+    """The guard that has to be closed once the entry is made, where classes changed after capture had looked at them."""
+    interpreter = state.interpreter
+    if not interpreter.types.changed_meanwhile(interpreter.local_classes):
+        return None
+    once = ThisCallOnly()
+    state.guards.add(CallSource(ConstSource(None), once), "id", True, label="THIS_CALL_ONLY", shown=False)
+    return once
 
 
 def _shown(exc: BaseException | None) -> str:

@@ -184,7 +184,7 @@ def _slot_names(interp: Interpreter, cls: type) -> list[str]:
     import copyreg
 
     facts = interp.types
-    facts.whole = True
+    facts.rely_on(cls)  # guards compare whatever begins with an underscore
     known = vars(cls).get("__slotnames__")
     if any((id(klass), name) in facts.overlay for klass in cls.__mro__ for name in ("__slots__", "__slotnames__")):
         raise _not_copied(cls)

@@ -10,10 +10,12 @@ import enum
 import itertools
 import re
 import types
+from collections.abc import Container
 from typing import Any, Final
 
 from argand.capture.frames import NULL
 from argand.capture.kinds import module_of, per_class
+from argand.capture.namespaces import Namespaces
 
 HEAP_TYPE: Final = 1 << 9
 IMMUTABLE_TYPE: Final = 1 << 8
@@ -152,6 +154,7 @@ class TypeFacts:
         self.found: dict[tuple[int, str], Any] = {}
         self.python: dict[int, frozenset[str]] = {}
         self.keep: dict[int, type] = {}
+        self.namespaces = Namespaces()
         self.overlay: dict[tuple[int, str], Any] = {}
         self.names: set[str] = set()
         """Every name that was looked up on a class: of the guarded classes, these may not change."""
@@ -173,7 +176,7 @@ class TypeFacts:
             return self.found[key]
         except KeyError:
             pass
-        self.keep[id(cls)] = cls
+        self.rely_on(cls)
         self.names.add(name)
         if name in _NAMESPACES and issubclass(cls, type):
             self.whole = True
@@ -192,13 +195,23 @@ class TypeFacts:
 
     def rely_on(self, cls: type) -> None:
         """An answer depends on the class: on its bases, or on what it has or has not."""
-        self.keep[id(cls)] = cls
+        if id(cls) not in self.keep:
+            self.keep[id(cls)] = cls
+            self.namespaces.look(filter(is_heap, cls.__mro__ or (cls,)))
+
+    def changed_meanwhile(self, made_here: Container[int]) -> bool:
+        """Whether a class changed after it was looked at, in what was looked at.
+
+        Arguments:
+            made_here: ids of classes that the program made itself.
+        """
+        return self.namespaces.affects(None if self.whole else self.names | _DUNDERS, made_here)
 
     def lookup_after(self, cls: type, after: type, name: str) -> Any:
         """As `lookup`, in the part of the MRO of `cls` behind another class (what `super` does)."""
         seen = False
         self.names.add(name)
-        self.keep[id(cls)] = cls
+        self.rely_on(cls)
         for klass in cls.__mro__:
             if seen:
                 value = self.overlay.get((id(klass), name), NULL) if self.overlay else NULL
@@ -220,7 +233,7 @@ class TypeFacts:
         """Special methods of `cls` that are Python code: operations that use them must be interpreted."""
         known = self.python.get(id(cls))
         if known is None:
-            self.keep[id(cls)] = cls
+            self.rely_on(cls)
             known = self.python[id(cls)] = self._python_dunders(cls)
         return known
 

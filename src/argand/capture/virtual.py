@@ -53,6 +53,8 @@ def answer(interp: Interpreter, question: Any, value: Any, cls: Any, base: Any) 
         _protocol(interp, value, base)
     if is_a(cls, type):
         interp.types.rely_on(cls)  # its bases decide
+    if is_a(base, abc.ABCMeta):
+        interp.types.namespaces.ask(base)
     found = bool(interp.unread(question, value, base))
     if not found and type(base) is not type and is_a(cls, type):
         note(interp, cls, base)
