@@ -357,7 +357,7 @@ class Access:
         """
         cls = type(obj)
         if cls in self.fast:
-            return not self.is_tensor(obj)
+            return not self.is_tensor(obj) and cls is not SymbolicSize
         if is_a(obj, type | types.FunctionType | types.ModuleType) or module_of(cls) == "typing":
             return True
         if cls not in (list, tuple, dict, set, frozenset) or depth > 20:

@@ -48,6 +48,9 @@ class Method:
         return getattr(getattr(self._a_of._a_dummy, self._a_name), name)
 
 
+Method.__name__ = "builtin_function_or_method"  # what C code calls it
+
+
 class Traced:
     """See the module's docstring.
 
@@ -84,7 +87,10 @@ class Traced:
             raise AttributeError(name)  # so that __getattr__ is asked
         if name in _SPECIAL:  # numpy's method is another, which the program may keep
             raise needs_values(name)
-        return object.__getattribute__(self, name)
+        try:
+            return object.__getattribute__(self, name)
+        except AttributeError:
+            raise AttributeError(name) from None  # __getattr__ is asked, whose text names the array
 
     def __getattr__(self, name: str) -> Any:
         if name in _FACTS:

@@ -239,6 +239,8 @@ class Arrays:
             raise _break(ufunc, "the other operand is none of numpy's")
         if ufunc == "power":
             _check_power(*args)
+        if ufunc == "multiply" and any(type(arg) in (list, tuple) for arg in args) and any(map(_is_scalar, args)):
+            raise _break(ufunc, "a scalar would repeat a sequence")
         return self.call(getattr(numpy, ufunc), args, {})
 
     def inplace(self, ufunc: str, target: Traced, other: Any) -> Any:
@@ -527,6 +529,12 @@ def _check_power(base: Any, exponent: Any) -> None:
         same = False
     if not same:
         raise _break("power", "the operator is not the function for this exponent")
+
+
+def _is_scalar(value: Any) -> bool:
+    import numpy
+
+    return isinstance(value._a_dummy if type(value) is Traced else value, numpy.generic)
 
 
 def _dtype_of(value: Any) -> Any:

@@ -20,6 +20,7 @@ from argand.capture import (
     natives,
     natives_numpy,
     patience,
+    stand_ins,
     symbolic_ops,
 )
 from argand.capture.frames import GENERATOR, NULL, Frame
@@ -145,6 +146,8 @@ def _call_builtin(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[st
 
 def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """An unbound method of a C class: `list.append(x, 1)`."""
+    if args and not interp.concrete:
+        stand_ins.refuse_inspection(fn, args[0])
     handler = natives.METHODS.get((id(fn.__objclass__), fn.__name__))
     if handler is None:
         return native_fallback(interp, fn, args, kwargs)

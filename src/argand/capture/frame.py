@@ -465,7 +465,7 @@ class _Capture:
 
 
 def _this_call_only(state: CaptureState) -> ThisCallOnly | None:
-    """The guard that has to be closed once the entry is made, where classes changed after capture had looked at them."""
+    """The guard that has to be closed once the entry is made, where classes changed after capture had read them."""
     interpreter = state.interpreter
     if not interpreter.types.changed_meanwhile(interpreter.local_classes):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import CodeType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from argand._core import _C
 from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, OPMAP, PY312, PY313
 from argand.capture import attributes, calls, iteration, text
 from argand.capture.exceptions import ExcState, InternalFailure, ObservedException, chain_context, raise_native
@@ -126,6 +127,9 @@ class TracedGenerator:
 
     def __repr__(self) -> str:
         return f"<generator object {self.__qualname__} at {id(self):#x}>"
+
+
+TracedGenerator.__name__ = "generator"  # what C code calls it
 
 
 def make(interp: Interpreter, frame: Frame) -> TracedGenerator:
@@ -259,7 +263,7 @@ def _thrown(interp: Interpreter, args: tuple[Any, ...]) -> BaseException:
             raise interp.throw(TypeError("instance exception may not have a separate value"))
         exc = kind
     else:
-        name = type(kind).__name__
+        name = _C.type_name(type(kind))
         raise interp.throw(
             TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}")
         )

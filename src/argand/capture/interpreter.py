@@ -31,6 +31,7 @@ from argand.capture import (
     natives_operator,
     operators,
     skip,
+    stand_ins,
     symbolic_ops,
 )
 from argand.capture.access import Access
@@ -323,6 +324,8 @@ class Interpreter(Access):
         elif is_a(exc, MemoryError):
             raise exc  # there may be enough the next time
         else:
+            if not self.concrete:
+                stand_ins.refuse_named(exc)
             chain_context(exc, self.handled())
         if not self.is_outer(exc):
             exc.__traceback__ = CAPTURED_TRACEBACK
@@ -366,6 +369,8 @@ class Interpreter(Access):
         """An exception that an operation of the program raises: `raise interp.throw(TypeError(...))`."""
         if self.dynamic and type(exc) in _WITH_TYPE_NAMES:
             symbolic_ops.not_the_programs(self, exc)
+        if not self.concrete:
+            stand_ins.refuse_named(exc)
         chain_context(exc, self.handled())
         exc.__traceback__ = CAPTURED_TRACEBACK
         return ObservedException(exc)

@@ -85,13 +85,16 @@ def _same(before: dict[str, Any], now: Any) -> bool:
 
 def _forget_answers(base: abc.ABCMeta) -> None:
     """Have an abstract class, and those that derive from it, ask again which classes are theirs."""
-    todo, seen = [base], set()
+    todo: list[Any] = [base]
+    seen: set[int] = set()
+    clear: Any = vars(abc.ABCMeta)["_abc_caches_clear"]
+    subclasses: Any = vars(type)["__subclasses__"]
     while todo:
         one = todo.pop()
         if id(one) not in seen and isinstance(one, abc.ABCMeta):
             seen.add(id(one))
-            abc.ABCMeta._abc_caches_clear(one)
-            todo.extend(type.__subclasses__(one))
+            clear(one)
+            todo.extend(subclasses(one))
 
 
 class ThisCallOnly:

@@ -23,6 +23,7 @@ from argand.capture import (
     native_reads,
     operators,
     polyfills,
+    stand_ins,
     tainted,
     tensor_attributes,
     text,
@@ -184,6 +185,8 @@ def _names_of(interp: Interpreter, obj: Any) -> Any:
     if type(interp.types.lookup(cls, "__dir__")) is not types.MethodDescriptorType:
         names = calls.call(interp, attributes.lookup_special(interp, obj, "__dir__"), (), None)
         return sorted(iteration.to_list(interp, names))
+    if not interp.concrete and stand_ins.is_stand_in(obj):
+        raise stand_ins.inspected("dir()")
     interp.types.whole = True
     interp.note_class(obj if is_a(obj, type) else cls)
     if not interp.is_outer(obj) or cls in interp.settled or is_a(obj, type):

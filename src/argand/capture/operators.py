@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from argand import errors
 from argand._core import _C
-from argand.capture import attributes, calls, descriptors, identity, iteration, keys, polyfills, symbolic_ops
+from argand.capture import attributes, calls, descriptors, identity, iteration, keys, polyfills, stand_ins, symbolic_ops
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a, raw_items, raw_iter
@@ -577,7 +577,11 @@ def delitem(interp: Interpreter, container: Any, key: Any) -> None:
         calls.call(interp, attributes.lookup_special(interp, container, "__delitem__"), (key,), None)
         return
     if interp.types.lookup(cls, "__delitem__") is NULL:
-        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object doesn't support item deletion"))
+        if not interp.concrete and stand_ins.is_stand_in(container):
+            raise stand_ins.inspected("del x[...]")
+        key = keys.native_key(interp, key)
+        interp.unread(operator.delitem, container, key)  # raises: the key decides how
+        return
     interp.check_known(container)
     if is_a(container, dict):
         keys.check_hash(interp, key, container)

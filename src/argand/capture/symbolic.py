@@ -251,7 +251,9 @@ class SymbolicSize(tuple):  # type: ignore[type-arg]
         return size_of(found) if isinstance(index, slice) else found
 
     def __add__(self, other: Any) -> Any:
-        return size_of(tuple.__add__(self, tuple(other))) if isinstance(other, tuple) else NotImplemented
+        if not isinstance(other, tuple):
+            return NotImplemented if hasattr(type(other), "__radd__") else torch.Size() + other  # in torch's words
+        return size_of(tuple.__add__(self, tuple(other)))
 
     def __radd__(self, other: Any) -> Any:
         return size_of(tuple(other) + tuple(tuple.__iter__(self))) if isinstance(other, tuple) else NotImplemented
@@ -268,6 +270,9 @@ class SymbolicSize(tuple):  # type: ignore[type-arg]
 
     def __reduce__(self) -> Any:
         return torch.Size, (list(tuple.__iter__(self)),)
+
+
+SymbolicSize.__name__ = "torch.Size"  # what C code calls it
 
 
 STANDS_FOR: frozenset[type] = SYMBOLIC | {SymbolicSize}
