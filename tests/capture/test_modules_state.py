@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -100,3 +101,77 @@ def test_batch_norm_counts_batches(momentum: float | None) -> None:
         x = torch.randn(5, 4)
         assert_same(other(x), compiled(x))
     assert_same(dict(other.state_dict()), dict(model.state_dict()))
+
+
+# ---- hooks that are called also after an error
+
+
+class RaisesInTraining(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            raise ValueError("in training")
+        return x * 2
+
+
+def handled(x: torch.Tensor, module: Any, log: list[Any]) -> Any:
+    try:
+        return module(x), list(log)
+    except Exception as error:
+        return x + len(log), type(error), str(error)
+
+
+def with_own_hook(log: list[Any], **options: Any) -> torch.nn.Module:
+    module = RaisesInTraining()
+    module.register_forward_hook(lambda *given: log.append(given[-1] is None), always_call=True, **options)
+    return module
+
+
+@pytest.mark.parametrize("options", [{}, {"with_kwargs": True}, {"prepend": True}])
+def test_hook_that_is_always_called_is_called_when_forward_raises(options: dict[str, Any]) -> None:
+    """torch's call of a module leaves these hooks out while a compiler looks on."""
+    logs: tuple[list[Any], list[Any]] = [], []
+    eager, captured = (with_own_hook(log, **options) for log in logs)
+    compiled = argand.compile(handled, backend="eager")
+    for training in (True, True, False, True):
+        eager.train(training), captured.train(training)
+        wanted, found = handled(torch.ones(2), eager, logs[0]), compiled(torch.ones(2), captured, logs[1])
+        assert repr(found) == repr(wanted)
+        assert logs[0] == logs[1]
+
+
+def test_global_hook_that_is_always_called() -> None:
+    log: list[Any] = []
+    module = RaisesInTraining()
+    compiled = argand.compile(handled, backend="eager")
+    compiled(torch.ones(2), module, log)
+    removed = torch.nn.modules.module.register_module_forward_hook(lambda *given: log.append(1), always_call=True)
+    try:
+        assert compiled(torch.ones(2), module, log)[1:] == (ValueError, "in training")
+    finally:
+        removed.remove()
+    assert log == [1]
+
+
+def test_usual_hooks_leave_one_graph() -> None:
+    """The handler for hooks that are always called is none where there are none: what may raise stays in the graph."""
+    module = torch.nn.Sequential(torch.nn.Embedding(4, 3), torch.nn.Linear(3, 2))
+    module[0].register_forward_hook(lambda *given: given[-1] * 2)
+    compiled = argand.compile(module, backend="eager", fullgraph=True)
+    at = torch.tensor([1, 3])
+    assert torch.equal(compiled(at), module(at))
+
+
+@pytest.mark.parametrize("hooks", [[4], [], (1,), None, "a", {1: None}], ids=repr)
+def test_hooks_that_are_no_hooks(hooks: Any) -> None:
+    class Without(torch.nn.Module):
+        """Has no forward, so that calling it raises."""
+
+    outcomes = []
+    for wrap in (lambda fn: fn, lambda fn: argand.compile(fn, backend="eager")):
+        module = torch.nn.Sequential(Without(), torch.nn.Tanh())
+        fn = wrap(handled)
+        seen = [repr(fn(torch.ones(2), module, []))]
+        module.__dict__["_forward_hooks"] = hooks
+        seen += [repr(fn(torch.ones(2), module, [])) for _ in range(2)]
+        outcomes.append(seen)
+    assert outcomes[0] == outcomes[1]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from types import CellType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules import module as registry
 
+from argand.capture import names
 from argand.capture.frames import NULL
 from argand.capture.sources import ConstSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.state import UNSET
@@ -14,6 +17,7 @@ from argand.capture.tensor_methods import special
 from argand.capture.torch_calls import Args, Kwargs, handler
 
 if TYPE_CHECKING:
+    from argand.capture.interpreter import Interpreter
     from argand.capture.state import CaptureState
     from argand.capture.tensors import GraphBuilder
 
@@ -77,6 +81,24 @@ def _call_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return NotImplemented
     forward = state.interpreter.getattr(module, "forward")
     return state.interpreter.call(forward, args[1:], kwargs)
+
+
+def runs_hooks_after_an_error(interp: Interpreter) -> bool:
+    """Whether the code at hand is torch's, calling a module that has hooks to be called also when its forward raises.
+
+    While compiling, torch leaves those out.
+    """
+    frame = interp.frames[-1]
+    if frame.code is not torch.nn.Module._call_impl.__code__:
+        return False
+    module = frame.locals_by_name()["self"]
+    if type(module) is CellType:
+        module = names.read_cell(interp, module)
+    hooks = [interp.getattr(module, "_forward_hooks"), names.load_global(interp, frame, "_global_forward_hooks")]
+    if not all(type(interp.plain_shallow(held)) in (dict, OrderedDict) for held in hooks):
+        return True  # walking over them may raise, and says so after an error only
+    always = interp.getattr(module, "_forward_hooks_always_called")
+    return interp.truth(always) or interp.truth(names.load_global(interp, frame, "_global_forward_hooks_always_called"))
 
 
 @special(torch.Tensor.data.__set__)

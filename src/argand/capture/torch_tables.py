@@ -106,7 +106,7 @@ def _nothing(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
     marks.is_compiling,
 )
 def _compiling(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
-    return True
+    return not modules.runs_hooks_after_an_error(state.interpreter)
 
 
 @handler(
