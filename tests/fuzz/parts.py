@@ -30,7 +30,7 @@ class Part:
 
 # fmt: off
 PYTHON_PARTS = (
-    Part(
+    Part(  # `super` by another name: CPython's instruction for `super(C, None).a` raises one error at first, another when warm
         "plain class",
         """
 class Base~:
@@ -54,13 +54,14 @@ class Plain~(Base~):
     def kind(cls): return cls.scale
     @functools.cached_property
     def slow(self): return self.b + 1
+UP~ = super
 """,
         (
             "Plain~(#)", "Plain~(#, #)", "Plain~('$s')",
         ),
         (
             "$o.a", "$o.scale", "$o.grow()", "$o.grow(2, 3, extra=1)", "$o.size()", "$o.twice", "$o.fixed()", "$o.kind()", "$o.slow", "$o.through()", "$o.names", "$o.items", "$o.unit", "Plain~.scale",
-            "Plain~.size($o)", "Base~.through($o)", "getattr($o, 'extra', #)", "isinstance($o, Base~)", "$o.grow.__name__", "$o.grow.__func__.__defaults__", "super(Plain~, $o).size()",
+            "Plain~.size($o)", "Base~.through($o)", "getattr($o, 'extra', #)", "isinstance($o, Base~)", "$o.grow.__name__", "$o.grow.__func__.__defaults__", "UP~(Plain~, $o).size()",
         ),
         (
             "put($o, 'a', #)", "put(Plain~, 'scale', #)", "put(Base~, 'unit', #)", "put(Plain~, 'size', lambda self: #)", "put(Plain~.grow, '__defaults__', (#,))",

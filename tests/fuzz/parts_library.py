@@ -76,12 +76,13 @@ GLOBAL~ = #
             "item($o, -1, True)", "item($o, 0, 1)", "item($o, 0, 1.)", "item($o, 0, True)", "item($o, 'k', 1)", "item($o, 'k', True)", "item($o, 'k', '$s')", "item($o, 0, None)",
         ),
     ),
-    Part(
+    Part(  # its objects are compared as texts too, and the text that they have by themselves is an address
         "getters",
         """
 class Thing~:
     def __init__(self, v): self.v, self.w, self.inner = v, #, types.SimpleNamespace(v=#)
     def go(self, k=#): return self.v + k
+    def __repr__(self): return 'thing'
 GET~ = operator.attrgetter('v')
 SOME~ = Thing~(#)
 """,
@@ -208,7 +209,7 @@ LAZY~.__getattr__ = lambda name: #
             "item(sys.modules, 'fuzz_sub~', SPACE~)", "put(M, 'MOD~', SPACE~)",
         ),
     ),
-    Part(
+    Part(  # a codec that nothing else uses: there is one object of each, and whoever reads a text file needs that of UTF-8
         "C structures",
         """
 class Point~(ctypes.Structure):
@@ -222,7 +223,7 @@ class Nest~(ctypes.Structure):
             "fractions.Fraction(3, 2)", "datetime.date(2020, 1, 2)", "datetime.timedelta(seconds=3)", "re.compile('a+')", "pathlib.PurePath('a/b')", "io.StringIO('$s')", "random.Random(3)",
             "itertools.islice(itertools.count(2), 4)", "zip([1, 2], [3, 4])", "(q for q in [1, 2])", "map(str, [1])", "uuid.UUID(int=5)", "queue.Queue()", "threading.Lock()",
             "inspect.Parameter('a', inspect.Parameter.KEYWORD_ONLY, default=3)", "types.GenericAlias(list, (int,))", "string.Template('$$a')", "datetime.datetime(2021, 2, 3, 4)",
-            "re.match('(a)(b)?', 'a')", "cmath.exp(1j)", "enum.auto()", "codecs.lookup('utf-8')", "operator.add", "time.struct_time((1, 2, 3, 4, 5, 6, 7, 8, 0))", "urllib.parse.urlparse('http://a/b')",
+            "re.match('(a)(b)?', 'a')", "cmath.exp(1j)", "enum.auto()", "codecs.lookup('koi8-r')", "operator.add", "time.struct_time((1, 2, 3, 4, 5, 6, 7, 8, 0))", "urllib.parse.urlparse('http://a/b')",
         ),
         (
             "$o.x", "$o.y", "$o.total()", "$o.p.x", "$o.n[0]", "$o.value", "$o[0]", "$o[1]", "list($o)", "len($o)", "$o.p.total()", "$o.size", "float($o)", "$o + 1", "$o * 2", "$o.year", "$o.days",

@@ -14,10 +14,13 @@ def words(text: str) -> list[str]:
 
 
 def source_line(filename: str, line: int) -> str:
-    """A line of a source file, "" if there is none. `linecache` is left as it is: the program may look at it."""
-    if filename in linecache.cache:
-        return linecache.getline(filename, line)
-    lines = _lines(filename)
+    """A line of a source file, "" if it cannot be read. `linecache` is left as it is: the program may look at it."""
+    try:
+        if filename in linecache.cache:
+            return linecache.getline(filename, line)
+        lines = _lines(filename)
+    except Exception:  # the program has changed what reading takes, a codec say: messages do without the line then
+        return ""
     return lines[line - 1] if 0 < line <= len(lines) else ""
 
 
