@@ -11,15 +11,12 @@ import pytest
 import torch
 
 import argand
+from argand import events
 from argand.capture import words
 
 SOURCE = """
-import argand
-
-def f(x):
-    y = x * 2
-    argand.graph_break()
-    return y + 1
+def f(x, how):
+    return x * 2 if how == "double" else x + 1
 """
 
 
@@ -36,11 +33,22 @@ def program(folder: Path) -> Any:
 def test_program_that_changes_the_codec_of_its_own_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoder: Any
 ) -> None:
+    """It is compiled again, and the line that the reason is about cannot be read."""
     f = program(tmp_path)
+    compiled = argand.compile(f, backend="eager")
+    x = torch.ones(2)
+    assert torch.equal(compiled(x, "double"), f(x, "double"))
+    words._lines.cache_clear()
+    reasons: list[str] = []
+    leave = events.bus.subscribe(lambda event: reasons.append(event.name), ("recompiles",))
     with monkeypatch.context() as changed:
         changed.setattr(codecs.lookup("utf-8"), "incrementaldecoder", decoder)
-        found = argand.compile(f, backend="eager")(torch.ones(2))
-    assert torch.equal(found, f(torch.ones(2)))
+        try:
+            found = compiled(x, "more")
+        finally:
+            leave()
+    assert reasons == ["recompiles"]
+    assert torch.equal(found, f(x, "more"))
 
 
 def test_line_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
