@@ -11,6 +11,7 @@ from torch.nn.modules import module as registry
 
 from argand.capture import names
 from argand.capture.frames import NULL
+from argand.capture.kinds import is_a
 from argand.capture.sources import ConstSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.state import UNSET
 from argand.capture.tensor_methods import special
@@ -77,7 +78,7 @@ def _guard_no_hooks(state: CaptureState, source: Source) -> None:
 def _call_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Without hooks: forward. With hooks: torch's own Python code, interpreted."""
     module = args[0]
-    if not isinstance(module, torch.nn.Module) or not has_no_hooks(state, module):
+    if not is_a(module, torch.nn.Module) or not has_no_hooks(state, module):
         return NotImplemented
     forward = state.interpreter.getattr(module, "forward")
     return state.interpreter.call(forward, args[1:], kwargs)
