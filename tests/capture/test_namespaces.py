@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import argand
+from argand import events
 from capture.agreement import outcome
 
 pytestmark = pytest.mark.filterwarnings("error:argand. capturing")
@@ -187,6 +188,20 @@ def test_graph_stays_whole_and_is_kept_from_the_second_call_on() -> None:
     for _ in range(4):
         compiled(torch.ones(2))
     assert len(graphs) == 2
+
+
+def test_reason_to_capture_again_is_said_in_words() -> None:
+    compiled = argand.compile(instance_check(plain_class(), protocol()), backend="eager")
+    said: list[str] = []
+    leave = events.bus.subscribe(lambda event: said.append(event.text()), ("recompiles",))
+    try:
+        for _ in range(3):
+            compiled(torch.ones(2))
+    finally:
+        leave()
+    assert len(said) == 1
+    assert "a class that was read changed meanwhile" in said[0]
+    assert "ThisCallOnly" not in said[0]
 
 
 def test_class_that_nobody_asked_for_its_names_is_no_reason_to_capture_again() -> None:

@@ -47,7 +47,7 @@ from argand.capture import (
     warned,
 )
 from argand.capture.interpreter import Interpreter, RootExit, Session, too_deep
-from argand.capture.namespaces import ThisCallOnly
+from argand.capture.namespaces import ONCE, ThisCallOnly
 from argand.capture.region import Region
 from argand.capture.resumes import Resumes
 from argand.capture.sources import CallSource, ConstSource
@@ -470,7 +470,7 @@ def _this_call_only(state: CaptureState) -> ThisCallOnly | None:
     if not interpreter.types.changed_meanwhile(interpreter.local_classes):
         return None
     once = ThisCallOnly()
-    state.guards.add(CallSource(ConstSource(None), once), "id", True, label="THIS_CALL_ONLY", shown=False)
+    state.guards.add(CallSource(ConstSource(None), once), "id", True, label=ONCE, shown=False)
     return once
 
 

@@ -97,6 +97,10 @@ def _forget_answers(base: abc.ABCMeta) -> None:
             todo.extend(subclasses(one))
 
 
+ONCE: Final = "THIS_CALL_ONLY"
+"""Label of the guard below."""
+
+
 class ThisCallOnly:
     """A guard of an entry that is right for the call at hand and for no other."""
 

@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any
 
 from argand.bytecode.resume import STACK_PREFIX, stack_expressions
+from argand.capture.namespaces import ONCE
 from argand.capture.skip import library_of
 from argand.capture.words import code_words, source_line
 from argand.errors import UserLine
@@ -152,11 +153,19 @@ def _line(code: CodeType, line: int) -> UserLine:
     return UserLine(code.co_filename, line, code_words(code), source_line(code.co_filename, line).strip())
 
 
+_ONCE_REMEDY = (
+    "nothing, it is compiled once more. Python puts __annotations__ into a class when an instance check of a protocol "
+    "asks, __slotnames__ when an object is copied."
+)
+
+
 def _failure(label: str, detail: str, version: int, where: UserLine | None) -> GuardFailure:
     parsed = _LABEL.match(label)
     if parsed is None and re.search(r"[<>=]", label):
         return _expression(label, detail, version, where)
     name, kind = (parsed[1], parsed[2]) if parsed else ("", label.rpartition(" ")[2])
+    if kind == ONCE:
+        return GuardFailure("a class that was read", "changed meanwhile", _ONCE_REMEDY, kind, version, where)
     for pattern, describe in _TABLE:
         match = re.match(pattern, detail, re.DOTALL)
         if match is not None:
