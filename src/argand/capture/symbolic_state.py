@@ -106,6 +106,7 @@ class Dynamics:
         table: their values at the hints and probes.
         places: where each symbol is found at run time; also symbols that are only another name of an expression.
         required: the guards, with the position in the user's program that needed each.
+        bounded: bytes of tensors that are known to be at most so many (memory.py).
     """
 
     def __init__(self, state: CaptureState, memory: Memory) -> None:
@@ -115,6 +116,7 @@ class Dynamics:
         self.places: dict[Sym, Place] = {}
         self.required: dict[Relation, Any] = {}
         self.bounds = Bounds(self.table)
+        self.bounded: set[tuple[Expr, int]] = set()
         self._values: dict[Place, Any] = {}
         self._by_size: dict[int, Expr] = {}
         self._asserted = 0

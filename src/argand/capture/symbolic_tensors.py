@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
+from argand.capture import memory
 from argand.capture.symbolic import SYMBOLIC, SymbolicSize, holds_symbols, size_of
 from argand.capture.symbolic_state import Dynamics
 from argand.graph import time_limit
@@ -245,6 +246,7 @@ def note(builder: GraphBuilder, made: torch.Tensor, siblings: tuple[torch.Tensor
     unbacked = _dynamics(builder).unbacked
     if unbacked is not None:
         unbacked.found_in(info.node, sizes)
+    memory.guard_size(builder, info)
 
 
 def _guard_degenerate(builder: GraphBuilder, sizes: list[Any], made: torch.Tensor) -> None:

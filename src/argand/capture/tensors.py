@@ -22,6 +22,7 @@ from argand.capture import (
     compat,
     constants,
     data_errors,
+    memory,
     metadata,
     narration,
     numpy_scalars,
@@ -356,6 +357,7 @@ class GraphBuilder:
             self._note_mutation((first,), {})
         if infos and made.__class__ is not _Tensor and not (writes or target.keep or metadata.has_tensor(made)):
             metadata.refuse_unknown(func, made, bool(target.attribute))
+        memory.refuse_huge(func, made, device)
         result = self._finish_call(target, node_args, node_kwargs, made, device, writes)
         if self.unsure or func in metadata.UNSURE_LAYOUT or shapes is not None:
             if (
