@@ -156,3 +156,58 @@ def test_method_of_an_array_is_a_builtin_method() -> None:
     compiled = argand.compile(program, backend="eager")
     a = np.array(3)
     assert repr(compiled(torch.ones(2), a)) == repr(program(torch.ones(2), a))
+
+
+def _unknown() -> int:
+    argand.graph_break()
+    return 1
+
+
+def _of_a_list(x: torch.Tensor, o: Any) -> Any:
+    y = x + 1
+    return o.clear(_unknown()), y
+
+
+class _Opaque:
+    pass
+
+
+OPAQUE = _Opaque()
+
+CALLED: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "tensor": lambda x, o: x.dim(1),
+    "tensor, before a break": lambda x, o: x.dim(_unknown()),
+    "result, before a break": lambda x, o: (x + 1).dim(_unknown()),
+    "tensor, given an object": lambda x, o: x.indices(OPAQUE),
+    "result, given an object": lambda x, o: (x * 2).indices(OPAQUE),
+    "bound beforehand": lambda x, o: [f for f in (x.dim,)][0](OPAQUE),
+    "by name": lambda x, o: getattr(x, "dim")(OPAQUE),  # noqa: B009
+    "list, before a break": lambda x, o: o.clear(_unknown()),
+    "list, behind an operation": _of_a_list,
+    "list, bound beforehand": lambda x, o: [f for f in (o.clear,)][0](_unknown()),
+    "size": lambda x, o: x.shape.index(),
+    "size, given an object": lambda x, o: x.shape.__len__(OPAQUE),
+    "bool": lambda x, o: True.bit_length(OPAQUE),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+@pytest.mark.parametrize("parameter", [False, True])
+def test_class_that_a_method_of_c_is_said_to_be_of(name: str, parameter: bool) -> None:
+    """Called at once it is its own class's (`TensorBase.dim`), bound to an object before that the object's."""
+
+    def program(x: torch.Tensor) -> Any:
+        try:
+            return CALLED[name](x, Own([1]))
+        except TypeError as error:
+            return str(error)
+
+    x = torch.nn.Parameter(torch.ones(2)) if parameter else torch.ones(2)
+    want = program(x)
+    assert type(want) is str
+    compiled = argand.compile(program, backend="eager")
+    assert [compiled(x) for _ in range(2)] == [want] * 2
+    bare = argand.compile(CALLED[name], backend="eager")
+    with pytest.raises(TypeError) as raised:
+        bare(x, Own([1]))
+    assert str(raised.value) == want

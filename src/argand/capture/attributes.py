@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
-from argand.capture import calls, classify, descriptors, generators, iteration, natives, symbolic_ops, tensor_attributes
+from argand.capture import calls, classify, descriptors, generators, iteration, symbolic_ops, tensor_attributes
 from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
@@ -136,7 +136,14 @@ def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
 def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
     """(function, obj) where the attribute is a plain method, else (value, NULL)."""
     cls = type(obj)
-    if cls in interp.fast or is_a(obj, type | types.ModuleType) or cls is super or cls in _PLAIN or cls in SYMBOLIC:
+    if cls in interp.fast:
+        value = load_attr(interp, obj, name)
+        if type(value) is types.BuiltinFunctionType and value.__self__ is obj:
+            method = interp.types.lookup(cls, name)
+            if type(method) is types.MethodDescriptorType:
+                return method, obj
+        return value, NULL
+    if is_a(obj, type | types.ModuleType) or cls is super or cls in _PLAIN or cls in SYMBOLIC:
         return load_attr(interp, obj, name), NULL
     facts = interp.types
     getter = facts.lookup(cls, "__getattribute__")
@@ -152,9 +159,7 @@ def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
 
 def _unbound(method: Any) -> bool:
     """Whether CPython calls a method without binding it first: messages name the class that has it."""
-    if type(method) is types.MethodDescriptorType:
-        return (id(method.__objclass__), method.__name__) in natives.METHODS
-    return type(method) is types.FunctionType
+    return type(method) is types.MethodDescriptorType or type(method) is types.FunctionType
 
 
 # ---- instances -----------------------------------------------------------------------------------------------------

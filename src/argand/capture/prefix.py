@@ -6,15 +6,17 @@ with the stack and the locals as they really are.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
-from types import CodeType
-from typing import TYPE_CHECKING, TypeAlias
+from types import CodeType, MethodDescriptorType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from argand.bytecode.flow import clone_instructions, reachable
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
 from argand.bytecode.stack import stack_effect
+from argand.capture import frames
 from argand.capture.resumes import Handled
 
 if TYPE_CHECKING:
@@ -119,6 +121,17 @@ def _bound_method(copy: Instruction) -> list[Instruction]:
     if not PY313:
         made.append(Instruction("SWAP", 2, 2, None, copy.positions, None, copy.handler))
     return made
+
+
+def binding_shows(stack: Sequence[Any]) -> bool:
+    """Whether an inherited method of C waits on the stack for its arguments: `_bound_method` would show in errors.
+
+    They name the class that has an unbound method, and the object's own class for a bound one.
+    """
+    return any(
+        type(method) is MethodDescriptorType and owner is not frames.NULL and type(owner) is not method.__objclass__
+        for method, owner in itertools.pairwise(stack)
+    )
 
 
 def is_null(slot: Slot) -> bool:

@@ -177,6 +177,8 @@ class Transformer:
         inst = self.exit.instruction
         if inst is not None and self.frame.program.index[inst] in self.state.interpreter.first_number:
             return None
+        if prefix.binding_shows(self.frame.stack):
+            return None
         exits = prefix.exits_of(self.instructions, inst) if inst is not None else None
         if not exits:
             return None
