@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -172,8 +173,9 @@ def test_a_list_that_grows_without_end() -> None:
     SHARED.clear()
 
 
-def test_guards_are_made_within_the_time_limit() -> None:
+def test_guards_are_made_within_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each list is short; two million guards would take a minute."""
+    monkeypatch.setattr(bulk, "MOST", 10**9)
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return x.sin() + sum(map(sum, NESTED)) % 7
@@ -183,3 +185,123 @@ def test_guards_are_made_within_the_time_limit() -> None:
     with argand.config.patch(capture_time_limit=0.5):
         assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
     assert time.thread_time() - begin < 6
+
+
+def test_many_short_containers_are_not_guarded_either() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x.sin() + torch.tensor(NESTED).sum() % 7
+
+    compiled = argand.compile(program, backend="eager")
+    begin = time.thread_time()
+    for changed in (1, 5):
+        NESTED[1999][3] = changed
+        assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+    assert time.thread_time() - begin < 6
+
+
+COUNT = 10_000_000
+FOLDED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "sum of a range": lambda x: x + sum(range(COUNT)),
+    "sum from a float": lambda x: x + sum(range(1, COUNT, 3), 0.5),
+    "sum of a list": lambda x: x + sum([1.5] * COUNT),
+    "product": lambda x: x + math.prod([1] * (COUNT // 2)),
+    "max of a range": lambda x: x + max(range(COUNT)),
+    "min or default": lambda x: x + min(range(0), default=3),
+    "any": lambda x: x + any([0, "", None] * (COUNT // 10)),
+    "all": lambda x: x + all(range(1, COUNT)),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_many_plain_values_become_one_without_a_round_for_each(name: str) -> None:
+    program, x = FOLDED[name], torch.ones(2)
+    want = program(x)
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    begin = time.thread_time()
+    assert torch.equal(compiled(x), want)
+    assert time.thread_time() - begin < 1.5
+
+
+def test_folding_stops_at_what_is_no_plain_value() -> None:
+    def program(x: torch.Tensor, shown: list[str]) -> Any:
+        class Told:
+            def __bool__(self) -> bool:
+                shown.append("asked")
+                return True
+
+            def __radd__(self, other: Any) -> Any:
+                shown.append("added")
+                return other + 1
+
+        return x + any([0, Told(), Told()]) + sum([1, Told(), True], 2.0), all([1, x.shape[0] > 5, Told()])
+
+    eager, compiled = [], []
+    want = program(torch.ones(2), eager)
+    made = argand.compile(program, backend="eager")(torch.ones(2), compiled)
+    assert torch.equal(made[0], want[0]) and made[1] == want[1] and compiled == eager
+
+
+TABLES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "floats": lambda x: torch.tensor([[1.5] * 1000] * 1000),
+    "mixed": lambda x: torch.tensor([(True, 2, 2.5, 1j)] * 1000),
+    "integers": lambda x: torch.as_tensor([list(range(500))] * 2, dtype=torch.float64),
+    "one row": lambda x: torch.asarray([7] * 5000, dtype=torch.int16),
+    "device": lambda x: torch.tensor([1.0] * 2000, device=x.device),
+    "data by name": lambda x: torch.tensor(data=[1.0] * 2000),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_tensor_of_very_many_numbers_is_held_by_the_graph(name: str, backend: str) -> None:
+    def program(x: torch.Tensor) -> Any:
+        made = TABLES[name](x)
+        made.view(-1)[0] = 0
+        return made, made * 2
+
+    x = torch.ones(2)
+    want = program(x)
+    compiled = argand.compile(program, backend=backend, fullgraph=True)
+    begin = time.thread_time()
+    for _ in range(2):  # what the program writes to is a copy
+        for a, b in zip(compiled(x), want):
+            assert torch.equal(a, b) and a.dtype is b.dtype and a.stride() == b.stride()
+    assert time.thread_time() - begin < 2.5
+
+
+def test_tables_that_torch_refuses() -> None:
+    for table in (
+        [[1] * 1000, [1] * 999],
+        [1 << 70] * 2000,
+        [[]] * 2000,
+        [[1] * 20, [1] * 19],
+        [1, [2]] * 20,
+        [[1], 2],
+    ):
+
+        def program(x: torch.Tensor) -> Any:
+            try:
+                return x + 1, torch.tensor(table).shape  # noqa: B023
+            except (ValueError, RuntimeError, TypeError, OverflowError) as error:
+                return x + 1, str(error)
+
+        assert argand.compile(program, backend="eager")(torch.ones(2))[1] == program(torch.ones(2))[1]
+
+
+def test_a_table_has_the_default_dtype_and_device_of_its_call() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([[1.5] * 1000] * 2)
+
+    def on_meta(x: torch.Tensor) -> torch.Tensor:
+        with torch.device("meta"):
+            return torch.tensor([[1.5] * 1000] * 2)
+
+    compiled, x = argand.compile(program, backend="eager"), torch.ones(2)
+    assert compiled(x).dtype is torch.float32
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert compiled(x).dtype is torch.float64 and compiled(x)[1, 3] == 1.5
+    finally:
+        torch.set_default_dtype(before)
+    assert argand.compile(on_meta, backend="eager")(x).device.type == "meta"

@@ -210,6 +210,13 @@ def is_settled(value: Any) -> bool:
     return type(value) in _SETTLED
 
 
+def holds_only(interp: Interpreter, value: Any, kinds: frozenset[type]) -> bool:
+    """Whether iterating over this runs no code of the program, and gives values of these types (int among them)."""
+    if type(value) is range:
+        return True
+    return is_settled(value) and kinds.issuperset(map(type, native_iterable(interp, value)))
+
+
 def _ask_length(interp: Interpreter, value: Any) -> None:
     """PyObject_LengthHint: calls `__len__`, else `__length_hint__`, and minds only its errors."""
     lookup = interp.types.lookup

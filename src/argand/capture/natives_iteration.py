@@ -163,6 +163,8 @@ def _best(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not args or not set(kwargs) <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
         return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
     items = args if len(args) > 1 else args[0]
+    if type(items) is range and kwargs.get("key") is None:
+        return interp.native(fn, items, **kwargs)
     if iteration.is_settled(items):
         items = iteration.to_list(interp, items)
     key = kwargs.get("key")
@@ -180,12 +182,16 @@ def _sum(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return fold(interp, fn, polyfills.sum_items, args[0], start)
 
 
-_NUMBERS = (int, float, bool, complex)
+_NUMBERS: frozenset[type] = frozenset((int, float, bool, complex))
+_PLAIN: frozenset[type] = _NUMBERS | {str, bytes, type(None)}
+"""Types whose values are true or not, and greater or not, whatever the program does."""
 
 
 def fold(interp: Interpreter, fn: Any, polyfill: Any, items: Any, start: Any) -> Any:
     """`fn(items, start)`: numbers natively, which adds them more exactly than one by one; from the first other on, by
     `polyfill(items, start)`."""
+    if type(start) in _NUMBERS and iteration.holds_only(interp, items, _NUMBERS):
+        return interp.native(fn, iteration.native_iterable(interp, items), start=start)
     rest = iteration.get_iter(interp, items)
     if is_a(start, str | bytes | bytearray):
         return interp.native(fn, (), start)
@@ -207,6 +213,8 @@ def fold(interp: Interpreter, fn: Any, polyfill: Any, items: Any, start: Any) ->
 def _any_all(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
+    if iteration.holds_only(interp, args[0], _PLAIN):
+        return interp.native(fn, iteration.native_iterable(interp, args[0]))
     # Interpreted, so that it stops where it should and a tensor's truth breaks the graph at the right place.
     return interp.polyfill(polyfills.any_items if fn is any else polyfills.all_items, args[0])
 

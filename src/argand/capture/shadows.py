@@ -46,14 +46,9 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
             explanation="sys.modules is changed or walked, which other threads and imports do meanwhile, too.",
             hints=("import modules outside of the compiled function",),
         )
-    if raw_length(obj) > bulk.MOST:
-        raise errors.graph_break(
-            kind="container with very many elements",
-            context=source.name(),
-            explanation=f"{source.friendly()} has {raw_length(obj):,} elements, and what is done with it depends on "
-            f"all of them: more than {bulk.MOST:,} are not guarded.",
-            hints=("make it a tensor, or use it outside of the compiled function",),
-        )
+    state.elements += raw_length(obj)
+    if state.elements > bulk.MOST:
+        raise _too_many(obj, source)
     if any("__del__" in klass.__dict__ for klass in type(obj).__mro__):
         raise errors.graph_break(
             kind="object with a finalizer",
@@ -83,6 +78,20 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
             made = _new_tuple(type(obj), items, obj)
     _copy_instance_dict(state, obj, made, source)
     return made
+
+
+def _too_many(obj: Any, source: Source) -> errors.GraphBreak:
+    count = raw_length(obj)
+    found = f"{source.friendly()} has {count:,} elements"
+    if count <= bulk.MOST:
+        found = f"{source.friendly()} is the last of containers with more than {bulk.MOST:,} elements in all"
+    return errors.graph_break(
+        kind="container with very many elements",
+        context=source.name(),
+        explanation=f"{found}, and what is done with it depends on all of them: more than {bulk.MOST:,} are not "
+        "guarded.",
+        hints=("make it a tensor, or use it outside of the compiled function",),
+    )
 
 
 def _check_deque(cls: type, source: Source) -> None:

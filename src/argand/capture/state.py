@@ -139,6 +139,7 @@ class CaptureState:
         self.compared: dict[Source, type] = {}  # see identity.py
         self.shadows: dict[int, Shadow] = {}
         self.shadow_origin: dict[int, Shadow] = {}
+        self.elements = 0  # of the containers in `shadows`
         self.value_sources: dict[int, tuple[Any, list[Source]]] = {}
         self.overlay: dict[int, Overlay] = {}
         self.effect_order: list[Shadow | Overlay] = []

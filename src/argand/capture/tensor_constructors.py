@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from argand import errors
-from argand.capture import numpy_calls, numpy_scalars
+from argand.capture import metadata, numpy_calls, numpy_scalars
 from argand.capture.array_value import Traced
 from argand.capture.kinds import module_of
 from argand.capture.tensor_methods import _named, special
@@ -34,6 +35,9 @@ def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         made = numpy_calls.to_tensor(builder.state, data, func.__name__)
         target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
         return builder.call(_T.to, (made,), target) if target else made
+    made = _of_numbers(builder, func, data, args, kwargs)
+    if made is not None:
+        return made
     if _holds_tensor(data):
         made = _joined(builder, func, data, kwargs)
         if made is not NotImplemented:
@@ -51,6 +55,49 @@ def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():
             return builder.record(func, args, {**kwargs, "dtype": func(*args, **kwargs).dtype})
     return NotImplemented
+
+
+def _of_numbers(builder: GraphBuilder, func: Any, data: Any, args: Any, kwargs: Any) -> Any:
+    """For a nested list of so many numbers that a graph of them would be slow: a copy of a tensor that the graph holds.
+    None for fewer, and for other things.
+
+    Raises:
+        GraphBreak: eager raises: on the meta device torch looks at no row but the first.
+    """
+    count = _count_of_numbers(data)
+    if count is None or len(args) > 1 or set(kwargs) - {"data", "obj", "dtype", "device"}:
+        return None
+    with torch._C.DisableTorchFunction():
+        try:
+            held = torch.tensor(data, dtype=kwargs.get("dtype"), device="cpu")
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise metadata.call_raises(func.__name__, error) from None
+    if count < _MANY:
+        return None
+    made = builder.call(_T.clone, (builder.constant(held),), {})
+    device = kwargs.get("device")
+    return made if device is None else builder.call(_T.to, (made, device), {})
+
+
+_MANY = 1000
+_DEEPEST = 64  # no tensor has more dims
+_NUMBERS = frozenset((bool, int, float, complex))
+_NESTED = frozenset((list, tuple))
+
+
+def _count_of_numbers(data: Any) -> int | None:
+    """How many plain numbers a nested list holds; None for what is not only that. At the speed of C."""
+    if type(data) not in _NESTED:
+        return None
+    level: list[Any] = [data]
+    for _ in range(_DEEPEST):
+        kinds = set(map(type, level))
+        if not kinds <= _NESTED:
+            return len(level) if kinds <= _NUMBERS else None
+        level = list(itertools.chain.from_iterable(level))
+        if not level:
+            return 0
+    return None
 
 
 def _joined(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) -> Any:
