@@ -131,3 +131,46 @@ def test_class_of_a_module_is_assigned() -> None:
     agreeing()
     _HoldsModule.module.__class__ = _OtherModule
     agreeing()
+
+
+class _ScaledModule(types.ModuleType):
+    scale = 3.0
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = types.ModuleType.__hash__
+
+    def __getattribute__(self, name: str) -> Any:
+        return 9.0 if name == "value" else super().__getattribute__(name)
+
+
+MODULE_READS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "isinstance": lambda x, m: x if isinstance(m, _ScaledModule) else x + 1,
+    "attribute": lambda x, m: x + m.value,
+    "equality": lambda x, m: x if m == 3 else x + 1,
+    "hasattr": lambda x, m: x if hasattr(m, "scale") else x + 1,
+    "getattr": lambda x, m: x + getattr(m, "scale", 1.0),
+}
+
+
+@pytest.mark.parametrize("read", MODULE_READS)
+@pytest.mark.parametrize("where", ["argument", "class"])
+def test_class_of_a_module_is_assigned_and_nothing_else_tells(where: str, read: str) -> None:
+    """The module is guarded by which object it is, and nothing of its class is looked up."""
+
+    class Holds:
+        module: Any = types.ModuleType("held")
+
+    program = MODULE_READS[read]
+
+    def reading(x: torch.Tensor, m: Any) -> Any:
+        return program(x, m if where == "argument" else Holds.module)
+
+    Holds.module.value = 2.0
+    compiled = argand.compile(reading, backend="eager")
+    x = torch.ones(2)
+    given = Holds.module if where == "argument" else None
+    for cls in (types.ModuleType, _ScaledModule, types.ModuleType):
+        Holds.module.__class__ = cls
+        assert torch.equal(compiled(x, given), reading(x, given)), cls
