@@ -162,7 +162,8 @@ def load_all() -> None:
         if not found.name.endswith("__main__"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(found.name)
-    argand.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    for backend in ("eager", "native"):
+        argand.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
     argand.reset()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 import types
 from typing import Any
@@ -55,7 +56,7 @@ def _structure(value: Any, seen: dict[int, int], depth: int) -> Any:
     kind = type(value).__name__
     if isinstance(value, types.ModuleType):
         return ("module", value.__name__)
-    for base in (list, tuple, set, frozenset, dict):
+    for base in (list, tuple, collections.deque, set, frozenset, dict):
         if isinstance(value, base):
             if base is dict:
                 inside: Any = [

@@ -30,7 +30,7 @@ _FUNCTIONS = {"product": (3, 8), "product_and_bias": (4, 8), "weight_gradient": 
 def _processor() -> str:
     """The CPU's maker, as Linux names it."""
     try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as stream:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
             return next((line.partition(":")[2].strip() for line in stream if line.startswith("vendor_id")), "")
     except OSError:
         return ""

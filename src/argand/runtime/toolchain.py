@@ -104,7 +104,7 @@ def cpu_isa() -> IsaInfo:
     """The widest instruction set that this CPU has and that the generated code knows."""
     features: set[str] = set()
     try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as stream:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
             for line in stream:
                 key, _, value = line.partition(":")
                 if key.strip() in ("flags", "Features"):
