@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import argand
 from argand.config import config
 from argand.runtime.gpu.graphs import Recorded
 from argand.runtime.gpu.recorder import recorder_of
+from argand.runtime.gpu.recording import SMALL, Recording
 from helpers import collected
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -31,16 +33,16 @@ def _apart() -> Iterator[None]:
 
 
 @pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The name of the graph for each replay."""
-    seen: list[str] = []
-    replay = Recorded._replay
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many inputs were given in each replay."""
+    seen: list[int] = []
+    run = Recording.run
 
-    def counted(self: Recorded, recording: Any, args: list[Any]) -> Any:
-        seen.append(self.name)
-        return replay(self, recording, args)
+    def counted(self: Recording, given: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(len(given))
+        return run(self, given, *args, **kwargs)
 
-    monkeypatch.setattr(Recorded, "_replay", counted)
+    monkeypatch.setattr(Recording, "run", counted)
     return seen
 
 
@@ -67,7 +69,7 @@ def model() -> nn.Module:
     return nn.Sequential(Net(), Net(), Net()).cuda().eval().requires_grad_(False)
 
 
-def test_a_model(model: nn.Module, replays: list[str]) -> None:
+def test_a_model(model: nn.Module, replays: list[int]) -> None:
     fast = compiled(model)
     for _ in range(5):
         x = torch.randn(8, 64, device="cuda")
@@ -75,7 +77,7 @@ def test_a_model(model: nn.Module, replays: list[str]) -> None:
     assert len(replays) == 4
 
 
-def test_parameters_updated_in_place_and_replaced(model: Any, replays: list[str]) -> None:
+def test_parameters_updated_in_place_and_replaced(model: Any, replays: list[int]) -> None:
     fast, x = compiled(model), torch.randn(8, 64, device="cuda")
     for step in range(8):
         model[0].first.weight.mul_(1.1)
@@ -85,7 +87,7 @@ def test_parameters_updated_in_place_and_replaced(model: Any, replays: list[str]
     assert len(replays) >= 5
 
 
-def test_results_held_over_many_calls(model: nn.Module, replays: list[str]) -> None:
+def test_results_held_over_many_calls(model: nn.Module, replays: list[int]) -> None:
     fast, held = compiled(model), []
     for _ in range(20):
         x = torch.randn(8, 64, device="cuda")
@@ -97,7 +99,7 @@ def test_results_held_over_many_calls(model: nn.Module, replays: list[str]) -> N
     assert len(replays) == 19
 
 
-def test_results_fed_back_and_through_other_graphs(model: Any, replays: list[str]) -> None:
+def test_results_fed_back_and_through_other_graphs(model: Any, replays: list[int]) -> None:
     """Graphs share memory: what one returns must stand while others run, in any order."""
     parts, x = [compiled(part) for part in model], torch.randn(8, 64, device="cuda")
     want = got = x
@@ -111,7 +113,7 @@ def test_results_fed_back_and_through_other_graphs(model: Any, replays: list[str
     assert len(replays) > 20
 
 
-def test_state_written_in_place(replays: list[str]) -> None:
+def test_state_written_in_place(replays: list[int]) -> None:
     def step(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         cache.mul_(0.5).add_(x)
         return cache.sum(-1)
@@ -124,7 +126,7 @@ def test_state_written_in_place(replays: list[str]) -> None:
     assert len(replays) == 5
 
 
-def test_sizes_that_vary(replays: list[str]) -> None:
+def test_sizes_that_vary(replays: list[int]) -> None:
     def f(x: torch.Tensor) -> Any:
         return torch.softmax(x, -1) * x.shape[0], x.sum(0)
 
@@ -135,7 +137,7 @@ def test_sizes_that_vary(replays: list[str]) -> None:
     assert replays
 
 
-def test_random_numbers_differ_and_repeat_by_seed(replays: list[str]) -> None:
+def test_random_numbers_differ_and_repeat_by_seed(replays: list[int]) -> None:
     fast, x = compiled(lambda x: torch.rand_like(x) + torch.nn.functional.dropout(x)), torch.zeros(64, device="cuda")
     rows = []
     for _ in range(2):
@@ -146,14 +148,71 @@ def test_random_numbers_differ_and_repeat_by_seed(replays: list[str]) -> None:
     assert replays
 
 
-def test_a_failed_recording_leaves_the_process_as_it_was(replays: list[str]) -> None:
-    """Random numbers, allocations and further recordings work; the call computes as before."""
+def _waits(x: torch.Tensor) -> torch.Tensor:
+    return x * float(x.sum().item())
+
+
+def _draws_and_waits(x: torch.Tensor) -> torch.Tensor:
+    return (x + torch.rand_like(x) * 0) * float(x.sum().item())
+
+
+def _draws(x: torch.Tensor) -> torch.Tensor:
+    return (x + torch.rand_like(x) * 0) * 8
+
+
+def _synchronizes(x: torch.Tensor) -> torch.Tensor:
+    y = x * 8
+    torch.cuda.synchronize()
+    return y
+
+
+def _copies_from_the_cpu(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.full((8,), 8.0).to(x.device)
+
+
+def _uses_the_default_stream(x: torch.Tensor) -> torch.Tensor:
+    with torch.cuda.stream(torch.cuda.default_stream()):
+        return x * 8
+
+
+def _leaves_a_stream(x: torch.Tensor) -> torch.Tensor:
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        y = x * 8
+    if not torch.cuda.is_current_stream_capturing():
+        torch.cuda.current_stream().wait_stream(other)
+    return y
+
+
+def _raises_while_recorded(x: torch.Tensor) -> torch.Tensor:
+    y = x * 8
+    if torch.cuda.is_current_stream_capturing():
+        raise ValueError("not now")
+    return y
+
+
+def _needs_too_much(x: torch.Tensor) -> torch.Tensor:
+    y = x * 8
+    if torch.cuda.is_current_stream_capturing():
+        torch.empty(1 << 42, device=x.device)
+    return y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _waits, _draws_and_waits, _draws, _synchronizes, _copies_from_the_cpu, _uses_the_default_stream,
+        _leaves_a_stream, _raises_while_recorded, _needs_too_much,
+    ],
+)  # fmt: skip
+def test_a_failed_recording_leaves_the_process_as_it_was(function: Any, replays: list[int]) -> None:
+    """Random numbers, allocations, streams and further recordings work; the call computes as before."""
 
     def call(args: list[Any]) -> tuple[Any, ...]:
         [x] = args
         args.clear()
-        y = x + torch.rand_like(x) * 0
-        return (y * float(y.sum().item()),)
+        return (function(x),)
 
     run = Recorded(call, recorder_of(0), name="failing")
     with collected("fallback") as seen:
@@ -161,15 +220,21 @@ def test_a_failed_recording_leaves_the_process_as_it_was(replays: list[str]) -> 
             x = torch.ones(8, device="cuda")
             close(run([x])[0], x * 8)
     assert len(seen) == 1 and "recording failed" in run.reason
-    assert torch.rand(4, device="cuda").shape == (4,)
+    torch.cuda.manual_seed(3)
+    assert torch.rand(4, device="cuda").shape == (4,) and not torch.cuda.is_current_stream_capturing()
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.synchronize()
     fast = compiled(lambda x: torch.rand_like(x) + x * 2)
     for _ in range(4):
         fast(torch.ones(8, device="cuda"))
+    graph = torch.cuda.CUDAGraph()  # and the program's own
+    with torch.cuda.graph(graph):
+        torch.rand(4, device="cuda")
+    graph.replay()
     assert len(replays) == 3
 
 
-def test_an_interrupt_while_recording(replays: list[str]) -> None:
+def test_an_interrupt_while_recording(replays: list[int]) -> None:
     interrupt = [False]
 
     def call(args: list[Any]) -> tuple[Any, ...]:
@@ -193,7 +258,7 @@ def test_an_interrupt_while_recording(replays: list[str]) -> None:
     assert len(replays) == 3
 
 
-def test_streams(model: Any, replays: list[str]) -> None:
+def test_streams(model: Any, replays: list[int]) -> None:
     """Replays on several streams do not run at the same time in the memory that they share."""
     parts = [compiled(part) for part in model]
     streams = [torch.cuda.Stream() for _ in range(3)]
@@ -211,7 +276,7 @@ def test_streams(model: Any, replays: list[str]) -> None:
     assert len(replays) > 20
 
 
-def test_threads(model: Any, replays: list[str]) -> None:
+def test_threads(model: Any, replays: list[int]) -> None:
     fast, wrong = compiled(model), []
     x = torch.randn(8, 64, device="cuda")
     fast(x)
@@ -261,11 +326,10 @@ def test_memory_over_many_steps(model: nn.Module) -> None:
     "make, reason",
     [
         (lambda: lambda x: x + torch.ones(8).to(x.device), "a tensor is on the CPU"),
-        (lambda: nn.Linear(8, 8).cuda(), "training"),
     ],
-    ids=["cpu", "training"],
+    ids=["cpu"],
 )
-def test_skipped_with_a_reason(make: Callable[[], Any], reason: str, replays: list[str]) -> None:
+def test_skipped_with_a_reason(make: Callable[[], Any], reason: str, replays: list[int]) -> None:
     function = make()
     with collected("fallback") as seen:
         fast, x = compiled(function), torch.randn(8, 8, device="cuda")
@@ -273,3 +337,119 @@ def test_skipped_with_a_reason(make: Callable[[], Any], reason: str, replays: li
             close(fast(x), function(x))
     assert reason in {event.data["reason"] for event in seen if event.data.get("scope") == "cudagraphs"}
     assert not replays
+
+
+def train(model: nn.Module, call: Any, steps: int, amp: bool, accumulate: int) -> Any:
+    """Losses and parameters over steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler(enabled=amp)
+    generator, losses = torch.Generator("cuda").manual_seed(0), []
+    for step in range(steps):
+        for _ in range(accumulate):
+            x = torch.randn(16, 64, device="cuda", generator=generator)
+            with torch.autocast("cuda", dtype=torch.float16, enabled=amp):
+                loss = call(x).float().pow(2).mean()
+            scaler.scale(loss).backward()
+            losses.append(loss.detach())
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=step % 3 != 2)
+    return [float(loss) for loss in losses], [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("amp", [False, True])
+def test_training(model: nn.Module, amp: bool, accumulate: int, replays: list[int]) -> None:
+    model.requires_grad_(True).train()
+    other = copy.deepcopy(model)
+    want, parameters = train(other, other, 9, amp, accumulate)
+    got, trained = train(model, compiled(model), 9, amp, accumulate)
+    tolerance = 2e-2 if amp else 1e-3
+    torch.testing.assert_close(torch.tensor(got), torch.tensor(want), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(trained, parameters, rtol=tolerance, atol=tolerance)
+    assert len(replays) >= 2 * (9 * accumulate) - 8
+
+
+def test_many_forwards_before_their_backwards(model: nn.Module, replays: list[int]) -> None:
+    model.requires_grad_(True)
+    fast, parameters = compiled(model), list(model.parameters())
+    for count in (1, 1, 1, 2, 3, 6, 2):
+        xs = [torch.randn(8, 64, device="cuda") for _ in range(count)]
+        grads = []
+        for call in (model, fast):
+            losses = [call(x).pow(2).sum() for x in xs]
+            grads.append([torch.autograd.grad(loss, parameters) for loss in losses[::-1]])
+        close(grads[1], grads[0])
+    assert len(replays) > 12
+
+
+def test_dropout(replays: list[int]) -> None:
+    """Masks differ from call to call, are the same in the backward, and repeat by seed."""
+    fast = compiled(lambda x: torch.nn.functional.dropout(x, 0.5) * 3)
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        masks = []
+        for _ in range(6):
+            x = torch.ones(512, device="cuda", requires_grad=True)
+            out = fast(x)
+            out.sum().backward()
+            close(x.grad, out.detach())
+            masks.append(out.detach())
+        assert len({tuple(mask.tolist()) for mask in masks}) == 6
+        runs.append(torch.stack(masks))
+    close(runs[1], runs[0])
+    assert len(replays) > 12
+
+
+def test_large_results_are_lent_and_never_overwritten(replays: list[int]) -> None:
+    fast = compiled(lambda x: x.expand(SMALL, 4) + 1)
+    held: list[Any] = []
+    out = None
+    for step in range(30):
+        x = torch.full((4,), float(step), device="cuda")
+        out = fast(x)
+        if step in (5, 6, 9, 12, 15, 18):
+            held.append((step, out[7:]))
+        for number, rows in held:
+            assert rows.min() == rows.max() == number + 1
+    assert len(replays) > 15
+
+
+def test_beside_a_thread_of_the_program(model: nn.Module, replays: list[int]) -> None:
+    """What another thread does while a call is recorded neither fails nor ends up in the recording."""
+    wrong: list[str] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                y = torch.rand(64, device="cuda") + torch.ones(64).pin_memory().to("cuda", non_blocking=True)
+                if not 64 <= float(y.sum()) <= 128:
+                    wrong.append("value")
+        except Exception as error:
+            wrong.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(10):
+        argand.reset()
+        fast = compiled(model)
+        for _ in range(4):
+            x = torch.randn(8, 64, device="cuda")
+            close(fast(x), model(x))
+    stop.set()
+    thread.join()
+    assert not wrong and replays
+
+
+def test_memory_of_training(model: nn.Module) -> None:
+    model.requires_grad_(True)
+    fast = compiled(model)
+    seen = []
+    for _ in range(60):
+        for parameter in model.parameters():
+            parameter.grad = None
+        fast(torch.randn(512, 64, device="cuda")).pow(2).sum().backward()
+        seen.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
+    assert seen[-1] == seen[10]

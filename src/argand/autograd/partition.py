@@ -323,6 +323,9 @@ def _with_backward(
     program = joint.program
     backward = AtenProgram(graph, inputs, [], [], _constants(program, graph), None, len(inputs), {}, program.specs)
     _pass_numbers(joint, backward, arguments)
+    backward.taken = frozenset(
+        position for position, slot in enumerate(arguments) if slot.kind == "output" and slot.index in forward.kept
+    )
     views = frozenset(
         slot.index
         for slot, node in zip(arguments, backward.placeholders)

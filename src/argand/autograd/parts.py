@@ -96,6 +96,7 @@ def backward_part(cut: Partition, tape: Tape, given: Sequence[bool]) -> Backward
         if i not in kept:
             graph.erase_node(node)
     own.inputs = [own.inputs[i] for i in kept]
+    own.taken = frozenset(place for place, i in enumerate(kept) if i in cut.backward.taken)
     return BackwardPart(own, [cut.arguments[i] for i in kept], gradients)
 
 

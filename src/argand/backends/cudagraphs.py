@@ -12,7 +12,7 @@ from torch import fx
 
 from argand.backends.targets import devices_in
 from argand.graph.program import AtenProgram
-from argand.runtime.gpu.graphs import Recorded, tell
+from argand.runtime.gpu.graphs import Recorded, Roles, tell
 from argand.runtime.gpu.recorder import Recorder, recorder_of
 from argand.runtime.host import HostCall
 
@@ -45,9 +45,13 @@ def with_cuda_graphs(
         call,
         recorder(index if index is not None or kind != "cuda" else torch.cuda.current_device()),
         name=name,
-        lasting=frozenset(position for position, spec in enumerate(inputs) if spec.kind == "constant"),
-        written=frozenset(mutation.input for mutation in program.mutations),
-        varying=bool(program.scalars),
+        roles=Roles(
+            lasting=frozenset(position for position, spec in enumerate(inputs) if spec.kind == "constant"),
+            written=frozenset(m.input for m in program.mutations if not m.differentiable),
+            taken=program.taken,
+            kept=program.kept,
+            varying=bool(program.scalars),
+        ),
     )
 
 
@@ -58,8 +62,6 @@ def why_not(program: AtenProgram, devices: list[torch.device], kind: str = "cuda
         devices: of its tensors.
         kind: the kind of device that has recorders.
     """
-    if program.kind != "inference" or any(mutation.differentiable for mutation in program.mutations):
-        return "training"
     if program.leaves or any(spec.kind == "leaf" for spec in program.inputs):
         return "it makes leaves of autograd"
     others = sorted({device.type for device in devices} - {kind})

@@ -7,7 +7,7 @@ import functools
 import gc
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -404,14 +404,31 @@ def _is_empty(cell: types.CellType) -> bool:
     return False
 
 
-def end_allocating_to_pool(index: int, pool: Any) -> None:
-    """After a recording that could not be ended: allocations of its stream go to no pool of graphs any more.
+class Sharing:
+    """Who shares the memory of some tensors.
 
     Arguments:
-        index: of the GPU.
-        pool: what `torch.cuda.graph_pool_handle` returned.
+        tensors: whose memory; they stay alive as long as this.
     """
-    end = getattr(torch._C, "_cuda_endAllocateToPool", None)
-    if end is not None:
-        with contextlib.suppress(RuntimeError):  # it was ended already
-            end(index, pool)
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._tensors = tuple(tensors)
+        storages = {storage_address(tensor): tensor.untyped_storage() for tensor in self._tensors}
+        # Python has one object for a storage, whoever asks: it is held here, so that its references can be counted.
+        self._storages = list(storages.values())
+        self._addresses = list(storages)
+        del storages
+        self._alone = self._counts()
+
+    def _counts(self) -> list[int]:
+        users, references = torch._C._storage_Use_Count, sys.getrefcount
+        return [users(address) for address in self._addresses] + [references(each) for each in self._storages]
+
+    def alone(self) -> bool:
+        """Whether as few tensors, records of autograd and Python objects share it as when this was made."""
+        return self._counts() == self._alone
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Where torch keeps what it knows of a tensor's memory: the same for all tensors that share it."""
+    return int(tensor.untyped_storage()._cdata)

@@ -163,6 +163,7 @@ class AtenProgram:
     conditions: list[Condition] = field(default_factory=list)
     kind: Literal["inference", "forward", "backward"] = "inference"
     kept: frozenset[int] = frozenset()  # results of a forward that only its backward sees
+    taken: frozenset[int] = frozenset()  # inputs of a backward that are such results of its forward
     bases: list[BaseSpec] = field(default_factory=list)
     leaves: list[LeafSpec] = field(default_factory=list)
     model: int = -1  # number of the captured graph that it belongs to, of those compiled in this process

@@ -9,8 +9,10 @@ The generator is SplitMix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseud
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -80,10 +82,30 @@ def random_ops() -> RandomOps:
     return RandomOps(library)
 
 
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+_source: ContextVar[Callable[[torch.device], torch.Tensor] | None] = ContextVar("argand_seeds", default=None)
+
+
 def _seed(*, device: torch.device) -> torch.Tensor:
     if device.type == "meta":
         return torch.empty((), dtype=torch.int64, device=device)
-    return torch.randint(-(1 << 63), (1 << 63) - 1, (), dtype=torch.int64, device=device)
+    source = _source.get()
+    return torch.randint(_LEAST, _MOST, (), dtype=torch.int64, device=device) if source is None else source(device)
+
+
+@contextlib.contextmanager
+def seeds_from(source: Callable[[torch.device], torch.Tensor]) -> Iterator[None]:
+    """Inside, `seed()` draws nothing: it returns the tensor that `source` gives for the device."""
+    token = _source.set(source)
+    try:
+        yield
+    finally:
+        _source.reset(token)
+
+
+def draw_seed(into: torch.Tensor) -> None:
+    """Draw what `seed()` would have drawn."""
+    into.random_(_LEAST, _MOST)
 
 
 def _uniform(seed: torch.Tensor, size: Sequence[int], *, dtype: torch.dtype) -> torch.Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,9 +13,23 @@ import torch
 import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from argand.graph.random_ops import random_ops
+
+aten = torch.ops.aten
+
 
 def tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def unowned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, which this does not keep: a CUDA graph knows addresses only."""
+    storage = tensor.untyped_storage()
+    if not storage.nbytes():
+        return tensor
+    memory = torch.frombuffer((ctypes.c_uint8 * storage.nbytes()).from_address(storage.data_ptr()), dtype=torch.uint8)
+    made = torch.empty(0, dtype=tensor.dtype)
+    return made.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 class Tape(TorchDispatchMode):
@@ -22,17 +38,31 @@ class Tape(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.made: list[torch.Tensor] = []
+
+    def _addresses(self, value: Any) -> Any:
+        own = {each.untyped_storage()._cdata for each in self.made}
+
+        def replaced(leaf: Any) -> Any:
+            outside = isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata not in own
+            return unowned(leaf) if outside else leaf
+
+        return pytree.tree_map(replaced, value)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+        known, named = self._addresses(args), self._addresses(kwargs)
         if func._schema.is_mutable:
-            self.calls.append((func, args, kwargs, None))
+            self.calls.append((func, known, named, None))
             return args[0]
         result = func(*args, **kwargs)
-        if not any(each.alias_info is not None for each in func._schema.returns):
-            self.calls.append((func, args, kwargs, result))
+        # Allocations, and seeds, which are given.
+        allocates = func in (aten.empty.memory_format, aten.empty_strided.default, random_ops().seed)
+        if not allocates and not any(each.alias_info is not None for each in func._schema.returns):
+            self.calls.append((func, known, named, result))
+            self.made += [each for each in tensors(result) if each.layout is torch.strided]
         return result
 
     def clear(self) -> None:
@@ -64,6 +94,7 @@ class TapeRecorder:
         self.fail: BaseException | None = None
         self.recorded = self.replayed = self.turns = 0
         self.underway = False
+        self.lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def capturing(self) -> bool:
         return self.foreign or self.underway

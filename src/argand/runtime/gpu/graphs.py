@@ -2,8 +2,8 @@
 
 A launch of a kernel costs the host some microseconds; a graph of all the launches of a call costs that once. What a
 recording fixes is where everything lies: inputs that stay where they are (parameters, buffers, what the call writes
-to) are used in place and their addresses are compared in each call, all others are copied into tensors of its own.
-Results are copied out of the recording's memory, so that no later replay, of this or another graph, changes them.
+to, what a forward kept) are used in place and their addresses are compared in each call, all others are copied into
+tensors of its own. A recording whose results are still held is not replayed: the call uses another one.
 """
 
 from __future__ import annotations
@@ -11,117 +11,71 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from argand import events
+from argand.graph import compat
+from argand.graph.random_ops import seeds_from
 from argand.runtime.gpu.recorder import Recorder
+from argand.runtime.gpu.recording import Copied, NotRecorded, Recording, planned, unfit
 from argand.runtime.host import HostCall
 
 MAX_SIZES = 8  # that one graph is recorded for
 MAX_PLACES = 64  # of what is used in place: the layers of a model may share a graph
-MAX_MOVES = 16  # recordings for the same made again because something had moved: each costs what several calls cost
-
-
-class NotRecorded(Exception):
-    """A call that must not be replayed. The message is the reason."""
-
-
-@dataclass(slots=True, eq=False)
-class _Copied:
-    """A tensor that is copied, as one run of memory where its layout has gaps or shows elements twice.
-
-    Arguments:
-        tensor: it.
-        flat: None where `copy_` alone does it.
-    """
-
-    tensor: torch.Tensor
-    flat: torch.Tensor | None
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Copied:
-        """For a tensor of any layout."""
-        return cls(tensor, None if _is_dense(tensor) else _flat(tensor))
-
-    def like(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """A new tensor of the same layout, and what to copy into."""
-        tensor = self.tensor
-        if self.flat is None:
-            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-            return made, made
-        run = torch.empty_like(self.flat)
-        return run.as_strided(tensor.shape, tensor.stride()), run
-
-    @property
-    def run(self) -> torch.Tensor:
-        """What is copied."""
-        return self.tensor if self.flat is None else self.flat
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether each element of its memory is shown once."""
-    expected = 1
-    for stride, size in sorted((step, extent) for step, extent in zip(tensor.stride(), tensor.shape) if extent != 1):
-        if stride != expected and tensor.numel():
-            return False
-        expected *= size
-    return True
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory from the first to the last element of `tensor`."""
-    extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
-    return tensor.as_strided((extent,), (1,))
-
-
-@dataclass(slots=True, eq=False)
-class _Recording:
-    """One graph.
-
-    Arguments:
-        replay: queues it on the current stream.
-        fixed: positions of the inputs that it uses in place and that no key names, and `addresses`, theirs.
-        inputs: the other tensors, by position: where their values go.
-        outputs: what the call returned while it was recorded: a tensor of the recording, a position of an input that
-            is handed back, or a plain value.
-    """
-
-    replay: Callable[[], None]
-    fixed: tuple[int, ...]
-    addresses: tuple[int, ...]
-    inputs: tuple[tuple[int, _Copied], ...]
-    outputs: tuple[_Copied | _Input | _Value, ...]
+MAX_MOVES = 4  # recordings made again because an input had moved; then all inputs that may move are copied
+MAX_RING = 4  # recordings for the same: as many calls' results may be held at once
 
 
 @dataclass(frozen=True, slots=True)
-class _Input:
-    position: int
+class Roles:
+    """What is known of the inputs and results of a call before it is made.
 
+    Arguments:
+        lasting: positions of inputs that live longer than a call.
+        written: positions of inputs that the call may write to.
+        taken: positions of inputs that a recorded forward keeps where they are.
+        kept: positions of results that only a backward sees.
+        varying: sizes differ between calls.
+    """
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    value: Any
+    lasting: frozenset[int] = frozenset()
+    written: frozenset[int] = frozenset()
+    taken: frozenset[int] = frozenset()
+    kept: frozenset[int] = frozenset()
+    varying: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """What is known of the calls of one key.
+    """The recordings for one set of places.
 
     Arguments:
-        threads: in which the call ran: libraries prepare themselves in each.
-        addresses: of all tensors in the last call that ran, by position.
-        recording: the graph; None before the second call.
-        moves: how often one was made again.
+        places: addresses of the inputs that are surely used in place.
+        addresses: of all tensors in the last call that ran, by position; None before one did.
+        ring: recordings of the same; a call uses one whose results nobody holds.
+    """
+
+    places: list[int]
+    addresses: dict[int, int] | None = None
+    ring: list[Recording] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Shape:
+    """What is known of the calls with tensors of the same sizes.
+
+    Arguments:
+        threads: in which such a call ran: libraries prepare themselves in each.
+        entries: by places; `last`: the one that was used last.
     """
 
     threads: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
-    addresses: dict[int, int] = field(default_factory=dict)
-    recording: _Recording | None = None
-    moves: int = 0
+    entries: dict[tuple[int, ...], _Entry] = field(default_factory=dict)
+    last: _Entry | None = None
 
 
 class Recorded:
@@ -131,31 +85,19 @@ class Recorded:
         call: the host module's. While it is recorded it must do nothing but queue work on the current stream.
         recorder: of the device that all tensors are on.
         name: of the graph, for events.
-        lasting: positions of inputs that live longer than a call.
-        written: positions of inputs that the call may write to.
-        varying: sizes differ between calls.
+        roles: of inputs and results.
     """
 
-    def __init__(
-        self,
-        call: HostCall,
-        recorder: Recorder,
-        *,
-        name: str = "graph",
-        lasting: frozenset[int] = frozenset(),
-        written: frozenset[int] = frozenset(),
-        varying: bool = False,
-    ) -> None:
+    def __init__(self, call: HostCall, recorder: Recorder, *, name: str = "graph", roles: Roles | None = None) -> None:
         self.call = call
         self.recorder = recorder
         self.name = name
         self.reason = ""  # why nothing is recorded any more
-        self._candidates = written
-        self._pinned = tuple(sorted(lasting))  # inputs whose addresses are part of the key
+        self.roles = roles or Roles()
+        self._pinned: tuple[int, ...] = ()  # inputs whose addresses are those of an entry
         self._moving: set[int] = set()  # inputs that were seen at several places
-        self._varying = varying
-        self._entries: dict[Any, _Entry] = {}
-        self._sizes: set[Any] = set()
+        self._moves = 0
+        self._shapes: dict[Any, _Shape] = {}
         self._seen = False
         self._pid = os.getpid()
         self._compile_id = events.bus.compile_id
@@ -165,6 +107,8 @@ class Recorded:
         recorder = self.recorder
         if self.reason or os.getpid() != self._pid or recorder.capturing():
             return self.call(args)
+        if self.roles.kept and compat.saved_tensor_hooks_active():
+            return self.call(args)  # a hook may read what it is given after it dropped it, on a stream of its own
         with recorder.lock:
             if recorder.active:  # a finalizer, a signal handler: in the middle of another replay
                 return self.call(args)
@@ -177,182 +121,168 @@ class Recorded:
     def _run(self, args: list[Any]) -> tuple[Any, ...]:
         if not self._seen:
             return self._first(args)
-        key = self._key(args)
-        entry = self._entries.get(key)
+        shape = self._shape(args)
+        if shape is None:
+            return self.call(args)
+        entry = self._entry(shape, args)
         if entry is None:
-            reason = self._too_many(key)
-            if reason:
-                self._stop(reason)
+            return self._plain(shape, None, args)
+        if entry.addresses is None or threading.current_thread() not in shape.threads:
+            return self._plain(shape, entry, args)
+        chosen = self._chosen(entry, args)
+        if chosen is None:
+            recording = self._record(entry, args) if len(entry.ring) < MAX_RING else None
+            if recording is None:
                 return self.call(args)
-            entry = self._entries[key] = _Entry()
-        recording = entry.recording
-        if recording is not None and self._stayed(recording, args):
-            return self._replay(recording, args)
-        if threading.current_thread() not in entry.threads:
-            return self._plain(entry, args)
-        if recording is not None:
-            entry.moves += 1
-            if entry.moves > MAX_MOVES:
-                self._stop(f"it was recorded again {MAX_MOVES} times, as its inputs keep moving")
-                return self.call(args)
-        return self._record(entry, args)
+            chosen = recording, recording.lends and len(entry.ring) < MAX_RING
+        recording, lend = chosen
+        given = list(args)
+        args.clear()
+        return recording.run(given, self.recorder.turn(), lend=lend and not torch.is_inference_mode_enabled())
 
     # --- calls that are not replayed
 
     def _first(self, args: list[Any]) -> tuple[Any, ...]:
         """The first call of all shows what is written in place, and which inputs are parameters."""
         given = list(args)
-        unfit = next((why for arg in given if (why := _unfit(arg))), "")
-        if unfit:
-            self._stop(unfit)
+        why = next((why for arg in given if (why := unfit(arg))), "")
+        if why:
+            self._stop(why)
             return self.call(args)
         results = self.call(args)
         back = {id(result) for result in results if isinstance(result, torch.Tensor)}
-        pinned = {p for p in self._candidates if id(given[p]) in back} | set(self._pinned)
+        pinned = {p for p in self.roles.written if id(given[p]) in back} | self.roles.lasting | self.roles.taken
         pinned |= {p for p, arg in enumerate(given) if isinstance(arg, torch.nn.Parameter)}
         self._pinned = tuple(sorted(pinned))
         self._seen = True
-        key = self._key(given)
-        self._sizes.add(key[1])
-        self._note(self._entries.setdefault(key, _Entry()), given)
-        return results
+        shape = self._shape(given)
+        if shape is not None:
+            self._note(shape, self._entry(shape, given), given)
+        return tuple(results)
 
-    def _plain(self, entry: _Entry, args: list[Any]) -> tuple[Any, ...]:
+    def _plain(self, shape: _Shape, entry: _Entry | None, args: list[Any]) -> tuple[Any, ...]:
         """A call that prepares what may not be prepared while recording: libraries' handles, choices by measurement."""
         given = list(args)
         results = self.call(args)
-        entry.recording = None
-        self._note(entry, given)
+        self._note(shape, entry, given)
         return results
 
     @staticmethod
-    def _note(entry: _Entry, given: list[Any]) -> None:
-        entry.threads.add(threading.current_thread())
-        entry.addresses = {p: arg.data_ptr() for p, arg in enumerate(given) if isinstance(arg, torch.Tensor)}
+    def _note(shape: _Shape, entry: _Entry | None, given: list[Any]) -> None:
+        shape.threads.add(threading.current_thread())
+        if entry is not None:
+            entry.addresses = {p: arg.data_ptr() for p, arg in enumerate(given) if isinstance(arg, torch.Tensor)}
 
     def _stop(self, reason: str) -> None:
         """Nothing is recorded or replayed any more."""
         self.reason = reason
-        self._entries.clear()
+        self._shapes.clear()
         with events.bus.compiling(self._compile_id):
             tell(self.name, reason)
 
-    # --- keys
+    # --- which recording
 
-    def _key(self, args: Sequence[Any]) -> Any:
-        """What a recording is for: the places of inputs that are surely used in place, numbers, sizes."""
-        places = tuple([args[position].data_ptr() for position in self._pinned])
-        return places, tuple([_layout(arg) for arg in args]) if self._varying else ()
+    def _shape(self, args: Sequence[Any]) -> _Shape | None:
+        """What is known of calls with such sizes and numbers; None when there are too many."""
+        key = tuple([_layout(arg) for arg in args]) if self.roles.varying else ()
+        found = self._shapes.get(key)
+        if found is None:
+            if len(self._shapes) >= MAX_SIZES:
+                self._stop(f"it was called with more than {MAX_SIZES} different sizes or numbers")
+                return None
+            found = self._shapes[key] = _Shape()
+        return found
 
-    def _too_many(self, key: Any) -> str:
-        """Why nothing is recorded for a further key; empty if it is."""
-        self._sizes.add(key[1])
-        if len(self._sizes) > MAX_SIZES:
-            return f"it was called with more than {MAX_SIZES} different sizes or numbers"
-        if len(self._entries) >= MAX_PLACES:
-            return f"parameters or tensors written to were in more than {MAX_PLACES} places"
-        return ""
+    def _entry(self, shape: _Shape, args: Sequence[Any]) -> _Entry | None:
+        """The recordings for the places of the inputs; None when nothing is to be recorded."""
+        places = [args[position].data_ptr() for position in self._pinned]
+        entry = shape.last
+        if entry is not None and entry.places == places:
+            return entry
+        key = tuple(places)
+        entry = shape.entries.get(key)
+        if entry is None:
+            if self.roles.taken and not self._follows_a_recording(args):
+                return None
+            if sum(len(each.entries) for each in self._shapes.values()) >= MAX_PLACES:
+                self._stop(f"parameters or tensors written to were in more than {MAX_PLACES} places")
+                return None
+            entry = shape.entries[key] = _Entry(places)
+        shape.last = entry
+        return entry
 
-    def _stayed(self, recording: _Recording, args: Sequence[Any]) -> bool:
-        if tuple([args[position].data_ptr() for position in recording.fixed]) == recording.addresses:
-            return True
-        pairs = zip(recording.fixed, recording.addresses)
-        self._moving.update(position for position, address in pairs if args[position].data_ptr() != address)
-        return False
+    def _follows_a_recording(self, args: Sequence[Any]) -> bool:
+        """Whether what the forward kept is where the next call of it will keep it."""
+        return all(args[position].data_ptr() in self.recorder.lent for position in self.roles.taken)
+
+    def _chosen(self, entry: _Entry, args: Sequence[Any]) -> tuple[Recording, bool] | None:
+        """A recording whose results nobody holds, and whether it may lend its large ones: one must be left."""
+        first: Recording | None = None
+        for recording in tuple(entry.ring):
+            if not recording.stayed(args):
+                self._moving.update(recording.moved(args))
+                self._moves += 1
+                self._forget(entry, recording)
+            elif not recording.whole():
+                self._forget(entry, recording)
+            elif recording.free():
+                if first is not None:
+                    return first, first.lends
+                first = recording
+                if not recording.lends:
+                    break
+        return None if first is None else (first, first.lends and len(entry.ring) < MAX_RING)
+
+    def _forget(self, entry: _Entry, recording: Recording) -> None:
+        entry.ring.remove(recording)
 
     # --- recording
 
-    def _record(self, entry: _Entry, args: list[Any]) -> tuple[Any, ...]:
-        entry.recording = None  # its memory is free for the next
+    def _record(self, entry: _Entry, args: list[Any]) -> Recording | None:
+        """A recording for these inputs; None when that failed."""
+        seeds: list[torch.Tensor] = []
+
+        def seed(device: torch.device) -> torch.Tensor:
+            seeds.append(torch.empty((), dtype=torch.int64, device=device))
+            return seeds[-1]
+
         try:
-            with self.recorder.placing(), torch.inference_mode(False), torch.no_grad():
-                recording_inputs, passed, fixed = self._passed(entry, args)
-            replay, outputs = self.recorder.record(lambda: self.call(list(passed)))
-            planned = self._planned(outputs, passed)
+            with torch.inference_mode(False), torch.no_grad():
+                with self.recorder.placing():
+                    copied, passed, fixed = self._passed(entry, args)
+                with seeds_from(seed):
+                    replay, outputs = self.recorder.record(lambda: self.call(list(passed)))
+                results = planned(outputs, args, passed, self.roles.kept)
         except Exception as error:
             self._stop(str(error) if isinstance(error, NotRecorded) else f"recording failed: {_first_line(error)}")
-            return self.call(args)
-        addresses = tuple(args[position].data_ptr() for position in fixed)
-        entry.recording = _Recording(replay, fixed, addresses, recording_inputs, planned)
+            return None
+        del outputs
+        addresses = [args[position].data_ptr() for position in fixed]
+        recording = Recording(replay, fixed, addresses, copied, seeds, results)
+        entry.ring.append(recording)
+        self.recorder.lent.update(dict.fromkeys(recording.places, recording))
         with events.bus.compiling(self._compile_id):
-            copied = f"{len(recording_inputs)} inputs are copied, {len(passed) - len(recording_inputs)} used in place"
-            events.bus.detail("cudagraphs", "runtime", f"{self.name} is recorded as a CUDA graph: {copied}")
-        return self._replay(entry.recording, args)
+            text = f"{len(copied)} inputs are copied, {len(passed) - len(copied)} used in place, {results.text()}"
+            events.bus.detail("cudagraphs", "runtime", f"{self.name} is recorded as a CUDA graph: {text}")
+        return recording
 
     def _passed(
         self, entry: _Entry, args: Sequence[Any]
-    ) -> tuple[tuple[tuple[int, _Copied], ...], list[Any], tuple[int, ...]]:
+    ) -> tuple[list[tuple[int, Copied]], list[Any], tuple[int, ...]]:
         """Tensors to copy into, what is recorded with, and which further inputs are used in place."""
         copied, fixed, passed = [], [], list(args)
         for position, arg in enumerate(args):
             if not isinstance(arg, torch.Tensor) or position in self._pinned:
                 continue
-            if position not in self._moving and entry.addresses.get(position) == arg.data_ptr():
+            stayed = (entry.addresses or {}).get(position) == arg.data_ptr() and position not in self._moving
+            if stayed and self._moves <= MAX_MOVES:
                 fixed.append(position)
                 continue
             self._moving.add(position)
-            place, run = _Copied.of(arg.detach()).like()
-            copied.append((position, _Copied(place, run if run is not place else None)))
+            place, run = Copied.of(arg.detach()).like()
+            copied.append((position, Copied(place, run if run is not place else None)))
             passed[position] = place
-        return tuple(copied), passed, tuple(fixed)
-
-    def _planned(self, outputs: Sequence[Any], passed: Sequence[Any]) -> tuple[_Copied | _Input | _Value, ...]:
-        """What to do for each result after a replay."""
-        positions = {id(arg): position for position, arg in enumerate(passed) if isinstance(arg, torch.Tensor)}
-        planned: dict[int, _Copied] = {}
-        plan: list[_Copied | _Input | _Value] = []
-        for output in outputs:
-            if not isinstance(output, torch.Tensor):
-                if output is not None and type(output) not in (int, float, bool):
-                    raise NotRecorded(f"a result is of type {type(output).__name__}")
-                plan.append(_Value(output))
-            elif id(output) in positions:
-                plan.append(_Input(positions[id(output)]))
-            else:
-                why = _unfit(output) or ("a result requires grad" if output.requires_grad else "")
-                if why:
-                    raise NotRecorded(why)
-                plan.append(planned.setdefault(id(output), _Copied.of(output)))
-        return tuple(plan)
-
-    # --- replay
-
-    def _replay(self, recording: _Recording, args: list[Any]) -> tuple[Any, ...]:
-        given = list(args)
-        args.clear()
-        with self.recorder.turn(), torch.no_grad():
-            if recording.inputs:
-                runs = [place.run for _, place in recording.inputs]
-                values = [_as_run(given[position], place) for position, place in recording.inputs]
-                torch._foreach_copy_(runs, values)
-            made, targets, sources = _room(recording)  # before anything is written: there may be too little memory
-            recording.replay()
-            if targets:
-                torch._foreach_copy_(targets, sources)
-            return tuple([_handed_out(output, made, given) for output in recording.outputs])
-
-
-def _as_run(value: torch.Tensor, place: _Copied) -> torch.Tensor:
-    return value if place.flat is None else value.as_strided((place.flat.numel(),), (1,))
-
-
-def _room(recording: _Recording) -> tuple[dict[int, torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """New tensors for the results, by identity of what they are copied from; and what to copy."""
-    made: dict[int, torch.Tensor] = {}
-    targets, sources = [], []
-    for output in recording.outputs:
-        if isinstance(output, _Copied) and id(output) not in made:
-            made[id(output)], target = output.like()
-            targets.append(target)
-            sources.append(output.run)
-    return made, targets, sources
-
-
-def _handed_out(output: _Copied | _Input | _Value, made: dict[int, torch.Tensor], given: Sequence[Any]) -> Any:
-    """One result of a replay, in memory of its own."""
-    if isinstance(output, _Copied):
-        return made[id(output)]
-    return given[output.position] if isinstance(output, _Input) else output.value
+        return copied, passed, tuple(fixed)
 
 
 def _layout(arg: Any) -> Any:
@@ -360,15 +290,6 @@ def _layout(arg: Any) -> Any:
     if isinstance(arg, torch.Tensor):
         return arg.shape, arg.stride()
     return type(arg), repr(arg)
-
-
-def _unfit(value: Any) -> str:
-    """Why a tensor can be no input or result of a recording; empty if it can."""
-    if not isinstance(value, torch.Tensor):
-        return ""
-    if value.layout is not torch.strided:
-        return f"a tensor has the layout {value.layout}"
-    return "a tensor is a conjugate or negated view" if value.is_conj() or value.is_neg() else ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,281 @@
+"""One recorded call: where its inputs go, what is drawn before a replay, what becomes of its results.
+
+Results lie in the recording's memory. Small ones are copied out of it in each replay. Others are handed out as they
+are: the recording counts who shares their memory, and is not replayed as long as anybody does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from argand.graph import compat
+from argand.graph.random_ops import draw_seed
+
+SMALL = 1 << 21  # bytes of results, all together, that are copied in each replay
+
+
+class NotRecorded(Exception):
+    """A call that must not be replayed. The message is the reason."""
+
+
+@dataclass(slots=True, eq=False)
+class Copied:
+    """A tensor that is copied, as one run of memory where its layout has gaps or shows elements twice.
+
+    Arguments:
+        tensor: it.
+        flat: None where `copy_` alone does it.
+    """
+
+    tensor: torch.Tensor
+    flat: torch.Tensor | None
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Copied:
+        """For a tensor of any layout."""
+        return cls(tensor, None if _is_dense(tensor) else _flat(tensor))
+
+    def like(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """A new tensor of the same layout, and what to copy into."""
+        tensor = self.tensor
+        if self.flat is None:
+            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            return made, made
+        run = torch.empty_like(self.flat)
+        return run.as_strided(tensor.shape, tensor.stride()), run
+
+    @property
+    def run(self) -> torch.Tensor:
+        """What is copied."""
+        return self.tensor if self.flat is None else self.flat
+
+    def run_of(self, value: torch.Tensor) -> torch.Tensor:
+        """What of another tensor of this layout is copied into this one."""
+        return value if self.flat is None else value.as_strided((self.flat.numel(),), (1,))
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether each element of its memory is shown once."""
+    expected = 1
+    for stride, size in sorted((step, extent) for step, extent in zip(tensor.stride(), tensor.shape) if extent != 1):
+        if stride != expected and tensor.numel():
+            return False
+        expected *= size
+    return True
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory from the first to the last element of `tensor`."""
+    extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+    return tensor.as_strided((extent,), (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What is handed out for one result.
+
+    Arguments:
+        kind: "copied": copy `index` of a replay; "lent": tensor `index` of the recording; "large": either; "input":
+            the input at the position `index`; "value": `value`.
+        index: of the tensor or the input.
+        value: what is no tensor.
+    """
+
+    kind: Literal["copied", "lent", "large", "input", "value"]
+    index: int = -1
+    value: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Results:
+    """All results of a recording.
+
+    Arguments:
+        plan: one a result.
+        copied: tensors that are copied in each replay.
+        large: tensors that are copied where they are not lent.
+        lent: tensors of the recording that are always lent.
+        own: those of the latter in memory that is no input's.
+    """
+
+    plan: list[Result] = field(default_factory=list)
+    copied: list[Copied] = field(default_factory=list)
+    large: list[Copied] = field(default_factory=list)
+    lent: list[torch.Tensor] = field(default_factory=list)
+    own: list[torch.Tensor] = field(default_factory=list)
+
+    def text(self) -> str:
+        """How many are of which kind, for logs."""
+        kinds = Counter(result.kind for result in self.plan)
+        said: dict[Any, str] = {"copied": "copied", "large": "lent or copied", "lent": "kept for the backward"}
+        return ", ".join(f"{kinds[kind]} results {text}" for kind, text in said.items() if kinds[kind]) or "no results"
+
+
+def planned(outputs: Sequence[Any], args: Sequence[Any], passed: Sequence[Any], kept: frozenset[int]) -> Results:
+    """What to do for each result after a replay.
+
+    Arguments:
+        outputs: what the call returned while it was recorded.
+        args, passed: what it was called with: the program's tensors; the recording's in place of some.
+        kept: positions of results that only the backward sees, which reads them where they are.
+
+    Raises:
+        NotRecorded: one of them cannot be handed out.
+    """
+    outside = {id(arg): position for position, arg in enumerate(passed) if isinstance(arg, torch.Tensor)}
+    in_place = [arg for arg, given in zip(passed, args) if isinstance(arg, torch.Tensor) and arg is given]
+    borrowed = {compat.storage_address(arg) for arg in in_place}
+    for output in outputs:
+        if id(output) not in outside:
+            _check(output)
+    shown = {id(out): out for at, out in enumerate(outputs) if isinstance(out, torch.Tensor) and at not in kept}
+    small = sum(out.nbytes for key, out in shown.items() if key not in outside) <= SMALL
+    made, seen = Results(), dict[int, Result]()
+    for output in outputs:
+        key = id(output)
+        if not isinstance(output, torch.Tensor):
+            made.plan.append(Result("value", value=output))
+            continue
+        if key not in seen:
+            mine = compat.storage_address(output) not in borrowed
+            if key in outside and (key in shown or not mine):
+                seen[key] = Result("input", outside[key])
+            elif key not in shown:
+                seen[key] = Result("lent", len(made.lent))
+                made.lent.append(output)
+                made.own += [output] * mine
+            else:
+                there = made.large if mine and not small else made.copied
+                seen[key] = Result("large" if there is made.large else "copied", len(there))
+                there.append(Copied.of(output))
+        made.plan.append(seen[key])
+    return made
+
+
+def _check(output: Any) -> None:
+    """Raises NotRecorded for a result that cannot be handed out."""
+    if isinstance(output, torch.Tensor):
+        why = unfit(output) or ("a result requires grad" if output.requires_grad else "")
+    else:
+        plain = output is None or type(output) in (int, float, bool)
+        why = "" if plain else f"a result is of type {type(output).__name__}"
+    if why:
+        raise NotRecorded(why)
+
+
+class Recording:
+    """A graph and the tensors around it.
+
+    Arguments:
+        replay: queues the graph on the current stream.
+        fixed: positions of inputs that are used in place and that no key names, and `addresses`, theirs.
+        inputs: the other tensors, by position: where their values go.
+        seeds: of random numbers; drawn before each replay, in the order of the call.
+        results: what is handed out.
+    """
+
+    def __init__(
+        self,
+        replay: Callable[[], None],
+        fixed: tuple[int, ...],
+        addresses: list[int],
+        inputs: Sequence[tuple[int, Copied]],
+        seeds: list[torch.Tensor],
+        results: Results,
+    ) -> None:
+        self._replay = replay
+        self.fixed = fixed
+        self._addresses = addresses
+        self._inputs = tuple(inputs)
+        self._runs = [place.run for _, place in inputs]
+        self._seeds = seeds
+        self._results = results
+        self._large = [each.tensor for each in results.large]
+        self._sharing = compat.Sharing([*results.own, *self._large])
+        self._starts = [tensor.data_ptr() for tensor in self._large]
+
+    @property
+    def places(self) -> list[int]:
+        """Addresses of what is always lent."""
+        return [tensor.data_ptr() for tensor in self._results.lent]
+
+    @property
+    def lends(self) -> bool:
+        """Whether it has large results, which may be lent."""
+        return bool(self._large)
+
+    def stayed(self, args: Sequence[Any]) -> bool:
+        """Whether the inputs that are used in place are where they were."""
+        return [args[position].data_ptr() for position in self.fixed] == self._addresses
+
+    def moved(self, args: Sequence[Any]) -> list[int]:
+        """Positions of inputs that are used in place and are elsewhere now."""
+        pairs = zip(self.fixed, self._addresses)
+        return [position for position, address in pairs if args[position].data_ptr() != address]
+
+    def free(self) -> bool:
+        """Whether nobody holds what was lent."""
+        return self._sharing.alone()
+
+    def whole(self) -> bool:
+        """Whether the memory that results were lent from is still there: programs may resize storages."""
+        return [tensor.data_ptr() for tensor in self._large] == self._starts
+
+    def run(self, given: Sequence[Any], turn: Any, *, lend: bool) -> tuple[Any, ...]:
+        """Replay; the results.
+
+        Arguments:
+            given: the inputs.
+            turn: entered around what is queued.
+            lend: large results are handed out as they are.
+        """
+        results = self._results
+        with turn, torch.no_grad():
+            # Before anything is written: there may be too little memory.
+            sources = results.copied if lend else [*results.copied, *results.large]
+            made, targets = [], []
+            for each in sources:
+                tensor, target = each.like()
+                made.append(tensor)
+                targets.append(target)
+            if self._inputs:
+                copy(self._runs, [place.run_of(given[position]) for position, place in self._inputs])
+            for seed in self._seeds:
+                draw_seed(seed)
+            self._replay()
+            if targets:
+                copy(targets, [each.run for each in sources])
+            handed = []
+            for result in results.plan:
+                kind, index = result.kind, result.index
+                if kind == "lent":
+                    handed.append(results.lent[index].data)
+                elif kind == "copied":
+                    handed.append(made[index])
+                elif kind == "large":
+                    handed.append(self._large[index].data if lend else made[len(results.copied) + index])
+                else:
+                    handed.append(given[index] if kind == "input" else result.value)
+        return tuple(handed)
+
+
+def copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Each source into its target."""
+    if len(targets) == 1:
+        targets[0].copy_(sources[0])
+    else:
+        torch._foreach_copy_(targets, sources)
+
+
+def unfit(value: Any) -> str:
+    """Why a tensor can be no input or result of a recording; empty if it can."""
+    if not isinstance(value, torch.Tensor):
+        return ""
+    if value.layout is not torch.strided:
+        return f"a tensor has the layout {value.layout}"
+    return "a tensor is a conjugate or negated view" if value.is_conj() or value.is_neg() else ""
