@@ -196,9 +196,10 @@ _TRITON = {
         "tests, and for looking at GPU code without a GPU.",
     ),
     "cudagraphs": Setting(
-        False,
-        'Record graphs as CUDA graphs where the mode is "reduce-overhead" or "max-autotune". An experiment: after a '
-        "recording that failed torch's generator has been seen unusable.",
+        None,
+        "Record graphs as CUDA graphs and replay them: None, as argand.compile's mode says, and in the default mode "
+        "where that is safe and measured to gain time; True, always; False, never.",
+        types=(bool, type(None)),
     ),
 }
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,20 +14,15 @@ import torch
 from torch import fx, nn
 
 import argand
+from argand import events
 from argand.backends import cudagraphs, native
 from argand.backends.cudagraphs import why_not, with_cuda_graphs
-from argand.backends.native import RECORDED_MODES, wants_cuda_graphs
+from argand.backends.native import wants_cuda_graphs
 from argand.config import config
 from argand.graph.program import AtenProgram, InputSpec, OutputSpec, TensorSpec
-from argand.runtime.gpu import recording
+from argand.runtime.gpu import recording, trial
 from helpers import assert_same, collected
 from runtime.gpu.tape_recorder import TapeRecorder
-
-
-@pytest.fixture(autouse=True)
-def _switched_on() -> Iterator[None]:
-    with config.patch({"triton.cudagraphs": True}):
-        yield
 
 
 @pytest.fixture
@@ -163,6 +159,20 @@ def train(model: nn.Module, call: Callable[..., Any], steps: int, accumulate: in
         optimizer.step()
         optimizer.zero_grad(set_to_none=to_none)
     return losses, [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def test_what_is_copied_and_what_used_in_place(tape: TapeRecorder) -> None:
+    """Parameters, what the forward kept, and what was saved of parameters are never copied."""
+    model = mlp()
+    fast = compiled(model)
+    seen: list[events.Event] = []
+    remove = events.bus.subscribe(seen.append, ["cudagraphs"])
+    for _ in range(4):
+        fast(torch.randn(5, 8)).sum().backward()
+    remove()
+    forward, backward = [event.text() for event in seen if "is recorded" in event.text()]
+    assert "1 inputs are copied, 6 used in place" in forward and "kept for the backward" in forward
+    assert "2 inputs are copied" in backward, backward  # the batch, and the gradient that comes in
 
 
 @pytest.mark.parametrize("to_none", [True, False], ids=["none", "zeros"])
@@ -365,9 +375,38 @@ def test_graphs_of_the_cpu_are_left_alone() -> None:
 
 
 def test_who_asks_for_them() -> None:
-    assert [mode for mode in argand.api.MODES if wants_cuda_graphs(mode)] == list(RECORDED_MODES)
-    with config.patch({"triton.cudagraphs": False}):
-        assert not any(map(wants_cuda_graphs, argand.api.MODES))
+    with config.patch({"triton.cudagraphs": None}):
+        found = {mode: wants_cuda_graphs(mode) for mode in argand.api.MODES}
+    assert found == {
+        "default": "auto",
+        "reduce-overhead": "yes",
+        "max-autotune": "yes",
+        "max-autotune-no-cudagraphs": "no",
+    }
+    for setting, answer in ((True, "yes"), (False, "no")):
+        with config.patch({"triton.cudagraphs": setting}):
+            assert {wants_cuda_graphs(mode) for mode in argand.api.MODES} == {answer}
+
+
+def test_the_default_mode_records_what_gains_by_it(tape: TapeRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_in_host_memory", lambda program: False)
+    monkeypatch.setattr(trial, "SHORTEST", 0.0)
+    monkeypatch.setattr(trial, "GAIN", 1e9)  # the tape takes longer than the calls
+    monkeypatch.setattr(trial._Samples, "times", lambda self: (1.0, 1e-9) if len(self._taken) == 3 else None)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(8)])
+    other = copy.deepcopy(model)
+    fast, small = argand.compile(model), argand.compile(lambda x: x.sin() + 1)
+    for _ in range(12):
+        x, found = torch.randn(5, 8), []
+        small(x)
+        for each, call in ((other, other), (model, fast)):
+            each.zero_grad()
+            loss = call(x).sum()
+            loss.backward()
+            found.append((loss.detach(), [p.grad.clone() for p in each.parameters()]))
+        assert_same(*found)
+    # The forward from its fifth call on; the backward after four more in which what the forward kept stayed in place.
+    assert tape.recorded == 2 and tape.replayed == (12 - 4) + (12 - 4 - 1 - 3)
 
 
 def test_who_does_not_ask_imports_nothing() -> None:

@@ -18,11 +18,17 @@ from argand.runtime.host import HostCall
 
 # All that these do, they do on the device. What others do on the host would be done once, not in each call.
 _NAMESPACES = ("aten", "prims", "argand")
+FEWEST_NODES = 12  # of a program that is recorded though nobody asked for it
 _ON_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 
 def with_cuda_graphs(
-    program: AtenProgram, call: HostCall, recorder: Callable[[int], Recorder] = recorder_of, kind: str = "cuda"
+    program: AtenProgram,
+    call: HostCall,
+    recorder: Callable[[int], Recorder] = recorder_of,
+    kind: str = "cuda",
+    *,
+    asked: bool = True,
 ) -> HostCall:
     """`call`, recorded as a CUDA graph and replayed; or itself, after saying why not.
 
@@ -30,14 +36,15 @@ def with_cuda_graphs(
         call: of the program's graph.
         recorder: the recorder of a device with an index.
         kind: of the devices that have recorders.
+        asked: whether the program asked for it; else graphs are recorded that gain time by it.
     """
     name = f"model__{program.model}_{program.kind}"
     devices = devices_in(program)
     if all(device.type == "cpu" for device in devices) and kind != "cpu":
         return call  # nobody expects one; the log says so for every graph of the CPU
-    reason = why_not(program, devices, kind)
+    reason = why_not(program, devices, kind) or ("" if asked else _why_not_unasked(program))
     if reason:
-        tell(name, reason)
+        tell(name, reason, asked)
         return call
     index = devices[0].index
     inputs = program.inputs
@@ -45,6 +52,7 @@ def with_cuda_graphs(
         call,
         recorder(index if index is not None or kind != "cuda" else torch.cuda.current_device()),
         name=name,
+        asked=asked,
         roles=Roles(
             lasting=frozenset(position for position, spec in enumerate(inputs) if spec.kind == "constant"),
             written=frozenset(m.input for m in program.mutations if not m.differentiable),
@@ -70,6 +78,14 @@ def why_not(program: AtenProgram, devices: list[torch.device], kind: str = "cuda
     if len(devices) != 1:
         return "its tensors are on several devices" if devices else "it computes nothing on a device"
     return next((why for node in program.graph.nodes if (why := _why_not(node))), "")
+
+
+def _why_not_unasked(program: AtenProgram) -> str:
+    """Why a program is not recorded that nobody asked to record."""
+    if program.scalars:
+        return "its sizes vary"
+    calls = sum(node.op == "call_function" for node in program.graph.nodes)
+    return "" if calls >= FEWEST_NODES else f"it has {calls} operations only"
 
 
 def _why_not(node: fx.Node) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -33,6 +33,7 @@ from argand.schedule.dump import post_fusion_text
 from argand.schedule.provenance import provenance
 
 RECORDED_MODES = ("reduce-overhead", "max-autotune")
+UNRECORDED_MODES = ("max-autotune-no-cudagraphs",)
 
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -81,20 +82,23 @@ def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
         _report_devices(others, f"{program.kind} graph")
         return _eager_kernels(program)
     call = _memo.get_or_make(graph_key(program) if config.reuse_graphs else None, lambda: build(program))
-    if not wants_cuda_graphs(mode):
+    wanted = wants_cuda_graphs(mode)
+    if wanted == "no" or (wanted == "auto" and _in_host_memory(program)):
         return call
     from argand.backends import cudagraphs  # whoever does not ask for them does not pay for them
 
-    return cudagraphs.with_cuda_graphs(program, call)
+    return cudagraphs.with_cuda_graphs(program, call, asked=wanted == "yes")
 
 
-def wants_cuda_graphs(mode: str) -> bool:
-    """Whether CUDA graphs are asked for, by the mode of `argand.compile` and by the setting."""
-    if mode not in RECORDED_MODES:
-        return False
-    if not config.triton.cudagraphs:
-        _without_gpu_code("argand.config.triton.cudagraphs is off")
-    return bool(config.triton.cudagraphs)
+def wants_cuda_graphs(mode: str) -> Literal["yes", "no", "auto"]:
+    """Whether CUDA graphs are asked for, by the mode of `argand.compile` and by the setting; "auto": where they pay."""
+    if config.triton.cudagraphs is not None:
+        return "yes" if config.triton.cudagraphs else "no"
+    return "yes" if mode in RECORDED_MODES else "no" if mode in UNRECORDED_MODES else "auto"
+
+
+def _in_host_memory(program: AtenProgram) -> bool:
+    return all(target is None or target.host_memory for target in map(target_of, devices_in(program)))
 
 
 def _report_devices(others: set[str], what: str) -> None:
@@ -114,7 +118,7 @@ def build(program: AtenProgram) -> HostCall:
     name = f"model__{program.model}_{program.kind}_{number}"
     with events.span("compile_graph", "backend", graph=name, kind=program.kind, number=program.model):
         events.bus.detail("fx_graph", "backend", lambda: readable(program.graph), program=program)
-        if all(target is None or target.host_memory for target in map(target_of, devices_in(program))):
+        if _in_host_memory(program):
             _without_gpu_code(f"{name} runs on the CPU, by kernels whose loops are chosen by rule")
         return _build(program, f"graph_{number}")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -79,12 +81,27 @@ class Tape(TorchDispatchMode):
                 old.copy_(new)
 
 
+@dataclass
+class Mark:
+    """An event: its time in seconds."""
+
+    seconds: float
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: Mark) -> float:
+        return (other.seconds - self.seconds) * 1e3
+
+
 class TapeRecorder:
     """Counts what is recorded and replayed.
 
     Arguments:
         foreign: somebody else records.
         fail: raised while recording.
+        behind: seconds that the device takes for each mark, at least.
+        crowd: why there is no memory for recordings that nobody asked for.
     """
 
     def __init__(self) -> None:
@@ -94,6 +111,9 @@ class TapeRecorder:
         self.fail: BaseException | None = None
         self.recorded = self.replayed = self.turns = 0
         self.underway = False
+        self.clock = self.behind = 0.0
+        self.crowd = ""
+        self.parameters: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         self.lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def capturing(self) -> bool:
@@ -120,6 +140,14 @@ class TapeRecorder:
             tape.replay()
 
         return replay, results
+
+    def mark(self) -> Any:
+        """The device is at the end of its work at once, or `behind` seconds after the last mark."""
+        self.clock = max(self.clock + self.behind, time.perf_counter())
+        return Mark(self.clock)
+
+    def crowded(self) -> str:
+        return self.crowd
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:

@@ -21,12 +21,14 @@ from argand import events
 from argand.graph import compat
 from argand.graph.random_ops import seeds_from
 from argand.runtime.gpu.recorder import Recorder
-from argand.runtime.gpu.recording import Copied, NotRecorded, Recording, planned, unfit
+from argand.runtime.gpu.recording import Copied, NotRecorded, Recording, Results, planned, unfit
+from argand.runtime.gpu.trial import MOST_RESULTS, Trial, other_threads
 from argand.runtime.host import HostCall
 
 MAX_SIZES = 8  # that one graph is recorded for
 MAX_PLACES = 64  # of what is used in place: the layers of a model may share a graph
 MAX_MOVES = 4  # recordings made again because an input had moved; then all inputs that may move are copied
+LARGE = 1 << 22  # bytes of an input that is better not copied, if that can be
 MAX_RING = 4  # recordings for the same: as many calls' results may be held at once
 
 
@@ -55,12 +57,12 @@ class _Entry:
 
     Arguments:
         places: addresses of the inputs that are surely used in place.
-        addresses: of all tensors in the last call that ran, by position; None before one did.
+        seen: the tensors of the last call that ran and their addresses, by position; None before one did.
         ring: recordings of the same; a call uses one whose results nobody holds.
     """
 
     places: list[int]
-    addresses: dict[int, int] | None = None
+    seen: dict[int, tuple[weakref.ref[torch.Tensor], int]] | None = None
     ring: list[Recording] = field(default_factory=list)
 
 
@@ -86,14 +88,25 @@ class Recorded:
         recorder: of the device that all tensors are on.
         name: of the graph, for events.
         roles: of inputs and results.
+        asked: whether the program asked for it; else it is recorded where that is measured to gain time.
     """
 
-    def __init__(self, call: HostCall, recorder: Recorder, *, name: str = "graph", roles: Roles | None = None) -> None:
+    def __init__(
+        self,
+        call: HostCall,
+        recorder: Recorder,
+        *,
+        name: str = "graph",
+        roles: Roles | None = None,
+        asked: bool = True,
+    ) -> None:
         self.call = call
         self.recorder = recorder
         self.name = name
         self.reason = ""  # why nothing is recorded any more
         self.roles = roles or Roles()
+        self._asked = asked
+        self._trial = None if asked else Trial(recorder)
         self._pinned: tuple[int, ...] = ()  # inputs whose addresses are those of an entry
         self._moving: set[int] = set()  # inputs that were seen at several places
         self._moves = 0
@@ -121,24 +134,46 @@ class Recorded:
     def _run(self, args: list[Any]) -> tuple[Any, ...]:
         if not self._seen:
             return self._first(args)
-        shape = self._shape(args)
+        shape = None if self._lost() else self._shape(args)
         if shape is None:
             return self.call(args)
         entry = self._entry(shape, args)
         if entry is None:
             return self._plain(shape, None, args)
-        if entry.addresses is None or threading.current_thread() not in shape.threads:
+        if entry.seen is None or threading.current_thread() not in shape.threads:
             return self._plain(shape, entry, args)
         chosen = self._chosen(entry, args)
+        if chosen is None and len(entry.ring) < MAX_RING and self._pays():
+            chosen = self._record(entry, args)
         if chosen is None:
-            recording = self._record(entry, args) if len(entry.ring) < MAX_RING else None
-            if recording is None:
-                return self.call(args)
-            chosen = recording, recording.lends and len(entry.ring) < MAX_RING
+            return self.call(args) if self._trial is None else self._trial.call(lambda: self.call(args))
         recording, lend = chosen
         given = list(args)
         args.clear()
-        return recording.run(given, self.recorder.turn(), lend=lend and not torch.is_inference_mode_enabled())
+        lend = lend and self._asked and not torch.is_inference_mode_enabled()
+        if self._trial is None:
+            return recording.run(given, self.recorder.turn(), lend=lend)
+        return self._trial.replay(lambda: recording.run(given, self.recorder.turn(), lend=lend))
+
+    def _pays(self) -> bool:
+        """Whether a recording is to be made now."""
+        if self._asked:
+            return True
+        why = other_threads() if self._trial is None else self._trial.why_not()
+        if why and self._trial is not None:
+            self._stop(why)
+        return why == ""
+
+    def _lost(self) -> bool:
+        """Whether replays were found to gain no time."""
+        if self._trial is None:
+            return False
+        verdict = self._trial.verdict()
+        if verdict is not None:
+            self._trial = None
+            if verdict:
+                self._stop(verdict)
+        return bool(verdict)
 
     # --- calls that are not replayed
 
@@ -152,13 +187,19 @@ class Recorded:
         results = self.call(args)
         back = {id(result) for result in results if isinstance(result, torch.Tensor)}
         pinned = {p for p in self.roles.written if id(given[p]) in back} | self.roles.lasting | self.roles.taken
-        pinned |= {p for p, arg in enumerate(given) if isinstance(arg, torch.nn.Parameter)}
+        pinned |= {p for p, arg in enumerate(given) if self._is_parameter(arg)}
         self._pinned = tuple(sorted(pinned))
         self._seen = True
         shape = self._shape(given)
         if shape is not None:
             self._note(shape, self._entry(shape, given), given)
         return tuple(results)
+
+    def _is_parameter(self, arg: Any) -> bool:
+        """Whether an input is a parameter, or what a forward saved of one."""
+        if isinstance(arg, torch.nn.Parameter):
+            return True
+        return isinstance(arg, torch.Tensor) and arg.data_ptr() in self.recorder.parameters
 
     def _plain(self, shape: _Shape, entry: _Entry | None, args: list[Any]) -> tuple[Any, ...]:
         """A call that prepares what may not be prepared while recording: libraries' handles, choices by measurement."""
@@ -171,14 +212,15 @@ class Recorded:
     def _note(shape: _Shape, entry: _Entry | None, given: list[Any]) -> None:
         shape.threads.add(threading.current_thread())
         if entry is not None:
-            entry.addresses = {p: arg.data_ptr() for p, arg in enumerate(given) if isinstance(arg, torch.Tensor)}
+            tensors = [(position, arg) for position, arg in enumerate(given) if isinstance(arg, torch.Tensor)]
+            entry.seen = {position: (weakref.ref(arg), arg.data_ptr()) for position, arg in tensors}
 
     def _stop(self, reason: str) -> None:
         """Nothing is recorded or replayed any more."""
         self.reason = reason
         self._shapes.clear()
         with events.bus.compiling(self._compile_id):
-            tell(self.name, reason)
+            tell(self.name, reason, self._asked)
 
     # --- which recording
 
@@ -207,13 +249,23 @@ class Recorded:
             if sum(len(each.entries) for each in self._shapes.values()) >= MAX_PLACES:
                 self._stop(f"parameters or tensors written to were in more than {MAX_PLACES} places")
                 return None
+            self._drop_the_dead(shape)
             entry = shape.entries[key] = _Entry(places)
+            pinned = [(place, args[position]) for place, position in zip(places, self._pinned)]
+            self.recorder.parameters.update({p: arg for p, arg in pinned if isinstance(arg, torch.nn.Parameter)})
         shape.last = entry
         return entry
 
     def _follows_a_recording(self, args: Sequence[Any]) -> bool:
         """Whether what the forward kept is where the next call of it will keep it."""
         return all(args[position].data_ptr() in self.recorder.lent for position in self.roles.taken)
+
+    def _drop_the_dead(self, shape: _Shape) -> None:
+        """Recordings that read what a recorded forward kept, which is recorded anew, are never used again."""
+        taken = [number for number, position in enumerate(self._pinned) if position in self.roles.taken]
+        gone = [key for key in shape.entries if any(key[number] not in self.recorder.lent for number in taken)]
+        for key in gone:
+            del shape.entries[key]
 
     def _chosen(self, entry: _Entry, args: Sequence[Any]) -> tuple[Recording, bool] | None:
         """A recording whose results nobody holds, and whether it may lend its large ones: one must be left."""
@@ -238,8 +290,8 @@ class Recorded:
 
     # --- recording
 
-    def _record(self, entry: _Entry, args: list[Any]) -> Recording | None:
-        """A recording for these inputs; None when that failed."""
+    def _record(self, entry: _Entry, args: list[Any]) -> tuple[Recording, bool] | None:
+        """A recording for these inputs, and whether it may lend its large results; None when that failed."""
         seeds: list[torch.Tensor] = []
 
         def seed(device: torch.device) -> torch.Tensor:
@@ -253,6 +305,8 @@ class Recorded:
                 with seeds_from(seed):
                     replay, outputs = self.recorder.record(lambda: self.call(list(passed)))
                 results = planned(outputs, args, passed, self.roles.kept)
+            if not self._asked:
+                self._check(results)
         except Exception as error:
             self._stop(str(error) if isinstance(error, NotRecorded) else f"recording failed: {_first_line(error)}")
             return None
@@ -264,7 +318,16 @@ class Recorded:
         with events.bus.compiling(self._compile_id):
             text = f"{len(copied)} inputs are copied, {len(passed) - len(copied)} used in place, {results.text()}"
             events.bus.detail("cudagraphs", "runtime", f"{self.name} is recorded as a CUDA graph: {text}")
-        return recording
+        return recording, recording.lends and len(entry.ring) < MAX_RING
+
+    def _check(self, results: Results) -> None:
+        """Raises NotRecorded where nobody asked for what the recording takes."""
+        size = results.visible
+        if size > MOST_RESULTS:
+            raise NotRecorded(f"its results take {size >> 20} MB, which it would keep twice")
+        why = self.recorder.crowded()
+        if why:
+            raise NotRecorded(why)
 
     def _passed(
         self, entry: _Entry, args: Sequence[Any]
@@ -274,15 +337,24 @@ class Recorded:
         for position, arg in enumerate(args):
             if not isinstance(arg, torch.Tensor) or position in self._pinned:
                 continue
-            stayed = (entry.addresses or {}).get(position) == arg.data_ptr() and position not in self._moving
-            if stayed and self._moves <= MAX_MOVES:
+            if self._stays(entry, position, arg):
                 fixed.append(position)
                 continue
-            self._moving.add(position)
             place, run = Copied.of(arg.detach()).like()
             copied.append((position, Copied(place, run if run is not place else None)))
             passed[position] = place
         return copied, passed, tuple(fixed)
+
+    def _stays(self, entry: _Entry, position: int, arg: torch.Tensor) -> bool:
+        """Whether an input will be where it is in later calls, as far as one can tell.
+
+        A tensor that was given before will. Another one in its place, for which the memory of the earlier was taken,
+        will some day be elsewhere; if it is large, it is worth a try.
+        """
+        found = (entry.seen or {}).get(position)
+        if found is None or found[1] != arg.data_ptr() or position in self._moving or self._moves > MAX_MOVES:
+            return False
+        return found[0]() is arg or arg.nbytes > LARGE
 
 
 def _layout(arg: Any) -> Any:
@@ -296,8 +368,9 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def tell(name: str, reason: str) -> None:
-    """Say why a graph, for which CUDA graphs were asked for, has none: in the log, metrics and the report."""
+def tell(name: str, reason: str, asked: bool = True) -> None:
+    """Say why a graph has none: in the log, and where CUDA graphs were asked for in metrics and the report."""
     text = f"no CUDA graph is recorded: {name}: {reason}"
     events.bus.detail("cudagraphs", "backend", text)
-    events.emit("fallback", "backend", text, backend="native", scope="cudagraphs", reason=reason)
+    if asked:
+        events.emit("fallback", "backend", text, backend="native", scope="cudagraphs", reason=reason)

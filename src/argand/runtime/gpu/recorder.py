@@ -25,6 +25,7 @@ from argand.runtime.gpu.driver import Driver, driver
 
 _OF_THIS_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do meanwhile is their own affair
 _DEFAULT_STREAM = 0
+MOST_MEMORY = 0.25  # of the GPU's, for recordings that nobody asked for
 
 
 class Recorder(Protocol):
@@ -34,11 +35,13 @@ class Recorder(Protocol):
         lock: held while a call is recorded or replayed; re-entrant.
         active: the thread that holds `lock` is in such a call.
         lent: recordings, by the addresses of results that they leave where they are for backwards.
+        parameters: those that calls got, by their addresses: backwards get what was saved of them.
     """
 
     lock: Any
     active: bool
     lent: weakref.WeakValueDictionary[int, Any]
+    parameters: weakref.WeakValueDictionary[int, torch.Tensor]
 
     def capturing(self) -> bool:
         """Whether what the current stream is given is being recorded, by anybody."""
@@ -56,6 +59,12 @@ class Recorder(Protocol):
     def placing(self) -> contextlib.AbstractContextManager[None]:
         """Inside, tensors are made that are used in turns only: when they die, only such get their memory."""
 
+    def mark(self) -> Any:
+        """An event with a time (`torch.cuda.Event`) on the current stream."""
+
+    def crowded(self) -> str:
+        """Why recordings that nobody asked for would take too much memory; empty if they do not."""
+
 
 class CudaRecorder:
     """A GPU's.
@@ -68,10 +77,13 @@ class CudaRecorder:
         self.lock = fork_safe_lock()
         self.active = False
         self.lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self.parameters: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         self._index = index
         self._pool: Any = None
         self._stream: Any = None
         self._turn: _Turn | None = None
+        self._bytes = 0  # of the pool
+        self._graphs: weakref.WeakSet[Callable[[], None]] = weakref.WeakSet()
 
     def capturing(self) -> bool:
         """Whether the current stream of the current device is recorded."""
@@ -85,8 +97,11 @@ class CudaRecorder:
         """
         with self.placing(), _without_collections():
             torch.cuda.synchronize(self._index)
+            before = torch.cuda.memory_reserved(self._index)
             graph, results = _capture(driver(), self._stream.cuda_stream, run)
             replay = _executable(driver(), self._index, graph)
+            self._bytes += max(torch.cuda.memory_reserved(self._index) - before, 0)
+        self._graphs.add(replay)
         return replay, results
 
     @contextlib.contextmanager
@@ -95,9 +110,21 @@ class CudaRecorder:
         with torch.cuda.device(self._index):
             if self._stream is None:
                 self._stream = torch.cuda.Stream(self._index)
-                self._pool = torch.cuda.MemPool()
+            if self._pool is None or not self._graphs:  # nothing needs the old one, whose memory is free then
+                self._pool, self._bytes = torch.cuda.MemPool(), 0
             with torch.cuda.stream(self._stream), torch.cuda.use_mem_pool(self._pool, self._index):
                 yield
+
+    def mark(self) -> Any:
+        """See `Recorder`."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._index))
+        return event
+
+    def crowded(self) -> str:
+        """See `Recorder`. Memory of the pool is nobody else's until the last recording is gone."""
+        most = int(torch.cuda.get_device_properties(self._index).total_memory * MOST_MEMORY)
+        return f"recordings take more than {most >> 20} MB of the GPU's memory" if self._bytes > most else ""
 
     def turn(self) -> _Turn:
         """See `Recorder`."""

@@ -109,6 +109,11 @@ class Results:
     lent: list[torch.Tensor] = field(default_factory=list)
     own: list[torch.Tensor] = field(default_factory=list)
 
+    @property
+    def visible(self) -> int:
+        """Bytes of what the program gets."""
+        return sum(each.run.nbytes for each in [*self.copied, *self.large])
+
     def text(self) -> str:
         """How many are of which kind, for logs."""
         kinds = Counter(result.kind for result in self.plan)

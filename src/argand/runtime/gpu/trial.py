@@ -1,0 +1,104 @@
+"""Whether a call that nobody asked to record is worth recording: measured, on the program's own calls.
+
+A recording saves the host's time. Where the GPU is busy for longer than the host needs to feed it nothing is gained,
+nor where a call is short. The program is not to notice: no call waits for the GPU.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from argand.runtime.gpu.recorder import Recorder
+
+SAMPLES = 3  # calls of each way that are timed
+SHORTEST = 100e-6  # seconds of the host; a replay with its checks and copies takes some ten microseconds
+GAIN = 0.9  # what a replay takes at most, in times of a call
+MOST_RESULTS = 256 << 20  # bytes of results, which a recording keeps a second time
+_QUIET = ("(_pin_memory_loop)",)  # ends of names of threads that never wait for a whole GPU
+
+T = TypeVar("T")
+
+
+class Trial:
+    """Times calls, then replays.
+
+    Arguments:
+        recorder: of the device.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._calls = _Samples(recorder)
+        self._replays = _Samples(recorder)
+
+    def call(self, run: Callable[[], T]) -> T:
+        """What `run` returns: a call as it is."""
+        return self._calls.timed(run)
+
+    def replay(self, run: Callable[[], T]) -> T:
+        """What `run` returns: a replay."""
+        return self._replays.timed(run)
+
+    def why_not(self) -> str | None:
+        """Why calls are not to be recorded; empty if they are, None while that is not known."""
+        times = self._calls.times()
+        if times is None:
+            return None
+        host, device = times
+        if host < SHORTEST:
+            return f"a call takes the host {host * 1e6:.0f} microseconds only"
+        if device > host / GAIN:
+            return f"the GPU takes {device * 1e3:.2f} ms for a call, the host {host * 1e3:.2f} ms"
+        return other_threads()
+
+    def verdict(self) -> str | None:
+        """Why replays are to end; empty if they gain time, None while that is not known."""
+        times, before = self._replays.times(), self._calls.times()
+        if times is None or before is None:
+            return None
+        now, then = max(times), max(before)
+        return "" if now <= then * GAIN else f"a replay takes {now * 1e3:.2f} ms, a call {then * 1e3:.2f} ms"
+
+
+class _Samples:
+    """Times of the host and the device, in seconds."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._taken: list[tuple[float, Any, Any]] = []
+
+    def timed(self, run: Callable[[], T]) -> T:
+        if len(self._taken) >= SAMPLES:
+            return run()
+        begin = self._recorder.mark()
+        start = time.perf_counter()
+        results = run()
+        seconds = time.perf_counter() - start
+        self._taken.append((seconds, begin, self._recorder.mark()))
+        return results
+
+    def times(self) -> tuple[float, float] | None:
+        """The medians; None while calls or the device are to come."""
+        if len(self._taken) < SAMPLES or not self._taken[-1][2].query():
+            return None
+        device = statistics.median(begin.elapsed_time(end) * 1e-3 for _, begin, end in self._taken)
+        return statistics.median(seconds for seconds, *_ in self._taken), device
+
+
+def other_threads() -> str:
+    """Why it is not safe to record now; empty if it is.
+
+    While a stream is recorded no thread may wait for the whole device: its call would fail, and the recording too.
+    """
+    current = threading.current_thread()
+    for thread in threading.enumerate():
+        if thread is current or isinstance(thread, threading._DummyThread) or thread.name.endswith(_QUIET):
+            continue  # (threads that Python did not start are those that run backwards)
+        if thread is threading.main_thread() and isinstance(current, threading._DummyThread):
+            continue  # it waits for this backward
+        return f"the thread {thread.name} may wait for the GPU meanwhile"
+    return ""
