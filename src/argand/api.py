@@ -229,9 +229,8 @@ def compile(
         dynamic: None makes a size (or a Python number) symbolic once a second call shows that it varies; True makes
             all sizes of inputs symbolic at the first compile; False compiles for each size. See `mark_dynamic`.
         backend: a name of `list_backends()` or `(gm: fx.GraphModule, example_inputs: list[Tensor]) -> Callable`.
-        mode: "default"; "reduce-overhead": graphs of a GPU are recorded as CUDA graphs where the setting
-            `triton.cudagraphs` allows it (docs/gpu.md); "max-autotune" too, "max-autotune-no-cudagraphs" not.
-            Handed to backends as `mode=`.
+        mode: "default": graphs of a GPU that gain time by it are recorded as CUDA graphs (docs/gpu.md);
+            "reduce-overhead", "max-autotune": all; "max-autotune-no-cudagraphs": none. Handed to backends as `mode=`.
         options: handed to the backend as `options=`; argand's own backends accept and ignore them in this version.
         disable: return `model` unchanged.
 

@@ -113,13 +113,20 @@ class TapeRecorder:
         self.underway = False
         self.clock = self.behind = 0.0
         self.crowd = ""
+        self.rooms: list[list[Tape]] = []
         self.parameters: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         self.lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def capturing(self) -> bool:
         return self.foreign or self.underway
 
-    def record(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def room(self, *, lasting: bool) -> list[Tape]:
+        """The tapes of a room, in the order in which they were recorded."""
+        if lasting or not self.rooms:
+            self.rooms.append([])
+        return self.rooms[-1]
+
+    def record(self, run: Callable[[], Any], room: list[Tape]) -> tuple[Callable[[], None], Any]:
         assert self.active and not self.underway
         tape = Tape()
         self.underway = True
@@ -133,10 +140,13 @@ class TapeRecorder:
         with torch.no_grad():
             tape.clear()
         self.recorded += 1
+        room.append(tape)
 
         def replay() -> None:
             assert self.turns % 2 == 1, "outside of a turn"
             self.replayed += 1
+            for later in room[room.index(tape) + 1 :]:
+                later.clear()  # what it left may lie where this has its temporaries
             tape.replay()
 
         return replay, results
@@ -158,5 +168,5 @@ class TapeRecorder:
             self.turns += 1
 
     @contextlib.contextmanager
-    def placing(self) -> Iterator[None]:
+    def placing(self, room: list[Tape]) -> Iterator[None]:
         yield

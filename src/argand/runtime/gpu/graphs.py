@@ -21,7 +21,7 @@ from argand import events
 from argand.graph import compat
 from argand.graph.random_ops import seeds_from
 from argand.runtime.gpu.recorder import Recorder
-from argand.runtime.gpu.recording import Copied, NotRecorded, Recording, Results, planned, unfit
+from argand.runtime.gpu.recording import SMALL, Copied, NotRecorded, Recording, Results, planned, unfit
 from argand.runtime.gpu.trial import MOST_RESULTS, Trial, other_threads
 from argand.runtime.host import HostCall
 
@@ -110,6 +110,7 @@ class Recorded:
         self._pinned: tuple[int, ...] = ()  # inputs whose addresses are those of an entry
         self._moving: set[int] = set()  # inputs that were seen at several places
         self._moves = 0
+        self._lends = False  # some results stay in the recording's memory
         self._shapes: dict[Any, _Shape] = {}
         self._seen = False
         self._pid = os.getpid()
@@ -185,7 +186,10 @@ class Recorded:
             self._stop(why)
             return self.call(args)
         results = self.call(args)
-        back = {id(result) for result in results if isinstance(result, torch.Tensor)}
+        shown = [out for at, out in enumerate(results) if isinstance(out, torch.Tensor) and at not in self.roles.kept]
+        large = sum(out.numel() * out.element_size() for out in shown) > SMALL
+        self._lends = bool(self.roles.kept) or (self._asked and large)
+        back = {id(out) for out in shown}
         pinned = {p for p in self.roles.written if id(given[p]) in back} | self.roles.lasting | self.roles.taken
         pinned |= {p for p, arg in enumerate(given) if self._is_parameter(arg)}
         self._pinned = tuple(sorted(pinned))
@@ -300,11 +304,12 @@ class Recorded:
 
         try:
             with torch.inference_mode(False), torch.no_grad():
-                with self.recorder.placing():
+                room = self.recorder.room(lasting=self._lends)
+                with self.recorder.placing(room):
                     copied, passed, fixed = self._passed(entry, args)
                 with seeds_from(seed):
-                    replay, outputs = self.recorder.record(lambda: self.call(list(passed)))
-                results = planned(outputs, args, passed, self.roles.kept)
+                    replay, outputs = self.recorder.record(lambda: self.call(list(passed)), room)
+                results = planned(outputs, args, passed, self.roles.kept, lend=self._lends)
             if not self._asked:
                 self._check(results)
         except Exception as error:

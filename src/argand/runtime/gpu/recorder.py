@@ -4,8 +4,9 @@ A recording is made by the driver alone, in memory that torch sets apart for the
 generators nor its graphs take part, so that a recording that fails leaves nothing behind: whatever happens, the stream
 stops recording and the thread's memory comes from where it came from before.
 
-Graphs of a device share one pool of memory for temporaries, so that they must run one after the other: `lock` for
-threads, events for streams.
+Graphs of a device share memory for temporaries, so that they must run one after the other: `lock` for threads, events
+for streams. What is to outlast a replay lies in a room that no graph had used before: temporaries of an earlier graph,
+which its replays write to, are free memory for a later one.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import contextlib
 import ctypes
 import functools
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -46,17 +49,24 @@ class Recorder(Protocol):
     def capturing(self) -> bool:
         """Whether what the current stream is given is being recorded, by anybody."""
 
-    def record(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def room(self, *, lasting: bool) -> Any:
+        """Memory for a recording.
+
+        Arguments:
+            lasting: no other recording's replays write to what the recording leaves in it; else any may.
+        """
+
+    def record(self, run: Callable[[], Any], room: Any) -> tuple[Callable[[], None], Any]:
         """A function that does on the current stream what `run` did, and what `run` returned.
 
         Nothing that `run` queues is done while it is recorded. Its results are undefined before the first replay;
-        their memory is the recording's, and lives as long as the function or they do.
+        their memory is of `room`, and lives as long as the function or they do.
         """
 
     def turn(self) -> contextlib.AbstractContextManager[Any]:
         """Inside, work on the current stream comes after that of earlier turns, on whichever stream."""
 
-    def placing(self) -> contextlib.AbstractContextManager[None]:
+    def placing(self, room: Any) -> contextlib.AbstractContextManager[None]:
         """Inside, tensors are made that are used in turns only: when they die, only such get their memory."""
 
     def mark(self) -> Any:
@@ -64,6 +74,19 @@ class Recorder(Protocol):
 
     def crowded(self) -> str:
         """Why recordings that nobody asked for would take too much memory; empty if they do not."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class _Room:
+    """A pool of memory. It lives as long as a recording in it.
+
+    Arguments:
+        pool: torch's.
+        bytes: that it has taken from the GPU.
+    """
+
+    pool: Any
+    bytes: int = 0
 
 
 class CudaRecorder:
@@ -79,41 +102,69 @@ class CudaRecorder:
         self.lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.parameters: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         self._index = index
-        self._pool: Any = None
         self._stream: Any = None
+        self._newest: weakref.ref[_Room] | None = None
+        self._rooms: weakref.WeakSet[_Room] = weakref.WeakSet()  # of recordings
+        self._workspaces: _Room | None = None
+        self._prepared: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._turn: _Turn | None = None
-        self._bytes = 0  # of the pool
-        self._graphs: weakref.WeakSet[Callable[[], None]] = weakref.WeakSet()
 
     def capturing(self) -> bool:
         """Whether the current stream of the current device is recorded."""
         return bool(torch.cuda.is_current_stream_capturing())
 
-    def record(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def room(self, *, lasting: bool) -> _Room:
+        """See `Recorder`. Others share the newest one: its lasting tensors stay allocated."""
+        room = None if lasting or self._newest is None else self._newest()
+        if room is None:
+            with torch.cuda.device(self._index):
+                room = _Room(torch.cuda.MemPool())
+            self._newest = weakref.ref(room)
+        return room
+
+    def record(self, run: Callable[[], Any], room: _Room) -> tuple[Callable[[], None], Any]:
         """See `Recorder`.
 
         Raises:
             GpuError, RuntimeError: something was done that CUDA graphs cannot hold.
         """
-        with self.placing(), _without_collections():
+        self._prepare_libraries()
+        with self.placing(room), _without_collections():
             torch.cuda.synchronize(self._index)
             before = torch.cuda.memory_reserved(self._index)
-            graph, results = _capture(driver(), self._stream.cuda_stream, run)
-            replay = _executable(driver(), self._index, graph)
-            self._bytes += max(torch.cuda.memory_reserved(self._index) - before, 0)
-        self._graphs.add(replay)
+            graph, results = _capture(driver(), self._side().cuda_stream, run)
+            replay = _executable(driver(), self._index, graph, room)
+            room.bytes += max(torch.cuda.memory_reserved(self._index) - before, 0)
+        self._rooms.add(room)
         return replay, results
 
+    def _side(self) -> Any:
+        """The stream that is recorded. It runs nothing by itself."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._index)
+        return self._stream
+
+    def _prepare_libraries(self) -> None:
+        """Products keep a workspace for each thread and stream: not in a room, which may be given back."""
+        thread = threading.current_thread()
+        if thread in self._prepared:
+            return
+        if self._workspaces is None:
+            with torch.cuda.device(self._index):
+                self._workspaces = _Room(torch.cuda.MemPool())
+        with self.placing(self._workspaces), torch.no_grad():
+            for dtype in (torch.float32, torch.float16):
+                x = torch.zeros(16, 16, dtype=dtype, device=f"cuda:{self._index}")
+                torch.mm(x, x)
+                torch.nn.functional.linear(x, x, x[0])
+        self._prepared.add(thread)
+
     @contextlib.contextmanager
-    def placing(self) -> Iterator[None]:
-        """See `Recorder`: memory of the side stream, which runs nothing by itself, from a pool of its own."""
-        with torch.cuda.device(self._index):
-            if self._stream is None:
-                self._stream = torch.cuda.Stream(self._index)
-            if self._pool is None or not self._graphs:  # nothing needs the old one, whose memory is free then
-                self._pool, self._bytes = torch.cuda.MemPool(), 0
-            with torch.cuda.stream(self._stream), torch.cuda.use_mem_pool(self._pool, self._index):
-                yield
+    def placing(self, room: _Room) -> Iterator[None]:
+        """See `Recorder`."""
+        device, stream = torch.cuda.device(self._index), torch.cuda.stream(self._side())
+        with device, stream, torch.cuda.use_mem_pool(room.pool, self._index):
+            yield
 
     def mark(self) -> Any:
         """See `Recorder`."""
@@ -122,9 +173,10 @@ class CudaRecorder:
         return event
 
     def crowded(self) -> str:
-        """See `Recorder`. Memory of the pool is nobody else's until the last recording is gone."""
+        """See `Recorder`. Memory of a room is nobody else's until its last recording is gone."""
+        used = sum(room.bytes for room in self._rooms)
         most = int(torch.cuda.get_device_properties(self._index).total_memory * MOST_MEMORY)
-        return f"recordings take more than {most >> 20} MB of the GPU's memory" if self._bytes > most else ""
+        return f"recordings take more than {most >> 20} MB of the GPU's memory" if used > most else ""
 
     def turn(self) -> _Turn:
         """See `Recorder`."""
@@ -181,8 +233,8 @@ def _capture(cuda: Driver, stream: int, run: Callable[[], Any]) -> tuple[ctypes.
     return graph, results
 
 
-def _executable(cuda: Driver, index: int, graph: ctypes.c_void_p) -> Callable[[], None]:
-    """A function that queues the graph on the current stream."""
+def _executable(cuda: Driver, index: int, graph: ctypes.c_void_p, room: _Room) -> Callable[[], None]:
+    """A function that queues the graph on the current stream, and keeps its memory."""
     what, made, context = "making a CUDA graph", ctypes.c_void_p(), ctypes.c_void_p(cuda.context(index))
     try:
         cuda.call(what, "cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_ulonglong(0))
@@ -191,7 +243,7 @@ def _executable(cuda: Driver, index: int, graph: ctypes.c_void_p) -> Callable[[]
     library, stream_of, popped = cuda.library, torch._C._cuda_getCurrentRawStream, ctypes.c_void_p()
     push, pop, launch = library.cuCtxPushCurrent_v2, library.cuCtxPopCurrent_v2, library.cuGraphLaunch
 
-    def replay() -> None:
+    def replay(room: _Room = room) -> None:
         push(context)  # the default stream is the current context's
         try:
             code = launch(made, ctypes.c_void_p(stream_of(index)))

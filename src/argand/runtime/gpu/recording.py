@@ -121,13 +121,16 @@ class Results:
         return ", ".join(f"{kinds[kind]} results {text}" for kind, text in said.items() if kinds[kind]) or "no results"
 
 
-def planned(outputs: Sequence[Any], args: Sequence[Any], passed: Sequence[Any], kept: frozenset[int]) -> Results:
+def planned(
+    outputs: Sequence[Any], args: Sequence[Any], passed: Sequence[Any], kept: frozenset[int], *, lend: bool
+) -> Results:
     """What to do for each result after a replay.
 
     Arguments:
         outputs: what the call returned while it was recorded.
         args, passed: what it was called with: the program's tensors; the recording's in place of some.
         kept: positions of results that only the backward sees, which reads them where they are.
+        lend: the recording's memory lasts, so that large results may stay there.
 
     Raises:
         NotRecorded: one of them cannot be handed out.
@@ -139,7 +142,7 @@ def planned(outputs: Sequence[Any], args: Sequence[Any], passed: Sequence[Any], 
         if id(output) not in outside:
             _check(output)
     shown = {id(out): out for at, out in enumerate(outputs) if isinstance(out, torch.Tensor) and at not in kept}
-    small = sum(out.nbytes for key, out in shown.items() if key not in outside) <= SMALL
+    small = not lend or sum(out.nbytes for key, out in shown.items() if key not in outside) <= SMALL
     made, seen = Results(), dict[int, Result]()
     for output in outputs:
         key = id(output)
@@ -255,17 +258,19 @@ class Recording:
             self._replay()
             if targets:
                 copy(targets, [each.run for each in sources])
-            handed = []
-            for result in results.plan:
-                kind, index = result.kind, result.index
-                if kind == "lent":
-                    handed.append(results.lent[index].data)
-                elif kind == "copied":
-                    handed.append(made[index])
-                elif kind == "large":
-                    handed.append(self._large[index].data if lend else made[len(results.copied) + index])
-                else:
-                    handed.append(given[index] if kind == "input" else result.value)
+            lent = [tensor.data for tensor in results.lent]
+            large = [tensor.data for tensor in self._large] if lend else made[len(results.copied) :]
+        handed = []
+        for result in results.plan:
+            kind, index = result.kind, result.index
+            if kind == "lent":
+                handed.append(lent[index])
+            elif kind == "copied":
+                handed.append(made[index])
+            elif kind == "large":
+                handed.append(large[index])
+            else:
+                handed.append(given[index] if kind == "input" else result.value)
         return tuple(handed)
 
 

@@ -19,6 +19,7 @@ SHORTEST = 100e-6  # seconds of the host; a replay with its checks and copies ta
 GAIN = 0.9  # what a replay takes at most, in times of a call
 MOST_RESULTS = 256 << 20  # bytes of results, which a recording keeps a second time
 _QUIET = ("(_pin_memory_loop)",)  # ends of names of threads that never wait for a whole GPU
+_OWN = "argand-"  # begins the names of argand's own
 
 T = TypeVar("T")
 
@@ -96,8 +97,10 @@ def other_threads() -> str:
     """
     current = threading.current_thread()
     for thread in threading.enumerate():
-        if thread is current or isinstance(thread, threading._DummyThread) or thread.name.endswith(_QUIET):
+        if thread is current or isinstance(thread, threading._DummyThread):
             continue  # (threads that Python did not start are those that run backwards)
+        if thread.name.endswith(_QUIET) or thread.name.startswith(_OWN):
+            continue
         if thread is threading.main_thread() and isinstance(current, threading._DummyThread):
             continue  # it waits for this backward
         return f"the thread {thread.name} may wait for the GPU meanwhile"
