@@ -28,15 +28,21 @@ class Target:
         vector_run: contiguous elements below which a loop is too short for full vectors, or memory lines.
         small_work: loop points below which a kernel is not worth a second thread.
         small_points: neighbouring kernels of at most so many loop points together are joined; 0 joins none.
+        joined_members: how many kernels of equal loops, which may be far apart, become one at most.
+        joined_bytes: what such a kernel may touch and wait for others nevertheless; a larger one is joined with its
+            neighbours.
         scratch_bytes: row buffers of one outer point together.
         barriers: a kernel may run stages that share no loops one after the other (all points of one before the next).
         nested_reductions: a stage beside others may have own loops around its reduction loops.
         shares_innermost: stages may share the loop along which memory is contiguous (a program computes many of its
             points at once).
+        columns: points that a program of a reduction computes, where memory is contiguous along them.
         split_reduction: loop points a program of a reduction should have at most, before it is split in two kernels;
             0 splits none.
-        host_memory: its buffers are what the host's memory plan and kernels are for: temporaries share an arena, kept
-            buffers share blocks, large ones get large pages, products and gradients of convolutions may be argand's.
+        arena_alignment: bytes; its temporaries share an arena, in which they begin at multiples of this. 0: each is
+            allocated.
+        host_memory: its buffers are what the host's memory plan and kernels are for: kept buffers share blocks, large
+            ones get large pages, products and gradients of convolutions may be argand's.
     """
 
     name: str
@@ -49,11 +55,15 @@ class Target:
     vector_run: int
     small_work: int
     small_points: int
+    joined_members: int
+    joined_bytes: int
     scratch_bytes: int
     barriers: bool
     nested_reductions: bool
     shares_innermost: bool
+    columns: int
     split_reduction: int
+    arena_alignment: int
     host_memory: bool
 
 
@@ -74,11 +84,15 @@ def cpu(threads: int) -> Target:
         vector_run=128,
         small_work=1 << 14,
         small_points=4096,
+        joined_members=0,
+        joined_bytes=0,
         scratch_bytes=1 << 19,
         barriers=True,
         nested_reductions=True,
         shares_innermost=False,
+        columns=1,
         split_reduction=0,
+        arena_alignment=64,
         host_memory=True,
     )
 
@@ -96,11 +110,15 @@ def gpu(processors: int) -> Target:
         vector_run=32,
         small_work=0,
         small_points=0,
+        joined_members=16,
+        joined_bytes=1 << 20,
         scratch_bytes=1 << 20,
         barriers=False,
         nested_reductions=False,
         shares_innermost=True,
+        columns=64,
         split_reduction=1 << 15,
+        arena_alignment=512,
         host_memory=False,
     )
 

@@ -12,6 +12,7 @@ from argand.ir.kernel import KernelPlan, Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, LoopNode, Origin, Program
 from argand.ir.target import Target, Targets, on_cpu
 from argand.schedule.access import Graph, build_graph, is_empty
+from argand.schedule.alike import join_alike
 from argand.schedule.emit import Emitter
 from argand.schedule.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
@@ -44,7 +45,7 @@ def schedule(program: Program, *, targets: Targets | None = None, fusion: bool =
         _report(graph, units)
     steps = _emit(program, graph, units, known)
     if fusion:
-        steps = join_small(steps, known)
+        steps = join_small(join_alike(steps, known), known)
     made = Schedule(
         steps,
         list(program.inputs),

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from argand.graph.expr import ONE, ZERO, Const, Expr, Var, as_int, coefficient, product, substitute, sum_of
 from argand.ir.loops import Buffer, LoopBlock, LoopBody, LoopNode, Node, Program, Value, identity, statements_of
 from argand.schedule.access import accesses, device_of, expressions, hint, hint_numel, operands
+from argand.schedule.copier import Copier
 
 if TYPE_CHECKING:
     from argand.ir.target import Target
 
 # A chunk is at least this part of what is too long: shorter ones cost more in the second kernel than they save.
 _LEAST_PART = 8
+_COLUMN_PROGRAMS = 2
 POSITIONS = {"argmax": "max", "argmin": "min"}
 KINDS = ("sum", "prod", "max", "min", "any", *POSITIONS)
 
@@ -77,13 +79,15 @@ def _chunks(node: LoopNode, buffers: Mapping[str, Buffer], targets: Mapping[torc
 def _wanted(body: LoopBody, buffers: Mapping[str, Buffer], target: Target) -> int:
     """How many chunks a node should have; 1 leaves it alone."""
     points = hint(product(body.sizes))
-    programs = -(-points // target.vector_run) if _along_points(body, buffers) else points
+    along = _along_points(body, buffers)
+    programs = -(-points // target.columns) if along else points
     if not 0 < programs < target.threads:
         return 1
+    wanted = _COLUMN_PROGRAMS * target.threads if along else target.threads  # those of columns are small
     work = points * hint(product(body.reduction_sizes)) // programs
     if work <= target.split_reduction:
         return 1
-    return min(-(-target.threads // programs), -(-work * _LEAST_PART // target.split_reduction))
+    return min(-(-wanted // programs), -(-work * _LEAST_PART // target.split_reduction))
 
 
 def _along_points(body: LoopBody, buffers: Mapping[str, Buffer]) -> bool:
@@ -175,50 +179,6 @@ def _can_split(body: LoopBody) -> bool:
 
 
 @dataclass(slots=True)
-class _Copier:
-    """Copies statements into a new body.
-
-    Arguments:
-        index: what takes the place of loop variables.
-        known: old id -> copy.
-    """
-
-    index: dict[Var, Expr]
-    statements: list[Value] = field(default_factory=list)
-    known: dict[int, Value] = field(default_factory=dict)
-    count: int = 0
-
-    def add(
-        self, op: str, args: tuple[Any, ...], like: Value, dtype: torch.dtype, into: list[Value] | None = None
-    ) -> Value:
-        """A new statement, at the end of the body (or of a block); it stands where `like` stood in the program."""
-        made = Value(self.count, op, args, dtype, like.origin)
-        self.count += 1
-        (self.statements if into is None else into).append(made)
-        return made
-
-    def copy(self, source: Iterable[Value], into: list[Value]) -> None:
-        for old in source:
-            made = self.add(old.op, tuple(map(self._arg, old.args)), old, old.dtype, into)
-            self.known[old.id] = made
-            if old.op == "indirect":
-                self.index[Var(f"i{old.id}")] = Var(f"i{made.id}")
-
-    def _arg(self, arg: Any) -> Any:
-        if isinstance(arg, Value):
-            return self.known[arg.id]
-        if isinstance(arg, Expr):
-            return substitute(arg, self.index)
-        if isinstance(arg, LoopBlock):
-            inner: list[Value] = []
-            self.copy(arg.statements, inner)
-            return LoopBlock(inner, self.known[arg.result.id])
-        if isinstance(arg, (tuple, list)):
-            return tuple(map(self._arg, arg))
-        return arg
-
-
-@dataclass(slots=True)
 class _Parts:
     """What one reduction hands from node to node.
 
@@ -275,7 +235,7 @@ def _in_two(node: LoopNode, chunks: _Chunks, buffers: dict[str, Buffer]) -> list
 def _first(body: LoopBody, chunks: _Chunks, parts: Sequence[_Parts]) -> LoopBody:
     """The node that reduces chunks."""
     inside = _inside(body)
-    copier = _Copier(dict(chunks.index))
+    copier = Copier(dict(chunks.index))
     users = [s for s in body.statements if s.id in inside or s.op == "reduction"]
     copier.copy(_needed(users, body.statements, inside), copier.statements)
     taken = [_taken(body, chunks, one.reduction, inside, copier) for one in parts]
@@ -293,7 +253,7 @@ def _first(body: LoopBody, chunks: _Chunks, parts: Sequence[_Parts]) -> LoopBody
     return _body(loops, chunks.left, copier.statements)
 
 
-def _taken(body: LoopBody, chunks: _Chunks, reduction: Value, inside: set[int], copier: _Copier) -> Value:
+def _taken(body: LoopBody, chunks: _Chunks, reduction: Value, inside: set[int], copier: Copier) -> Value:
     """What a reduction takes, in the node that reduces chunks."""
     kind, value = reduction.args
     source = _needed([reduction], [s for s in body.statements if s.id in inside], set())
@@ -318,7 +278,7 @@ def _start(body: LoopBody, chunks: _Chunks) -> Expr:
 
 def _extrema(body: LoopBody, chunks: _Chunks, parts: Sequence[_Parts]) -> LoopBody:
     """The node that finds the extrema of all chunks."""
-    copier = _Copier({})
+    copier = Copier({})
     for one in parts:
         if one.extremum is None or one.best is None:
             continue
@@ -335,7 +295,7 @@ def _second(body: LoopBody, chunks: _Chunks, parts: Sequence[_Parts]) -> LoopBod
     inside = _inside(body)
     parts_of = {one.reduction.id: one for one in parts}
     index = _place(parts[0].part, (*(var for var, _ in chunks.loops), *body.vars))
-    copier = _Copier({})
+    copier = Copier({})
     for statement in body.statements:
         if statement.id in inside:
             continue
@@ -350,7 +310,7 @@ def _second(body: LoopBody, chunks: _Chunks, parts: Sequence[_Parts]) -> LoopBod
     return _body(list(zip(body.vars, body.sizes)), chunks.loops, copier.statements)
 
 
-def _with_best(copier: _Copier, extremum: Buffer, best: Buffer, index: Expr, place: Expr, position: Value) -> Value:
+def _with_best(copier: Copier, extremum: Buffer, best: Buffer, index: Expr, place: Expr, position: Value) -> Value:
     """A chunk's position where the chunk has the extremum of all, else the greatest number."""
     dtype = best.dtype
     here = copier.add("load", (extremum.name, index), position, dtype)

@@ -1,0 +1,60 @@
+"""Copies statements from one loop body into another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from argand.graph.expr import Expr, Var, substitute
+from argand.ir.loops import LoopBlock, Value
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(slots=True)
+class Copier:
+    """Copies statements into a new body.
+
+    Arguments:
+        index: what takes the place of loop variables.
+        statements: of the new body.
+        known: old id -> copy.
+        count: statements that were made.
+    """
+
+    index: dict[Var, Expr]
+    statements: list[Value] = field(default_factory=list)
+    known: dict[int, Value] = field(default_factory=dict)
+    count: int = 0
+
+    def add(
+        self, op: str, args: tuple[Any, ...], like: Value, dtype: torch.dtype, into: list[Value] | None = None
+    ) -> Value:
+        """A new statement, at the end of the body (or of a block); it stands where `like` stood in the program."""
+        made = Value(self.count, op, args, dtype, like.origin)
+        self.count += 1
+        (self.statements if into is None else into).append(made)
+        return made
+
+    def copy(self, source: Iterable[Value], into: list[Value]) -> None:
+        """Copy statements to the end of `into`."""
+        for old in source:
+            made = self.add(old.op, tuple(map(self._arg, old.args)), old, old.dtype, into)
+            self.known[old.id] = made
+            if old.op == "indirect":
+                self.index[Var(f"i{old.id}")] = Var(f"i{made.id}")
+
+    def _arg(self, arg: Any) -> Any:
+        if isinstance(arg, Value):
+            return self.known[arg.id]
+        if isinstance(arg, Expr):
+            return substitute(arg, self.index)
+        if isinstance(arg, LoopBlock):
+            inner: list[Value] = []
+            self.copy(arg.statements, inner)
+            return LoopBlock(inner, self.known[arg.result.id])
+        if isinstance(arg, (tuple, list)):
+            return tuple(map(self._arg, arg))
+        return arg
