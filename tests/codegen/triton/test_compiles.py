@@ -28,8 +28,10 @@ def add(b):
 
 
 def gelu(b):
-    half = b.input(4096, 3072, dtype=torch.bfloat16)
+    return gelu_of(b, b.input(4096, 3072, dtype=torch.bfloat16))
 
+
+def gelu_of(b, half):
     def fn(o, v):
         x = o.to_dtype(v, torch.float32)
         y = o.mul(x, o.add(o.erf(o.mul(x, o.constant(0.7071, x.dtype))), o.constant(1.0, x.dtype)))
@@ -42,6 +44,17 @@ def transposed(b):
     return b.pointwise(lambda o, x, y: o.mul(x, y), b.input(1024, 512).permute(1, 0), b.input(512, 1024))
 
 
+def column_sums(b):
+    """What a layer's backward has: results and their sums, beside sums of others, over columns."""
+    x = b.input(4096, 768, dtype=torch.bfloat16)
+    y = gelu_of(b, x)
+    return [y, *(b.reduce("sum", each, [0], fn=wide) for each in (x, y, *(b.input(4096, 768) for _ in range(4))))]
+
+
+def wide(o, v):
+    return o.to_dtype(v, torch.float32)
+
+
 PROGRAMS = {
     "add": add,
     "gelu": gelu,
@@ -50,6 +63,9 @@ PROGRAMS = {
     "long softmax": lambda b: softmax(b, b.input(2048, 50257)),
     "layer norm": lambda b: layer_norm(b, b.input(4096, 768), b.input(768), b.input(768)),
     "column sums": lambda b: b.reduce("sum", b.input(4096, 768), [0]),
+    "several column sums": column_sums,
+    "softmax of columns": lambda b: softmax(b, b.input(1024, 4096), 0),
+    "joined sums": lambda b: [b.reduce("sum", b.input(64, 768), [0]) for _ in range(16)],
     "sum of all": lambda b: b.reduce("sum", b.input(1 << 22), [0]),
     "argmax": lambda b: b.reduce("argmax", b.input(4096, 1000), [1]),
 }
@@ -73,6 +89,12 @@ def compiled(source, spec, target, folder):
     return triton.compile(made, target=GPUTarget(*TARGETS[target]), options=options)
 
 
+def program(b, name):
+    """The program of that name."""
+    made = PROGRAMS[name](b)
+    return b.program(*(made if isinstance(made, list) else [made]))
+
+
 def spilled(kernel, folder):
     """Bytes or registers that a kernel keeps in memory for want of registers."""
     if "amdgcn" in kernel.asm:
@@ -92,7 +114,7 @@ def spilled(kernel, folder):
 def test_no_spills(name, target, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     b = Builder()
-    made = schedule(b.program(PROGRAMS[name](b)), targets=lambda _: gpu(132))
+    made = schedule(program(b, name), targets=lambda _: gpu(132))
     source = generate(made.kernels(), 132)
     assert source.specs
     for spec in source.specs.values():
@@ -104,7 +126,7 @@ def test_wide_accesses(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("add", "gelu", "softmax"):
         b = Builder()
-        made = schedule(b.program(PROGRAMS[name](b)), targets=lambda _: gpu(132))
+        made = schedule(program(b, name), targets=lambda _: gpu(132))
         source = generate(made.kernels(), 132)
         (spec,) = source.specs.values()
         text = compiled(source, spec, "sm_90", tmp_path).asm["ptx"]

@@ -22,6 +22,13 @@ PERSISTENT = 8192
 # Elements of a block: enough for each thread to move 128 bits at once.
 BLOCK = 1024
 _TILE = 32  # of each of two axes, where memory is walked along both
+# Where memory is contiguous along the points of a reduction: points of a program, so that it reads whole lines of
+# memory, and elements of its block.
+_COLUMNS, _COLUMNS_BLOCK = 64, 2048
+_FEW_ROWS, _SOME_ROWS = 32, 128  # that one block takes; so many only of few columns
+_FEW_ELEMENTS = 1 << 17
+_MANY_RESULTS = 4  # reductions beyond which a thread has few elements, for what they have added up to is in registers
+_HELD_COLUMNS = 16  # fewer columns, of rows that are held for later stages, are not worth it
 _MAX_GRID = 65535  # programs along the second axis of a grid
 _INT32 = 1 << 30  # elements beyond which positions are computed in 64 bits; a block may reach beyond the end
 _MAX_WARPS = 16  # of a program
@@ -157,12 +164,21 @@ def _rows(plan: KernelPlan, rows: Sequence[tuple[tuple[Var, Expr], ...]], proces
     held = all((known := as_int(length)) is not None and 0 < known <= PERSISTENT for length in lengths)
     count = hint(product(size for _, size in points))
     across = _contiguous_along(plan, points, {var for loops in rows for var, _ in loops})
-    if held:
+    if across:
+        few = count * longest <= _FEW_ELEMENTS
+        most = 4 * BLOCK // _HELD_COLUMNS if len(plan.stages) > 1 else _SOME_ROWS if few else _FEW_ROWS
         row = _power(longest)
-        width = max(BLOCK // row, 1) if not across else max(min(32, 4 * BLOCK // row), 1)
+        held = held and row <= most
+        width = min(32, 4 * BLOCK // row) if held else _COLUMNS
+        width = max(min(width, _power(count)), 1)
+        while few and width > _HELD_COLUMNS and count // width < processors:
+            width //= 2
+        row = row if held else _COLUMNS_BLOCK // width
+    elif held:
+        row = _power(longest)
+        width = max(min(BLOCK // row, _power(count)), 1)
     else:
-        row, width = (2 * BLOCK, 1) if not across else (2 * _TILE, _TILE)
-    width = max(min(width, _power(count)), 1)
+        row, width = 2 * BLOCK, 1
     while width > 1 and count // width < processors and not across:
         width //= 2
     x = Axis("x", points, width)
@@ -175,7 +191,14 @@ def _rows(plan: KernelPlan, rows: Sequence[tuple[tuple[Var, Expr], ...]], proces
             axes = (x, Axis("r", loops, block, looped=not held))
         stages.append(_stage(stage, axes))
     warps = max(min(width * row // 256, _MAX_WARPS), 1)
+    if across and not held and _results(plan) <= _MANY_RESULTS:
+        warps = max(warps // 2, 1)
     return KernelAxes((x,), tuple(stages), _wide(plan), warps)
+
+
+def _results(plan: KernelPlan) -> int:
+    """How many reductions the stages have, at most."""
+    return max(sum(1 for value in stage.body.statements if value.op == "reduction") for stage in plan.stages)
 
 
 def _stage(stage: Stage, axes: tuple[Axis, ...]) -> StageAxes:

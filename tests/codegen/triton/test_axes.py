@@ -1,0 +1,65 @@
+"""How loops are laid over blocks: reductions along which memory is not contiguous."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "schedule"))
+from loop_programs import Builder, softmax  # noqa: E402
+
+from argand.codegen.triton.axes import KernelAxes, lay_out  # noqa: E402
+from argand.graph.expr import as_int, product  # noqa: E402
+from argand.ir.target import gpu  # noqa: E402
+from argand.schedule.pipeline import schedule  # noqa: E402
+
+PROCESSORS = 132
+
+
+def layouts(b: Builder, *outputs: Any) -> list[KernelAxes]:
+    made = schedule(b.program(*outputs), targets=lambda _: gpu(PROCESSORS))
+    return [lay_out(plan, PROCESSORS) for plan in made.kernels()]
+
+
+def programs(axes: KernelAxes) -> int:
+    return int(as_int(product(-(-axis.extent // axis.block) for axis in axes.grid)) or 0)
+
+
+@pytest.mark.parametrize("columns", [768, 3072, 8192])
+@pytest.mark.parametrize("rows", [1024, 4096, 16384])
+def test_column_sums_read_lines_of_memory_by_all_processors(rows: int, columns: int) -> None:
+    b = Builder()
+    x = b.input(rows, columns, dtype=torch.bfloat16)
+    wide = lambda o, v: o.to_dtype(v, torch.float32)  # noqa: E731
+    first, second = layouts(b, b.reduce("sum", x, [0], fn=wide))
+    (x_axis,) = first.grid
+    row = first.stages[0].row
+    assert row is not None and row.looped and x_axis.block * 2 >= 128 and x_axis.block * row.block == 2048
+    assert first.num_warps == 4 and programs(first) <= 10 * PROCESSORS
+    assert programs(first) >= min(4 * PROCESSORS, rows // 64 * columns // 64)
+    assert second.stages[0].row is not None and second.grid[0].block * 4 >= 64
+
+
+def test_few_rows_are_one_block() -> None:
+    b = Builder()
+    (axes,) = layouts(b, b.reduce("sum", b.input(32, 1 << 16), [0]))
+    assert axes.stages[0].row is not None and not axes.stages[0].row.looped and axes.grid[0].block == 32
+
+
+def test_many_sums_at_once_have_more_threads() -> None:
+    for count, warps in ((4, 4), (5, 8)):
+        b = Builder()
+        first, _ = layouts(b, *[b.reduce("sum", b.input(4096, 768), [0]) for _ in range(count)])
+        assert first.num_warps == warps
+
+
+def test_columns_that_later_stages_read_again_are_held_where_they_are_short() -> None:
+    for rows, looped in ((200, False), (1000, True)):
+        b = Builder()
+        (axes,) = layouts(b, softmax(b, b.input(rows, 20_000), 0))
+        assert len(axes.stages) == 3 and axes.grid[0].block >= 16
+        assert all(stage.row is not None and stage.row.looped is looped for stage in axes.stages)
