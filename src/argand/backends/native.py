@@ -243,8 +243,10 @@ def reset() -> None:
     """Forget compiled graphs and free the memory kept for temporaries."""
     from argand.runtime import cache, toolchain
     from argand.runtime.arena import arena_pool
+    from argand.runtime.gpu import arena as device_arena
 
     cache.reset()
     toolchain.reset()
     _memo.clear()
     arena_pool.clear()
+    device_arena.clear()

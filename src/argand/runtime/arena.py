@@ -15,11 +15,17 @@ import torch
 
 Views = tuple[Any, ...]
 
-_MAX_LAYOUTS = 256  # graphs and sizes of which an arena keeps the tensors
+MAX_LAYOUTS = 256  # graphs and sizes of which an arena keeps the tensors
 
 
 class IndexOutOfRange(IndexError, RuntimeError):
     """A position that a kernel looked up is out of range; eager's kernels raise one or the other."""
+
+
+def laid_out(layout: Callable[..., Views], arena: Any, *sizes: int) -> Views:
+    """What `layout` makes: tensors that may be written to in any mode, whatever the mode of the first call is."""
+    with torch.inference_mode(False):
+        return layout(arena, *sizes)
 
 
 class Arena:
@@ -70,7 +76,7 @@ class ArenaPool:
         if arena.nbytes < nbytes:
             arena = Arena(nbytes)
         if layout not in arena.views:
-            arena.views[layout] = layout(arena)
+            arena.views[layout] = laid_out(layout, arena)
         return arena
 
     def take_sized(self, key: tuple[Any, ...], nbytes: Callable[..., int]) -> Arena:
@@ -88,9 +94,9 @@ class ArenaPool:
             wanted = nbytes(*key[1:])
             if arena.nbytes < wanted:
                 arena = Arena(wanted)
-            elif len(arena.views) >= _MAX_LAYOUTS:
+            elif len(arena.views) >= MAX_LAYOUTS:
                 arena.views.clear()
-            arena.views[key] = key[0](arena, *key[1:])
+            arena.views[key] = laid_out(key[0], arena, *key[1:])
         return arena
 
     def give(self, arena: Arena) -> None:

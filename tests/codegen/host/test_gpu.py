@@ -22,6 +22,7 @@ from argand.runtime import host
 from argand.runtime.gpu import load
 from argand.schedule.pipeline import schedule
 
+MM = torch.ops.aten.mm.default
 CPU, FIRST, SECOND = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
 
 
@@ -105,15 +106,109 @@ def test_one_module_has_kernels_of_two_devices() -> None:
     assert "load_triton_kernels(triton_source, triton_kernels, 'cuda:0')" in text
     assert "call = on_device(call, 'cuda:0')" in text
     assert "rand_strided((65536,), (1,), torch.float32, device='cuda:0'),  # arg1" in text
-    assert "new_float32_cuda_0 = torch.empty(0, dtype=torch.float32, device='cuda:0').new_empty_strided" in text
+    assert "arena_pool_cuda_0 = device_arenas('cuda:0')" in text
 
 
 def test_what_is_the_hosts_is_not_for_other_devices() -> None:
     _, made = two_devices()
-    plan = plan_memory(made)
     elsewhere = {name for name, buffer in made.buffers.items() if buffer.device != CPU}
-    assert elsewhere.isdisjoint({*plan.offsets, *plan.slot_of}) and elsewhere.isdisjoint(made.host_buffers())
-    assert choose_products(made) == 0
+    assert elsewhere.isdisjoint(made.host_buffers()) and choose_products(made) == 0
+
+
+def on_gpu(b: Builder, *outputs: T) -> Any:
+    """The schedule, with all its buffers on a GPU."""
+    for name, buffer in b.buffers.items():
+        b.buffers[name] = replace(buffer, device=FIRST)
+    return schedule(b.program(*outputs), targets=target_of)
+
+
+def text_of(made: Any) -> str:
+    return host_module(made, kernel_source(made))
+
+
+def test_each_device_has_an_arena_for_temporaries() -> None:
+    b = Builder()
+    x, y = b.input(64, 64), b.input(64, 64)
+    here, there = (b.extern(MM, each, each, size=(64, 64), out_variant="torch.mm") for each in (x, y))
+    results = [b.pointwise(relu, here), b.pointwise(relu, there)]
+    for each in (y, there, results[1]):
+        b.buffers[each.buffer] = replace(b.buffers[each.buffer], device=FIRST)
+    made = schedule(b.program(*results), targets=target_of)
+    plan = plan_memory(made)
+    assert plan.offsets == {here.buffer: 0, there.buffer: 0} and set(plan.spaces) == {CPU, FIRST}
+    assert plan.spaces[CPU].nbytes == plan.spaces[FIRST].nbytes == 64 * 64 * 4
+    text = text_of(made)
+    for line in (
+        "arena_pool_cuda_0 = device_arenas('cuda:0')",
+        "def layout_cuda_0(arena):",
+        "    arena = arena_pool.take(16384, layout)",
+        "    arena_cuda_0 = arena_pool_cuda_0.take(16384, layout_cuda_0)",
+        "    arena_pool_cuda_0.give(arena_cuda_0)",
+        f"    {results[1].buffer} = new_on_gpu((64, 64), (64, 1), torch.float32)",
+    ):
+        assert line + "\n" in text, line
+
+
+def test_products_return_what_leaves_the_graph_and_fill_what_does_not() -> None:
+    b = Builder()
+    x = b.input(64, 64)
+    inner = b.extern(MM, x, x, size=(64, 64), out_variant="torch.mm")
+    last = b.extern(MM, inner, inner, size=(64, 64), out_variant="torch.mm")
+    text = text_of(on_gpu(b, last))
+    assert f"torch_mm_out(arg0, arg0, out={inner.buffer})" in text
+    assert f"{last.buffer} = torch_mm_out({inner.buffer}, {inner.buffer})" in text
+
+
+def test_what_other_streams_may_use_is_allocated() -> None:
+    def program(target: Any) -> Any:
+        b = Builder()
+        made = b.pointwise(relu, b.input(8, 8))
+        return plan_memory(on_gpu(b, b.extern(target, made, size=(8, 8))))
+
+    def of_the_program(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    assert program(torch.ops.aten.neg.default).offsets
+    for target in (of_the_program, torch.ops.argand_test.elsewhere.default, torch.ops.aten.record_stream.default):
+        plan = program(target)
+        assert not plan.offsets and plan.allocated
+
+
+torch.library.define("argand_test::elsewhere", "(Tensor x) -> Tensor")
+
+
+def test_memory_that_a_result_views_is_allocated() -> None:
+    b = Builder()
+    made = b.pointwise(relu, b.input(8, 8))
+    view = b.extern(torch.ops.aten.t.default, made, size=(8, 8))
+    again = b.extern(torch.ops.aten.t.default, view, size=(8, 8))
+    for outputs, kept in (((again,), True), ((b.extern(torch.ops.aten.neg.default, again, size=(8, 8)),), False)):
+        plan = plan_memory(schedule(b.program(*outputs)))
+        assert (made.buffer in plan.allocated) is kept and (made.buffer in plan.offsets) is not kept
+
+
+def test_views_are_made_once() -> None:
+    b = Builder()
+    x = b.input(64, 64)
+    first = b.extern(MM, x.permute(1, 0), x, size=(64, 64), out_variant="torch.mm")
+    second = b.extern(MM, x.permute(1, 0), first, size=(64, 64), out_variant="torch.mm")
+    b.extern(torch.ops.aten.neg.default, x, size=(64, 64))
+    text = text_of(on_gpu(b, second))
+    assert text.count("arg0_view0 = view_of(arg0, (64, 64), (1, 64), 0)") == 1
+    assert "torch_mm_out(arg0_view0, arg0," in text and "torch_mm_out(arg0_view0, " in text
+    assert "del arg0, arg0_view0" in text
+
+
+def test_a_buffer_is_held_as_the_tensor_that_calls_take() -> None:
+    b = Builder()
+    x = b.input(4, 16, 64)
+    kept = b.pointwise(relu, x)
+    flat = kept.view(64, 64)
+    results = [b.extern(MM, flat, b.input(64, 64), size=(64, 64), out_variant="torch.mm") for _ in range(2)]
+    text = text_of(on_gpu(b, kept, *results))
+    assert f"{kept.buffer} = new_on_gpu((64, 64), (64, 1), torch.float32)" in text
+    assert f"return (as_strided({kept.buffer}, (4, 16, 64), (1024, 64, 1))," in text
+    assert f"torch_mm_out({kept.buffer}, arg1)" in text
 
 
 def test_tables_of_two_gpus_have_different_names() -> None:

@@ -18,6 +18,9 @@ _FAST = {
     "aten.baddbmm.default": "torch.baddbmm",
     "aten.convolution.default": "torch.convolution",
     "aten.embedding.default": "torch.embedding",
+    "aten._scaled_dot_product_flash_attention.default": "torch._scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_efficient_attention.default": "torch._scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_cudnn_attention.default": "torch._scaled_dot_product_cudnn_attention",
 }
 
 

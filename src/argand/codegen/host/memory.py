@@ -1,8 +1,8 @@
 """Where each buffer of a schedule lives.
 
-Temporaries share one arena: a buffer takes bytes that no buffer alive at the same time uses. Where sizes depend on
-symbols, the arena has slots, whose places are computed when sizes are known. What the caller gets is allocated anew in
-each call, and so is what an ATen kernel without `out=` returns.
+Temporaries of a device share one arena: a buffer takes bytes that no buffer alive at the same time uses. Where sizes
+depend on symbols, the arena has slots, whose places are computed when sizes are known. What the caller gets is
+allocated anew in each call, and so is what an ATen kernel without `out=` returns.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from argand.errors import InternalError
+from argand.graph import compat
 from argand.graph.expr import Expr, Sym, as_int, evaluate, product
 from argand.graph.fitting import at_least
-from argand.ir.kernel import KernelPlan, Schedule, Step
-from argand.ir.loops import Buffer, ExternNode, TensorRef, aliases_arguments, tensor_refs
+from argand.ir.kernel import CPU, KernelPlan, Schedule, Step
+from argand.ir.loops import Buffer, ExternNode, aliases_arguments, tensor_refs
 
-ALIGNMENT = 64
 BLOCK_BYTES = 16 << 20  # of what a forward keeps
+BLOCK_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,25 @@ class Live:
 
     def overlaps(self, other: Live) -> bool:
         return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(slots=True)
+class Space:
+    """The arena of a device.
+
+    Arguments:
+        alignment: of each buffer, in bytes.
+        nbytes: size of the arena, slots excluded.
+        slots: bytes of each slot, in order, behind the first `nbytes` bytes.
+    """
+
+    alignment: int
+    nbytes: int = 0
+    slots: list[Expr] = field(default_factory=list)
+
+    def aligned(self, count: int) -> int:
+        """`count` rounded up."""
+        return -(-count // self.alignment) * self.alignment
 
 
 @dataclass(slots=True)
@@ -51,9 +73,8 @@ class MemoryPlan:
     """Where buffers live.
 
     Arguments:
+        spaces: arenas, by device.
         offsets: arena buffers (temporaries): bytes from the start of the arena.
-        nbytes: size of the arena, slots excluded.
-        slots: bytes of each slot, in order, behind the first `nbytes` bytes.
         slot_of: arena buffers whose size depends on symbols: their slot.
         allocated: buffers that `call` allocates, and the step before which it does.
         blocks: allocations that several of the `allocated` buffers share.
@@ -63,9 +84,8 @@ class MemoryPlan:
         live: life of each buffer's memory (of the first buffer, where several share it in turn).
     """
 
+    spaces: dict[torch.device, Space] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
-    nbytes: int = 0
-    slots: list[Expr] = field(default_factory=list)
     slot_of: dict[str, int] = field(default_factory=dict)
     allocated: dict[str, int] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
@@ -77,6 +97,16 @@ class MemoryPlan:
     def in_arena(self, name: str) -> bool:
         """Whether a buffer has a place of its own in the arena."""
         return name in self.offsets or name in self.slot_of
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the CPU's arena, slots excluded."""
+        return self.spaces[CPU].nbytes if CPU in self.spaces else 0
+
+    @property
+    def slots(self) -> list[Expr]:
+        """Bytes of each slot of the CPU's arena."""
+        return self.spaces[CPU].slots if CPU in self.spaces else []
 
 
 def uses(step: Step) -> Iterable[str]:
@@ -114,26 +144,31 @@ def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
     """
     plan = MemoryPlan(same_as=dict(schedule.aliases))
     given = {*schedule.inputs, *schedule.constants}
-    kept = {ref.buffer for ref in tensor_refs(schedule.outputs)}
+    kept = _seen(schedule, {ref.buffer for ref in tensor_refs(schedule.outputs)})
     lives = _lives(schedule, given)
     plan.live = {name: live for name, live in lives.items() if name not in plan.same_as}
     kept_roots = {_root(plan.same_as, name) for name in kept}
     for step in schedule.steps:
         if isinstance(step, ExternNode) and step.out_variant is None:
             plan.returned_by.update(results(step))
-    temporaries: list[str] = []
-    symbolic: list[str] = []
+    temporaries: dict[torch.device, list[str]] = {}
+    outside = _out_of_reach(schedule)
     for name, live in plan.live.items():
         if name in given or name in plan.returned_by:
             continue
-        fits_arena = arena and name not in kept_roots and schedule.in_host_memory(name)
-        if fits_arena:
-            (symbolic if nbytes(schedule.buffers[name]) is None else temporaries).append(name)
+        device = schedule.buffers[name].device
+        target = schedule.targets.get(device)
+        fits_arena = arena and name not in kept_roots and target is not None and target.arena_alignment
+        if target is not None and fits_arena and (target.host_memory or name not in outside):
+            plan.spaces.setdefault(device, Space(target.arena_alignment))
+            temporaries.setdefault(device, []).append(name)
         else:
             plan.allocated[name] = live.first
     _share_blocks(plan, schedule)
-    _pack(plan, temporaries, schedule.buffers)
-    _assign_slots(plan, symbolic, schedule)
+    for device, names in temporaries.items():
+        known = [name for name in names if nbytes(schedule.buffers[name]) is not None]
+        _pack(plan, plan.spaces[device], known, schedule.buffers)
+        _assign_slots(plan, plan.spaces[device], [name for name in names if name not in plan.offsets], schedule)
     for name in (*plan.allocated, *sorted(plan.returned_by)):
         if name not in kept_roots and name in plan.live:
             plan.frees.setdefault(plan.live[name].last, []).append(name)
@@ -148,6 +183,31 @@ def _root(same_as: dict[str, str], name: str) -> str:
     while name in same_as:
         name = same_as[name]
     return name
+
+
+def _seen(schedule: Schedule, names: set[str]) -> set[str]:
+    """Buffers whose memory is seen through any of `names`: a kernel may have returned a view of its argument."""
+    found = set(names)
+    for step in reversed(schedule.steps):
+        if isinstance(step, ExternNode) and not found.isdisjoint(results(step)) and aliases_arguments(step):
+            found.update(ref.buffer for ref in tensor_refs((step.args, step.kwargs)))
+    return found
+
+
+def _out_of_reach(schedule: Schedule) -> set[str]:
+    """Buffers that are handed to code of which it is not known that it uses the device's current stream alone, and
+    keeps nothing: communication, operators and functions of the program's own."""
+    found: set[str] = set()
+    for step in schedule.steps:
+        if isinstance(step, ExternNode):
+            target = step.target
+            known = isinstance(target, torch._ops.OpOverload) and target.namespace in _NAMESPACES
+            if not known or compat.has_effect(target, step.args, step.kwargs):
+                found.update(uses(step))
+    return found
+
+
+_NAMESPACES = ("aten", "prims", "argand")
 
 
 def _lives(schedule: Schedule, given: set[str]) -> dict[str, Live]:
@@ -195,7 +255,7 @@ def _share_blocks(plan: MemoryPlan, schedule: Schedule) -> None:
     for name in sorted(plan.allocated, key=plan.allocated.__getitem__):
         size = nbytes(schedule.buffers[name])
         if roots.get(name) and size and size < BLOCK_BYTES // 2 and schedule.in_host_memory(name):
-            sizes[name] = _aligned(size)
+            sizes[name] = -(-size // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT
     for name, size in sizes.items():
         if not plan.blocks or plan.blocks[-1].nbytes + size > BLOCK_BYTES:
             plan.blocks.append(Block(plan.allocated[name]))
@@ -204,9 +264,9 @@ def _share_blocks(plan: MemoryPlan, schedule: Schedule) -> None:
     plan.blocks = [block for block in plan.blocks if len(block.offsets) > 1]
 
 
-def _pack(plan: MemoryPlan, names: list[str], buffers: dict[str, Buffer]) -> None:
+def _pack(plan: MemoryPlan, space: Space, names: list[str], buffers: dict[str, Buffer]) -> None:
     """Give arena offsets: large buffers first, each in the smallest gap that is free during its life."""
-    sizes = {name: _aligned(nbytes(buffers[name]) or 1) for name in names}
+    sizes = {name: space.aligned(nbytes(buffers[name]) or 1) for name in names}
     placed: list[tuple[int, int, Live]] = []  # offset, end, life
     for name in sorted(names, key=lambda n: (-sizes[n], plan.live[n].first)):
         live, size = plan.live[name], sizes[name]
@@ -220,10 +280,10 @@ def _pack(plan: MemoryPlan, names: list[str], buffers: dict[str, Buffer]) -> Non
         start = position if best is None else best
         plan.offsets[name] = start
         placed.append((start, start + size, live))
-        plan.nbytes = max(plan.nbytes, start + size)
+        space.nbytes = max(space.nbytes, start + size)
 
 
-def _assign_slots(plan: MemoryPlan, names: list[str], schedule: Schedule) -> None:
+def _assign_slots(plan: MemoryPlan, space: Space, names: list[str], schedule: Schedule) -> None:
     """Give slots to buffers of symbolic size, large ones first: free during its life, and never too small."""
     sizes = {name: extent(schedule.buffers[name]) * int(schedule.buffers[name].dtype.itemsize) for name in names}
     likely = {name: _likely(size, schedule.hints) for name, size in sizes.items()}
@@ -231,15 +291,15 @@ def _assign_slots(plan: MemoryPlan, names: list[str], schedule: Schedule) -> Non
     for name in sorted(names, key=lambda n: (-likely[n], plan.live[n].first)):
         live, size = plan.live[name], sizes[name]
         found = None
-        for number in reversed(range(len(plan.slots))):
+        for number in reversed(range(len(space.slots))):
             if any(other.overlaps(live) for other in holders[number]):
                 continue
-            if plan.slots[number] is size or at_least(plan.slots[number] - size, 0):
+            if space.slots[number] is size or at_least(space.slots[number] - size, 0):
                 found = number
                 break
         if found is None:
-            found = len(plan.slots)
-            plan.slots.append(size)
+            found = len(space.slots)
+            space.slots.append(size)
             holders.append([])
         plan.slot_of[name] = found
         holders[found].append(live)
@@ -249,21 +309,17 @@ def _likely(size: Expr, hints: Mapping[str, int]) -> int:
     return int(evaluate(size, {atom.name: hints.get(atom.name, 64) for atom in size.free if isinstance(atom, Sym)}))
 
 
-def _aligned(count: int) -> int:
-    return -(-count // ALIGNMENT) * ALIGNMENT
-
-
 def check_plan(plan: MemoryPlan, schedule: Schedule) -> None:
     """No two arena buffers that are alive at the same time overlap.
 
     Raises:
         InternalError: two do.
     """
-    _check_slots(plan)
+    _check_slots(plan, schedule)
     names = list(plan.offsets)
     for number, one in enumerate(names):
         for two in names[number + 1 :]:
-            if not plan.live[one].overlaps(plan.live[two]):
+            if not plan.live[one].overlaps(plan.live[two]) or not _same_device(schedule, one, two):
                 continue
             start, other = plan.offsets[one], plan.offsets[two]
             if start < other + (nbytes(schedule.buffers[two]) or 0) and other < start + (
@@ -272,19 +328,14 @@ def check_plan(plan: MemoryPlan, schedule: Schedule) -> None:
                 raise InternalError(f"buffers {one} and {two} share memory while both are in use")
 
 
-def _check_slots(plan: MemoryPlan) -> None:
+def _same_device(schedule: Schedule, one: str, two: str) -> bool:
+    return schedule.buffers[one].device == schedule.buffers[two].device
+
+
+def _check_slots(plan: MemoryPlan, schedule: Schedule) -> None:
     names = list(plan.slot_of)
     for number, one in enumerate(names):
         for two in names[number + 1 :]:
-            if plan.slot_of[one] == plan.slot_of[two] and plan.live[one].overlaps(plan.live[two]):
+            same = plan.slot_of[one] == plan.slot_of[two] and _same_device(schedule, one, two)
+            if same and plan.live[one].overlaps(plan.live[two]):
                 raise InternalError(f"buffers {one} and {two} share a slot while both are in use")
-
-
-def same_layout(ref: TensorRef, buffer: Buffer) -> bool:
-    """Whether a reference is the buffer as it was allocated."""
-    return (
-        ref.size == buffer.size
-        and ref.stride == buffer.stride
-        and as_int(ref.offset) == 0
-        and ref.dtype in (None, buffer.dtype)
-    )

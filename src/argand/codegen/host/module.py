@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand.codegen.host import gpu
+from argand.codegen.host.arenas import DEVICE_ARENAS, ArenaText
 from argand.codegen.host.calls import as_linear, extern_function
 from argand.codegen.host.convolutions import OWN_GRADIENT
-from argand.codegen.host.memory import MemoryPlan, nbytes, plan_memory, same_layout
+from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
+from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
 from argand.codegen.host.products import INTO, OWN, PADDED
 from argand.errors import InternalError
 from argand.graph.expr import Const, Expr, Sym, as_int
 from argand.ir.kernel import CPU, KernelPlan, Schedule
-from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef
+from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef, aliases_arguments
 
 if TYPE_CHECKING:
     from argand.codegen.triton.spec import KernelSpec, TritonSource
 
+GPU_TENSORS = ("gpu_allocator()", "view_maker()")
 LARGE_BYTES = 32 << 20  # allocations that malloc maps anew each time
 
 
@@ -99,12 +102,16 @@ class _Writer:
     plan: MemoryPlan
     title: str
     body: list[str] = field(default_factory=list)
-    views: dict[str, str] = field(default_factory=dict)  # arena tensors: name -> expression in `layout`
+    arenas: dict[torch.device, ArenaText] = field(default_factory=dict)
+    views: dict[str, ArenaText] = field(default_factory=dict)  # tensors that are made once per arena
     header: dict[str, str] = field(default_factory=dict)  # module-level names -> expression
     constant_views: dict[str, str] = field(default_factory=dict)
     ref_names: dict[TensorRef, str] = field(default_factory=dict)
-    flag: bool = False
+    local_views: dict[str, list[TensorRef]] = field(default_factory=dict)  # by buffer: views that have names in `call`
     large: bool = False
+    used: Mapping[TensorRef, int] = field(default_factory=dict)
+    made: frozenset[str] = frozenset()
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
 
     @property
     def current(self) -> torch.device | None:
@@ -113,6 +120,10 @@ class _Writer:
 
     def text(self) -> str:
         schedule = self.schedule
+        self.used, self.made = used_views(schedule), made_by_products(schedule, self.plan)
+        self.layouts = chosen_layouts(schedule, self.plan, self.made)
+        for device, space in self.plan.spaces.items():
+            self.arenas[device] = ArenaText(device, space, self._sizes(), index_text)
         self._symbols()
         for number, step in enumerate(schedule.steps):
             self._allocate(number)
@@ -124,7 +135,8 @@ class _Writer:
         self._allocate(len(schedule.steps))
         mutations = [f"{name}.copy_({self._ref(ref)})" for name, ref in schedule.mutations]
         returned = self._return()
-        parts = (self._preamble(), self._constants(), self._layout(), self._call(mutations, returned), self._main())
+        layouts = [line for arena in self.arenas.values() for line in arena.layout()]
+        parts = (self._preamble(), self._constants(), layouts, self._call(mutations, returned), self._main())
         return "\n".join([*(line for part in parts for line in part), ""])
 
     # --- pieces of the module
@@ -139,6 +151,8 @@ class _Writer:
             *(["from argand.graph.ops import argand_ops"] if "argand_ops()" in str(self.header) else []),
             *(["from argand.runtime.host import double_bits"] if self.schedule.floats else []),
             *(["from argand.runtime.host import on_large_pages"] if self.large else []),
+            *([DEVICE_ARENAS] if any(arena.pool() for arena in self.arenas.values()) else []),
+            *(f"from argand.runtime.gpu.tensors import {name[:-2]}" for name in GPU_TENSORS if name in used),
             *([gpu.LOADER] if self.kernels is not None and self.kernels.triton else []),
             *(["from argand.runtime.host import on_device"] if self.current is not None else []),
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
@@ -158,6 +172,7 @@ class _Writer:
             lines += [f"[{targets}] = load_kernels(kernel_source, kernels{', kernel_parts' if parts else ''})", ""]
         lines += gpu.loading(self.kernels.triton) if self.kernels is not None else []
         lines += [f"{name} = {expression}" for name, expression in self.header.items()]
+        lines += [line for arena in self.arenas.values() for line in arena.pool()]
         return [*lines, ""]
 
     def _constants(self) -> list[str]:
@@ -182,39 +197,9 @@ class _Writer:
             table[plan.name] = (self.kernels.symbols[plan.name], tensors, len(plan.symbols))
         return table
 
-    def _layout(self) -> list[str]:
-        if not self._uses_arena():
-            return []
-        sizes = self._sizes()
-        once = "once per arena and sizes" if sizes else "once per arena"
-        lines = ["", f"def layout({', '.join(['arena', *sizes])}):"]
-        lines += [f'    """Tensors over the memory of temporaries, made {once}."""']
-        for number, place in enumerate(self._places()[:-1]):
-            lines.append(f"    slot{number} = {place}")
-        lines += [f"    {name} = {expression}" for name, expression in self.views.items()]
-        names = ", ".join(self.views)
-        lines += [f"    return ({names}{',' if len(self.views) == 1 else ''})", ""]
-        if not sizes:
-            return lines
-        lines += ["", f"def arena_bytes({', '.join(sizes)}):", '    """Memory that `layout` needs."""']
-        for number, place in enumerate(self._places()[:-1]):
-            lines.append(f"    slot{number} = {place}")
-        return [*lines, f"    return {self._places()[-1]}", ""]
-
-    def _places(self) -> list[str]:
-        """Where each slot begins, and where the last one ends, as source code."""
-        begin = str(max(self.plan.nbytes, 1) if not self.plan.slots else -(-self.plan.nbytes // 64) * 64)
-        places = [begin]
-        for number, size in enumerate(self.plan.slots):
-            places.append(f"slot{number} + ({index_text(size)} + 63) // 64 * 64")
-        return places
-
     def _sizes(self) -> list[str]:
         """Size symbols of the call."""
         return [name for name, _, _ in self.schedule.input_symbols if name not in self.schedule.floats]
-
-    def _uses_arena(self) -> bool:
-        return bool(self.views) or self.flag
 
     def _call(self, mutations: list[str], returned: str) -> list[str]:
         lines = ["", "def call(args):"]
@@ -222,23 +207,12 @@ class _Writer:
         if inputs:
             lines.append(f"    {', '.join(inputs)}{',' if len(inputs) == 1 else ''} = args")
             lines.append("    args.clear()")
-        if self._uses_arena():
-            sizes = self._sizes()
-            if sizes:
-                lines.append(f"    key = (layout, {', '.join(sizes)})")
-                lines.append("    arena = arena_pool.take_sized(key, arena_bytes)")
-            else:
-                lines.append(f"    arena = arena_pool.take({max(self.plan.nbytes, 1)}, layout)")
-        if self.views:
-            names = list(self.views)
-            place = "key" if self._sizes() else "layout"
-            lines.append(f"    {', '.join(names)}{',' if len(names) == 1 else ''} = arena.views[{place}]")
+        for arena in self.arenas.values():
+            lines += [f"    {line}" for line in arena.take()]
         lines += [f"    {line}" for line in self.body]
-        if self.flag:
-            lines += ["    if arena.flag.value:", "        arena.check()"]
+        lines += [f"    {line}" for arena in self.arenas.values() for line in arena.check()]
         lines += [f"    {line}" for line in mutations]
-        if self._uses_arena():
-            lines.append("    arena_pool.give(arena)")
+        lines += [f"    {line}" for arena in self.arenas.values() for line in arena.give()]
         lines += [f"    return {returned}", ""]
         return [*lines, "", f"call = on_device(call, {str(self.current)!r})", ""] if self.current is not None else lines
 
@@ -266,13 +240,17 @@ class _Writer:
             self.body.append(f"{symbol}_bits = double_bits({symbol})")
 
     def _empty(self, buffer: Buffer) -> str:
+        size, stride = self.layouts.get(buffer.name, own_layout(buffer))
+        if buffer.device.type != "cpu" and buffer.device == self.current:
+            self.header["new_on_gpu"] = "gpu_allocator()"
+            return f"new_on_gpu({_tuple(size)}, {_tuple(stride)}, {dtype_text(buffer.dtype)})"
         # A method of a tensor of the right kind takes a third of the time of torch.empty_strided(..., dtype=...).
         name = f"new_{dtype_text(buffer.dtype).removeprefix('torch.')}"
         device = _on(buffer.device)
         if device:
             name += f"_{str(buffer.device).replace(':', '_')}"
         self.header[name] = f"torch.empty(0, dtype={dtype_text(buffer.dtype)}{device}).new_empty_strided"
-        return f"{name}({_tuple(buffer.size)}, {_tuple(buffer.stride)})"
+        return f"{name}({_tuple(size)}, {_tuple(stride)})"
 
     def _allocate(self, number: int) -> None:
         for index, block in enumerate(self.plan.blocks):
@@ -280,7 +258,7 @@ class _Writer:
                 self.header["new_block"] = "torch.empty(0, dtype=torch.uint8).new_empty"
                 self.body.append(f"block{index} = new_block({block.nbytes}).untyped_storage()")
         for name, before in self.plan.allocated.items():
-            if before == number:
+            if before == number and name not in self.made:
                 self.body.append(f"{name} = {self._in_block(name) or self._new(self.schedule.buffers[name])}")
 
     def _new(self, buffer: Buffer) -> str:
@@ -312,7 +290,7 @@ class _Writer:
             self.body += gpu.launching(plan, spec, args, ints, self._empty)
             return
         if plan.name in self.kernels.flagged:
-            self.flag = True
+            self.arenas.setdefault(CPU, ArenaText(CPU, Space(1), self._sizes(), index_text)).flag = True
             args.append("arena.error")
         self.body.append(f"{plan.name}({', '.join([*args, *ints])})")
 
@@ -327,10 +305,12 @@ class _Writer:
             root = self.plan.same_as[root]
         if self.plan.in_arena(root):
             self._arena_tensor(name, root)
-        elif new.size == old.size and new.stride == old.stride:
+            return
+        size, stride = layout = self.layouts.get(name, own_layout(new))
+        if layout == self.layouts.get(taken, own_layout(old)):
             self.body.append(f"{name} = {taken}")
         else:
-            self.body.append(f"{name} = as_strided({taken}, {_tuple(new.size)}, {_tuple(new.stride)})")
+            self.body.append(f"{name} = as_strided({taken}, {_tuple(size)}, {_tuple(stride)})")
 
     def _buffer(self, name: str) -> str:
         if self.plan.in_arena(name) and name not in self.views:
@@ -339,10 +319,14 @@ class _Writer:
 
     def _arena_tensor(self, name: str, root: str) -> None:
         buffer = self.schedule.buffers[name]
+        arena = self.arenas[buffer.device]
         size, stride, dtype = _tuple(buffer.size), _tuple(buffer.stride), dtype_text(buffer.dtype)
-        slot = self.plan.slot_of.get(root)
-        place = str(self.plan.offsets[root]) if slot is None else f"slot{slot}"
-        self.views[name] = f"arena.tensor({place}, {size}, {stride}, {dtype})"
+        self._view(arena, name, f"arena.tensor({arena.place(self.plan, root)}, {size}, {stride}, {dtype})")
+
+    def _view(self, arena: ArenaText, name: str, expression: str) -> None:
+        """A tensor that is made once per arena."""
+        arena.views[name] = expression
+        self.views[name] = arena
 
     def _comment(self, origins: Iterable[Origin]) -> None:
         """What the call below computes: the FX nodes, each with the user's line."""
@@ -352,8 +336,8 @@ class _Writer:
     def _extern(self, node: ExternNode) -> None:
         self._comment(node.origins)
         node = as_linear(node, self.schedule.buffers) or node
-        args = [self._value(arg) for arg in node.args]
-        args += [f"{key}={self._value(arg)}" for key, arg in node.kwargs.items()]
+        args = [self._value(arg, inside=not aliases_arguments(node)) for arg in node.args]
+        args += [f"{key}={self._value(arg, inside=not aliases_arguments(node))}" for key, arg in node.kwargs.items()]
         function = extern_function(node)
         self.header.setdefault(function.name, function.expression)
         outputs = list(node.outputs)
@@ -361,6 +345,9 @@ class _Writer:
             first = outputs[0]
             if first is None:
                 raise InternalError(f"{node.name} has an out= variant but no output buffer")
+            if first in self.made:
+                self.body.append(f"{first} = {function.name}({', '.join(args)})")
+                return
             self._adopt(first)
             self.body.append(f"{function.name}({', '.join([*args, f'out={self._buffer(first)}'])})")
             return
@@ -385,6 +372,8 @@ class _Writer:
         names = self.plan.frees.get(number, ())
         same = [n for n in self.plan.same_as if self._root(n) in names]
         gone = [*names, *same]
+        for ref in [ref for name in gone for ref in self.local_views.pop(name, ())]:
+            gone.append(self.ref_names.pop(ref))
         if gone:
             self.body.append(f"del {', '.join(gone)}")
 
@@ -401,14 +390,19 @@ class _Writer:
 
     # --- values
 
-    def _ref(self, ref: TensorRef) -> str:
-        """A tensor argument: the buffer, or a view of it (made once when the memory and the sizes are constant)."""
+    def _ref(self, ref: TensorRef, *, inside: bool = False) -> str:
+        """A tensor argument: the buffer, or a view of it (made once when the memory and the sizes are constant).
+
+        Arguments:
+            inside: only ATen kernels see it.
+        """
         name = self._buffer(ref.buffer)
         buffer = self.schedule.buffers[ref.buffer]
-        if same_layout(ref, buffer):
-            return name
+        if (ref.size, ref.stride) == self.layouts.get(ref.buffer, own_layout(buffer)):
+            if as_int(ref.offset) == 0 and ref.dtype in (None, buffer.dtype):
+                return name
         known = self.ref_names.get(ref)
-        if known is not None:
+        if known is not None and (inside or name in self.views or ref.buffer in self.schedule.constants):
             return known
         dtype = ref.dtype or buffer.dtype
         size, stride = _tuple(ref.size), _tuple(ref.stride)
@@ -419,10 +413,13 @@ class _Writer:
             if as_int(ref.offset) != 0:
                 offset = f", {name}.storage_offset() + {index_text(ref.offset)}"
             expression = f"as_strided({name}, {size}, {stride}{offset})"
+            if inside and name not in self.views and not self.schedule.in_host_memory(ref.buffer):
+                self.header["view_of"] = "view_maker()"
+                expression = f"view_of({name}, {size}, {stride}, {index_text(ref.offset)})"
         static = all(as_int(e) is not None for e in (*ref.size, *ref.stride, ref.offset))
         if name in self.views:
             view = f"{name}_view{len(self.ref_names)}"
-            self.views[view] = expression
+            self._view(self.views[name], view, expression)
             self.ref_names[ref] = view
             return view
         if static and ref.buffer in self.schedule.constants:
@@ -430,22 +427,28 @@ class _Writer:
             self.constant_views[view] = expression
             self.ref_names[ref] = view
             return view
+        if inside and self.used[ref] > 1:
+            view = f"{name}_view{len(self.local_views.setdefault(name, []))}"
+            self.body.append(f"{view} = {expression}")
+            self.local_views[name].append(ref)
+            self.ref_names[ref] = view
+            return view
         return expression
 
-    def _value(self, value: Any) -> str:
+    def _value(self, value: Any, *, inside: bool = False) -> str:
         if isinstance(value, TensorRef):
-            return self._ref(value)
+            return self._ref(value, inside=inside)
         if isinstance(value, Const):
             return str(value.value)
         if isinstance(value, Expr):
             return index_text(value)
         if isinstance(value, list):
-            return f"[{', '.join(self._value(item) for item in value)}]"
+            return f"[{', '.join(self._value(item, inside=inside) for item in value)}]"
         if isinstance(value, tuple):
-            inner = ", ".join(self._value(item) for item in value)
+            inner = ", ".join(self._value(item, inside=inside) for item in value)
             return f"({inner}{',' if len(value) == 1 else ''})"
         if isinstance(value, dict):
-            return "{" + ", ".join(f"{k!r}: {self._value(v)}" for k, v in value.items()) + "}"
+            return "{" + ", ".join(f"{k!r}: {self._value(v, inside=inside)}" for k, v in value.items()) + "}"
         if isinstance(value, float) and not math.isfinite(value):
             return f"float({str(value)!r})"
         if isinstance(value, torch.device):
