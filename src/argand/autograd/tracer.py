@@ -26,6 +26,16 @@ _PLAIN = frozenset(
     (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 )
 
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+"""Types of the tensors that torch makes of numbers."""
+
+
+@functools.cache
+def _begins_with_tensor(func: Any) -> bool:
+    """Whether an op's first argument is a tensor."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and bool(schema.arguments) and str(schema.arguments[0].type) == "Tensor"
+
 
 class Tracer(compat.DispatchMode):
     """Records every ATen call made while it is active as nodes of `graph`.
@@ -67,9 +77,21 @@ class Tracer(compat.DispatchMode):
         """Record `func(*args, **kwargs)` (any ATen overload) and return its results as the program sees them."""
         time_limit.check()
         handler = handler_of(func)
+        if args and args[0].__class__ in _NUMBERS:
+            args = self._with_tensor(func, args)
         if handler is not None:
             return handler(self, func, args, kwargs)
         return self.record(func, args, kwargs)
+
+    def _with_tensor(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments of an op of tensors that is given numbers alone.
+
+        Dispatch modes see Python's numbers in place of the tensors that torch makes of them, and vmap's rules cast
+        such a tensor.
+        """
+        if not _begins_with_tensor(func) or any(isinstance(arg, torch.Tensor) for arg in args[1:]):
+            return args
+        return (self.record(aten.full.default, ([], args[0]), {"dtype": _NUMBERS[args[0].__class__]}), *args[1:])
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record an op that neither writes nor aliases."""

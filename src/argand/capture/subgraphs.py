@@ -379,6 +379,26 @@ def has_effects(builder: GraphBuilder, opened: Scope) -> bool:
     return any(node in builder.effectful for node in opened.graph.nodes)
 
 
+def on_meta(body: fx.GraphModule) -> fx.GraphModule:
+    """A graph to run on stand-ins: what it makes on a device it makes without data. Itself where it makes nothing."""
+    held = {str(n.target): getattr(body, str(n.target)) for n in body.graph.nodes if n.op == "get_attr"}
+    inner = {name: on_meta(value) for name, value in held.items() if isinstance(value, fx.GraphModule)}
+    plain = {name: value.to(_META) for name, value in held.items() if isinstance(value, torch.Tensor)}
+    making = [n for n in body.graph.nodes if n.kwargs.get("device") is not None or torch.device in map(type, n.args)]
+    if not making and not plain and all(held[name] is value for name, value in inner.items()):
+        return body
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in body.graph.nodes:
+        made = copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in making:
+            made.args = tuple([_META if isinstance(arg, torch.device) else arg for arg in made.args])
+            made.kwargs = {**made.kwargs, **({"device": _META} if "device" in made.kwargs else {})}
+    copied = compat.CapturedGraph({**held, **plain, **inner}, graph)
+    copied.meta.update(body.meta)
+    return copied
+
+
 def meta_result(state: CaptureState, name: str, function: Callable[[], Any]) -> Any:
     """What a function of stand-ins gives, nothing recorded.
 

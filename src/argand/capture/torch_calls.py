@@ -32,7 +32,7 @@ Handler: TypeAlias = "Callable[[CaptureState, Any, Args, Kwargs], Any]"
 
 HANDLERS: dict[Any, Handler] = {}
 NAMED: dict[str, Handler] = {}
-"""By "module.name", for functions of modules that are not imported yet."""
+"""By "module.name", for functions, and classes of callable objects, of modules that are not imported yet."""
 CODES: dict[str, Handler] = {}
 """By "file:qualified name" of the code, for functions of torch that functools.wraps disguises as the user's."""
 _C_NAMESPACES: frozenset[int] = frozenset(
@@ -410,7 +410,7 @@ def special_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> An
     if is_torch_object(fn):
         if is_overridable(fn):
             return _observed(state, fn, args, kwargs)
-        known = HANDLERS.get(type(fn))
+        known = HANDLERS.get(type(fn)) or NAMED.get(f"{module_of(type(fn))}.{type(fn).__qualname__}")
         if known is not None:
             return known(state, fn, tuple(args), kwargs)
         return _torch_object(state, fn, tuple(args), kwargs)

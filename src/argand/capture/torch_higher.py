@@ -381,7 +381,7 @@ def _transform(
     body.meta["call"] = call
     tensors = [*infos, *extras, *scope.order]
     metas = [info.tensor for info in tensors]
-    answer = subgraphs.meta_result(state, what, lambda: hops.transformed(name, body, metas))
+    answer = subgraphs.meta_result(state, what, lambda: hops.transformed(name, subgraphs.on_meta(body), metas))
     leaves, spec = pytree.tree_flatten(answer)
     device = next((info.device for info in tensors), torch.device("cpu"))
     shown = [(_fresh(state, leaf), device) for leaf in leaves if isinstance(leaf, torch.Tensor)]

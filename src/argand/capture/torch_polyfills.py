@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from argand.capture import hops, modes
 
@@ -130,3 +131,42 @@ def map_rows(f: Any, xs: Any, *args: Any) -> Any:
     columns = [_leaves(out) for out in made]
     stacked = [torch.stack([column[i] for column in columns]) for i in range(len(columns[0]))]
     return _rebuild(made[0], stacked)
+
+
+class PositionsInTensors(TorchFunctionMode):
+    """Where 0-d tensors are positions: `x[i, j]` looks an element up, and reads neither of the two as a number."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__:
+            tensor, given = args
+            positions = list(given) if isinstance(given, tuple | list) else [given]
+            if all(isinstance(at, torch.Tensor | int) and not isinstance(at, bool) for at in positions):
+                return look_up(tensor, positions)
+        return func(*args, **(kwargs or {}))
+
+
+def look_up(tensor: Any, positions: Any) -> Any:
+    """The part of a tensor at positions in its first dimensions."""
+    device = tensor.device
+    places = [at if isinstance(at, torch.Tensor) else torch.full((), at, device=device) for at in positions]
+    return torch.ops.aten.index.Tensor(tensor, places)
+
+
+def flex_mod(function: Any, *args: Any) -> Any:
+    """A function that flex_attention is given, called as torch calls it."""
+    with PositionsInTensors():
+        return function(*args)
+
+
+def flex_mask_of_everything(cls: Any, device: Any) -> Any:
+    """The block mask that torch makes where there is none: one block, seen by all; without computing that."""
+    ones = torch.ones([1, 1, 1], dtype=torch.int32, device=device)
+    zeros = torch.zeros([1, 1, 1, 1], dtype=torch.int32, device=device)
+    made = cls.from_kv_blocks(ones, zeros, BLOCK_SIZE=1 << 30, seq_lengths=(1, 1), compute_q_blocks=False)
+    made.q_num_blocks, made.q_indices = ones, zeros
+    return made
+
+
+def nothing() -> Any:
+    """A context without an effect."""
+    return contextlib.nullcontext()

@@ -18,6 +18,7 @@ from argand.capture import (
     torch_autograd,
     torch_contexts,
     torch_control,
+    torch_flex,
     torch_higher,
     torch_hooks,
 )
@@ -47,6 +48,7 @@ TABLES = (
     torch_autograd,
     torch_contexts,
     torch_control,
+    torch_flex,
     torch_higher,
     torch_hooks,
 )  # importing it registers its handlers

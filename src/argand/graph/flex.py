@@ -1,0 +1,139 @@
+"""`flex_attention` in a graph: attention whose scores pass through functions that are graphs of their own.
+
+A captured graph calls `flex_attention(score, mask, *tensors)`, which is spelt out in ordinary operations over the whole
+matrix of scores, as eager computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Tensors = Sequence[torch.Tensor]
+Mod = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class FlexCall:
+    """How the tensors of a call belong together.
+
+    Arguments:
+        mask_info: the fields of the block mask without its function; a tensor is `At(n)`, the n-th of the node's.
+        scale: what products of queries and keys are multiplied with.
+        score, mask: which of the node's tensors the two functions read besides score and positions.
+    """
+
+    mask_info: tuple[Any, ...]
+    scale: float
+    score: tuple[int, ...]
+    mask: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Stands for a tensor of the node."""
+
+    index: int
+
+
+def flex_attention(score: Any, mask: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What torch's operator gives: (result, log2-sum-exp of each row, greatest score of each row over log(2)).
+
+    Arguments:
+        score: a graph module that takes a score, its batch, head, query and key, then what else it reads, and returns
+            a tuple of the new score; `meta["call"]` is the `FlexCall`.
+        mask: one that takes the four positions and returns a tuple of whether the key is seen.
+        tensors: query, key, value, tensors of the block mask, then what the two read.
+    """
+    call: FlexCall = score.meta["call"]
+    read = [tensors[i] for i in call.score], [tensors[i] for i in call.mask]
+    query, key, value = tensors[:3]
+    return dense(query, key, value, _only(score), _only(mask), call.scale, *read)
+
+
+def _only(body: Any) -> Mod:
+    """A graph that returns a tuple of one, as a function of its value."""
+
+    def call(*args: torch.Tensor) -> torch.Tensor:
+        (made,) = body(*args)
+        result: torch.Tensor = made
+        return result
+
+    return call
+
+
+def working_dtype(query: torch.Tensor) -> torch.dtype:
+    """The type that scores are computed in."""
+    return torch.float64 if query.dtype is torch.float64 else torch.float32
+
+
+def dense(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Mod, mask_mod: Mod, scale: float,
+    score_reads: Tensors, mask_reads: Tensors,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """`flex_attention` in ordinary operations, all scores at once.
+
+    Raises:
+        RuntimeError: the batches of queries and keys do not go together.
+    """
+    batch = query.shape[0]
+    if batch != key.shape[0] and key.shape[0] != 1:
+        raise RuntimeError(f"a batch of {batch} queries does not go with one of {key.shape[0]} keys")
+    work = working_dtype(query)
+    products = _by_head(query.to(work), key.to(work).transpose(-2, -1))
+    positions = [torch.arange(n, device=query.device) for n in products.shape]
+    scores = everywhere(score_mod, (products * scale).to(work), positions, score_reads)
+    seen = everywhere(mask_mod, None, positions, mask_reads)
+    scores = torch.where(seen, scores, torch.full((), -torch.inf, dtype=work, device=query.device))
+    blind = (scores == -torch.inf).all(-1)  # rows that see no key
+    sums = torch.where(blind, -torch.inf, torch.where(blind.unsqueeze(-1), 0.0, scores).logsumexp(-1))
+    weights = torch._safe_softmax(scores, -1)
+    made = _by_head(weights.to(query.dtype), value.to(query.dtype))
+    log2 = 0.6931471805599453
+    return laid_out(made, query.stride()), sums / log2, scores.detach().amax(-1) / log2
+
+
+def _by_head(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b, where several heads of `a` share one of `b`."""
+    batch, heads, rows, width = a.shape
+    if heads == b.shape[1]:
+        return a @ b
+    made = a.reshape(batch, b.shape[1], -1, width) @ b
+    return made.view(batch, heads, rows, b.shape[-1])
+
+
+def everywhere(mod: Mod, scores: torch.Tensor | None, positions: Tensors, reads: Tensors) -> torch.Tensor:
+    """A function of one score, at every position of the matrix.
+
+    Arguments:
+        scores: None where the function takes positions alone.
+        positions: the batches, heads, queries and keys.
+    """
+    first: tuple[Any, ...] = () if scores is None else (0,)
+    for dim in (3, 2, 1, 0):
+        where = tuple([0 if at == dim else None for at in range(4)])
+        mod = torch.vmap(mod, in_dims=(*first, *where, *[None] * len(reads)))
+    return mod(*(() if scores is None else (scores,)), *positions, *reads)
+
+
+def strides_like(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """The layout of a result: dense, in the order of memory of the queries, the last dimension innermost."""
+    inwards = sorted(range(len(size)), key=lambda dim: (dim != len(size) - 1, stride[dim]))
+    made, step = [0] * len(size), 1
+    for dim in inwards:
+        made[dim] = step
+        step *= size[dim]
+    return tuple(made)
+
+
+def laid_out(made: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """A result in the layout of `strides_like`."""
+    wanted = strides_like(made.shape, stride)
+    if made.stride() == wanted:
+        return made
+    order = sorted(range(made.dim()), key=lambda dim: (wanted[dim], made.shape[dim]), reverse=True)
+    back = [order.index(dim) for dim in range(made.dim())]
+    return made.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
