@@ -115,6 +115,41 @@ def in_chunks() -> None:
     argand.reset()
 
 
+def optimizers() -> None:
+    """Steps of many parameters: few kernels, results and states as eager's."""
+    sizes = [(3 + n, 16) if n % 3 else (5 + n,) for n in range(30)]
+    made: dict[str, Callable[[Any], Any]] = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, foreach=True),
+        "adam": lambda p: torch.optim.Adam(p, lr=0.01, foreach=True),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1, foreach=True),
+    }
+    for name, make in made.items():
+        torch.manual_seed(0)
+        one = [nn.Parameter(torch.randn(size)) for size in sizes]
+        two = [nn.Parameter(p.detach().clone()) for p in one]
+        first, second = make(one), make(two)
+        step = argand.compile(first.step)
+        with collected("output_code") as seen:
+            for _ in range(4):
+                for p, q in zip(one, two):
+                    p.grad = torch.randn_like(p)
+                    q.grad = p.grad.clone()
+                step(), second.step()
+                for p, q in zip(one, two):
+                    torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+        for p, q in zip(one, two):
+            assert first.state[p].keys() == second.state[q].keys()
+            for key, value in second.state[q].items():
+                torch.testing.assert_close(first.state[p][key], value, rtol=1e-5, atol=1e-6)
+        last = seen[-1].text().split("def call")[1]
+        over_parameters = [
+            line for line in last.splitlines() if line.strip().startswith("triton_") and "arg0_1" in line
+        ]
+        launches = [line for line in last.splitlines() if line.strip().startswith("triton_")]
+        assert len(over_parameters) <= 1 and (name != "sgd" or len(launches) == 2), (name, len(launches))
+        argand.reset()
+
+
 def the_same_graph_for_both_targets() -> None:
     """One process may have both kinds of code: graphs are not mixed up."""
 
@@ -138,6 +173,7 @@ def main() -> None:
             inference()
             in_chunks()
         training()
+        optimizers()
     texts = [event.text() for event in seen]
     assert not [text for text in texts if "load_kernels(kernel_source" in text]
     assert sum("load_triton_kernels(" in text for text in texts) > len(PROGRAMS)

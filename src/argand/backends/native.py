@@ -151,7 +151,7 @@ def schedule_program(program: AtenProgram) -> Schedule:
     from argand.lower import lower
     from argand.passes import run_passes
     from argand.schedule.inplace import write_inputs_in_place
-    from argand.schedule.pipeline import schedule
+    from argand.schedule.pipeline import join_kernels, schedule
 
     if not program.scalars:  # a program for many sizes is generalised from traces that passes have rewritten
         with events.span("passes", "passes"):
@@ -166,6 +166,8 @@ def schedule_program(program: AtenProgram) -> Schedule:
     with events.span("schedule", "schedule"), size_hints(loops.hints):
         made = schedule(loops, targets=target_of, fusion=bool(config.fusion))
         write_inputs_in_place(made, written)
+        if config.fusion:
+            join_kernels(made)
         made.kept = _kept(program, made)
         choose_products(made)
     events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(made))

@@ -50,6 +50,8 @@ def _elements(sizes: Iterable[Expr], hints: Mapping[str, int]) -> int:
 
 def kernel_work(plan: KernelPlan, hints: Mapping[str, int]) -> Work:
     """Of one run of a fused kernel; `hints` are the values of size symbols."""
+    if plan.segments:
+        return _segments_work(plan, hints)
     outer = {var.name: _number(size, hints) for var, size in plan.outer}
     read: dict[str, int] = {}
     written: dict[str, int] = {}
@@ -70,6 +72,11 @@ def kernel_work(plan: KernelPlan, hints: Mapping[str, int]) -> Work:
     return Work(
         total, flops, tuple(dict.fromkeys(_operation(origin.fx_code, origin.fx_node) for origin in plan.origins))
     )
+
+
+def _segments_work(plan: KernelPlan, hints: Mapping[str, int]) -> Work:
+    works = [kernel_work(plan.of_segment(one), {**hints, **one.numbers}) for one in plan.segments]
+    return Work(sum(work.bytes for work in works), sum(work.flops or 0 for work in works), works[0].fused)
 
 
 def _operation(code: str, node: str) -> str:

@@ -31,11 +31,14 @@ Rules that code generation may rely on:
   `barriers`, several stages have shared loops; without its `nested_reductions`, each of several stages has either own
   loops or reduction loops beside the shared ones.
 * `mode="add"` stores may hit one element from several points: they need atomics (or no parallelism).
+* A kernel with `segments` does all of the above once for each of them, in any order or in parallel: no segment touches
+  what another writes. Its stages name the first segment's buffers; symbols that differ are in each segment's `numbers`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,6 +67,19 @@ class Stage:
     node: str = ""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """One of the sets of buffers that a kernel works on.
+
+    Arguments:
+        buffers: for each buffer that the kernel's stages name, this segment's.
+        numbers: values of the symbols that differ from segment to segment.
+    """
+
+    buffers: Mapping[str, str]
+    numbers: Mapping[str, int]
+
+
 @dataclass(slots=True, eq=False)
 class KernelPlan:
     """One fused kernel.
@@ -80,6 +96,7 @@ class KernelPlan:
         buffers: every buffer named above, scratch and registers included.
         origins: FX nodes that the kernel computes.
         device: of every buffer.
+        segments: what the stages are done for, the first as they are written; empty: once, for the buffers named.
     """
 
     name: str
@@ -93,6 +110,15 @@ class KernelPlan:
     buffers: dict[str, Buffer]
     origins: tuple[Origin, ...] = ()
     device: torch.device = CPU
+    segments: tuple[Segment, ...] = ()
+
+    def of_segment(self, segment: Segment) -> KernelPlan:
+        """What is done for one segment, under the names of the first one's buffers."""
+        named = segment.buffers
+        buffers = {name: buffer for name, buffer in self.buffers.items() if name in self.registers}
+        buffers.update({name: self.buffers[other] for name, other in named.items()})
+        inputs, outputs = (tuple(n for n in group if n in named) for group in (self.inputs, self.outputs))
+        return replace(self, inputs=inputs, outputs=outputs, buffers=buffers, segments=())
 
 
 Step = KernelPlan | ExternNode

@@ -41,6 +41,11 @@ class Target:
             0 splits none.
         arena_alignment: bytes; its temporaries share an arena, in which they begin at multiples of this. 0: each is
             allocated.
+        segments: independent small kernels that do the same to different buffers, of whatever sizes, become one of at
+            most so many segments; 0 joins none.
+        segment_points: loop points of a kernel that is worth joining.
+        segment_bytes: temporaries that joined kernels may touch together: they live longer than they would.
+        pointers: that one kernel may take.
         host_memory: its buffers are what the host's memory plan and kernels are for: kept buffers share blocks, large
             ones get large pages, products and gradients of convolutions may be argand's.
     """
@@ -64,6 +69,10 @@ class Target:
     columns: int
     split_reduction: int
     arena_alignment: int
+    segments: int
+    segment_points: int
+    segment_bytes: int
+    pointers: int
     host_memory: bool
 
 
@@ -93,6 +102,10 @@ def cpu(threads: int) -> Target:
         columns=1,
         split_reduction=0,
         arena_alignment=64,
+        segments=0,  # a call costs as much as looking up a segment's pointers
+        segment_points=0,
+        segment_bytes=0,
+        pointers=1 << 16,
         host_memory=True,
     )
 
@@ -119,6 +132,10 @@ def gpu(processors: int) -> Target:
         columns=64,
         split_reduction=1 << 15,
         arena_alignment=512,
+        segments=64,
+        segment_points=1 << 24,  # beyond, a launch is nothing beside the work
+        segment_bytes=16 << 20,
+        pointers=400,  # 4 KiB are what every driver takes
         host_memory=False,
     )
 

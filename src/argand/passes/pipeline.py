@@ -11,7 +11,7 @@ from argand.graph import time_limit
 from argand.graph.compat import paused_collection
 from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
-from argand.passes import cse, dead, decompose, fold, randomness, simplify
+from argand.passes import cse, dead, decompose, fold, randomness, scalars, simplify
 from argand.passes.verify import verify
 
 
@@ -28,6 +28,7 @@ INFERENCE: tuple[Pass, ...] = (
     Pass("functional_random", randomness.functional_random),
     Pass("decompose", decompose.decompose),
     Pass("fold_constants", fold.fold_constants),
+    Pass("move_scalars", scalars.move_scalars),
     Pass("simplify", simplify.simplify),
     Pass("common_subexpressions", cse.eliminate_common_subexpressions),
     Pass("eliminate_dead_code_again", dead.eliminate_dead_code),

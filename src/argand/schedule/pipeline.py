@@ -16,6 +16,7 @@ from argand.schedule.alike import join_alike
 from argand.schedule.emit import Emitter
 from argand.schedule.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
+from argand.schedule.segments import join_segments
 from argand.schedule.signature import signature
 from argand.schedule.small import join_small
 from argand.schedule.split import split_reductions
@@ -69,6 +70,17 @@ def schedule(program: Program, *, targets: Targets | None = None, fusion: bool =
         "schedule", "schedule", lambda: _text("order_text", made), kernels=len(made.kernels()), steps=len(made.steps)
     )
     return made
+
+
+def join_kernels(made: Schedule) -> None:
+    """Join alike kernels, in place: the last thing to do to a schedule, when it is known what is written where."""
+    before = len(made.steps)
+    join_segments(made)
+    if len(made.steps) == before:
+        return
+    _name(made)
+    if config.verify_ir:
+        verify(made)
 
 
 def _targets(program: Program, find: Targets) -> dict[torch.device, Target]:

@@ -61,6 +61,11 @@ def run_schedule(
 
 def run_kernel(plan: KernelPlan, env: Env, memory: Memory) -> None:
     """One kernel, by the definition in `ir.kernel`."""
+    for segment in plan.segments:
+        theirs = {name: memory[other] for name, other in segment.buffers.items()}
+        run_kernel(plan.of_segment(segment), {**env, **segment.numbers}, theirs)
+    if plan.segments:
+        return
     allowed = {name: memory[name] for name in (*plan.inputs, *plan.outputs)}
     names = [var.name for var, _ in plan.outer]
     ranges = [range(int(evaluate(size, env)) - 1, -1, -1) for _, size in plan.outer]

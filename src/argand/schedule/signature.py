@@ -25,6 +25,9 @@ def signature(plan: KernelPlan) -> str:
     parts = [f"{names[n]}:{b.dtype}:{b.device}:{b.size if n in plan.scratch else ''}" for n, b in plan.buffers.items()]
     parts += [f"{var}<{size}" for var, size in plan.outer]
     parts += [f"symbols {plan.symbols}"]
+    for segment in plan.segments:
+        pairs = [f"{names[one]}={names[other]}" for one, other in segment.buffers.items()]
+        parts.append(f"segment {','.join(pairs)} {sorted(segment.numbers.items())}")
     for stage in plan.stages:
         body = stage.body
         parts.append(f"stage {stage.inner} {body.vars} {body.sizes} {body.reduction_vars} {body.reduction_sizes}")

@@ -41,6 +41,7 @@ def verify_kernel(plan: KernelPlan) -> None:
     known = {*plan.inputs, *plan.outputs, *plan.scratch, *plan.registers}
     _require(known <= plan.buffers.keys(), f"{plan.name}: no description of {known - plan.buffers.keys()}")
     _require(not set(plan.inputs) & set(plan.outputs), f"{plan.name}: an input is an output too")
+    _verify_segments(plan)
     elsewhere = sorted(name for name, buffer in plan.buffers.items() if buffer.device != plan.device)
     _require(not elsewhere, f"{plan.name} runs on {plan.device}, but {elsewhere} are elsewhere")
     outer = tuple(var for var, _ in plan.outer)
@@ -53,8 +54,24 @@ def verify_kernel(plan: KernelPlan) -> None:
         _verify_statements(plan, stage, known)
 
 
+def _verify_segments(plan: KernelPlan) -> None:
+    """Segments name what the stages name, and none touches what another writes."""
+    written: dict[str, int] = {}
+    touched: dict[str, int] = {}
+    for number, segment in enumerate(plan.segments):
+        names = set(segment.buffers.values())
+        _require(names <= {*plan.inputs, *plan.outputs}, f"{plan.name}: a segment's buffers are no arguments")
+        for name in names:
+            other = touched.setdefault(name, number)
+            _require(name not in plan.outputs or other == number, f"{plan.name}: {name} is in two segments")
+        written.update(dict.fromkeys(names & set(plan.outputs), number))
+    missing = set(plan.outputs) - set(written) if plan.segments else set()
+    _require(not missing, f"{plan.name}: no segment writes {missing}")
+
+
 def verify_legal(plan: KernelPlan, target: Target) -> None:
     """Raises InternalError when the device cannot run the stages of `plan`."""
+    _require(len(plan.segments) <= target.segments, f"{plan.name}: {len(plan.segments)} segments")
     if len(plan.stages) < 2:
         return
     _require(target.barriers or bool(plan.outer), f"{plan.name}: stages without shared loops")

@@ -25,7 +25,7 @@ from argand.graph.expr import Var, evaluate, product  # noqa: E402
 from argand.ir.target import gpu  # noqa: E402
 from argand.lower.recorder import Recorder  # noqa: E402
 from argand.runtime.gpu.load import load_triton_kernels  # noqa: E402
-from argand.schedule.pipeline import schedule  # noqa: E402
+from argand.schedule.pipeline import join_kernels, schedule  # noqa: E402
 from argand.schedule.reference import run_program, run_schedule  # noqa: E402
 from argand.schedule.verify import verify  # noqa: E402
 
@@ -56,6 +56,7 @@ def check(builder, *outputs, inputs=None, processors=132, tolerance=None):
     """Compare the kernels of a program for a GPU with its unfused loops; returns the plans."""
     program = builder.program(*outputs)
     made = schedule(program, targets=lambda _: gpu(processors))
+    join_kernels(made)
     verify(made)
     inputs = builder.example() if inputs is None else inputs
     run = Interpreter(processors)
@@ -209,6 +210,24 @@ def long_reductions():
     assert len(plans) >= 2
 
 
+def segments():
+    """What is done to tensors of all sizes by one kernel: elements, rows, columns."""
+    b = Builder()
+    outs = []
+    for size in (1024, 16, 160, 4096, 33, 5, 1, 2049):
+        p, g, m = b.input(size), b.input(size), b.input(size)
+        average = b.pointwise(lambda o, m, g: o.add(o.mul(m, o.constant(0.9, m.dtype)), g), m, g)
+        outs += [average, b.pointwise(lambda o, p, m: o.sub(p, o.mul(m, o.constant(0.1, m.dtype))), p, average)]
+    plans = check(b, *outs)
+    assert sorted(len(plan.segments) for plan in plans) == [0, 3, 4]
+    b = Builder()
+    plans = check(b, *[b.reduce(kind, b.input(3, n), [1]) for kind in ("sum", "max") for n in (16, 512, 9008)])
+    assert all(plan.segments for plan in plans)
+    b = Builder()
+    plans = check(b, *[b.reduce("sum", b.input(n, 33), [0]) for n in (40, 70)])
+    assert [len(plan.segments) for plan in plans] == [2]
+
+
 def rows_of_halves():
     """bfloat16 in and out, float32 between."""
     b = Builder()
@@ -235,7 +254,7 @@ def main():
     parser.add_argument("--examples", type=int, default=60)
     options = parser.parse_args()
     torch.manual_seed(0)
-    for part in (rows, layouts, dtypes, functions, lookups, long_reductions, rows_of_halves):
+    for part in (rows, layouts, dtypes, functions, lookups, long_reductions, segments, rows_of_halves):
         part()
     random_programs(options.examples)
     print(f"{sum(COUNT)} kernels agree")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from argand.codegen.analysis import hint
 from argand.errors import InternalError
-from argand.graph.expr import ONE, Expr, Simplifier, Var, as_int, coefficient, product, substitute, sum_of
+from argand.graph.expr import ONE, Expr, Simplifier, Var, as_int, coefficient, evaluate, product, substitute, sum_of
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, LoopBody, statements_of
 
@@ -132,15 +132,35 @@ def lay_out(plan: KernelPlan, processors: int) -> KernelAxes:
         loops = plan.outer
     else:
         loops = tuple(zip(body.vars, body.sizes))
-    tiled = _two_axes(plan, body, loops) if len(plan.stages) == 1 else None
+    tiled = _two_axes(plan, body, loops) if len(plan.stages) == 1 and not plan.segments else None
     if tiled is not None:
         grid = (Axis("x", tiled[1], _TILE), Axis("y", tiled[0], _TILE))
         return KernelAxes(grid, (_stage(plan.stages[0], (grid[1], grid[0])),), _wide(plan), 4)
-    points = hint(product(size for _, size in loops))
+    points = _total(plan, product(size for _, size in loops))
     block = max(min(_power(points // (2 * processors)), BLOCK), 128)
     axis = Axis("x", loops, block if points > 1 else 1)
     warps = max(block // 256, 1) if points > 1 else 1
     return KernelAxes((axis,), tuple(_stage(stage, (axis,)) for stage in plan.stages), _wide(plan), warps)
+
+
+def _in_segments(plan: KernelPlan, size: Expr) -> list[int]:
+    """A size in each segment."""
+    return [int(evaluate(size, segment.numbers)) for segment in plan.segments]
+
+
+def _total(plan: KernelPlan, size: Expr) -> int:
+    """A likely value of a number of points, of all segments together."""
+    return sum(_in_segments(plan, size)) if plan.segments else hint(size)
+
+
+def _largest(plan: KernelPlan, size: Expr) -> int:
+    """A likely value of a size, the largest of all segments."""
+    return max(_in_segments(plan, size)) if plan.segments else hint(size)
+
+
+def programs_of(plan: KernelPlan, axis: Axis) -> list[int]:
+    """How many programs each segment takes."""
+    return [-(-extent // axis.block) for extent in _in_segments(plan, axis.extent)]
 
 
 def _row_loops(plan: KernelPlan, stage: Stage) -> tuple[tuple[Var, Expr], ...]:
@@ -160,9 +180,9 @@ def _rows(plan: KernelPlan, rows: Sequence[tuple[tuple[Var, Expr], ...]], proces
     body = plan.stages[0].body
     points = plan.outer if len(plan.stages) > 1 else tuple(zip(body.vars, body.sizes))
     lengths = [product(size for _, size in loops) for loops in rows if loops]
-    longest = max(hint(length) for length in lengths)
+    longest = max(_largest(plan, length) for length in lengths)
     held = all((known := as_int(length)) is not None and 0 < known <= PERSISTENT for length in lengths)
-    count = hint(product(size for _, size in points))
+    count = _total(plan, product(size for _, size in points))
     across = _contiguous_along(plan, points, {var for loops in rows for var, _ in loops})
     if across:
         few = count * longest <= _FEW_ELEMENTS
@@ -276,7 +296,9 @@ def _span(buffer: Buffer) -> Expr:
 
 
 def _wide(plan: KernelPlan) -> bool:
-    """Whether a position may need more than 32 bits."""
+    """Whether a position may need more than 32 bits; kernels with segments are too small for that."""
+    if plan.segments:
+        return False
     sizes = [_span(buffer) for buffer in plan.buffers.values()]
     for stage in plan.stages:
         sizes.append(product((*stage.body.sizes, *stage.body.reduction_sizes)))

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from argand.codegen.triton.axes import Axis, KernelAxes, StageAxes, lay_out
 from argand.codegen.triton.functions import helpers_of
 from argand.codegen.triton.indices import index_text
+from argand.codegen.triton.segments import Segments
 from argand.codegen.triton.spec import KernelSpec, TritonSource
 from argand.codegen.triton.statements import Memory, StagePrinter
 from argand.codegen.triton.types import pointer_type
 from argand.graph import time_limit
+from argand.graph.expr import Const
 from argand.ir.kernel import KernelPlan
 
 _HEAD = """import triton
@@ -57,6 +59,7 @@ class KernelPrinter:
         self.pointers: dict[str, str] = {}
         for letter, names in (("in", plan.inputs), ("out", plan.outputs)):
             self.pointers.update({name: f"{letter}_ptr{number}" for number, name in enumerate(names)})
+        self.segments = Segments(plan, axes, self.pointers) if plan.segments else None
         self.rows: list[str] = []
         self.checks = False
         self.constants: dict[str, int] = {}
@@ -67,7 +70,7 @@ class KernelPrinter:
         self.rows = [name for name in self.plan.scratch if name in memory.wanted]
         self.pointers.update({name: f"row_ptr{number}" for number, name in enumerate(self.rows)})
         printers, memory = self._stages()
-        lines = self._grid()
+        lines = [*(self.segments.lines() if self.segments is not None else ()), *self._grid()]
         for printer in printers:
             lines += self._stage(printer, memory)
             self.checks = self.checks or printer.checks
@@ -85,14 +88,14 @@ class KernelPrinter:
             tuple(self.constants.items()),
             self.axes.num_warps,
             _stages_of(self.axes),
-            tuple(axis.extent for axis in grid),
-            tuple(axis.block for axis in grid),
+            tuple(axis.extent for axis in grid) if self.segments is None else (Const(self.segments.programs),),
+            tuple(axis.block for axis in grid) if self.segments is None else (1,),
             tuple((pointer_type(self.plan.buffers[name].dtype), self.plan.buffers[name].size[0]) for name in self.rows),
             self.checks,
         )
 
     def _stages(self) -> tuple[list[StagePrinter], Memory]:
-        memory = Memory(dict(self.pointers))
+        memory = Memory(dict(self.pointers if self.segments is None else self.segments.pointers))
         printers = []
         for number, stage in enumerate(self.axes.stages):
             printer = StagePrinter(self.plan, number, stage, memory, self._dims(number, stage), self.axes.wide)
@@ -121,7 +124,8 @@ class KernelPrinter:
         deep = any(stage.row is not None for stage in self.axes.stages)
         for number, axis in enumerate(self.axes.grid):
             name, block = axis.name, f"{axis.name.upper()}BLOCK"
-            first = f"tl.program_id({number})" + (".to(tl.int64)" if self.axes.wide else "")
+            first = f"tl.program_id({number})" if self.segments is None else self.segments.program
+            first += ".to(tl.int64)" if self.axes.wide else ""
             if deep:
                 side = "[:, None]"
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from argand.graph.device_ops import device_ops
 from argand.lower.registry import REGISTRY, ExternKernel
 
 aten = torch.ops.aten
@@ -28,6 +29,7 @@ PLAIN = (
     aten._scaled_dot_product_cudnn_attention_backward.default,
     aten.mkldnn_rnn_layer.default,
     aten.mkldnn_rnn_layer_backward.default,
+    device_ops().to_device,
 )
 
 for _op, _name in OUT_VARIANTS.items():

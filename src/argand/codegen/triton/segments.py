@@ -1,0 +1,59 @@
+"""How a program of a kernel with segments finds its own: the first lines of the kernel.
+
+Each segment has as many programs as its points need, one segment's behind the other's. A program compares its number
+with where the segments begin, and picks the pointers and the sizes of its own, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from argand.codegen.triton.axes import KernelAxes, programs_of
+from argand.errors import InternalError
+from argand.ir.kernel import KernelPlan
+
+
+class Segments:
+    """The choice of a segment.
+
+    Arguments:
+        plan: a kernel with segments.
+        axes: its layout.
+        arguments: the kernel's argument for each buffer of all segments.
+
+    Attributes:
+        programs: of all segments together.
+        program: the variable of a program's number within its segment.
+        pointers: the pointer that stands for each buffer that the stages name.
+    """
+
+    program = "program"
+
+    def __init__(self, plan: KernelPlan, axes: KernelAxes, arguments: Mapping[str, str]) -> None:
+        if len(axes.grid) != 1:
+            raise InternalError(f"{plan.name}: segments of a grid with {len(axes.grid)} axes")
+        counts = programs_of(plan, axes.grid[0])
+        self._begins = [0, *accumulate(counts)]
+        self.programs = self._begins.pop()
+        self.pointers: dict[str, str] = {}
+        self._choices: dict[str, Sequence[object]] = {}
+        for number, name in enumerate(plan.segments[0].buffers):
+            found = [arguments[segment.buffers[name]] for segment in plan.segments]
+            same = len(set(found)) == 1
+            self.pointers[name] = found[0] if same else f"ptr{number}"
+            if not same:
+                self._choices[f"ptr{number}"] = found
+        for name in plan.segments[0].numbers:
+            self._choices[name] = [segment.numbers[name] for segment in plan.segments]
+
+    def lines(self) -> list[str]:
+        """The first lines of the kernel."""
+        found = ["# the segment of this program: where it begins, its pointers and sizes", "begin = 0"]
+        lines = [f"{name} = {values[0]}" for name, values in self._choices.items()]
+        for number, begin in enumerate(self._begins[1:], 1):
+            lines += [f"later = tl.program_id(0) >= {begin}", f"begin = tl.where(later, {begin}, begin)"]
+            for name, values in self._choices.items():
+                if values[number] != values[number - 1]:
+                    lines.append(f"{name} = tl.where(later, {values[number]}, {name})")
+        return [*found, *lines, f"{self.program} = tl.program_id(0) - begin"]

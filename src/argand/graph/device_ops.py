@@ -1,0 +1,34 @@
+"""`argand::to_device`: a small tensor on a GPU, which kernels read where eager's take a number with the launch."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+
+class DeviceOps:
+    """The registered overloads."""
+
+    def __init__(self, library: torch.library.Library) -> None:
+        self._library = library  # the registration lives as long as this
+        self.to_device: Any = torch.ops.argand.to_device.default
+
+
+@functools.cache
+def device_ops() -> DeviceOps:
+    """Defines the op, once per process."""
+    library = torch.library.Library("argand", "FRAGMENT")
+    library.define("to_device(Tensor x, *, Device device) -> Tensor")
+    library.impl("to_device", _to_device, "CompositeExplicitAutograd")
+    return DeviceOps(library)
+
+
+def _to_device(x: torch.Tensor, *, device: torch.device) -> torch.Tensor:
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        # A recorded copy would read this memory again in each replay: the numbers themselves are recorded, as eager's.
+        numbers = [torch.full((), value, dtype=x.dtype, device=device) for value in x.reshape(-1).tolist()]
+        return torch.stack(numbers).reshape(x.shape) if numbers else x.to(device)
+    made = torch.empty_like(x, device=device)
+    return made.copy_(x, non_blocking=not x.is_pinned() if x.device.type == "cpu" and device.type == "cuda" else False)
