@@ -26,9 +26,9 @@ def device_ops() -> DeviceOps:
 
 
 def _to_device(x: torch.Tensor, *, device: torch.device) -> torch.Tensor:
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         # A recorded copy would read this memory again in each replay: the numbers themselves are recorded, as eager's.
         numbers = [torch.full((), value, dtype=x.dtype, device=device) for value in x.reshape(-1).tolist()]
         return torch.stack(numbers).reshape(x.shape) if numbers else x.to(device)
-    made = torch.empty_like(x, device=device)
-    return made.copy_(x, non_blocking=not x.is_pinned() if x.device.type == "cpu" and device.type == "cuda" else False)
+    # Memory that is not pinned is read before the call returns, whether or not it waits for the copy.
+    return torch.empty_like(x, device=device).copy_(x, non_blocking=not x.is_pinned())

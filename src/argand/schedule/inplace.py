@@ -157,7 +157,8 @@ def _same_layout(one: Buffer, two: Buffer) -> bool:
 def _elementwise(plan: KernelPlan, name: str, output: str) -> bool:
     """Whether no element of `name` is loaded after that element of `output` was stored.
 
-    The store's stage loads it at the same index, and before; earlier stages load it within the same shared point.
+    The store's stage loads it at the same index, and before; earlier stages load it within the same shared point. Later
+    stages may load `output`: they get what was stored, wherever that is.
     """
     one, two = plan.buffers[name], plan.buffers[output]
     if one.dtype != two.dtype or one.device != two.device or _numel(one) is not _numel(two):
@@ -168,15 +169,17 @@ def _elementwise(plan: KernelPlan, name: str, output: str) -> bool:
             if statement.op in ("load", "store") and statement.args[0] in (name, output):
                 uses.append((number, position, statement))
     stores = [use for use in uses if use[2].op == "store"]
-    if len(stores) != 1 or any(stores[0][2].args[3:]) or any(u[2].args[0] == output for u in uses if u not in stores):
+    if len(stores) != 1 or any(stores[0][2].args[3:]):
         return False
     home, position, store = stores[0]
+    if any(number <= home for number, _, use in uses if use.op == "load" and use.args[0] == output):
+        return False
     body = plan.stages[home].body
     index: Expr = store.args[1]
     if body.reduction_vars or not set(body.vars) <= index.free:
         return False
     for number, place, load in uses:
-        if load is store:
+        if load is store or load.args[0] == output:
             continue
         if number == home:
             if place > position or load.args[1] is not index:
