@@ -340,3 +340,31 @@ def test_what_changed_between_calls() -> None:
     assert before["global SCALE"] == "2.0"
     now = {**before, "global SCALE": "3.0"}
     assert changed(before, now) == ["global SCALE: 2.0 -> 3.0"]
+
+
+def test_stages_are_tried_in_new_processes_where_a_fork_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a GPU is in use: the variant of the compiler goes there by its name."""
+    from argand.debug.doctor import stages
+    from argand.debug.minify import BackendCheck
+    from argand.debug.minify.identity import Fingerprint
+    from argand.debug.minify.surgery import Program
+    from debug.minify_helpers import graph_for
+
+    monkeypatch.setattr(stages, "can_fork", lambda: False)
+    program = Program(*graph_for(lambda x: torch.relu(x) + 1, torch.ones(3)))
+    trial = stages.Trial(program, BackendCheck("native", accuracy=True), Fingerprint("wrong"))
+    assert stages.kernel_names(trial) == ["cpp_fused_relu_add_0"]
+    assert not trial.run(stages._hosted, trial.check, {"cache": False}).failed
+    assert not trial.run(stages._after_passes(2), trial.check, {}).failed
+    assert trial.run(None, BackendCheck("no such backend"), {}).failed
+
+
+@pytest.mark.parametrize(
+    ("stage", "part", "text"),
+    [("codegen", "cpp_fused_neg_0", "C++ code generation"), ("codegen", "triton_fused_neg_0", "Triton code generation"),
+     ("codegen", "", "code generation"), ("host", "", "the host code around the kernels")],
+)  # fmt: skip
+def test_stages_in_words(stage: str, part: str, text: str) -> None:
+    from argand.debug.doctor.verdict import stage_text
+
+    assert stage_text(stage, part) == text

@@ -88,6 +88,43 @@ def test_values_come_back(tmp_path: Path) -> None:
     assert a[2] == values[0][2] and isinstance(b, torch.nn.Parameter) and torch.equal(b, weight) and c == values[2]
 
 
+def test_tensors_of_a_device_that_is_not_here_are_on_the_cpu(tmp_path: Path) -> None:
+    """A record says where its tensors were; they are there again, or a warning says that they are not."""
+    import json
+    import zipfile
+
+    from argand.debug.record_reader import SEAL, seal
+
+    def fn(a, b):
+        return a, b
+
+    shared = torch.arange(4.0)
+    path = _record(fn, shared, torch.nn.Parameter(torch.ones(2)), tmp_path=tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist() if name != SEAL}
+    data = json.loads(parts["record.json"])
+    for place, device in enumerate(("cuda:7", "hpu")):
+        data["args"][place][2] = ["placed", device, data["args"][place][2]]
+
+    def write(text: str) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, part in {**parts, "record.json": text.encode()}.items():
+                archive.writestr(name, part)
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(SEAL, seal(archive))
+
+    write(json.dumps(data))
+    with pytest.warns(UserWarning, match="were on cuda:7 and hpu, not to be had here"):
+        function, raw = rebuild(open_record(path))
+    a, b = call_of(function, raw)(function)
+    assert torch.equal(a, shared) and isinstance(b, torch.nn.Parameter) and a.device.type == b.device.type == "cpu"
+    for wrong in (["placed", "../x", data["args"][0][2][2]], ["placed", "cuda:7", ["size", [2]]], ["placed", "cuda:7"]):
+        data["args"][0][2] = wrong
+        write(json.dumps(data))
+        with pytest.raises(RecordError, match="corrupt"):
+            rebuild(open_record(path))
+
+
 def test_what_cannot_be_recorded_is_said(tmp_path: Path) -> None:
     def fn(a):
         return a

@@ -82,6 +82,39 @@ extern "C" void kernel(void** ptrs) {
     assert nodes == [(0, 1), (0, 1), (), (), (), (0,), (0,), (0,), (1,), (1,), (), (), ()]
 
 
+def test_statements_of_triton_kernels() -> None:
+    """Positions of a block belong to no node; what follows them begins anew, and so does the next kernel."""
+    text = """triton_source = r\'\'\'
+@triton.jit
+def triton_fused_relu_0(in_ptr0, out_ptr0, XBLOCK: tl.constexpr):
+    x = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[:, None]
+    xmask = x < 7
+    # relu = torch.ops.aten.relu.default(arg0_1)  <- a.py:1 in f: x
+    tmp0_0 = tl.load(in_ptr0 + (x), xmask)
+    r1 = tl.arange(0, RBLOCK1)[None, :]
+    rmask1 = r1 < 7
+    tl.debug_barrier()
+    # add = torch.ops.aten.add.Tensor(relu, 1)  <- a.py:1 in f: x
+    acctmp1_1 = tl.full([XBLOCK, 1], 0.0, tl.float32)
+    for offset1 in range(0, 70, RBLOCK1):
+        tmp1_1 = tmp0_0 + 1
+    tl.store(out_ptr0 + (x), tmp1_1)
+
+@triton.jit
+def triton_fused_add_1(in_ptr0, XBLOCK: tl.constexpr):
+    y = tl.arange(0, XBLOCK)
+\'\'\'"""
+    kernels = {"triton_fused_relu_0": ["relu", "add"]}
+    nodes = [line.nodes for line in code_lines(text, INDEX, kernels)]
+    assert nodes == [(), (), (0, 1), (), (), (0,), (0,), (), (), (), (1,), (1,), (), (1,), (1,), (), (), (), (), ()], (
+        nodes
+    )
+    twin = {"triton_fused_relu_0": {0: (0, 2), 1: (1, 2)}}
+    lines = code_lines(text + "\n# relu = torch.ops.aten.relu.default(arg0_1)\n", INDEX, kernels)
+    share_kernels(lines, twin)
+    assert lines[5].nodes == (0, 2) and lines[-2].nodes == (0,)  # what comes after the kernel is one call's
+
+
 def test_loop_statements_name_their_node() -> None:
     text = """k: SchedulerNode(op0)
 # relu = torch.ops.aten.relu.default(x)

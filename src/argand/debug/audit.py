@@ -23,7 +23,7 @@ import torch
 from argand import events
 from argand.capture.marks import is_compiling
 from argand.config import config
-from argand.debug import accuracy
+from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch
 from argand.debug.minify.surgery import clone_strided
 
@@ -320,17 +320,13 @@ def _written_globals(function: Any) -> list[tuple[dict[str, Any], str]]:
 
 def _generators() -> list[Any]:
     """States of the random number generators."""
-    states: list[Any] = [torch.random.get_rng_state(), random.getstate()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states += torch.cuda.get_rng_state_all()
-    return states
+    drawn, of_gpus = gpus.generators()
+    return [drawn, random.getstate(), *of_gpus]
 
 
 def _set_generators(states: list[Any]) -> None:
-    torch.random.set_rng_state(states[0])
     random.setstate(states[1])
-    if len(states) > 2:
-        torch.cuda.set_rng_state_all(states[2:])
+    gpus.set_generators((states[0], states[2:]))
 
 
 def _differ(one: Any, two: Any) -> bool:

@@ -23,7 +23,7 @@ import torch
 
 from argand._core import _C
 from argand.capture.marks import is_compiling
-from argand.debug import bench_profile
+from argand.debug import bench_profile, gpus
 from argand.debug.bench_profile import Side
 from argand.debug.observe import JOINT, Backend
 from argand.debug.work import GraphWork, graph_work
@@ -58,7 +58,7 @@ class Call:
     kwargs: dict[str, Any]
     grad: bool
     inference: bool
-    autocast: torch.dtype | None
+    autocast: dict[str, torch.dtype]
     count: int = 0
 
     @contextlib.contextmanager
@@ -68,8 +68,7 @@ class Call:
             if self.inference:
                 stack.enter_context(torch.inference_mode())
             stack.enter_context(torch.set_grad_enabled(self.grad))
-            if self.autocast is not None:
-                stack.enter_context(torch.autocast("cpu", dtype=self.autocast))
+            stack.enter_context(gpus.autocast_as(self.autocast))
             yield
 
     def shapes(self) -> str:
@@ -95,8 +94,8 @@ class Recorded:
         """Keep the arguments of this call; of one layout those of the last."""
         signature = _signature(args, kwargs)
         count = self.calls[signature].count if signature in self.calls else 0
-        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        made = Call(args, kwargs, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, count + 1)
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        made = Call(args, kwargs, grad, inference, gpus.autocast(), count + 1)
         self.calls[signature] = made
 
     @property
@@ -315,6 +314,7 @@ def measure(recorded: Recorded, graphs: dict[str, GraphWork], *, seconds: float 
             count = int(min(max(seconds / 8 / min(times[name]), _MIN_ROUNDS), _MAX_PROFILED))
             sides[name] = bench_profile.profile_side(run, iteration.clear, rows, parts, count)
     iteration.restore()
+    device = gpus.device_of(tensors_in((call.args, call.kwargs, iteration.leaves)))
     from argand.debug.bench_text import reasons
 
     made = Measured(
@@ -327,8 +327,8 @@ def measure(recorded: Recorded, graphs: dict[str, GraphWork], *, seconds: float 
         min(times["compiled"]) * 1e3,
         sides["eager"],
         sides["compiled"],
-        copy_bandwidth(),
-        call_cost() * 1e6,
+        gpus.copy_bandwidth(device) / 1e9,
+        call_cost(device) * 1e6,
         len(times["eager"]),
     )
     made.reasons = reasons(made)
@@ -353,10 +353,10 @@ def interleaved(
 
     def once(name: str) -> float:
         between()
-        _synchronize()
+        gpus.synchronize()
         start = time.perf_counter()
         calls[name]()
-        _synchronize()
+        gpus.synchronize()
         return time.perf_counter() - start
 
     for _ in range(_WARM_UP):
@@ -372,28 +372,10 @@ def interleaved(
     return times
 
 
-def _synchronize() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
 @functools.cache
-def copy_bandwidth() -> float:
-    """GB/s that a copy of 64 MiB reads and writes."""
-    source = torch.ones(1 << 24)
-    target = torch.empty_like(source)
-    best = float("inf")
-    for _ in range(8):
-        start = time.perf_counter()
-        target.copy_(source)
-        best = min(best, time.perf_counter() - start)
-    return 2 * int(source.nbytes) / best / 1e9
-
-
-@functools.cache
-def call_cost() -> float:
+def call_cost(device: torch.device) -> float:
     """Seconds of an operation on one element: nearly all of it is Python and dispatch."""
-    x = torch.ones(1)
+    x = torch.ones(1, device=device)
     best = float("inf")
     with torch.no_grad():
         for _ in range(20):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from argand.config import config
+from argand.debug import gpus
 from argand.debug.work import GraphWork, Work, flops_of, is_library, profile_name
 from argand.graph.compat import DispatchMode, allocations
 
@@ -162,24 +163,30 @@ def profile_side(
     """
     from torch.profiler import ProfilerActivity, profile
 
+    on_gpu = gpus.in_use()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with config.patch({"cpp.enable_kernel_profile": True}):
         between()
-        with profile(activities=[ProfilerActivity.CPU]):  # the first one of a process sets things up
+        with profile(activities=activities):  # the first one of a process sets things up
             run()
         between()
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+        with profile(activities=activities, profile_memory=True) as prof:
             for _ in range(count):
                 between()
+                gpus.synchronize()
                 with torch.profiler.record_function(_ROOT):
                     run()
-    roots = [event for event in prof.events() if event.cpu_parent is None]
+                    gpus.synchronize()
+    roots = [event for event in prof.events() if event.cpu_parent is None and event.device_type.name == "CPU"]
     fastest = min((event for event in roots if event.name == _ROOT), key=lambda event: event.cpu_time_total)
-    made = _Rows(operations, graphs)
+    made = _Rows(operations, graphs, on_gpu)
     made.descend(fastest)
     for event in roots:  # what other threads did meanwhile
         if event.name != _ROOT and event.thread != fastest.thread and _within(event, fastest):
             made.add(event)
     sizes = allocations(prof)
+    if on_gpu:  # what the GPU is not busy in
+        made.outside = max(0.0, fastest.cpu_time_total - sum(row.us for row in made.found.values()))
     side = made.side()
     side.allocated, side.allocations = sum(sizes) / count, len(sizes) / count
     return side
@@ -191,10 +198,18 @@ def _within(event: Any, other: Any) -> bool:
 
 
 class _Rows:
-    """Sorts the profiler's events into rows."""
+    """Sorts the profiler's events into rows.
 
-    def __init__(self, operations: Mapping[str, list[Work]], graphs: Mapping[str, GraphWork]) -> None:
+    Arguments:
+        operations, graphs: as `profile_side`.
+        on_gpu: a row's time is that of the kernels which it launched.
+    """
+
+    def __init__(
+        self, operations: Mapping[str, list[Work]], graphs: Mapping[str, GraphWork], on_gpu: bool = False
+    ) -> None:
         self.operations = operations
+        self.on_gpu = on_gpu
         self.kernels = {name: work for graph in graphs.values() for name, work in graph.kernels.items()}
         self.graphs = graphs
         self.found: dict[str, Row] = {}
@@ -225,7 +240,7 @@ class _Rows:
     def _row(self, name: str, kind: str, event: Any) -> None:
         row = self.found.setdefault(name, Row(name, kind))
         row.calls += 1
-        row.us += event.cpu_time_total
+        row.us += event.device_time_total if self.on_gpu else event.cpu_time_total
 
     def side(self) -> Side:
         """The rows, with what is known of their work."""

@@ -16,9 +16,11 @@ import torch
 from torch import fx
 
 from argand._core.calls import capture_off
+from argand.backends.targets import devices_in, without_target
 from argand.backends.watch import CompileProgram, watching
-from argand.debug import accuracy
+from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch
+from argand.debug.work import tensors_of
 from argand.errors import ArgandError, UserLine
 from argand.graph.expr import Expr, Sym, evaluate
 from argand.graph.meta import user_line, user_lines
@@ -71,7 +73,7 @@ def _watcher(compile_program: CompileProgram, backend: str, boxed: bool) -> Comp
     def compile_checked(program: AtenProgram) -> Callable[..., Any]:
         from argand.backends import native
 
-        if any(node.meta["device"].type != "cpu" for node in program.graph.nodes if "device" in node.meta):
+        if without_target(devices_in(program)):
             return compile_program(program)
         schedule = native.schedule_program(program)
         return CheckedGraph(native.host_text(schedule), schedule)
@@ -119,12 +121,12 @@ class CheckedGraph:
     def __call__(self, args: list[Any]) -> Any:
         with capture_off():
             inputs = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in args]
-            state = torch.random.get_rng_state()
+            state = gpus.generators()
             with torch.no_grad():
                 self.expected = _values(self.gm, inputs)
-                torch.random.set_rng_state(state)
+                gpus.set_generators(state)
                 self.right = _values_in_float64(self.gm, inputs)
-            torch.random.set_rng_state(state)
+            gpus.set_generators(state)
             self.position, self.sizes = 0, self._sizes(args)
             try:
                 return self.module.call(args)
@@ -144,7 +146,7 @@ class CheckedGraph:
             kernel(*args)
             number, self.position = self.position, self.position + 1
             plan = self.steps[number]
-            tensors = dict(zip((*plan.inputs, *plan.outputs), args))
+            tensors = dict(zip((*plan.inputs, *plan.outputs), tensors_of(self.schedule, plan, args)))
             for node, ref in self.complete[number]:
                 self._check(name, node, ref, tensors[ref.buffer])
 

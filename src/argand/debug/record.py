@@ -132,8 +132,9 @@ class _Writer:
         else:
             self.skipped.append(f"{where}: data of {size} bytes (random instead)")
         kind = "parameter" if isinstance(value, torch.nn.Parameter) else "tensor"
-        return [kind, str(value.dtype).removeprefix("torch."), list(value.shape), list(value.stride()),
+        made = [kind, str(value.dtype).removeprefix("torch."), list(value.shape), list(value.stride()),
                 value.requires_grad, extent, name]  # fmt: skip
+        return made if value.device.type == "cpu" else ["placed", str(value.device), made]
 
     def _function(self, value: types.FunctionType, where: str, depth: int) -> Any:
         self.codes.append(value.__code__)

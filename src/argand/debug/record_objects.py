@@ -28,6 +28,7 @@ class Builder:
         self.codes: list[types.CodeType] = codes
         self.made: dict[int, Any] = {}
         self.random = 0
+        self.elsewhere: set[str] = set()  # devices of tensors that this machine lacks
 
     def frame(self, data: Any) -> types.FunctionType:
         """The recorded function."""
@@ -95,7 +96,17 @@ class Builder:
             made[self.value(key)] = self.value(item)
         return made
 
-    def _make_tensor(self, number: int, data: Any) -> Any:
+    def _make_placed(self, number: int, data: Any) -> Any:
+        """A tensor on another device than the CPU; on the CPU, where that device is not here."""
+        place = torch.device(data[1])
+        try:
+            torch.empty(0, device=place)
+        except Exception:  # torch has many kinds of errors for this
+            self.elsewhere.add(data[1])
+            return self._make_tensor(number, data[2])
+        return self._make_tensor(number, data[2], place)
+
+    def _make_tensor(self, number: int, data: Any, place: torch.device | None = None) -> Any:
         kind, dtype_name, size, stride, requires_grad, extent, name = data
         dtype = getattr(torch, dtype_name, None)
         if not isinstance(dtype, torch.dtype):
@@ -113,7 +124,7 @@ class Builder:
                     remedy="record the failure again, with smaller tensors",
                 )
             flat = torch.rand(extent).to(dtype)
-        made = flat.as_strided(size, stride)
+        made = (flat if place is None else flat.to(place)).as_strided(size, stride)
         if kind == "parameter":
             return torch.nn.Parameter(made, requires_grad=requires_grad)
         return made.requires_grad_(requires_grad)

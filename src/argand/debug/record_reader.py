@@ -16,6 +16,7 @@ import os
 import re
 import sys
 import types
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -185,6 +186,10 @@ def rebuild(record: Record, *, trust: bool = False) -> tuple[types.FunctionType,
         function = builder.frame(record.data["frame"])
         args = tuple(map(builder.value, record.data["args"]))
         _check_call(record.path, function.__code__, args)
+        if builder.elsewhere:
+            devices = " and ".join(sorted(builder.elsewhere))
+            text = f"the record's tensors were on {devices}, not to be had here: on the CPU now"
+            warnings.warn(text, stacklevel=2)
     return function, args
 
 

@@ -129,7 +129,11 @@ def _old_number(checker: _Checker, data: Any) -> None:
 
 def _object(checker: _Checker, data: Any) -> None:
     """What follows the number of a new object."""
-    if isinstance(data, list) and data and data[0] in ("tensor", "parameter"):
+    if isinstance(data, list) and data and data[0] == "placed":
+        checker.node(data, {"placed": (_device, _object)})
+        if data[2][0] not in _TENSORS:
+            raise malformed("what is on a device is no tensor")
+    elif isinstance(data, list) and data and data[0] in ("tensor", "parameter"):
         checker.node(data, _TENSORS)
         _layout(data)
     else:
@@ -153,6 +157,7 @@ def _layout(data: list[Any]) -> None:
         raise malformed("a tensor reaches beyond its memory")
 
 
+_device = _matches(re.compile(r"[a-z]{1,20}(:\d{1,3})?"), "a device")
 _text = _is(lambda data: isinstance(data, str), "a text")
 _flag = _is(lambda data: isinstance(data, bool), "true or false")
 _count = _is(lambda data: type(data) is int and 0 <= data < 1 << 48, "a number of things")

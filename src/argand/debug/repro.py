@@ -22,6 +22,7 @@ from torch import fx
 
 from argand import files
 from argand.config import config
+from argand.debug import gpus
 from argand.debug.accuracy import AccuracyError
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.code import graph_of
@@ -301,7 +302,7 @@ def fails_on_random_inputs(program: Program, check: BackendCheck, wanted: Finger
 
 def random_like(inputs: Sequence[Any]) -> list[Any]:
     """Random tensors of the layouts of `inputs`, as a written file makes them; plain values as they are."""
-    with torch.random.fork_rng(devices=[]):
+    with gpus.kept_generators():
         torch.manual_seed(0)
         return [
             rand_strided(v.shape, v.stride(), v.dtype, str(v.device), v.requires_grad)

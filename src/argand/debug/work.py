@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, TensorRef, 
 from argand.lower.ops import BINARY, UNARY
 
 _ARITHMETIC = frozenset((*UNARY, *BINARY))
+GRID = 3  # arguments before the tensors of a launch on a GPU
 _UNKNOWN_SIZE = 64  # of a symbol without a hint
 
 
@@ -32,6 +33,12 @@ class Work:
     bytes: int
     flops: int | None
     fused: tuple[str, ...] = ()
+
+
+def tensors_of(schedule: Schedule, plan: KernelPlan, args: Sequence[Any]) -> Sequence[Any]:
+    """The tensors of a launch, inputs before outputs: a GPU's kernels are given the grid first."""
+    first = 0 if schedule.targets[plan.device].name == "cpp" else GRID
+    return args[first : first + len(plan.inputs) + len(plan.outputs)]
 
 
 def _number(expr: Expr | int, hints: Mapping[str, int]) -> int:

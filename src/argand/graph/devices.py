@@ -1,7 +1,8 @@
-"""On which devices the tensors of a torch-level graph are."""
+"""On which devices the tensors of a torch-level graph are, and are made."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,11 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from argand.graph.meta import attribute
+
+
+def made_on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Tensors that name no device are made there; on the CPU nothing is changed, which costs nothing."""
+    return contextlib.nullcontext() if device.type == "cpu" else device
 
 
 def devices_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> set[str]:
@@ -33,8 +39,8 @@ def _found(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
         elif node.op == "call_module":
             module = gm.get_submodule(node.target)
             yield from (t.device.type for t in (*module.parameters(), *module.buffers()))
-        elif node.op == "call_method" and node.target in ("cuda", "xpu", "cpu"):
-            yield node.target
+        elif node.op == "call_method" and _is_device(str(node.target)):  # x.cuda(), x.xpu()
+            yield torch.device(str(node.target)).type
         elif node.op in ("call_function", "call_method"):
             yield from _named(node)
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from argand.errors import InternalError
+from argand.graph.devices import made_on
 from argand.graph.expr import Expr, evaluate
 from argand.ir.loops import ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value
 from argand.lower.ops import replay
@@ -84,7 +85,8 @@ class Interpreter:
             if isinstance(node, LoopNode):
                 for name in node.outputs:
                     self._allocate(name)
-                BodyRun(self, node.body).run()
+                with made_on(self.program.buffers[(*node.outputs, *node.mutates)[0]].device):
+                    BodyRun(self, node.body).run()
             else:
                 self._extern(node)
         outputs = [self._result(ref) for ref in self.program.outputs]
@@ -100,7 +102,7 @@ class Interpreter:
         count = 1
         for extent in buffer.size:
             count *= self.size(extent)
-        memory = torch.empty(count, dtype=buffer.dtype)
+        memory = torch.empty(count, dtype=buffer.dtype, device=buffer.device)
         if buffer.dtype.is_floating_point:
             memory.fill_(float("nan"))  # what is never written must not look right by chance
         else:
@@ -142,7 +144,7 @@ class Interpreter:
             size = tuple(self.size(e) for e in buffer.size)
             stride = tuple(self.size(e) for e in buffer.stride)
             if result.dtype is buffer.dtype and result.shape == size and not same_layout(result, stride):
-                result = torch.empty_strided(size, stride, dtype=result.dtype).copy_(result)
+                result = torch.empty_strided(size, stride, dtype=result.dtype, device=result.device).copy_(result)
                 self.relaid.append(str(node.target))
             if result.dtype is not buffer.dtype or result.shape != size:
                 raise InternalError(

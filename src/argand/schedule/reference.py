@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from argand.errors import InternalError
+from argand.graph.devices import made_on
 from argand.graph.expr import ZERO, Expr, evaluate
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value
@@ -29,7 +30,8 @@ def run_program(program: Program, inputs: Sequence[Any]) -> list[Any]:
         if isinstance(node, LoopNode):
             for name in node.outputs:
                 memory.setdefault(name, _poisoned(program.buffers[name], env))
-            run_body(node.body, env, memory)
+            with made_on(program.buffers[(*node.outputs, *node.mutates)[0]].device):
+                run_body(node.body, env, memory)
         else:
             _run_extern(node, env, memory, program.buffers)
     return _finish(program, env, memory)
@@ -69,6 +71,11 @@ def run_kernel(plan: KernelPlan, env: Env, memory: Memory) -> None:
     allowed = {name: memory[name] for name in (*plan.inputs, *plan.outputs)}
     names = [var.name for var, _ in plan.outer]
     ranges = [range(int(evaluate(size, env)) - 1, -1, -1) for _, size in plan.outer]
+    with made_on(plan.device):
+        _run_points(plan, env, allowed, names, ranges)
+
+
+def _run_points(plan: KernelPlan, env: Env, allowed: Memory, names: list[str], ranges: list[range]) -> None:
     for point in itertools.product(*ranges):
         here = {**env, **dict(zip(names, point))}
         local = {name: _poisoned(plan.buffers[name], env) for name in (*plan.scratch, *plan.registers)}
@@ -239,10 +246,10 @@ def _poisoned(buffer: Buffer, env: Env) -> torch.Tensor:
     for size in buffer.size:
         count *= int(evaluate(size, env))
     if buffer.dtype.is_floating_point or buffer.dtype.is_complex:
-        return torch.full((count,), float("nan"), dtype=buffer.dtype)
+        return torch.full((count,), float("nan"), dtype=buffer.dtype, device=buffer.device)
     if buffer.dtype is torch.bool:
-        return torch.ones(count, dtype=torch.bool)
-    return torch.full((count,), torch.iinfo(buffer.dtype).max, dtype=buffer.dtype)
+        return torch.ones(count, dtype=torch.bool, device=buffer.device)
+    return torch.full((count,), torch.iinfo(buffer.dtype).max, dtype=buffer.dtype, device=buffer.device)
 
 
 def _view(ref: TensorRef, env: Env, memory: Memory) -> torch.Tensor:

@@ -347,6 +347,23 @@ def test_compiled_for_real(tmp_path) -> None:
 
 
 @needs_triton
+def test_a_refused_kernel_names_the_statement_and_the_programs_line(tmp_path) -> None:
+    in_new_process(
+        """
+        line = "# neg = torch.ops.aten.neg.default(x)  <- model.py:7 in f: y = torch.neg(x)"
+        text = ADD.replace("    mask =", "    " + line + "\\n    mask = tl.no_such(at) +")
+        try:
+            triton_compile.compile_image(text, SPEC, H100, aligned=True)
+        except GpuError as error:
+            assert "at `mask = tl.no_such(at) +" in str(error) and "y = torch.neg(x)" in str(error), error
+        else:
+            raise AssertionError
+        """,
+        tmp_path,
+    )
+
+
+@needs_triton
 def test_multiply_and_add_stay_two_operations(tmp_path) -> None:
     in_new_process(
         """

@@ -46,8 +46,8 @@ _LIBRARY = (
     "exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
     "erfinv lgamma trunc pow atan2 copysign nextafter hypot"
 )
-_TABLE: dict[str, Printer] = {name: _library(name) for name in _LIBRARY.split()}
-_TABLE.update(
+TABLE: dict[str, Printer] = {name: _library(name) for name in _LIBRARY.split()}
+TABLE.update(
     add=_infix("+"),
     sub=_infix("-"),
     mul=_infix("*"),
@@ -106,7 +106,7 @@ def expression(op: str, dtype: torch.dtype, args: list[str]) -> str:
     Raises:
         InternalError: there is no such op.
     """
-    printer = _TABLE.get(op)
+    printer = TABLE.get(op)
     if printer is None:
         raise InternalError(f"the Triton code generator does not know the op {op!r}")
     if is_half(dtype) and op not in ("where", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "neg", "abs"):

@@ -342,9 +342,10 @@ class StagePrinter:
         masks = self.mask(frozenset(("r",)))
         name = f"tmp{self.number}_{value.id}"
         if self.row.looped:
-            self.before.append(f"acc{name} = tl.full({full}, {start.removeprefix('tl.full([], ')}")
+            self.emit(self.before, value.origin, f"acc{name} = tl.full({full}, {start.removeprefix('tl.full([], ')}")
             new = _combined(kind, dtype, f"acc{name}", step)
-            self.inside.append(f"acc{name} = " + (f"tl.where({masks[0]}, {new}, acc{name})" if masks else new))
+            text = f"tl.where({masks[0]}, {new}, acc{name})" if masks else new
+            self.emit(self.inside, value.origin, f"acc{name} = {text}")
             whole = f"acc{name}"
         else:
             self.emit(
@@ -373,15 +374,16 @@ class StagePrinter:
         name = f"tmp{self.number}_{value.id}"
         far = "9223372036854775807"
         if self.row.looped:
-            self.before.append(f"acc{name} = tl.full({full}, {worst.removeprefix('tl.full([], ')}")
+            self.emit(self.before, value.origin, f"acc{name} = tl.full({full}, {worst.removeprefix('tl.full([], ')}")
             self.before.append(f"at{name} = tl.full({full}, {far}, tl.int64)")
-            self.inside.append(f"new{name}, where{name} = {combine}(acc{name}, at{name}, {step}, {place})")
+            text = f"new{name}, where{name} = {combine}(acc{name}, at{name}, {step}, {place})"
+            self.emit(self.inside, value.origin, text)
             kept = f"tl.where({masks[0]}, {{0}}, {{1}})" if masks else "{0}"
             self.inside.append(f"acc{name} = " + kept.format(f"new{name}", f"acc{name}"))
             self.inside.append(f"at{name} = " + kept.format(f"where{name}", f"at{name}"))
         else:
             kept = f"tl.where({masks[0]}, {{0}}, {{1}})" if masks else "{0}"
-            self.inside.append(f"acc{name} = " + kept.format(step, worst))
+            self.emit(self.inside, value.origin, f"acc{name} = " + kept.format(step, worst))
             self.inside.append(f"at{name} = " + kept.format(place, far))
         self.emit(self.after, value.origin, f"_, {name} = tl.reduce((acc{name}, at{name}), 1, {combine})")
         self.after.append(f"{name} = {name}[:, None]")

@@ -24,6 +24,7 @@ from argand import events
 from argand.backends.registry import lookup_backend
 from argand.capture.marks import is_compiling
 from argand.config import config
+from argand.debug import gpus
 from argand.debug.accuracy import _parts as parts_of
 from argand.debug.doctor.records import CallRecord, Kept, Run, read, write
 from argand.debug.doctor.rounding import nudged, shake
@@ -337,6 +338,7 @@ class Recorder:
         start = time.perf_counter()
         try:
             result = run(*args, **kwargs)
+            gpus.synchronize()
         except Exception as raised:  # the program may catch it
             record.raised = f"{type(raised).__name__}: {raised}"[:500]
             if keep:
@@ -426,6 +428,7 @@ class Recorder:
             start = time.perf_counter()
             try:
                 result = saved(*args, **kwargs)
+                gpus.synchronize()
             finally:
                 self.here.depth -= 1
                 mark("script")
@@ -488,6 +491,8 @@ def alive() -> dict[str, int]:
     found = {"tensors": sum(1 for item in objects if issubclass(type(item), torch.Tensor)), "objects": len(objects)}
     with contextlib.suppress(OSError, ValueError), open("/proc/self/statm") as file:
         found["bytes"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if gpus.in_use():
+        found["bytes"] = found.get("bytes", 0) + sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
     return found
 
 

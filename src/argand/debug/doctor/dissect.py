@@ -18,6 +18,7 @@ from torch import fx
 from argand._core.calls import capture_off
 from argand.backends.interop import torch_backend
 from argand.config import config
+from argand.debug import gpus
 from argand.debug.doctor.child import Recorder
 from argand.debug.doctor.stages import Blame, Trial, blame
 from argand.debug.minify.checks import BackendCheck, Surroundings
@@ -103,7 +104,7 @@ class Dissection:
         with open(directory / "search.txt", "w") as log, contextlib.redirect_stderr(log):
             total = 4 * self.seconds if wanted.kind == "hung" else max(4 * self.seconds, _TOTAL)
             settings = {"repro_time_limit": self.seconds, "repro_total_time": total}
-            with contextlib.suppress(NotReproduced), torch.random.fork_rng(devices=[]), config.patch(settings):
+            with contextlib.suppress(NotReproduced), gpus.kept_generators(), config.patch(settings):
                 result = search_in(directory, program, check, wanted, outcome=outcome, alone=False)
                 small = Program(result.gm, result.inputs)
         if check.backend == "native":

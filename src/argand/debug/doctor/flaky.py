@@ -13,7 +13,7 @@ from argand.debug.doctor.repeated import ONE_THREAD, THREADS, Tally
 from argand.debug.doctor.script_stages import UNCACHED, blame_script
 from argand.debug.doctor.setup import source_of
 from argand.debug.doctor.shrink import written
-from argand.debug.doctor.verdict import STAGES, Verdict
+from argand.debug.doctor.verdict import Verdict, stage_text
 
 if TYPE_CHECKING:
     from argand.debug.doctor.procedure import Doctor
@@ -40,7 +40,7 @@ def blame_flaky(doctor: Doctor, eager: Run, own: Run, mode: Mode, found: Differe
     verdict = Verdict(found.kind, stage, "", part, lines=[found.place] if found.place else [])
     what = found.text[:1].upper() + found.text[1:].rstrip(".")
     texts = [f"{what}.", f"It is flaky: {counted} go wrong, the others do what the eager program does."]
-    texts.append(f"To blame is {STAGES[stage]}" + (f": {part}." if part else "."))
+    texts.append(f"To blame is {stage_text(stage, part)}" + (f": {part}." if part else "."))
     if threads:
         texts.append(THREADS)
     if not doctor.script.is_module:

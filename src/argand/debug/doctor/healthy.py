@@ -17,6 +17,7 @@ from torch import fx
 from argand._core.calls import capture_off
 from argand.backends import native
 from argand.backends.watch import watching
+from argand.debug import gpus
 from argand.debug.doctor.child import OWN, PLAIN, Mode, Recorder
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.verdict import Verdict
@@ -169,6 +170,7 @@ class Timed:
         self.bytes: dict[str, int] = {}
         self.lines: dict[str, list[str]] = {}  # the user's, that each kernel computes
         self.whole: list[float] = []
+        self.device = torch.device("cpu")  # of the last kernel
 
     def __call__(self, recorder: Recorder, function: Backend, asked: Any) -> Backend:
         def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -185,24 +187,24 @@ class Timed:
         for plan in made.kernels():
             self.bytes.setdefault(plan.name, _bytes(plan, made))
             self.lines.setdefault(plan.name, list(dict.fromkeys(o.user_line for o in plan.origins if o.user_line)))
-            module.__dict__[plan.name] = self._timed(plan.name, module.__dict__[plan.name])
+            self.device = plan.device
+            module.__dict__[plan.name] = self._timed(plan.name, module.__dict__[plan.name], plan.device)
 
         def call(args: list[Any]) -> Any:
             start = time.perf_counter()
             with capture_off():
                 result = module.call(args)
+                gpus.synchronize()
             self.whole.append(time.perf_counter() - start)
             return result
 
         return call
 
-    def _timed(self, name: str, kernel: Callable[..., None]) -> Callable[..., None]:
+    def _timed(self, name: str, kernel: Callable[..., None], device: torch.device) -> Callable[..., None]:
         rows = self.rows.setdefault(name, [])
 
         def run(*args: Any) -> None:
-            start = time.perf_counter()
-            kernel(*args)
-            rows.append(time.perf_counter() - start)
+            rows.append(gpus.seconds_of(lambda: kernel(*args), device))
 
         return run
 
@@ -214,7 +216,8 @@ class Timed:
             for name, times in self.rows.items()
             if times
         ]  # fmt: skip
-        self.file.write_text(json.dumps({"rows": rows, "whole": sum(self.whole), "bandwidth": bandwidth()}))
+        bandwidth = gpus.copy_bandwidth(self.device)
+        self.file.write_text(json.dumps({"rows": rows, "whole": sum(self.whole), "bandwidth": bandwidth}))
 
 
 def _bytes(plan: KernelPlan, schedule: Schedule) -> int:
@@ -224,18 +227,6 @@ def _bytes(plan: KernelPlan, schedule: Schedule) -> int:
 
     with size_hints(schedule.hints):
         return sum(hint_bytes(plan.buffers[name]) for name in (*plan.inputs, *plan.outputs))
-
-
-def bandwidth() -> float:
-    """Bytes per second of a large copy on this machine (read and written)."""
-    source = torch.ones(1 << 23)
-    target = torch.empty_like(source)
-    best = 1e9
-    for _ in range(5):
-        start = time.perf_counter()
-        target.copy_(source)
-        best = min(best, time.perf_counter() - start)
-    return float(2 * source.nbytes / best)
 
 
 def _slow(doctor: Doctor, eager: Run, own: Run) -> str | None:
@@ -296,4 +287,4 @@ def _ratio(eager: Run, own: Run) -> float | None:
     return after / before if before > 0 and after > 1e-5 else None
 
 
-__all__ = ["Timed", "bandwidth", "examine_healthy", "leaks"]
+__all__ = ["Timed", "examine_healthy", "leaks"]

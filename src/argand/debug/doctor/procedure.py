@@ -20,7 +20,7 @@ from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repeated import ONE_THREAD, THREADS, Tally, again, tally, with_orders, with_variants
 from argand.debug.doctor.script_stages import UNCACHED, blame_script
 from argand.debug.doctor.setup import setup_of, source_of
-from argand.debug.doctor.verdict import STAGES, Verdict
+from argand.debug.doctor.verdict import Verdict, stage_text
 from argand.debug.doctor.visible import changed
 
 _NATIVE = ("native", "inductor")
@@ -359,7 +359,7 @@ def _alike(one: Difference, two: Difference) -> bool:
 
 
 def _paragraph(verdict: Verdict, found: Difference, finding: dict[str, Any]) -> str:
-    stage = STAGES.get(verdict.stage, verdict.stage)
+    stage = stage_text(verdict.stage, verdict.part)
     what = found.text[:1].upper() + found.text[1:].rstrip(".")
     parts = [f"{what}.", f"To blame is {stage}" + (f": {verdict.part}." if verdict.part else ".")]
     if verdict.operations:

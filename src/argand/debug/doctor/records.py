@@ -111,6 +111,8 @@ class Kept:
         """Add tensors and plain values in `value` to `into`."""
         if isinstance(value, torch.Tensor):
             into[where] = self._tensor(value)
+            if on_gpu(value):
+                into[f"{where}.device"] = str(value.device)
             return
         parts = None if depth > _DEPTH or isinstance(value, torch.nn.Module) else parts_of(value)
         if parts is None:
@@ -125,14 +127,21 @@ class Kept:
         with torch.no_grad():
             if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
                 with contextlib.suppress(Exception):
-                    return value.detach().to_dense()
+                    return value.detach().to_dense().cpu()
                 return f"<{value.layout} tensor>"
             plain = value.detach()
             whole = plain.numel() <= _WHOLE and self.bytes < _BYTES
             size = plain.numel() * plain.element_size() if whole else 0
             self.bytes += size
             kept = clone_strided(plain) if whole else plain.reshape(-1)[:4096].clone()
+            if on_gpu(value):  # the process that compares must not use a GPU: it forks
+                kept = clone_strided(kept, torch.device("cpu"))
             return kept.requires_grad_(value.requires_grad) if kept.is_floating_point() else kept
+
+
+def on_gpu(value: torch.Tensor) -> bool:
+    """Whether a tensor's memory is a GPU's."""
+    return value.device.type not in ("cpu", "meta")
 
 
 def write(folder: Path, number: int, record: CallRecord) -> None:

@@ -62,5 +62,5 @@ def _steps() -> Iterator[tuple[str, str, Mode, CompileProgram]]:
     yield "passes", "", Mode("ATen graphs after all passes"), stages._after_passes(len(pipeline.INFERENCE))
     yield "lowering", "", Mode("the loop programs, interpreted"), stages._interpreted
     yield "fusion", "", Mode("the schedules, interpreted"), stages._scheduled
-    yield "codegen", "", Mode("generating the C++ text"), stages._generated
+    yield "codegen", "", Mode("generating the text of the kernels"), stages._generated
     yield "host", "", Mode("the host modules, with interpreted kernels", settings=UNCACHED), stages._hosted

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import fx
 
 from argand.backends import native
 from argand.backends.watch import CompileProgram, watching
 from argand.config import config
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.identity import Fingerprint, fingerprint
-from argand.debug.minify.isolate import Outcome, run_isolated
+from argand.debug.minify.isolate import Outcome, can_fork, run_isolated
+from argand.debug.minify.loop import Limits
+from argand.debug.minify.spawn import run_spawned
 from argand.debug.minify.surgery import Program
+from argand.debug.work import tensors_of
 from argand.graph.program import AtenProgram
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.passes import pipeline
@@ -71,14 +75,14 @@ class Trial:
     def run(self, variant: CompileProgram | None, check: BackendCheck, settings: dict[str, Any]) -> Outcome:
         """One trial in a child process."""
 
-        def attempt() -> None:
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(config.patch(settings))
-                if variant is not None:
-                    stack.enter_context(watching(lambda _compile, _name, _boxed: variant))
-                check(self.program.gm, self.program.inputs)
+        return self.isolated(attempt, check, variant="" if variant is None else variant.__name__, settings=settings)
 
-        return run_isolated(attempt, time_limit=self.seconds)
+    def isolated(self, function: Callable[..., Any], check: BackendCheck, **given: Any) -> Outcome:
+        """`function(check, gm, inputs, **given)` in a child: forked, or new where this process uses a GPU."""
+        gm, inputs = self.program.gm, self.program.inputs
+        if can_fork():
+            return run_isolated(lambda: function(check, gm, inputs, **given), time_limit=self.seconds)
+        return run_spawned(check, self.program, Limits(self.seconds), (f"{__name__}:{function.__name__}", given))
 
     def same(self, outcome: Outcome) -> bool:
         """Whether this is the failure that was seen: by kind and type, whatever stage it shows in."""
@@ -88,6 +92,24 @@ class Trial:
         if (found.kind, found.mismatch) != (self.wanted.kind, self.wanted.mismatch):
             return False
         return found.kind in ("hung", "memory") or found.error == self.wanted.error
+
+
+def attempt(check: BackendCheck, gm: fx.GraphModule, inputs: list[Any], variant: str, settings: dict[str, Any]) -> None:
+    """A check, whose ATen programs are compiled by the variant of this name ("": as always)."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(config.patch(settings))
+        if variant:
+            chosen = variant_of(variant)
+            stack.enter_context(watching(lambda _compile, _name, _boxed: chosen))
+        check(gm, inputs)
+
+
+def variant_of(name: str) -> CompileProgram:
+    """The variant of the native compiler that has this `__name__`."""
+    function, _, count = name.partition(" ")
+    found = globals()[function]
+    made: CompileProgram = found(int(count)) if count else found
+    return made
 
 
 def blame(trial: Trial) -> Blame:
@@ -125,14 +147,17 @@ def _blame(trial: Trial) -> Blame:
         return Blame("fusion", "" if off else "fusion")
     if _odd(trial) or _broken_rule(trial, _verified_schedule):
         return Blame("fusion")
-    if trial.fails("generating the C++ text", _generated):
+    if trial.fails("generating the text of the kernels", _generated):
         return Blame("codegen")
     if not trial.fails("compiled, with no cache", None, cache=False, reuse_graphs=False):
         if trial.fails("compiled, with the cache", None):
             return Blame("cache")
     if trial.fails("the host module, with interpreted kernels", _hosted):
         return Blame("host")
-    kernels = ", ".join(kernel_names(trial))
+    names = kernel_names(trial)
+    kernels = ", ".join(names)
+    if not any(name.startswith("cpp") for name in names):
+        return Blame("codegen", kernels)
     fresh: dict[str, Any] = {"reuse_graphs": False}
     if not trial.fails("compiled as scalar code", None, **{**fresh, "cpp.simdlen": 0}):
         return Blame("vector", kernels)
@@ -172,6 +197,7 @@ def _after_passes(count: int) -> CompileProgram:
     def compile_program(program: AtenProgram) -> Boxed:
         return native._eager_kernels(_passed(program, count))
 
+    compile_program.__name__ = f"{_after_passes.__name__} {count}"
     return compile_program
 
 
@@ -289,7 +315,7 @@ class _Interpreted:
 
         plan = self.steps[self.position % len(self.steps)]
         self.position += 1
-        tensors = dict(zip((*plan.inputs, *plan.outputs), args))
+        tensors = dict(zip((*plan.inputs, *plan.outputs), tensors_of(self.schedule, plan, args)))
         with torch.no_grad():
             run_kernel(plan, self.sizes, {name: _flat(tensor) for name, tensor in tensors.items()})
 
@@ -304,7 +330,7 @@ def _plain(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
-def _none_loaded(source: str, kernels: Mapping[str, Any], parts: Sequence[str] = ()) -> list[Any]:
+def _none_loaded(text: str, kernels: Mapping[str, Any], *_: Any) -> list[Any]:
     return [None] * len(kernels)
 
 
@@ -312,28 +338,34 @@ def _none_loaded(source: str, kernels: Mapping[str, Any], parts: Sequence[str] =
 def _no_kernels() -> Iterator[None]:
     """Host modules are loaded without their kernels being compiled."""
     from argand.runtime import host
+    from argand.runtime.gpu import load
 
-    saved = host.load_kernels
-    host.load_kernels = _none_loaded
+    loaders: tuple[tuple[Any, str], ...] = ((host, "load_kernels"), (load, "load_triton_kernels"))
+    saved = [(module, name, getattr(module, name)) for module, name in loaders]
+    for module, name in loaders:
+        setattr(module, name, _none_loaded)
     try:
         yield
     finally:
-        host.load_kernels = saved
+        for module, name, loader in saved:
+            setattr(module, name, loader)
 
 
 def kernel_names(trial: Trial) -> list[str]:
     """Names of the kernels that the graph is compiled to."""
 
-    def look() -> list[str]:
-        names: list[str] = []
+    return trial.isolated(named_kernels, replace(trial.check, accuracy=False)).value or []
 
-        def note(program: AtenProgram) -> Boxed:
-            made = native.schedule_program(program)
-            names.extend(plan.name for plan in made.kernels())
-            return native._eager_kernels(program)
 
-        with watching(lambda _compile, _name, _boxed: note), contextlib.suppress(Exception):
-            replace(trial.check, accuracy=False)(trial.program.gm, trial.program.inputs)
-        return list(dict.fromkeys(names))
+def named_kernels(check: BackendCheck, gm: fx.GraphModule, inputs: list[Any]) -> list[str]:
+    """The same, in a child."""
+    names: list[str] = []
 
-    return run_isolated(look, time_limit=trial.seconds).value or []
+    def note(program: AtenProgram) -> Boxed:
+        made = native.schedule_program(program)
+        names.extend(plan.name for plan in made.kernels())
+        return native._eager_kernels(program)
+
+    with watching(lambda _compile, _name, _boxed: note), contextlib.suppress(Exception):
+        check(gm, inputs)
+    return list(dict.fromkeys(names))

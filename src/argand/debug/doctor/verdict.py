@@ -23,6 +23,13 @@ STAGES = {
 }
 
 
+def stage_text(stage: str, part: str) -> str:
+    """A stage in words; `part` may name its kernels."""
+    if stage == "codegen" and not part.startswith("cpp"):
+        return "Triton code generation" if part.startswith("triton") else "code generation"
+    return STAGES.get(stage, stage)
+
+
 @dataclass(slots=True)
 class Verdict:
     """What is wrong, where, and where the reproduction is.

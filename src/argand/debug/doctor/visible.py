@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from argand.debug import gpus
 from argand.debug.audit import _contents, _functions, _modules
 
 _SCALARS = (int, float, bool, str, type(None), torch.dtype, torch.device)
@@ -42,7 +43,7 @@ def plain_state(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                 _look(fn.__globals__[name], f"global {name}", found, seen)
     _look(getattr(function, "__self__", None), "self", found, seen)
     found["gradients recorded"] = repr(torch.is_grad_enabled())
-    found["autocast"] = repr(torch.is_autocast_enabled("cpu"))
+    found["autocast"] = repr(gpus.autocast())
     found["default dtype"] = repr(torch.get_default_dtype())
     found["inference mode"] = repr(torch.is_inference_mode_enabled())
     return found

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from argand.config import config
-from argand.debug import accuracy
+from argand.debug import accuracy, gpus
 from argand.debug.accuracy import AccuracyError, run_forward_backward
 from argand.debug.minify.isolate import mark
 from argand.debug.minify.surgery import clone_inputs, output_node, steady
@@ -25,6 +25,7 @@ class Surroundings:
         grad: gradients are recorded.
         inference: inference mode.
         autocast: dtype of CPU autocast, None when it is off.
+        gpu_autocast: the same of GPUs.
         threads: of torch.
     """
 
@@ -32,12 +33,14 @@ class Surroundings:
     inference: bool = False
     autocast: torch.dtype | None = None
     threads: int = 0
+    gpu_autocast: torch.dtype | None = None
 
     @classmethod
     def now(cls) -> Surroundings:
         """Of this thread."""
-        cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), cast, torch.get_num_threads())
+        cast, threads = gpus.autocast(), torch.get_num_threads()
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        return cls(grad, inference, cast.get("cpu"), threads, cast.get("cuda"))
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
@@ -47,8 +50,8 @@ class Surroundings:
             if self.threads and self.threads != threads:
                 torch.set_num_threads(self.threads)
                 stack.callback(torch.set_num_threads, threads)
-            if self.autocast is not None:
-                stack.enter_context(torch.autocast("cpu", dtype=self.autocast))
+            cast = {"cpu": self.autocast, "cuda": self.gpu_autocast}
+            stack.enter_context(gpus.autocast_as({kind: dtype for kind, dtype in cast.items() if dtype is not None}))
             if self.inference:
                 stack.enter_context(torch.inference_mode())
             stack.enter_context(torch.set_grad_enabled(self.grad))
@@ -194,7 +197,7 @@ def _in_float64(gm: fx.GraphModule, inputs: Sequence[Any], gradients: bool) -> t
     arguments = [a.clone() if a is b and isinstance(a, torch.Tensor) else a for a, b in zip(arguments, inputs)]
     try:
         torch.manual_seed(0)
-        with torch.autocast("cpu", enabled=False):
+        with gpus.autocast_as({}):
             return run_forward_backward(accuracy.in_float64(gm).forward, arguments, gradients=gradients), arguments
     except Exception:  # an op without a float64 kernel, a dtype that the program insists on
         return None, None

@@ -104,9 +104,9 @@ def use_stage(memory: mmap.mmap) -> None:
 
 def can_fork() -> bool:
     """Whether children of this process can do what it can: not on Windows, nor once a GPU is in use."""
-    import torch
+    from argand.debug import gpus
 
-    return hasattr(os, "fork") and not (torch.cuda.is_available() and torch.cuda.is_initialized())
+    return hasattr(os, "fork") and not gpus.in_use()
 
 
 def run_isolated(

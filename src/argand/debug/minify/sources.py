@@ -227,14 +227,16 @@ def setup_lines(definitions: Definitions) -> list[str]:
 
 
 def _replaced_overrides(definitions: Definitions) -> list[str]:
-    from argand.codegen.cpp import overrides
+    from argand.codegen.cpp import overrides as of_cpp
+    from argand.codegen.triton import overrides as of_triton
 
     lines = []
-    for name in overrides.DEFAULTS:
-        if overrides.replaced(name):
-            function = getattr(overrides, name)
-            definitions._import("argand.codegen.cpp.overrides")
-            lines.append(_said(f"argand.codegen.cpp.overrides.{name} = ", definitions, function, name))
+    for table in (of_cpp, of_triton):
+        for name in table.DEFAULTS:
+            if table.replaced(name):
+                definitions._import(table.__name__)
+                before = f"{table.__name__}.{name} = "
+                lines.append(_said(before, definitions, getattr(table, name), name))
     return lines
 
 

@@ -7,6 +7,8 @@ argand.debug.minify.spawn FILE FOLDER` runs it and writes its outcome into the f
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import json
 import mmap
 import os
@@ -14,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from argand.debug.minify import isolate
 from argand.debug.minify.checks import BackendCheck
@@ -29,12 +32,16 @@ from argand.errors import ArgandError
 if TYPE_CHECKING:
     from argand.debug.minify.loop import Check, Limits
 
+Within = tuple[str, dict[str, Any]] | None
 _SETTINGS = ("ARGAND_REPRO_AFTER", "TORCHDYNAMO_REPRO_AFTER")  # would start a search in the search
 _STARTING = 60.0  # seconds that imports may take besides the attempt
 
 
-def run_spawned(check: Check, program: Program, limits: Limits) -> Outcome:
+def run_spawned(check: Check, program: Program, limits: Limits, within: Within = None) -> Outcome:
     """One attempt in a new process.
+
+    Arguments:
+        within: what is run instead of the check, as `run_file` takes it.
 
     Raises:
         ArgandError: the check is not one that can be written down.
@@ -46,18 +53,23 @@ def run_spawned(check: Check, program: Program, limits: Limits) -> Outcome:
             remedy="give a BackendCheck, or run where no GPU is in use",
         )
     with tempfile.TemporaryDirectory(prefix="argand-minify-") as folder:
-        return run_file(Writer(Path(folder), check, Fingerprint("unknown")).repro(program), limits)
+        return run_file(Writer(Path(folder), check, Fingerprint("unknown")).repro(program), limits, within)
 
 
-def run_file(path: Path, limits: Limits) -> Outcome:
-    """The check of a written file (`repro.py`) in a new process."""
+def run_file(path: Path, limits: Limits, within: Within = None) -> Outcome:
+    """The check of a written file (`repro.py`) in a new process.
+
+    Arguments:
+        within: the "module:function" that is called instead, as `function(check, gm, inputs, **given)`, and `given`,
+            which is plain data.
+    """
     with tempfile.TemporaryDirectory(prefix="argand-minify-") as name:
         folder = Path(name)
         (folder / "stage").write_bytes(bytes(4096))
         start = time.monotonic()
         with open(folder / "output", "wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(path), str(folder), str(limits.memory)],
+                [sys.executable, "-m", __name__, str(path), str(folder), str(limits.memory), json.dumps(within)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -83,7 +95,7 @@ def run_file(path: Path, limits: Limits) -> Outcome:
         return isolate.outcome_of_process(data, ended, status, time.monotonic() - start, printed, stage)
 
 
-def main(path: Path, folder: Path, memory_limit: int) -> None:
+def main(path: Path, folder: Path, memory_limit: int, within: Within) -> None:
     """The new process."""
     import faulthandler
 
@@ -95,9 +107,14 @@ def main(path: Path, folder: Path, memory_limit: int) -> None:
     module = load_module(path)
     program = program_of(module.Repro(), module.args)
     isolate.limit_memory(memory_limit)
-    outcome = isolate.call(lambda: module.check(program.gm, program.inputs))
+    attempt: Callable[..., Any] = module.check
+    if within is not None:
+        name, given = within
+        place, _, function = name.partition(":")
+        attempt = functools.partial(getattr(importlib.import_module(place), function), module.check, **given)
+    outcome = isolate.call(lambda: attempt(program.gm, program.inputs))
     (folder / "outcome.json").write_text(json.dumps(asdict(outcome)))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))

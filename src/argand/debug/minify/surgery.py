@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.debug import gpus
 from argand.debug.minify.varying import refresh
 from argand.graph.printing import target_name
 
@@ -88,14 +89,14 @@ def describe_input(value: Any) -> str:
     return repr(value)
 
 
-def clone_strided(value: torch.Tensor) -> torch.Tensor:
-    """A leaf with memory of its own, the same values and the same strides."""
+def clone_strided(value: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    """A leaf with memory of its own (on another device, if one is named), the same values and the same strides."""
     plain = value.detach()
     if plain.layout is not torch.strided or plain.device.type == "meta" or not plain.numel():
-        made = plain.clone()
+        made = plain.clone() if device is None else plain.clone().to(device)
     else:
         extent = 1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride()))
-        made = plain.new_empty(extent).as_strided(plain.shape, plain.stride())
+        made = plain.new_empty(extent, device=device).as_strided(plain.shape, plain.stride())
         if 0 in plain.stride():  # elements that share memory are written through one of them
             index = tuple(slice(0, 1) if s == 0 else slice(None) for s in plain.stride())
             made[index].copy_(plain[index])
@@ -114,7 +115,7 @@ def clone_inputs(inputs: Sequence[Any]) -> list[Any]:
 @contextlib.contextmanager
 def steady(seed: int = 0) -> Iterator[None]:
     """The same random numbers, and the same in fresh memory, in every run; the state outside is left as it was."""
-    with torch.random.fork_rng(devices=[]):
+    with gpus.kept_generators():
         torch.manual_seed(seed)
         _fill_fresh_memory(_FRESH)
         try:

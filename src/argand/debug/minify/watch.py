@@ -15,6 +15,7 @@ from torch import fx
 from argand._core.calls import capture_off
 from argand.backends.watch import CompileProgram, watching
 from argand.config import config
+from argand.debug import gpus
 from argand.debug.accuracy import AccuracyError, Mismatch
 from argand.debug.minify import aten
 from argand.debug.minify.checks import BackendCheck, Surroundings
@@ -89,7 +90,7 @@ def _watch_programs(function: Backend, backend: str, level: int) -> Backend:
                 "aot",
                 accuracy=level == 4,
                 run=level >= 3,
-                surroundings=replace(Surroundings.now(), grad=False, autocast=None),
+                surroundings=replace(Surroundings.now(), grad=False, autocast=None, gpu_autocast=None),
                 tolerance=float(config.repro_tolerance),
             )
             gm = aten.graph_module(program)
@@ -255,7 +256,7 @@ def _minify(
     wanted = fingerprint(outcome)
     writer = Writer(directory, check, wanted)
     try:
-        with torch.random.fork_rng(devices=[]), capture_off(), config.patch(repro_after=""):
+        with gpus.kept_generators(), capture_off(), config.patch(repro_after=""):
             writer.environment()
             if int(config.repro_level) == 1:
                 writer.launcher(program)

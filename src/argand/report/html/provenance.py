@@ -31,6 +31,8 @@ _NO_STATEMENT = ("for ", "for(", "alignas", "typedef", "template", "#", "const i
 _TORCH = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
 _CALL = re.compile(r"^\s+(?:[\w, ]+ = )?(?:self\.)?(\w+)\(")
 _CALLS = re.compile(r"^\s*def call\(")
+# Triton's positions and masks of a block, which belong to no node; nor do barriers.
+_POSITIONS = re.compile(r"^\s+(?:[a-z]\d*|[a-z]?mask\d*) = |^\s+tl\.debug_barrier\(")
 _HOUSEKEEPING = re.compile(r"^\s+(?:del |return\b|arena|assert_size_stride|block\d+ = |\w+ = (?:new|empty)\w*\()")
 _LONGEST_SILENCE = 12  # lines that stand for nothing, before they are folded into one
 _LIST = re.compile(r"^(?://|#) (?P<nodes>[A-Za-z_]\w*(?:; [A-Za-z_]\w*)*)$")
@@ -230,7 +232,7 @@ def share_kernels(code: list[Line], shared: dict[str, dict[int, tuple[int, ...]]
                 _widen(code[number - 1], table)
         if table:
             _widen(line, table)
-        if line.text.startswith("}"):
+        if line.text.startswith(("}", "@", "'''")):
             table = {}
 
 
@@ -278,9 +280,9 @@ def code_lines(text: str, index: dict[str, int], kernels: dict[str, list[str]]) 
             gathered.update(dict.fromkeys(nodes))
             current = tuple(gathered)
             listed = bool(nodes) and bool(_LIST.match(stripped))
-        elif not stripped or stripped[0] in "{}" or stripped.startswith("'''"):
+        elif not stripped or stripped[0] in "{}@" or stripped.startswith("'''") or _POSITIONS.match(text_line):
             current, gathered = (), {}
-            if text_line.startswith("}") or stripped.startswith("'''"):
+            if text_line.startswith(("}", "@")) or stripped.startswith("'''"):
                 kernel = ()
         else:
             named = next((name for name in kernels if f"{name}(" in text_line or f"{name} =" in text_line), "")

@@ -36,13 +36,12 @@ class InterpretedKernel:
         spec: its types and constants.
     """
 
-    __slots__ = ("_function", "annotated", "label", "name", "spec")
+    __slots__ = ("_function", "name", "spec")
 
     def __init__(self, function: Any, spec: LaunchSpec) -> None:
         self._function = function
         self.spec = spec
-        self.name = self.label = spec.name
-        self.annotated = False
+        self.name = spec.name
 
     def __call__(self, gx: int, gy: int, gz: int, *args: Any) -> None:
         import numpy as np

@@ -23,7 +23,7 @@ from argand.runtime.gpu.entries import Request
 from argand.runtime.gpu.image import Image
 from argand.runtime.gpu.spec import LaunchSpec, launch_spec
 from argand.runtime.gpu.target import device_index, gpu_target
-from argand.runtime.profile import Kernel, label
+from argand.runtime.profile import Kernel, ProfiledKernel, label
 
 # Triton lets go of the GIL in its passes and while ptxas runs; more threads than this wait for each other.
 MAX_THREADS = 8
@@ -56,7 +56,7 @@ def load_triton_kernels(text: str, specs: Mapping[str, Any], device: str) -> lis
 
 def _load(text: str, wanted: Sequence[LaunchSpec], device: str) -> list[Kernel]:
     if torch.device(device).type == "cpu" or os.environ.get("TRITON_INTERPRET", "").lower() in _ON:
-        return list(interpreter.load(text, wanted))
+        return [ProfiledKernel(kernel, kernel.name) for kernel in interpreter.load(text, wanted)]
     index, target = device_index(device), gpu_target(device)
     if target.backend == "hip":
         return hip.load(text, wanted, index, target)

@@ -94,9 +94,20 @@ def _refusals(spec: LaunchSpec) -> Iterator[None]:
         raise
     except Exception as error:
         raise GpuError(
-            f"Triton refused kernel {spec.name}: {type(error).__name__}: {error}",
+            f"Triton refused kernel {spec.name}{_statement(error)}: {type(error).__name__}: {error}",
             remedy="this is a bug in argand: please report it with the script",
         ) from error
+
+
+def _statement(error: Exception) -> str:
+    """The statement that the compiler was at, and the comment which says what of the program it computes."""
+    source, node = getattr(error, "src", None), getattr(error, "node", None)
+    number = getattr(node, "lineno", 0)
+    if not isinstance(source, str) or not number:
+        return ""
+    lines = [line.strip() for line in source.split("\n")[:number]]
+    origin = next((line.removeprefix("# ") for line in reversed(lines) if line.startswith("# ")), "")
+    return f" at `{lines[-1]}`" + (f", which computes {origin}" if origin else "")
 
 
 def ast_source(text: str, spec: LaunchSpec, *, aligned: bool, filename: str = "") -> Any:
