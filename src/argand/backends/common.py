@@ -77,10 +77,15 @@ def _compiled(
     if not is_dynamic(gm):
         return compile_exact(gm, example_inputs, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass)
 
+    refused: list[GpuError] = []
+
     def exact(args: Sequence[Any]) -> Callable[..., Any]:
+        if refused:  # what one size lacks, others will hardly have
+            return gm.forward
         try:
             return compile_exact(gm, args, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass)
         except GpuError as error:  # in the middle of a call
+            refused.append(error)
             return _without_kernels(backend, error, gm)
 
     gradients = needs_autograd(gm, example_inputs)

@@ -140,6 +140,11 @@ def _build(program: AtenProgram, graph: str) -> HostCall:
         reason = "no C++ compiler" if isinstance(error, ToolchainMissing) else error.cause
         events.emit("fallback", "runtime", str(error), backend="native", scope="graph", reason=reason)
         return _eager_kernels(program)
+    except torch.OutOfMemoryError as error:
+        text = str(error).partition(". ")[0]
+        refused = GpuError(f"a graph could not be compiled: {text}", remedy="free memory, or make the batch smaller")
+        _memo.warn_once(str(refused))
+        raise refused from error
     except GpuError as error:
         _memo.warn_once(str(error))  # and whoever has the program's own graph runs that
         raise
