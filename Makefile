@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Rebuilt when the C sources or the packaging change.
 CORE := $(wildcard src/argand/_core/*.c src/argand/_core/*.h) setup.py pyproject.toml
 
-.PHONY: demo test lint bench clean format
+.PHONY: demo test test-gpu lint bench clean format
 
 $(STAMP): $(CORE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,6 +26,11 @@ NPROC ?= 3
 SWEEPS ?= part
 test: $(STAMP)
 	env -u PYTHONDONTWRITEBYTECODE SWEEPS=$(SWEEPS) $(BIN)/python -m pytest -n $(NPROC) $(TESTARGS)
+
+# What only a GPU can show (docs/gpu.md). GPU_PYTHON has a torch with CUDA, triton and pytest; ZOO is a folder of models; GPUARGS="--short tools".
+GPU_PYTHON ?= $(PYTHON)
+test-gpu:
+	$(GPU_PYTHON) tests/gpu/run.py $(if $(ZOO),--zoo $(ZOO)) $(GPUARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests bench examples

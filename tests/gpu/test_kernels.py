@@ -1,0 +1,75 @@
+"""Programs of all kinds of kernels on a GPU, against eager: `make test-gpu` also runs them under compute-sanitizer."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import argand
+from backends.interpreted_programs import PROGRAMS
+from helpers import collected
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def moved(value: Any) -> Any:
+    return pytree.tree_map(lambda leaf: leaf.cuda() if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+def close(one: Any, two: Any) -> None:
+    torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_program(name: str, dynamic: bool) -> None:
+    function, args = PROGRAMS[name]
+    args = moved(args)
+    with torch.no_grad(), collected("output_code", "fallback") as seen:
+        close(argand.compile(function, dynamic=dynamic)(*args), function(*args))
+    assert any(event.name == "output_code" and "@triton.jit" in event.text() for event in seen), seen
+
+
+@pytest.mark.parametrize("size", [1, 31, 1024, 1025, 100_003])
+def test_sizes_that_blocks_do_not_divide(size: int) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.softmax(x, -1), (x + y).sum(), x.cumsum(-1)[..., -1], x.t() + y.t(), x[:, 1::2] * 2
+
+    x, y = torch.randn(3, size, device="cuda"), torch.randn(3, size, device="cuda")
+    close(argand.compile(function)(x, y), function(x, y))
+
+
+def test_writes_at_positions() -> None:
+    def function(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> Any:
+        return x.index_add(0, at, y), x[at] + 1, torch.zeros_like(x).scatter_add(0, at[:, None].expand_as(y), y)
+
+    x, y = torch.randn(17, 33, device="cuda"), torch.randn(40, 33, device="cuda")
+    at = torch.randint(17, (40,), device="cuda")
+    close(argand.compile(function)(x, at, y), function(x, at, y))
+
+
+def test_a_training_step() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8), nn.LayerNorm(8)
+    ).cuda()
+    other = copy.deepcopy(model)
+    compiled, step = argand.compile(model), torch.optim.AdamW(model.parameters())
+    stepped = argand.compile(step.step)
+    others = torch.optim.AdamW(other.parameters())
+    x, y = torch.randn(4, 3, 8, 8, device="cuda"), torch.randint(0, 8, (4,), device="cuda")
+    for _ in range(3):
+        F.cross_entropy(compiled(x), y).backward()
+        F.cross_entropy(other(x), y).backward()
+        for one, two in zip(model.parameters(), other.parameters()):
+            close(one.grad, two.grad)
+        stepped(), others.step()
+        step.zero_grad(), others.zero_grad()
+    for one, two in zip((*model.parameters(), *model.buffers()), (*other.parameters(), *other.buffers())):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
