@@ -1,6 +1,7 @@
 """Bandwidth that argand's fused kernels reach on a GPU, beside that of a copy in its memory.
 
-    python bench/gpu_kernels.py [MODEL ...] [--train] [--short] [--dtype bfloat16] [--least 64] [--steps 5] [--json OUT]
+    python bench/gpu_kernels.py [MODEL ...] [--train] [--short] [--dtype bfloat16] [--least 64] [--batches 1]
+                                [--steps 5] [--json OUT]
 
 For each kernel of each model that moves at least `--least` MB: launches a step, MB (each element that it reads or
 writes once, from the kernel's plan), microseconds between two CUDA events, GB/s, and the share of the copy's bandwidth;
@@ -127,6 +128,7 @@ class Step:
         dtype = getattr(torch, options.dtype)
         self.train = options.train
         self.model = model.to("cuda", dtype).requires_grad_(self.train)
+        inputs = {k: v.repeat(options.batches, *(1 for _ in v.shape[1:])) for k, v in inputs.items()}
         self.inputs = {k: v.cuda().to(dtype) if v.is_floating_point() else v.cuda() for k, v in inputs.items()}
 
     def __call__(self, call: Any) -> None:
@@ -198,6 +200,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--least", type=float, default=64.0, help="MB that a kernel moves at least")
+    parser.add_argument("--batches", type=int, default=1, help="how many of the model's batches a step takes at once")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--json")
     options = parser.parse_args()

@@ -93,7 +93,8 @@ def chosen(options: argparse.Namespace) -> tuple[list[Part], list[str]]:
         found["several-gpus"] = [Part("several-gpus", tests("test_several_gpus.py"))]
     else:
         skipped.append("several-gpus: this machine has one")
-    sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    toolkits = [str(path) for path in sorted(Path("/usr/local").glob("cuda*/bin"))]
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(toolkits))
     if sanitizer:
         watched = [sanitizer, "--tool", "memcheck", "--error-exitcode", "9", "--target-processes", "application-only"]
         found["sanitizer"] = [Part("sanitizer", [*watched, *tests("test_kernels.py")], 3600.0)]

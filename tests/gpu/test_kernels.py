@@ -57,7 +57,7 @@ def test_writes_at_positions() -> None:
 def test_a_training_step() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8), nn.LayerNorm(8)
+        nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8), nn.LayerNorm(8)
     ).cuda()
     other = copy.deepcopy(model)
     compiled, step = argand.compile(model), torch.optim.AdamW(model.parameters())

@@ -341,14 +341,37 @@ def minifier(folder: Path) -> None:
     assert again.returncode == 1 and "AccuracyError" in again.stderr, again.stderr[-2000:]
 
 
+# What the commands do, without the package that reads command lines: a machine with a GPU may lack it.
+DOCTOR = """
+import json, sys
+from pathlib import Path
+from argand.debug.doctor.child import Allowed, Script, one_thread
+from argand.debug.doctor.procedure import Doctor
+
+allowed = Allowed(120.0, threads=one_thread())
+doctor = Doctor(Script(sys.argv[1]), Path(sys.argv[2]), allowed, lambda text: print(text, file=sys.stderr))
+print(json.dumps(doctor.examine().as_dict()))
+"""
+BENCH = """
+import json, runpy, sys
+from argand.api import answer_torch_compile
+from argand.debug.bench import Recorder
+
+recorder = Recorder()
+with answer_torch_compile(), recorder.observing():
+    runpy.run_path(sys.argv[1], run_name="__main__")
+    found = recorder.measured(8, 1.0)
+assert not recorder.failed, recorder.failed
+print(json.dumps([one.as_dict() for one in found]))
+"""
+
+
 def doctors(folder: Path, plant: str, body: str) -> dict[str, Any]:
     """The doctor's verdict on a script in which something is planted."""
     faults = Path(__file__).resolve().parents[1] / "faults"
     head = f"import sys\nsys.path.insert(0, {str(faults)!r})\nimport plants_gpu\nplants_gpu.install({plant!r})\n"
     path = script(folder, head + textwrap.dedent(body).replace("DEVICE", repr(DEVICE)))
-    arguments = ("--json", "--output", str(folder / "found"), "--time-limit", "120", path)
-    done = command("-m", "argand.cli", "doctor", *arguments, check=False)
-    assert done.stdout.strip(), done.stderr[-3000:]
+    done = command("-c", DOCTOR, path, str(folder / "found"))
     found: dict[str, Any] = json.loads(done.stdout)
     print(plant, {key: found[key] for key in ("kind", "stage", "part", "operations", "fails_alone", "seconds")})
     return found
@@ -411,7 +434,8 @@ def replay(folder: Path) -> None:
     function, raw = rebuild(open_record(record))
     x, w = call_of(function, raw)(lambda x, w: (x, w))
     assert x.device.type == w.device.type == DEVICE and isinstance(w, torch.nn.Parameter), (x.device, w.device)
-    done = command("-m", "argand.cli", "replay", str(record), check=False)
+    code = "import sys; from argand.debug.replay import replay_record; replay_record(sys.argv[1])"
+    done = command("-c", code, str(record), check=False)
     assert done.returncode == 1 and "print() writes to the terminal" in done.stderr, done.stderr[-2000:]
 
 
@@ -457,10 +481,7 @@ def bench(folder: Path) -> None:
             compiled(torch.randn(32, {size}, device="{DEVICE}"), torch.randn({size}, device="{DEVICE}"))
         """,
     )
-    done = command("-m", "argand.cli", "bench", "--json", "--seconds", "1", path)
-    text = done.stdout[done.stdout.index("{") :]
-    found = json.loads(text)
-    (one,) = found["functions"]
+    (one,) = json.loads(command("-c", BENCH, path).stdout.splitlines()[-1])
     made = [row for row in one["compiled"]["rows"] if row["kind"] == "kernel"]
     assert made and all("triton_fused" in row["name"] and row["us"] > 0 and row["bytes"] > 0 for row in made), made
     print(f"{one['speedup']:.2f}x", [(row["name"], round(row["us"], 1), round(row["gbs"], 1)) for row in made],
