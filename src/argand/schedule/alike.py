@@ -20,6 +20,7 @@ from argand.ir.target import Target
 from argand.schedule.access import has_effect, hint_bytes
 from argand.schedule.copier import Copier
 from argand.schedule.emit import arrange
+from argand.schedule.segments import taken_by_segments
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +58,7 @@ def join_alike(steps: list[Step], targets: Mapping[torch.device, Target]) -> lis
     """The steps, those of equal loops joined where the device's target wants that."""
     if not any(target.joined_members > 1 for target in targets.values()):
         return steps
-    joiner = _Joiner(targets)
+    joiner = _Joiner(targets, taken_by_segments(steps, targets))
     for step in steps:
         joiner.take(step)
     joiner.flush(lambda batch: True)
@@ -69,10 +70,12 @@ class _Joiner:
 
     `placed` has the steps in their new order, `waiting` what comes later. `_written` says at which place a buffer got
     its contents, `_latest` where the last large kernel of a kind is, `_barrier` the place that nothing is moved across.
+    `_alone` are kernels (by id) that are joined otherwise.
     """
 
-    def __init__(self, targets: Mapping[torch.device, Target]) -> None:
+    def __init__(self, targets: Mapping[torch.device, Target], alone: set[int]) -> None:
         self._targets = targets
+        self._alone = alone
         self._waiting: dict[Any, _Batch] = {}
         self._latest: dict[Any, int] = {}
         self._written: dict[str, int] = {}
@@ -134,7 +137,7 @@ class _Joiner:
         """What kernels that can be joined have in common; None for a step that stands alone."""
         if not isinstance(step, KernelPlan) or self._targets[step.device].joined_members < 2:
             return None
-        if len(step.stages) != 1 or step.outer or step.scratch or step.registers:
+        if id(step) in self._alone or len(step.stages) != 1 or step.outer or step.scratch or step.registers:
             return None
         body = step.stages[0].body
         statements = statements_of(body)

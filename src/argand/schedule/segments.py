@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from argand.graph.expr import Const, Expr, FloorDiv, Mod, Sym, Var, as_int, coefficient, product, sum_of
 from argand.ir.kernel import KernelPlan, Schedule, Segment, Stage, Step
@@ -25,6 +25,9 @@ from argand.ir.loops import (
 )
 from argand.ir.target import Target
 from argand.schedule.access import has_effect, itemsize
+
+if TYPE_CHECKING:
+    import torch
 
 _NARROW = 1 << 30  # elements up to which positions have 32 bits
 _ALIGNED = 16  # points: where all segments are multiples, their accesses are wide
@@ -50,6 +53,15 @@ def join_segments(made: Schedule) -> None:
         _group(made, groups, numbers, temporary)
     made.steps = [_joined([made.steps[n] for n in members], [outlines.get(n) for n in members])
                   for members in groups.ordered()]  # fmt: skip
+
+
+def taken_by_segments(steps: Iterable[Step], targets: Mapping[torch.device, Target]) -> set[int]:
+    """Of kernels that are not joined yet, the ids of those that will be one with others of any sizes."""
+    alike: dict[Any, list[KernelPlan]] = {}
+    for step in steps:
+        if isinstance(step, KernelPlan) and _may_join(step, targets[step.device]):
+            alike.setdefault(Outline(step).key, []).append(step)
+    return {id(plan) for plans in alike.values() if len(plans) > 1 for plan in plans}
 
 
 def _may_join(plan: KernelPlan, target: Target) -> bool:
@@ -350,4 +362,4 @@ class _Groups:
         return sorted(found, key=lambda need: self.members[need][-1])
 
 
-__all__ = ["PREFIX", "Outline", "join_segments"]
+__all__ = ["PREFIX", "Outline", "join_segments", "taken_by_segments"]
