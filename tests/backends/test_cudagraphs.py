@@ -321,6 +321,18 @@ LIBRARY.define("counted(Tensor x) -> Tensor")
 CUDA = [torch.device("cuda:0")]
 
 
+@pytest.mark.parametrize("dtype, reason", [(torch.int64, ""), (torch.bool, "depends on data"), (torch.uint8, "data")])
+@pytest.mark.parametrize("put", [False, True])
+def test_lookups_by_position_are_recorded_and_by_mask_not(put: bool, dtype: torch.dtype, reason: str) -> None:
+    program = aten_program(aten.sin.default)
+    x, y = list(program.graph.nodes)[:2]
+    with program.graph.inserting_after(x):
+        index = program.graph.placeholder("index")
+    index.meta.update(val=torch.empty(2, device="meta", dtype=dtype), device=torch.device("cuda:0"))
+    y.target, y.args = (aten.index_put.default, (x, [index], x)) if put else (aten.index.Tensor, (x, [None, index]))
+    assert reason in why_not(program, CUDA) and bool(reason) == bool(why_not(program, CUDA))
+
+
 @pytest.mark.parametrize(
     "program, devices, reason",
     [

@@ -20,6 +20,10 @@ from argand.runtime.host import HostCall
 _NAMESPACES = ("aten", "prims", "argand")
 FEWEST_NODES = 12  # of a program that is recorded though nobody asked for it
 _ON_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+_LOOKUPS = frozenset(
+    getattr(torch.ops.aten, name).default if name.endswith("put") else getattr(torch.ops.aten, name).Tensor
+    for name in ("index", "_unsafe_index", "index_put", "_unsafe_index_put")
+)
 
 
 def with_cuda_graphs(
@@ -97,11 +101,18 @@ def _why_not(node: fx.Node) -> str:
         return "" if not _shows_tensors(node) else f"{node.name} is no operator"
     if func.namespace not in _NAMESPACES:
         return f"what {func} does besides computing is unknown"
-    if any(tag in func.tags for tag in _ON_DATA):
+    if _by_mask(node) if func in _LOOKUPS else any(tag in func.tags for tag in _ON_DATA):
         return f"the result of {func} depends on data in its size, or is a number"
     if any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves((node.args, node.kwargs))):
         return f"{func} draws from a generator of the program's own"
     return ""
+
+
+def _by_mask(node: fx.Node) -> bool:
+    """Whether a lookup is by a mask, which is turned into positions by the host; by positions the size is theirs."""
+    indices: Any = node.args[1]
+    values = [index.meta.get("val") for index in indices if isinstance(index, fx.Node)]
+    return any(getattr(value, "dtype", torch.bool) in (torch.bool, torch.uint8) for value in values)
 
 
 def _shows_tensors(node: fx.Node) -> bool:

@@ -152,11 +152,8 @@ class CudaRecorder:
         if self._workspaces is None:
             with torch.cuda.device(self._index):
                 self._workspaces = _Room(torch.cuda.MemPool())
-        with self.placing(self._workspaces), torch.no_grad():
-            for dtype in (torch.float32, torch.float16):
-                x = torch.zeros(16, 16, dtype=dtype, device=f"cuda:{self._index}")
-                torch.mm(x, x)
-                torch.nn.functional.linear(x, x, x[0])
+        with self.placing(self._workspaces):
+            torch.cuda.current_blas_handle()
         self._prepared.add(thread)
 
     @contextlib.contextmanager
