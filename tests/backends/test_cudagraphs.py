@@ -20,7 +20,9 @@ from argand.backends.cudagraphs import why_not, with_cuda_graphs
 from argand.backends.native import wants_cuda_graphs
 from argand.config import config
 from argand.graph.program import AtenProgram, InputSpec, OutputSpec, TensorSpec
+from argand.graph.random_ops import random_ops
 from argand.runtime.gpu import recording, trial
+from argand.runtime.gpu.graphs import Recorded
 from helpers import assert_same, collected
 from runtime.gpu.tape_recorder import TapeRecorder
 
@@ -319,6 +321,24 @@ aten = torch.ops.aten
 LIBRARY = torch.library.Library("argand_test_graphs", "DEF")
 LIBRARY.define("counted(Tensor x) -> Tensor")
 CUDA = [torch.device("cuda:0")]
+
+
+@pytest.mark.parametrize(
+    "program, draws",
+    [
+        (aten_program(aten.sin.default), False),
+        (aten_program(aten.bernoulli.default), True),
+        (aten_program(aten._scaled_dot_product_flash_attention.default, None, None), False),
+        (aten_program(aten._scaled_dot_product_flash_attention.default, None, None, 0.0, True), False),
+        (aten_program(aten._scaled_dot_product_flash_attention.default, None, None, 0.1, True), True),
+        (aten_program(aten._scaled_dot_product_efficient_attention_backward.default, *[None] * 8, 0.1), True),
+        (aten_program(random_ops().uniform, [2]), False),
+    ],
+)
+def test_who_draws_random_numbers(program: AtenProgram, draws: bool) -> None:
+    """Seeds are drawn before a replay, and a kernel may have a generator without using it."""
+    found = with_cuda_graphs(program, lambda args: (), recorder=lambda index: TapeRecorder())
+    assert isinstance(found, Recorded) and found.roles.draws == draws
 
 
 @pytest.mark.parametrize("dtype, reason", [(torch.int64, ""), (torch.bool, "depends on data"), (torch.uint8, "data")])

@@ -14,7 +14,7 @@ from torch import nn
 
 import argand
 from argand.config import config
-from argand.runtime.gpu.graphs import Recorded
+from argand.runtime.gpu.graphs import Recorded, Roles
 from argand.runtime.gpu.recorder import recorder_of
 from argand.runtime.gpu.recording import SMALL, Recording
 from helpers import collected
@@ -400,6 +400,53 @@ def test_dropout(replays: list[int]) -> None:
         runs.append(torch.stack(masks))
     close(runs[1], runs[0])
     assert len(replays) > 12
+
+
+def test_kernels_that_draw_themselves(replays: list[int]) -> None:
+    """Attention with dropout: the numbers are eager's for the same seed, call by call, and the backward's masks too."""
+
+    def attention(q: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5) * 2
+
+    fast, runs = compiled(attention), []
+    for call in (attention, fast):
+        torch.manual_seed(9)
+        found = []
+        for _ in range(6):
+            q = torch.ones(2, 4, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+            out = call(q)
+            out.float().pow(2).sum().backward()
+            found += [out.detach(), q.grad, torch.rand(4, device="cuda")]
+        runs.append(found)
+    for want, got in zip(*runs):
+        torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+    assert len(replays) >= 8 and not torch.equal(runs[1][0], runs[1][3])
+
+
+def test_a_failed_recording_of_what_draws(replays: list[int]) -> None:
+    def call(args: list[Any]) -> tuple[Any, ...]:
+        [x] = args
+        args.clear()
+        return (x + torch.rand_like(x) * float((x.sum() * 0).item()),)
+
+    for _ in range(3):
+        run = Recorded(call, recorder_of(0), roles=Roles(draws=True))
+        for _ in range(4):
+            x = torch.ones(8, device="cuda")
+            close(run([x])[0], x)
+        assert "recording failed" in run.reason
+        torch.cuda.manual_seed(3)
+        torch.rand(4, device="cuda")
+        assert float(torch.ones(1 << 20).pin_memory().cuda().sum()) == 1 << 20
+    fine, before = Recorded(lambda args: (torch.rand_like(args.pop()),), recorder_of(0), roles=Roles(draws=True)), []
+    for _ in range(5):
+        before.append(fine([torch.ones(8, device="cuda")])[0])
+    torch.cuda.manual_seed(4)
+    one, two = fine([torch.ones(8, device="cuda")])[0], torch.rand(8, device="cuda")
+    torch.cuda.manual_seed(4)
+    close(torch.rand(8, device="cuda"), one)
+    close(torch.rand(8, device="cuda"), two)
+    assert len({tuple(each.tolist()) for each in before}) == 5 and len(replays) == 5
 
 
 def test_large_results_are_lent_and_never_overwritten(replays: list[int]) -> None:

@@ -11,7 +11,9 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from argand.backends.targets import devices_in
+from argand.graph import compat
 from argand.graph.program import AtenProgram
+from argand.graph.random_ops import random_ops
 from argand.runtime.gpu.graphs import Recorded, Roles, tell
 from argand.runtime.gpu.recorder import Recorder, recorder_of
 from argand.runtime.host import HostCall
@@ -63,6 +65,7 @@ def with_cuda_graphs(
             taken=program.taken,
             kept=program.kept,
             varying=bool(program.scalars),
+            draws=any(_draws(node) for node in program.graph.nodes),
         ),
     )
 
@@ -106,6 +109,18 @@ def _why_not(node: fx.Node) -> str:
     if any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves((node.args, node.kwargs))):
         return f"{func} draws from a generator of the program's own"
     return ""
+
+
+def _draws(node: fx.Node) -> bool:
+    """Whether a kernel draws random numbers itself, unlike those that compute them of a seed."""
+    func: Any = node.target
+    tagged = isinstance(func, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in func.tags
+    if not tagged or func is random_ops().seed:
+        return False
+    names = [argument.name for argument in func._schema.arguments]
+    given = compat.bound_arguments(func, node.args, node.kwargs)
+    dropout = [given.get(name, 0.0) for name in ("dropout_p", "dropout") if name in names]
+    return not dropout or any(value != 0.0 for value in dropout)
 
 
 def _by_mask(node: fx.Node) -> bool:

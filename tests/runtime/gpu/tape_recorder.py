@@ -126,7 +126,9 @@ class TapeRecorder:
             self.rooms.append([])
         return self.rooms[-1]
 
-    def record(self, run: Callable[[], Any], room: list[Tape]) -> tuple[Callable[[], None], Any]:
+    def record(
+        self, run: Callable[[], Any], room: list[Tape], *, draws: bool = False
+    ) -> tuple[Callable[[], None], Any]:
         assert self.active and not self.underway
         tape = Tape()
         self.underway = True

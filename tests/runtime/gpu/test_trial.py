@@ -98,9 +98,13 @@ def test_nothing_is_recorded_beside_threads_that_may_wait_for_the_gpu(clock: Clo
     assert recorder.recorded == 0 and "the thread loader may wait" in run.reason
 
 
-def test_threads_that_never_wait_are_no_hindrance() -> None:
+@pytest.mark.parametrize(
+    "name", ["Thread-3 (_pin_memory_loop)", "QueueFeederThread", "argand-import-triton", "TMonitor"]
+)
+def test_threads_that_never_wait_are_no_hindrance(name: str) -> None:
+    kind = type("TMonitor", (threading.Thread,), {"__module__": "tqdm._monitor" if name == "TMonitor" else "threading"})
     stop = threading.Event()
-    thread = threading.Thread(target=stop.wait, name="Thread-3 (_pin_memory_loop)")
+    thread = kind(target=stop.wait, name=name)
     thread.start()
     assert other_threads() == ""
     stop.set()

@@ -42,6 +42,7 @@ class Roles:
         taken: positions of inputs that a recorded forward keeps where they are.
         kept: positions of results that only a backward sees.
         varying: sizes differ between calls.
+        draws: kernels draw from torch's generator.
     """
 
     lasting: frozenset[int] = frozenset()
@@ -49,6 +50,7 @@ class Roles:
     taken: frozenset[int] = frozenset()
     kept: frozenset[int] = frozenset()
     varying: bool = False
+    draws: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -308,7 +310,9 @@ class Recorded:
                 with self.recorder.placing(room):
                     copied, passed, fixed = self._passed(entry, args)
                 with seeds_from(seed):
-                    replay, outputs = self.recorder.record(lambda: self.call(list(passed)), room)
+                    replay, outputs = self.recorder.record(
+                        lambda: self.call(list(passed)), room, draws=self.roles.draws
+                    )
                 results = planned(outputs, args, passed, self.roles.kept, lend=self._lends)
             if not self._asked:
                 self._check(results)

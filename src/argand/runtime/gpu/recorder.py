@@ -2,7 +2,8 @@
 
 A recording is made by the driver alone, in memory that torch sets apart for the thread that records. Neither torch's
 generators nor its graphs take part, so that a recording that fails leaves nothing behind: whatever happens, the stream
-stops recording and the thread's memory comes from where it came from before.
+stops recording and the thread's memory comes from where it came from before. Only kernels that draw random numbers
+themselves need torch's graphs: they are recorded with a copy of the generator in its place.
 
 Graphs of a device share memory for temporaries, so that they must run one after the other: `lock` for threads, events
 for streams. What is to outlast a replay lies in a room that no graph had used before: temporaries of an earlier graph,
@@ -56,11 +57,14 @@ class Recorder(Protocol):
             lasting: no other recording's replays write to what the recording leaves in it; else any may.
         """
 
-    def record(self, run: Callable[[], Any], room: Any) -> tuple[Callable[[], None], Any]:
+    def record(self, run: Callable[[], Any], room: Any, *, draws: bool = False) -> tuple[Callable[[], None], Any]:
         """A function that does on the current stream what `run` did, and what `run` returned.
 
         Nothing that `run` queues is done while it is recorded. Its results are undefined before the first replay;
         their memory is of `room`, and lives as long as the function or they do.
+
+        Arguments:
+            draws: kernels draw from torch's generator; those of replays go on where it is.
         """
 
     def turn(self) -> contextlib.AbstractContextManager[Any]:
@@ -105,6 +109,7 @@ class CudaRecorder:
         self._stream: Any = None
         self._newest: weakref.ref[_Room] | None = None
         self._rooms: weakref.WeakSet[_Room] = weakref.WeakSet()  # of recordings
+        self._broken: list[Any] = []
         self._workspaces: _Room | None = None
         self._prepared: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._turn: _Turn | None = None
@@ -122,7 +127,7 @@ class CudaRecorder:
             self._newest = weakref.ref(room)
         return room
 
-    def record(self, run: Callable[[], Any], room: _Room) -> tuple[Callable[[], None], Any]:
+    def record(self, run: Callable[[], Any], room: _Room, *, draws: bool = False) -> tuple[Callable[[], None], Any]:
         """See `Recorder`.
 
         Raises:
@@ -132,10 +137,42 @@ class CudaRecorder:
         with self.placing(room), _without_collections():
             torch.cuda.synchronize(self._index)
             before = torch.cuda.memory_reserved(self._index)
-            graph, results = _capture(driver(), self._side().cuda_stream, run)
-            replay = _executable(driver(), self._index, graph, room)
+            if draws:
+                replay, results = self._drawing(run, room)
+            else:
+                graph, results = _capture(driver(), self._side().cuda_stream, run)
+                replay = _executable(driver(), self._index, graph, room)
             room.bytes += max(torch.cuda.memory_reserved(self._index) - before, 0)
         self._rooms.add(room)
+        return replay, results
+
+    def _drawing(self, run: Callable[[], Any], room: _Room) -> tuple[Callable[[], None], Any]:
+        """By torch's graph, which leaves generators and allocators recording when it fails."""
+        generator, handle = torch.cuda.default_generators[self._index], torch.cuda.graph_pool_handle()
+        real, own, graph = generator.graphsafe_get_state(), generator.clone_state(), torch.cuda.CUDAGraph()
+        try:
+            generator.graphsafe_set_state(own)
+            graph.capture_begin(pool=handle, capture_error_mode="thread_local")
+            try:
+                results = run()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # the error at hand says what is wrong
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        except BaseException:
+            self._broken.append(graph)  # torch's allocator of pinned memory asks it for ever
+            with contextlib.suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self._index, handle)
+            raise
+        finally:
+            generator.graphsafe_set_state(real)
+
+        def replay(room: _Room = room) -> None:
+            own.set_state(generator.get_state())
+            graph.replay()
+            generator.set_offset(own.get_offset())
+
         return replay, results
 
     def _side(self) -> Any:

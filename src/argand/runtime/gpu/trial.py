@@ -18,8 +18,10 @@ SAMPLES = 3  # calls of each way that are timed
 SHORTEST = 100e-6  # seconds of the host; a replay with its checks and copies takes some ten microseconds
 GAIN = 0.9  # what a replay takes at most, in times of a call
 MOST_RESULTS = 256 << 20  # bytes of results, which a recording keeps a second time
-_QUIET = ("(_pin_memory_loop)",)  # ends of names of threads that never wait for a whole GPU
-_OWN = "argand-"  # begins the names of argand's own
+# Threads that never wait for a whole GPU: of loaders of data, progress bars and notebooks, and argand's own.
+_QUIET_NAMES = ("argand-", "QueueFeederThread")
+_QUIET_TARGETS = ("(_pin_memory_loop)",)
+_QUIET_PACKAGES = frozenset({"tqdm", "ipykernel", "IPython"})
 
 T = TypeVar("T")
 
@@ -99,7 +101,9 @@ def other_threads() -> str:
     for thread in threading.enumerate():
         if thread is current or isinstance(thread, threading._DummyThread):
             continue  # (threads that Python did not start are those that run backwards)
-        if thread.name.endswith(_QUIET) or thread.name.startswith(_OWN):
+        if thread.name.startswith(_QUIET_NAMES) or thread.name.endswith(_QUIET_TARGETS):
+            continue
+        if type(thread).__module__.partition(".")[0] in _QUIET_PACKAGES:
             continue
         if thread is threading.main_thread() and isinstance(current, threading._DummyThread):
             continue  # it waits for this backward
