@@ -58,6 +58,16 @@ def test_a_model_is_recorded_once(tape: TapeRecorder) -> None:
     assert tape.recorded == 1
 
 
+def test_counters_say_what_was_recorded_and_what_not(tape: TapeRecorder) -> None:
+    before = argand.counters().get("cuda_graphs", {})
+    fast = compiled(lambda x: x.sin() + 1)
+    for _ in range(3):
+        fast(torch.ones(3))
+    with_cuda_graphs(aten_program(aten.nonzero.default), lambda args: ())
+    after = argand.counters()["cuda_graphs"]
+    assert after["recorded"] == before.get("recorded", 0) + 1 and after["skipped"] == before.get("skipped", 0) + 1
+
+
 def test_identical_layers_keep_their_parameters_apart(tape: TapeRecorder) -> None:
     """Compiled once, recorded each: what is shared between equal programs is the plain call."""
 

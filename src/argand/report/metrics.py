@@ -262,7 +262,7 @@ _HEARD: dict[str, Callable[[CompilationMetrics, Event], None]] = {
 }
 
 
-HEARD = ("span_begin", "span_end", *_HEARD, "cache_size_limit")
+HEARD = ("span_begin", "span_end", *_HEARD, "cache_size_limit", "cudagraphs")
 """The events that metrics and counters are made of."""
 
 
@@ -270,7 +270,8 @@ class Counters:
     """How often things happened in this process: by group and name, like `{"graph_breaks": {"print": 2}}`.
 
     Groups: frames (compiled, failed, raised, restarted), graphs (captured, ops), graph_breaks (by kind), recompiles (by
-    function), fallbacks (by operator or scope), cache (hit, miss, ...), kernels (generated).
+    function), fallbacks (by operator or scope), cache (hit, miss, ...), kernels (generated), cuda_graphs (recorded,
+    skipped).
     """
 
     def __init__(self) -> None:
@@ -312,6 +313,8 @@ def _counted(event: Event) -> list[tuple[str, str, int]]:
         return [("graph_breaks", str(getattr(data.get("reason"), "kind", "unknown")), 1)]
     if name == "fallback":
         return [("fallbacks", str(data.get("op") or data.get("scope") or event.stage), 1)]
+    if name == "cudagraphs":
+        return [("cuda_graphs", data["outcome"], 1)] if "outcome" in data else []
     if name == "schedule":
         return [("kernels", "generated", int(data.get("kernels", 0)))]
     group, found = _SIMPLE.get(name, ("", ""))

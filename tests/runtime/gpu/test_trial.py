@@ -66,10 +66,11 @@ def test_a_call_that_keeps_the_host_busy_is_recorded(clock: Clock) -> None:
 
 def test_short_calls_are_left_alone(clock: Clock) -> None:
     run, recorder = made(clock, lambda x: (x + 1,))
-    with collected("fallback") as seen:
+    with collected("fallback", "cudagraphs") as seen:
         calls(run, 8)
     assert recorder.recorded == 0 and "microseconds only" in run.reason
-    assert not seen  # nobody asked: the log alone says so
+    [event] = seen  # no fallback, as nobody asked
+    assert event.name == "cudagraphs" and event.data["outcome"] == "skipped" and event.data["reason"] == run.reason
 
 
 def test_a_gpu_that_is_busy_longer_than_the_host_gains_nothing(clock: Clock) -> None:

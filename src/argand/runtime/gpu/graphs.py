@@ -326,7 +326,8 @@ class Recorded:
         self.recorder.lent.update(dict.fromkeys(recording.places, recording))
         with events.bus.compiling(self._compile_id):
             text = f"{len(copied)} inputs are copied, {len(passed) - len(copied)} used in place, {results.text()}"
-            events.bus.detail("cudagraphs", "runtime", f"{self.name} is recorded as a CUDA graph: {text}")
+            text = f"{self.name} is recorded as a CUDA graph: {text}"
+            events.emit("cudagraphs", "runtime", text, graph=self.name, outcome="recorded")
         return recording, recording.lends and len(entry.ring) < MAX_RING
 
     def _check(self, results: Results) -> None:
@@ -378,8 +379,8 @@ def _first_line(error: BaseException) -> str:
 
 
 def tell(name: str, reason: str, asked: bool = True) -> None:
-    """Say why a graph has none: in the log, and where CUDA graphs were asked for in metrics and the report."""
+    """Say why a graph has none: in the log, metrics and the report; where one was asked for, as a fallback too."""
     text = f"no CUDA graph is recorded: {name}: {reason}"
-    events.bus.detail("cudagraphs", "backend", text)
+    events.emit("cudagraphs", "backend", text, graph=name, outcome="skipped", reason=reason)
     if asked:
         events.emit("fallback", "backend", text, backend="native", scope="cudagraphs", reason=reason)
