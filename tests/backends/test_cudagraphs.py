@@ -15,6 +15,7 @@ from torch import fx, nn
 
 import argand
 from argand import events
+from argand.api import MODES
 from argand.backends import cudagraphs, native
 from argand.backends.cudagraphs import why_not, with_cuda_graphs
 from argand.backends.native import wants_cuda_graphs
@@ -418,7 +419,7 @@ def test_graphs_of_the_cpu_are_left_alone() -> None:
 
 def test_who_asks_for_them() -> None:
     with config.patch({"triton.cudagraphs": None}):
-        found = {mode: wants_cuda_graphs(mode) for mode in argand.api.MODES}
+        found = {mode: wants_cuda_graphs(mode) for mode in MODES}
     assert found == {
         "default": "auto",
         "reduce-overhead": "yes",
@@ -427,7 +428,13 @@ def test_who_asks_for_them() -> None:
     }
     for setting, answer in ((True, "yes"), (False, "no")):
         with config.patch({"triton.cudagraphs": setting}):
-            assert {wants_cuda_graphs(mode) for mode in argand.api.MODES} == {answer}
+            assert {wants_cuda_graphs(mode) for mode in MODES} == {answer}
+
+
+@pytest.mark.parametrize("setting", ["cpp.enable_kernel_profile", "check_numerics"])
+def test_nothing_is_recorded_where_kernels_are_looked_at_one_by_one(setting: str) -> None:
+    with config.patch({setting: True, "triton.cudagraphs": True}):
+        assert {wants_cuda_graphs(mode) for mode in MODES} == {"no"}
 
 
 def test_the_default_mode_records_what_gains_by_it(tape: TapeRecorder, monkeypatch: pytest.MonkeyPatch) -> None:

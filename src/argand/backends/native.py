@@ -92,6 +92,9 @@ def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
 
 def wants_cuda_graphs(mode: str) -> Literal["yes", "no", "auto"]:
     """Whether CUDA graphs are asked for, by the mode of `argand.compile` and by the setting; "auto": where they pay."""
+    if config.cpp.enable_kernel_profile or config.check_numerics:  # which look at each kernel by itself
+        _without_gpu_code("kernels are profiled or checked one by one")
+        return "no"
     if config.triton.cudagraphs is not None:
         return "yes" if config.triton.cudagraphs else "no"
     return "yes" if mode in RECORDED_MODES else "no" if mode in UNRECORDED_MODES else "auto"
