@@ -105,6 +105,10 @@ class Watch:
     def rows(self, steps: int, least: float, copy: float) -> list[dict[str, Any]]:
         """One for each kernel that moves `least` bytes; `copy` is the copy's bandwidth."""
         torch.cuda.synchronize()
+        if not any(name in self.work for name in self.launches):
+            raise RuntimeError(
+                "no launch of a kernel was seen: nothing was compiled for the GPU, or launched otherwise"
+            )
         found = []
         for name, one in self.launches.items():
             moved = self.work[name].bytes if name in self.work else 0

@@ -7,6 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 import argand
 import warm
 
@@ -68,3 +70,21 @@ def test_cache(tmp_path: Path) -> None:
 def test_missing_script(tmp_path: Path) -> None:
     done = command("run", "nope.py", cwd=tmp_path)
     assert done.returncode != 0 and "nope.py" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_env_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from argand import cli
+    from argand.runtime.gpu import target
+
+    found = cli.environment()
+    assert torch.cuda.is_available() or (found["GPUs"] == "none" and "GPU kernels" not in found)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Lamp 6")
+    monkeypatch.setattr(target, "gpu_problem", lambda device: "this GPU has compute capability 6.1.")
+    monkeypatch.setattr(target, "triton_version", lambda: "3.6.0+17")
+    found = cli.environment()
+    assert (found["GPUs"], found["triton"]) == ("2 x Lamp 6", "3.6.0")
+    assert found["GPU kernels"] == "none: this GPU has compute capability 6.1."

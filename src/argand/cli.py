@@ -183,8 +183,23 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "compiler": compiler,
+        **_gpus(),
         "cache directory": str(default_cache_dir()),
     }
+
+
+def _gpus() -> dict[str, str]:
+    """The GPUs, what compiles for them, and why nothing does."""
+    import torch
+
+    from argand.runtime.gpu.target import gpu_problem, triton_version
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = [torch.cuda.get_device_name(index) for index in range(count)]
+    found = {"GPUs": ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"}
+    found["triton"] = triton_version().partition("+")[0] or "none"
+    problem = gpu_problem("cuda") if names else None
+    return {**found, "GPU kernels": f"none: {problem}"} if problem is not None else found
 
 
 @app.command()

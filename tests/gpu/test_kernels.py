@@ -54,6 +54,20 @@ def test_writes_at_positions() -> None:
     close(argand.compile(function)(x, at, y), function(x, at, y))
 
 
+def test_tensors_of_the_cpu_and_of_the_gpu() -> None:
+    """One graph, one host module, kernels in C++ and in Triton."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        a = (x * 2).sin().sum(0)
+        return a, (y + 1).relu().sum(0), y.cpu() + x, x.cuda() * y
+
+    x, y = torch.randn(5, 70), torch.randn(5, 70, device="cuda")
+    with collected("output_code") as seen:
+        for _ in range(2):
+            close(argand.compile(function)(x, y), function(x, y))
+    assert "load_kernels(kernel_source" in seen[0].text() and "load_triton_kernels(" in seen[0].text()
+
+
 def test_a_training_step() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

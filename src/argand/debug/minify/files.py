@@ -22,6 +22,7 @@ from argand.debug.minify.code import NotCode, literal, module_code
 from argand.debug.minify.identity import Fingerprint
 from argand.debug.minify.sources import Definitions, setup_lines
 from argand.debug.minify.surgery import Program
+from argand.runtime.gpu.target import triton_version
 
 _VARIABLES = ("ARGAND_", "TORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "CUDA_", "PYTORCH_", "CXX", "LD_PRELOAD")
 
@@ -226,6 +227,7 @@ def hardware_lines() -> tuple[str, ...]:
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
         lines += [f"GPU: {name}: {names.count(name)}" for name in dict.fromkeys(names)]
+        lines += [f"triton version: {triton_version()}"]
     return tuple(lines)
 
 
