@@ -1,8 +1,9 @@
 """torch's op_db on a GPU: what `argand.compile` computes beside eager, gradients included.
 
     python tests/gpu/op_db.py [--ops REGEX] [--dtypes float32,...] [--samples N] [--shard K/N] [--no-gradients]
+                              [--system argand|torch]
 
-Prints each difference, then how many samples agreed. Exit status 1 if any differs or fails. On a machine without a GPU the same
+Prints each difference, then how many samples agreed; `--system torch` counts the same for `torch.compile`. Exit status 1 if any differs or fails. On a machine without a GPU the same
 runs under Triton's interpreter: `TRITON_INTERPRET=1 python tests/gpu/op_db.py --on-cpu`.
 """
 
@@ -70,7 +71,7 @@ def differs(want: list[torch.Tensor], got: list[torch.Tensor]) -> str:
     return ""
 
 
-def check(op: Any, sample: Any, grad: bool) -> tuple[str, str]:
+def check(op: Any, sample: Any, grad: bool, system: str) -> tuple[str, str]:
     """(what became of it, detail) of one sample."""
     try:
         want = outcome(op.op, sample, grad)
@@ -83,13 +84,15 @@ def check(op: Any, sample: Any, grad: bool) -> tuple[str, str]:
         return op.op(*args, **kwargs)
 
     try:
-        got = outcome(argand.compile(call), sample, grad)
+        got = outcome((argand if system == "argand" else torch).compile(call), sample, grad)
     finally:
         leave()
-        argand.reset()
+        argand.reset() if system == "argand" else torch.compiler.reset()
     found = differs(want, got)
     if found:
         return "differs", found
+    if system == "torch":
+        return "agrees", ""
     return ("compiled" if counts["kernel_code"] else "calls only" if counts["graph"] else "no graph"), ""
 
 
@@ -101,6 +104,7 @@ def main() -> int:
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--no-gradients", action="store_true")
     parser.add_argument("--on-cpu", action="store_true")
+    parser.add_argument("--system", default="argand", choices=("argand", "torch"))
     options = parser.parse_args()
     device = "cpu" if options.on_cpu else "cuda"
     config.triton.on_cpu = options.on_cpu
@@ -121,7 +125,7 @@ def main() -> int:
                 try:
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")
-                        found, detail = check(op, sample, grad)
+                        found, detail = check(op, sample, grad, options.system)
                 except Exception as error:
                     found, detail = "fails", f"{type(error).__name__}: {' '.join(str(error).split())}"
                 counts[found] += 1
