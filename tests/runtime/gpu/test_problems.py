@@ -160,6 +160,69 @@ def test_the_backward_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     native.reset()
 
 
+MIXED = (
+    HEAD
+    + """
+
+@triton.jit
+def mixed(in_ptr0, in_ptr1, out_ptr0, out_ptr1, n, BLOCK: tl.constexpr):
+    pass
+"""
+)
+
+
+def test_the_variant_for_other_pointers_cannot_be_loaded(
+    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """It is first needed in the middle of a call: the kernel then runs on copies, and what it wrote is copied back."""
+    monkeypatch.setattr(triton_compile, "compile_image", compiled_image)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    load._loaded.cache_clear()
+    spec = launch_spec("mixed", (("*fp32",) * 4 + ("i32",), (("BLOCK", 16),), 4, 1))
+    with argand.config.patch(cache_dir=str(tmp_path / "cache")), collected("fallback") as seen:
+        (kernel,) = load.load_on([Request(MIXED, spec, H100)], fake.place())
+        fake.set(num_params=7, fail_load=2, fail_loads=100)
+        base = torch.arange(64.0)
+        read, spread, even, odd = base[1:9], base[3:4].expand(8), base[20:28], base[33:49:2]
+        before = base.clone()
+        for _ in range(2):
+            kernel(1, 1, 1, read, spread, even, odd, 8)
+    assert (
+        len(seen) == 1 and "the GPU has no memory left" in seen[0].data["reason"] and seen[0].data["scope"] == "kernel"
+    )
+    assert torch.equal(base, before)
+    words = [each.words[:5] for each in fake.launches]
+    assert len(words) == 2 and all(word % 16 == 0 for launch in words for word in launch[:4])
+    assert all(
+        launch[2] == even.data_ptr() and launch[4] & 0xFFFFFFFF == 8 for launch in words
+    )  # what is aligned stays
+    load._loaded.cache_clear()
+
+
+def test_what_a_kernel_writes_to_copies_is_copied_back() -> None:
+    from argand.runtime.gpu.copies import OnAlignedCopies
+
+    spec = launch_spec("mixed", (("*fp32",) * 4 + ("i32",), (("BLOCK", 16),), 4, 1))
+    seen: list[torch.Tensor] = []
+
+    def kernel(gx: int, gy: int, gz: int, *args: Any) -> None:
+        x, spread, one, two, n = args
+        seen.extend(args[:4])
+        one.copy_(x + spread)
+        two.copy_(one * n)
+
+    base = torch.arange(64.0)
+    x, spread, one, two = base[1:9], base[3:4].expand(8), base[9:17], base[33:49:2].requires_grad_()
+    want = base.clone().detach()
+    want[9:17] = want[1:9] + 3
+    want[33:49:2] = want[9:17] * 8
+    OnAlignedCopies(kernel, MIXED, spec, 16)(1, 1, 1, x, spread, one, two, 8)
+    assert torch.equal(base.detach(), want)
+    assert all(tensor.data_ptr() % 16 == 0 for tensor in seen)
+    assert [tensor.stride() for tensor in seen] == [(1,), (0,), (1,), (2,)]
+
+
 # ----------------------------------------------------------------------- devices that cannot be used at all
 
 PROBLEMS: dict[str, tuple[str, Any, str]] = {

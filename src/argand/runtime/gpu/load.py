@@ -18,6 +18,7 @@ from argand.errors import GpuError
 from argand.locks import fork_safe_lock
 from argand.runtime import places
 from argand.runtime.gpu import entries, hip, interpreter, launch
+from argand.runtime.gpu.copies import OnAlignedCopies
 from argand.runtime.gpu.driver import OUT_OF_MEMORY, Loaded, driver
 from argand.runtime.gpu.entries import Request
 from argand.runtime.gpu.image import Image
@@ -83,7 +84,13 @@ def _make(request: Request, place: launch.Place, known: _Known) -> Kernel:
     image, loaded = found
 
     def unaligned() -> Kernel:
-        return load_on([replace(request, aligned=False)], place)[0]
+        try:
+            return load_on([replace(request, aligned=False)], place)[0]
+        except GpuError as error:  # in the middle of a call, which cannot be made anew
+            reason = f"kernel {request.spec.name} runs on copies of tensors that are not aligned: {error}"
+            events.emit("fallback", "runtime", reason, backend="native", scope="kernel", reason=reason)
+            aligned = launch.make_device_kernel(request.spec, image, loaded, place, None)
+            return OnAlignedCopies(aligned, request.text, request.spec, launch.ALIGNMENT)
 
     return launch.make_device_kernel(request.spec, image, loaded, place, unaligned if request.aligned else None)
 
