@@ -176,6 +176,17 @@ def test_lengths_that_change() -> None:
         assert_same(fn(*given), compiled(*given))
 
 
+def test_block_masks_for_lengths_that_change() -> None:
+    def fn(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        return flex_attention(q, k, v, soft_cap, mask)
+
+    compiled = argand.compile(fn, fullgraph=True)
+    for length in (48, 31, 65, 48):
+        given = tensors(length=length, others=length)
+        mask = block_mask(causal, length, length)
+        assert_same(fn(*given, mask), compiled(*given, mask))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradient_of_a_captured_tensor(backend: str) -> None:
     """On the CPU, queries, keys and values may not require grad; what the functions read may."""

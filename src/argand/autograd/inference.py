@@ -17,7 +17,7 @@ from argand.autograd.outputs import finish
 from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import ArgandError, AutogradError, UserLine
-from argand.graph import compat, time_limit
+from argand.graph import compat, flex, time_limit
 from argand.graph.meta import NodeOrigin, attribute, caller_line, user_line, user_stack
 from argand.graph.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.recurrent import FUNCTIONS as RECURRENT
@@ -268,6 +268,8 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
                 args, kwargs = with_cheap_mask(args, kwargs, tracer.many_sizes)
             if node.target in RECURRENT:
                 made = recurrent.stands_for(RECURRENT[node.target], args, kwargs, tracer.many_sizes)
+            if node.target is flex.flex_attention:
+                made = _as_kernel(args)
             env[node] = _call(node, node.target, args, kwargs) if made is None else made
         elif op == "placeholder":
             env[node] = next(remaining) if not node.target.startswith("*") else _rest(node, remaining)
@@ -287,6 +289,13 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
             time_limit.begin(None)
             return _values(node.args[0], env)
     raise AutogradError("the graph has no output node")
+
+
+def _as_kernel(args: Any) -> Any:
+    """`flex_attention` as one operator, where its device has kernels for it."""
+    from argand.autograd.flex import stands_for  # it traces, too
+
+    return stands_for(*args)
 
 
 def _origin(node: fx.Node) -> NodeOrigin:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import subgraphs, torch_polyfills
+from argand.capture import subgraphs, symbolic_ops, torch_polyfills
 from argand.capture.torch_calls import NAMED, Args, Kwargs
 from argand.graph import flex
 
@@ -33,10 +33,11 @@ def _attention(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) > len(_NAMES) or set(given) != set(_NAMES):
         raise _refused("It is called with arguments that are not known.", "Call torch's flex_attention.")
     *info, mask_mod = state.deep_resolve(given["block_mask"])
-    own = subgraphs.flatten(state, [*[given[name] for name in _NAMES[:3]], *info], _WHAT)
+    for tensor in (*[given[name] for name in _NAMES[:3]], *info):
+        if isinstance(tensor, torch.Tensor):
+            subgraphs.fixed_sizes(state.graph, state.tensor_info(tensor))
+    own = subgraphs.flatten(state, [*[given[name] for name in _NAMES[:3]], *symbolic_ops.plain(info)], _WHAT)
     inputs = [state.tensor_info(tensor) for tensor in own.tensors]
-    for found in inputs:
-        subgraphs.fixed_sizes(state.graph, found)
     query = inputs[0]
     if torch.is_autocast_enabled(query.device.type):
         raise _refused("Autocast is on, which changes the types of its tensors.", "Call it with autocast off.")
@@ -50,7 +51,8 @@ def _attention(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     positions = [[_position(flat, found) for found in scope.order] for scope in (scored, masked)]
     bodies[0][1].meta["call"] = flex.FlexCall(
         tuple([flex.At(leaf.index) if hasattr(leaf, "index") else leaf for leaf in own.leaves[3:]]),
-        float(given["scale"]),
+        float(symbolic_ops.plain(given["scale"])),
+        bool(state.deep_resolve(given["kernel_options"]).get("OUTPUT_MAX", False)),
         tuple(positions[0]),
         tuple(positions[1]),
     )

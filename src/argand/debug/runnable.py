@@ -178,7 +178,7 @@ def load_constants(script: str, name: str) -> dict[str, torch.Tensor]:
 def run(module: torch.nn.Module, args: Sequence[Any], backend: str = "native") -> tuple[Any, ...]:
     """Run `module` compiled and eagerly on the same inputs; print and return the compiled results."""
     import argand
-    from argand.graph.ops import argand_ops
+    from argand.runtime.ops import argand_ops
 
     argand_ops()  # registers them
     torch.manual_seed(0)

@@ -47,6 +47,14 @@ def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
     return made
 
 
+def without_modes() -> contextlib.AbstractContextManager[Any]:
+    """Inside, no dispatch mode is active, and another one can be entered."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    made: contextlib.AbstractContextManager[Any] = _disable_current_modes()
+    return made
+
+
 def set_wrapper_metadata(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> None:
     """Change the metadata of a tensor made by `make_wrapper` in place."""
     with torch._C._DisableTorchDispatch():

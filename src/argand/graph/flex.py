@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+_LN2 = 0.6931471805599453
+LOG2E = 1.4426950408889634
 Tensors = Sequence[torch.Tensor]
 Mod = Callable[..., torch.Tensor]
 
@@ -23,11 +25,13 @@ class FlexCall:
     Arguments:
         mask_info: the fields of the block mask without its function; a tensor is `At(n)`, the n-th of the node's.
         scale: what products of queries and keys are multiplied with.
+        greatest: whether the greatest scores are asked for.
         score, mask: which of the node's tensors the two functions read besides score and positions.
     """
 
     mask_info: tuple[Any, ...]
     scale: float
+    greatest: bool
     score: tuple[int, ...]
     mask: tuple[int, ...]
 
@@ -51,10 +55,10 @@ def flex_attention(score: Any, mask: Any, *tensors: torch.Tensor) -> tuple[torch
     call: FlexCall = score.meta["call"]
     read = [tensors[i] for i in call.score], [tensors[i] for i in call.mask]
     query, key, value = tensors[:3]
-    return dense(query, key, value, _only(score), _only(mask), call.scale, *read)
+    return dense(query, key, value, only(score), only(mask), call.scale, *read)
 
 
-def _only(body: Any) -> Mod:
+def only(body: Any) -> Mod:
     """A graph that returns a tuple of one, as a function of its value."""
 
     def call(*args: torch.Tensor) -> torch.Tensor:
@@ -92,8 +96,7 @@ def dense(
     sums = torch.where(blind, -torch.inf, torch.where(blind.unsqueeze(-1), 0.0, scores).logsumexp(-1))
     weights = torch._safe_softmax(scores, -1)
     made = _by_head(weights.to(query.dtype), value.to(query.dtype))
-    log2 = 0.6931471805599453
-    return laid_out(made, query.stride()), sums / log2, scores.detach().amax(-1) / log2
+    return laid_out(made, query.stride()), sums / _LN2, scores.detach().amax(-1) / _LN2
 
 
 def _by_head(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -62,9 +62,11 @@ class Context:
         symbols: how a `torch.SymInt` is written as an expression, by its text.
         hints: likely values of size symbols.
         floats: symbols that are doubles; as an index expression, such a symbol is the double's bits.
+        inline: what can be computed where it is read is, whatever that costs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inline: bool = False) -> None:
+        self.inline = inline
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -143,7 +145,7 @@ class Context:
                     self.realise(tensor)
             if tensor.dtype not in LOOP_DTYPES:
                 raise NoLowering(f"loops do not compute with {tensor.dtype}")
-            if tensor.device != self.device:
+            if tensor.device != self.device and not is_number(tensor):
                 raise NoLowering(f"operands on {tensor.device} and {self.device}")
             cost += tensor.cost
             count += tensor.count + 1
@@ -209,7 +211,7 @@ class Context:
 
     def before_broadcast(self, x: Tensor, factor: int) -> None:
         """Store `x` before each of its elements is used `factor` times, when computing it costs more than a load."""
-        if x.ref is None and factor >= BROADCAST_FACTOR and x.cost >= BROADCAST_COST:
+        if x.ref is None and not self.inline and factor >= BROADCAST_FACTOR and x.cost >= BROADCAST_COST:
             self.realise(x)
 
     # --- buffers and nodes
@@ -510,6 +512,11 @@ class Context:
                 outputs += names
             return tuple(results), outputs
         return None, [None]
+
+
+def is_number(x: Tensor) -> bool:
+    """Whether a value is a scalar that is computed from nothing: it may be so on any device."""
+    return x.ref is None and not x.size and not x.reads and x.realiser is None
 
 
 def scalar_ref(ref: TensorRef) -> TensorRef:

@@ -28,12 +28,13 @@ from argand.lower.tensor import Tensor
 from argand.lower.verify import verify
 
 
-def lower(program: AtenProgram, *, check: bool = False) -> Program:
+def lower(program: AtenProgram, *, check: bool = False, inline: bool = False) -> Program:
     """Lower a functional ATen graph to loop nests and ATen kernel calls.
 
     Arguments:
         program: the ATen graph. Every node carries `meta["val"]` and `meta["device"]`.
         check: verify the result (tests do).
+        inline: give no value a buffer that can be computed where it is read, whatever that costs.
 
     Returns:
         the loop program. Its `outputs` are the graph's outputs in order; those that the user receives are in buffers
@@ -44,7 +45,7 @@ def lower(program: AtenProgram, *, check: bool = False) -> Program:
         LoweringError: the graph is not what AtenProgram promises, or a rule failed.
     """
     with events.span("lower", "lower"):
-        result = _Lowering(program).run()
+        result = _Lowering(program, inline).run()
     if check:
         verify(result)
     events.emit("ir_pre_fusion", "lower", lambda: _dump(result))
@@ -70,9 +71,9 @@ _READ_EVERYTHING: Final = frozenset(
 class _Lowering:
     """One run of `lower`."""
 
-    def __init__(self, program: AtenProgram) -> None:
+    def __init__(self, program: AtenProgram, inline: bool) -> None:
         self.program = program
-        self.ctx = Context()
+        self.ctx = Context(inline)
         self.ctx.hints = {scalar.sym.name: int(scalar.hint) for scalar in program.scalars if not scalar.is_float}
         self.ctx.floats = frozenset(scalar.sym for scalar in program.scalars if scalar.is_float)
         self.env: dict[fx.Node, Any] = {}
@@ -128,7 +129,7 @@ class _Lowering:
             if x.cost or x.realiser is not None or self.uses[node] > 1 or x.reads:
                 ctx.realise(x)
             return
-        if self.uses[node] < 2 or not x.reads:
+        if self.ctx.inline or self.uses[node] < 2 or not x.reads:
             return
         if x.cost >= SHARED_COST or self._traffic(x) > SHARED_TRAFFIC:
             ctx.realise(x)
@@ -205,7 +206,11 @@ class _Lowering:
                     where=user_lines(node),
                 ) from error
             else:
-                if data_checks.may_raise(target, node.args, node.kwargs) and not self._is_read_whole(node):
+                if (
+                    not ctx.inline
+                    and data_checks.may_raise(target, node.args, node.kwargs)
+                    and not self._is_read_whole(node)
+                ):
                     self._check_whole(result)
                 if isinstance(result, Tensor):
                     self._place(node, result)

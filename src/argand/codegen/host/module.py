@@ -148,7 +148,7 @@ class _Writer:
             "import torch",
             "from torch import as_strided",
             "from argand.runtime.host import arena_pool, benchmark, load_kernels, rand_strided, reinterpret, restrided",
-            *(["from argand.graph.ops import argand_ops"] if "argand_ops()" in str(self.header) else []),
+            *(["from argand.runtime.ops import argand_ops"] if "argand_ops()" in str(self.header) else []),
             *(["from argand.runtime.host import double_bits"] if self.schedule.floats else []),
             *(["from argand.runtime.host import on_large_pages"] if self.large else []),
             *([DEVICE_ARENAS] if any(arena.pool() for arena in self.arenas.values()) else []),

@@ -111,6 +111,7 @@ def _corrected() -> Iterator[None]:
         (builder, "binary_op", _compared(builder.binary_op)),
         (builder, "cast_impl", _cast(builder.cast_impl)),
         (builder, "create_fp_to_fp", _fp_to_fp(builder.create_fp_to_fp)),
+        (builder, "create_dot", _dot(builder.create_dot)),
     ]
     for name, function in inspect.getmembers(libdevice, inspect.isfunction):
         bound = _bound(function, interpreter.interpreter_semantic)
@@ -164,6 +165,18 @@ def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
     from argand.runtime.gpu import libdevice
 
     return interpreter.TensorHandle(libdevice.fma(x.data, y.data, z.data), z.dtype.scalar)
+
+
+def _dot(original: Any) -> Any:
+    """`create_dot`, which takes the bits of bfloat16 for integers."""
+
+    def dot(builder: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+        import triton.language as tl
+
+        wide = [_by_torch(side, tl.float32) for side in (a, b)]  # a handle with a zero in it is false
+        return original(builder, *[new if new is not None else old for new, old in zip(wide, (a, b))], d, *options)
+
+    return dot
 
 
 def _cast(original: Any) -> Any:

@@ -15,6 +15,7 @@ def argand_ops() -> Any:
     from argand.graph.optimizer_ops import optimizer_ops
     from argand.graph.random_ops import random_ops
     from argand.graph.recurrent import recurrent_ops
+    from argand.runtime.gpu.flex import flex_ops
 
-    random_ops(), device_ops(), optimizer_ops(), recurrent_ops()
+    random_ops(), device_ops(), optimizer_ops(), recurrent_ops(), flex_ops()
     return torch.ops.argand
