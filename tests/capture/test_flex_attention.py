@@ -227,6 +227,22 @@ def test_block_mask_for_other_lengths_is_refused_as_in_eager() -> None:
             run(*tensors(), block_mask(causal, 64, 64))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_under_autocast(dtype: torch.dtype, backend: str) -> None:
+    """One graph for tensors that autocast has converted; others break it."""
+
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        return flex_attention(q, k, v, alibi) * 2
+
+    given = tensors(dtype=dtype)
+    with torch.autocast("cpu", torch.bfloat16), collected("graph_breaks") as breaks:
+        got = argand.compile(fn, backend=backend)(*given)
+        want = fn(*given)
+    assert got.dtype == want.dtype and len(breaks) == (dtype is torch.float32)
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+
+
 def random_score(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
     return score + torch.rand(())
 

@@ -115,7 +115,7 @@ def _printed(
     takes = [f"read{number}" for number in range(len(reads))]
     matrix = _Given("scores", size, torch.float32, query.device)
     given = [_Given(name, tuple(t.shape), t.dtype, t.device) for name, t in zip(takes, reads)]
-    with compat.without_modes(), torch.no_grad():
+    with compat.without_modes(), torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         score_gm = _whole(score, [matrix, *given[:count]], size, query.device)
         mask_gm = _whole(mask, given[count:], size, query.device)
         made = [

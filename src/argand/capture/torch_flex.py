@@ -39,8 +39,11 @@ def _attention(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     own = subgraphs.flatten(state, [*[given[name] for name in _NAMES[:3]], *symbolic_ops.plain(info)], _WHAT)
     inputs = [state.tensor_info(tensor) for tensor in own.tensors]
     query = inputs[0]
-    if torch.is_autocast_enabled(query.device.type):
-        raise _refused("Autocast is on, which changes the types of its tensors.", "Call it with autocast off.")
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):
+        to = torch.get_autocast_dtype(kind)
+        if any(found.tensor.dtype is not to for found in inputs[:3]):
+            raise _refused(f"Autocast is on, and its tensors are not {to}.", "Convert them before the call.")
     grad = torch.is_grad_enabled() and any(found.tensor.requires_grad for found in inputs[:3])
     scored, new_score = _mod(state, given["score_mod"], query, grad, "score_mod")
     masked, seen = _mod(state, mask_mod, query, None, "mask_mod")

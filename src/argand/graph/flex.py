@@ -55,7 +55,8 @@ def flex_attention(score: Any, mask: Any, *tensors: torch.Tensor) -> tuple[torch
     call: FlexCall = score.meta["call"]
     read = [tensors[i] for i in call.score], [tensors[i] for i in call.mask]
     query, key, value = tensors[:3]
-    return dense(query, key, value, only(score), only(mask), call.scale, *read)
+    with torch.autocast(query.device.type, enabled=False):  # acts on what is given to the operator alone
+        return dense(query, key, value, only(score), only(mask), call.scale, *read)
 
 
 def only(body: Any) -> Mod:

@@ -92,6 +92,10 @@ def test_what_kernels_do_not_take() -> None:
     assert "types" in flex.refusal(q, q.float(), q, (0, 0), [])
     assert "block" in flex.refusal(q, q, q, (8, 128), [])
     assert "share" in flex.refusal(q, q[:1], q[:1], (0, 0), [])
+    far = torch.empty(1, 1 << 18, 4, 64, device="meta", dtype=torch.bfloat16).transpose(1, 2)
+    assert flex.refusal(far, far, far, (0, 0), []) == ""
+    far = torch.empty(1, 1 << 23, 4, 64, device="meta", dtype=torch.bfloat16).transpose(1, 2)
+    assert "32 bits" in flex.refusal(far, far, far, (0, 0), [])
     assert "reads" in flex.refusal(q, q, q, (0, 0), [q.to(torch.complex64)])
 
 
@@ -105,8 +109,8 @@ def test_a_gpu_without_room_gets_smaller_tiles(monkeypatch: pytest.MonkeyPatch) 
         return ["kernel"]
 
     monkeypatch.setattr(flex, "load_triton_kernels", load)
-    kernel, grid = flex._kernel.__wrapped__("forward", shape(128), "cpu")
-    assert kernel == "kernel" and len(set(tried)) == 3 and grid[0] > 4096 // 128
+    kernel, grid, text = flex._kernel.__wrapped__("forward", shape(128), "cpu")
+    assert kernel == "kernel" and text == tried[-1] and len(set(tried)) == 3 and grid[0] > 4096 // 128
 
 
 def test_a_gpu_without_any_room_computes_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from argand import events
 from argand.errors import GpuError
 from argand.graph.flex import strides_like
 from argand.runtime.gpu import flex_text
@@ -31,6 +32,7 @@ READ_TYPES = {
     torch.uint8: "u8", torch.bool: "i1",
 }  # fmt: skip
 SMALLEST = 16  # queries or keys of a tile, which tensor cores take
+_INT32 = 1 << 30  # elements between the first and the last position of a head
 _MOST_PROGRAMS = 65535  # along the second axis of a grid
 
 _ARGUMENTS = (
@@ -107,8 +109,7 @@ def _forward(
     reads: Sequence[torch.Tensor], *flex: Any,
 ) -> Any:  # fmt: skip
     out, logs = _results(query, key, value)
-    shape = _shape((query, key, value, out), lists, reads, flex)
-    kernel, grid = _kernel("forward", shape, str(query.device))
+    (kernel, grid), *_ = _launches(1, query.device, *_metadata((query, key, value, out), lists, reads, flex))
     kernel(*grid, 1, query, key, value, *_half(lists, 0), *reads, out, logs)
     return out, logs
 
@@ -119,13 +120,19 @@ def _backward(
 ) -> Any:  # fmt: skip
     made = _gradients(grad, logs, delta, query, key, value)
     first = (query, key, value, grad, logs, delta)
-    shape = _shape((query, key, value, grad, grad, made[0]), lists, reads, flex)
-    device = str(query.device)
-    kernel, grid = _kernel("queries", shape, device)
+    found = _metadata((query, key, value, grad, grad, made[0]), lists, reads, flex)
+    (kernel, grid), (other, others) = _launches(2, query.device, *found)
     kernel(*grid, 1, *first, *_half(lists, 0), *reads, made[0])
-    kernel, grid = _kernel("keys", shape, device)
-    kernel(*grid, 1, *first, *_half(lists, 1), *reads, *made[1:])
+    other(*others, 1, *first, *_half(lists, 1), *reads, *made[1:])
     return made
+
+
+@functools.lru_cache(maxsize=4096)
+def _launches(count: int, device: torch.device, *found: Any) -> list[tuple[Any, tuple[int, int]]]:
+    """The kernels of a forward (`count` is 1) or a backward (2) for tensors of these metadata, and their programs."""
+    shape = _shape_of(*found)
+    parts = ("forward",) if count == 1 else ("queries", "keys")
+    return [_kernel(part, shape, str(device))[:2] for part in parts]
 
 
 def _half(lists: Sequence[torch.Tensor], number: int) -> Sequence[torch.Tensor]:
@@ -137,14 +144,14 @@ def _half(lists: Sequence[torch.Tensor], number: int) -> Sequence[torch.Tensor]:
 # ---------------------------------------------------------------------- kernels
 
 
-def _shape(
+def _metadata(
     tensors: Sequence[torch.Tensor], lists: Sequence[torch.Tensor], reads: Sequence[torch.Tensor], flex: Any
-) -> FlexShape:
-    query, key, value = tensors[:3]
-    strides = tuple([tuple(tensor.stride()[:3]) for tensor in tensors])
-    sizes = tuple([tuple(tensor.shape) for tensor in (query, key, value, *lists)])
-    return _shape_of(sizes, strides, query.dtype, tuple([tensor.dtype for tensor in reads]), tuple(flex[2]), *flex[:2],
-                     *flex[3:])  # fmt: skip
+) -> tuple[Any, ...]:
+    """What kernels depend on: the arguments of `_shape_of`."""
+    mods, scale, block, *flags = flex
+    strides = tuple([tensor.stride()[:3] for tensor in tensors])
+    sizes = tuple([tensor.shape for tensor in (*tensors[:3], *lists)])
+    return sizes, strides, tensors[0].dtype, tuple([read.dtype for read in reads]), tuple(block), mods, scale, *flags
 
 
 @functools.lru_cache(maxsize=4096)
@@ -168,8 +175,8 @@ def _lists(sizes: Sequence[Sequence[int]]) -> Lists:
 
 
 @functools.lru_cache(maxsize=4096)
-def _kernel(part: str, shape: FlexShape, device: str) -> tuple[Any, tuple[int, int]]:
-    """A kernel that launches, and its programs; of smaller tiles where the GPU has no room for those that are best.
+def _kernel(part: str, shape: FlexShape, device: str) -> tuple[Any, tuple[int, int], str]:
+    """A kernel that launches, its programs, and its text; its tiles are smaller where the GPU has no room for the best.
 
     Raises:
         GpuError: it has room for none.
@@ -183,7 +190,7 @@ def _kernel(part: str, shape: FlexShape, device: str) -> tuple[Any, tuple[int, i
         except GpuError as error:
             trouble = error
             continue
-        return kernel, text.grid
+        return kernel, text.grid, text.text
     raise trouble
 
 
@@ -209,9 +216,8 @@ def prepare(
     query, _, value = tensors
     size = (*query.shape[:3], value.shape[3])
     out, own = strides_like(size, query.stride())[:3], strides_like(query.shape, query.stride())[:3]
-    given = [tuple(tensor.stride()[:3]) for tensor in tensors]
-    sizes = tuple([tuple(tensor.shape) for tensor in (*tensors, *lists)])
-    rest = (query.dtype, tuple([read.dtype for read in reads]), tuple(flex[2]), *flex[:2], *flex[3:])
+    given = [tensor.stride()[:3] for tensor in tensors]
+    sizes, _, *rest = _metadata(tensors, lists, reads, flex)
     device = str(query.device)
     wanted = [("forward", _shape_of(sizes, (*given, out), *rest))]
     if gradient:
@@ -222,7 +228,7 @@ def prepare(
             pool.submit(contextvars.copy_context().run, functools.partial(_kernel, *each, device)) for each in wanted
         ]
     for future in made:
-        future.result()
+        events.emit("kernel_code", "codegen", future.result()[-1])
 
 
 def backend_of(device: str) -> str:
@@ -296,6 +302,8 @@ def refusal(
         return "too many heads"
     if block != (0, 0) and any(size % SMALLEST for size in block):
         return "the size of a block"
+    if any(tensor.shape[2] * tensor.stride(2) > _INT32 for tensor in tensors):
+        return "positions of more than 32 bits"
     if any(read.dtype not in READ_TYPES for read in reads):
         return "the type of a tensor that a function reads"
     return ""
