@@ -20,6 +20,7 @@ from torch import nn
 import argand
 from argand.backends import targets
 from argand.ir.target import gpu
+from argand.runtime.gpu import variants
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from helpers import collected
@@ -76,9 +77,26 @@ def compare(one: Any, two: Any) -> None:
 
 def inference() -> None:
     for function, args in PROGRAMS.values():
-        for dynamic in (False, True):
-            compare(argand.compile(function, dynamic=dynamic)(*args), function(*args))
+        for dynamic, narrow in ((False, variants.NARROW), (True, variants.NARROW), (True, 0)):
+            with patch.object(variants, "NARROW", narrow):  # 0: all positions have 64 bits
+                compare(argand.compile(function, dynamic=dynamic)(*args), function(*args))
             argand.reset()
+
+
+def many_sizes() -> None:
+    """One graph, variants of its kernels by what holds of the sizes."""
+
+    def function(x: Any, y: Any) -> Any:
+        wide = x + torch.arange(x.shape[0] * x.shape[1]).view(x.shape)
+        return torch.softmax(x * 2 + y, -1), wide, F.pad(x.flip(0), (1, 2)), x.sum(0) * x.shape[0]
+
+    compiled = argand.compile(function, dynamic=True)
+    with collected("output_code") as seen:
+        for rows, columns in ((5, 7), (16, 32), (33, 48), (64, 9), (2, 16)):
+            x, y = torch.randn(rows, columns), torch.randn(columns)
+            compare(compiled(x, y), function(x, y))
+    assert len(seen) == 1 and "TritonVariants(" in seen[0].text()
+    argand.reset()
 
 
 def training() -> None:
@@ -171,12 +189,13 @@ def main() -> None:
     with collected("output_code") as seen:
         with torch.no_grad():
             inference()
+            many_sizes()
             in_chunks()
         training()
         optimizers()
     texts = [event.text() for event in seen]
     assert not [text for text in texts if "load_kernels(kernel_source" in text]
-    assert sum("load_triton_kernels(" in text for text in texts) > len(PROGRAMS)
+    assert sum("triton_source = " in text for text in texts) > len(PROGRAMS)
     the_same_graph_for_both_targets()
     print(f"{len(texts)} graphs agree")
 

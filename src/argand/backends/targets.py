@@ -9,7 +9,7 @@ import torch
 
 from argand.config import config
 from argand.graph.program import AtenProgram
-from argand.ir.target import Target, cpu, gpu
+from argand.ir.target import Target, amd_gpu, cpu, gpu
 
 _INTERPRETED_PROCESSORS = 132  # an H100's
 
@@ -18,7 +18,9 @@ def target_of(device: torch.device) -> Target | None:
     """The target of a device; None where no code is generated for it."""
     if device.type == "cpu":
         return gpu(_INTERPRETED_PROCESSORS) if config.triton.on_cpu else cpu(torch.get_num_threads())
-    return gpu(_processors(device)) if problem_of(device) is None else None
+    if problem_of(device) is not None:
+        return None
+    return (amd_gpu if torch.version.hip else gpu)(_processors(device))
 
 
 def problem_of(device: torch.device) -> str | None:

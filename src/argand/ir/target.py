@@ -6,7 +6,7 @@ Scheduling and the host module read it, and nothing below the ATen graph asks fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -138,6 +138,11 @@ def gpu(processors: int) -> Target:
         pointers=400,  # 4 KiB are what every driver takes
         host_memory=False,
     )
+
+
+def amd_gpu(processors: int) -> Target:
+    """A GPU of AMD's: all arguments of a kernel are in registers, of which a program has a hundred."""
+    return replace(gpu(processors), pointers=32)
 
 
 def on_cpu(threads: int) -> Targets:

@@ -73,6 +73,25 @@ def test_a_launch_covers_the_points_and_passes_workspaces_and_sizes(monkeypatch:
     assert "(('*fp32', '*fp32'), (('XBLOCK', 128),), 4, 2, False)" in text
 
 
+def test_kernels_of_many_sizes_are_taken_by_the_sizes_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = interpreted(monkeypatch)
+    n, m = Sym("s0"), Sym("s1")
+    b = Builder()
+    program = b.program(b.pointwise(relu, b.input(n, m)), b.pointwise(relu, b.input(64)))
+    program.inputs += ["s0", "s1"]
+    program.input_symbols = [("s0", "", 0), ("s1", "", 0)]
+    program.hints = {"s0": 48, "s1": 5}
+    made = schedule(program, targets=lambda _: gpu(132))
+    text = host_module(made, kernel_source(made))
+    assert text.count("triton_variants(") == 1 and "triton_reach, 'cpu', (48, 5))" in text.replace("\n", "")
+    module = host.load_module(text, {}, graph="graph_0")
+    for size in ((9, 6), (32, 16)):
+        module.call([torch.ones(9, 6), torch.ones(64), *size])
+    names = [name for name, _, _ in calls]
+    assert len(set(names)) == 2 and len(names) == 4
+    assert module.triton_reach(1 << 40, 1) >= 1 << 40 > module.triton_reach(9, 6)
+
+
 def test_grids_of_constant_sizes_are_numbers() -> None:
     assert [str(gpu_text.programs(Const(n), 128)) for n in (0, 1, 128, 129)] == ["0", "1", "1", "2"]
     assert str(gpu_text.programs(Sym("s0") * 3, 1)) == "3*s0"
@@ -213,7 +232,7 @@ def test_a_buffer_is_held_as_the_tensor_that_calls_take() -> None:
 
 def test_tables_of_two_gpus_have_different_names() -> None:
     sources = {d: TritonSource("import triton", {f"k{d.index}": spec(f"k{d.index}", (), ())}) for d in (FIRST, SECOND)}
-    lines = "\n".join(gpu_text.loading(sources))
+    lines = "\n".join(gpu_text.loading(sources, {}))
     assert "[k0] = load_triton_kernels(triton_source, triton_kernels, 'cuda:0')" in lines
     assert "[k1] = load_triton_kernels(triton_source_1, triton_kernels_1, 'cuda:1')" in lines
     assert gpu_text.current_device(sources) is None and gpu_text.current_device({}) is None

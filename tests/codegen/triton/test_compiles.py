@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "schedule"))
 from loop_programs import Builder, layer_norm, softmax  # noqa: E402
 
 from argand.codegen.triton import generate  # noqa: E402
-from argand.ir.target import gpu  # noqa: E402
-from argand.schedule.pipeline import schedule  # noqa: E402
+from argand.graph.expr import Sym  # noqa: E402
+from argand.ir.target import amd_gpu, gpu  # noqa: E402
+from argand.schedule.pipeline import join_kernels, schedule  # noqa: E402
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 TARGETS = {"sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
@@ -71,7 +73,17 @@ PROGRAMS = {
 }
 
 
-def compiled(source, spec, target, folder):
+def many(b, count, size=lambda number: 64 * (number + 1)):
+    """An optimizer's step: two results of three tensors each."""
+    outs = []
+    for number in range(count):
+        p, g, m = [b.input(size(number), 48) for _ in range(3)]
+        average = b.pointwise(lambda o, m, g: o.add(o.mul(m, o.constant(0.9, m.dtype)), g), m, g)
+        outs += [average, b.pointwise(lambda o, p, m: o.sub(p, o.mul(m, o.constant(0.1, m.dtype))), p, average)]
+    return outs
+
+
+def compiled(source, spec, target, folder, *, multiples=()):
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -84,6 +96,7 @@ def compiled(source, spec, target, folder):
     function = getattr(module, spec.name)
     signature = dict(zip(function.arg_names, spec.signature)) | {name: "constexpr" for name, _ in spec.constants}
     aligned = {(at,): [["tt.divisibility", 16]] for at, kind in enumerate(spec.signature) if kind[0] == "*"}
+    aligned |= {(at,): [["tt.divisibility", 16]] for at in multiples}
     options = {"num_warps": spec.num_warps, "num_stages": spec.num_stages, "sanitize_overflow": False}
     made = ASTSource(function, signature, constexprs=dict(spec.constants), attrs=aligned)
     return triton.compile(made, target=GPUTarget(*TARGETS[target]), options=options)
@@ -131,3 +144,48 @@ def test_wide_accesses(tmp_path, monkeypatch):
         (spec,) = source.specs.values()
         text = compiled(source, spec, "sm_90", tmp_path).asm["ptx"]
         assert re.search(r"ld\.global\.v4", text) and re.search(r"st\.global\.v4", text), name
+
+
+@pytest.mark.parametrize("target", [gpu(132), amd_gpu(304)], ids=["nvidia", "amd"])
+def test_kernels_of_many_segments(target, tmp_path, monkeypatch):
+    """Pointers of hundreds of tensors do not spill, and accesses are wide where all sizes are multiples of 16."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    b = Builder()
+    made = schedule(b.program(*many(b, 70)), targets=lambda _: target)
+    join_kernels(made)
+    assert sum(len(plan.segments) for plan in made.kernels()) == 70
+    source = generate(made.kernels(), target.processors)
+    for name, spec in source.specs.items():
+        assert len(spec.signature) <= target.pointers
+        kernel = compiled(source, spec, "gfx942" if target == amd_gpu(304) else "sm_90", tmp_path)
+        assert spilled(kernel, tmp_path) == 0, name
+        if "ptx" in kernel.asm:
+            assert re.search(r"ld\.global\.v4", kernel.asm["ptx"]) and re.search(r"st\.global\.v4", kernel.asm["ptx"])
+
+
+@pytest.mark.parametrize("name", ["add", "softmax", "columns"])
+def test_variants_for_sizes(name, tmp_path, monkeypatch):
+    """Sizes that are multiples of 16 have wide accesses; positions of 32 bits take fewer registers."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    rows, columns = Sym("s0"), Sym("s1")
+    b = Builder()
+    made = {
+        "add": lambda: b.pointwise(lambda o, x, y: o.add(x, y), b.input(rows, columns), b.input(rows, columns)),
+        "softmax": lambda: softmax(b, b.input(rows, columns)),
+        "columns": lambda: b.reduce("sum", b.input(rows, columns), [0]),
+    }[name]()
+    source = generate(schedule(b.program(made), targets=lambda _: gpu(132)).kernels(), 132)
+    (spec,) = source.specs.values()
+    assert spec.reach
+    places = [place for place, _ in spec.sizes]
+    registers = []
+    for wide in (True, False):
+        kinds = tuple("i64" if kind == "i64" and wide else "i32" if kind == "i64" else kind for kind in spec.signature)
+        constants = tuple((key, int(wide) if key == "WIDE" else value) for key, value in spec.constants)
+        one = replace(spec, signature=kinds, constants=constants)
+        for multiples in ((), places):
+            kernel = compiled(source, one, "sm_90", tmp_path, multiples=multiples)
+            assert spilled(kernel, tmp_path) == 0
+            assert bool(re.search(r"ld\.global\.v[24]", kernel.asm["ptx"])) is bool(multiples), (wide, multiples)
+        registers.append(kernel.asm["ptx"].count(".b64"))
+    assert registers[1] < registers[0]

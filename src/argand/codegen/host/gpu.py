@@ -14,7 +14,8 @@ from argand.ir.loops import Buffer
 if TYPE_CHECKING:
     from argand.codegen.triton.spec import KernelSpec, TritonSource
 
-LOADER = "from argand.runtime.gpu.load import load_triton_kernels"
+_LOADER = "from argand.runtime.gpu.load import load_triton_kernels"
+_VARIANTS = "from argand.runtime.gpu.variants import TritonVariants"
 _DTYPES = {
     "fp64": torch.float64,
     "fp32": torch.float32,
@@ -29,18 +30,66 @@ _DTYPES = {
 }
 
 
-def loading(sources: Mapping[torch.device, TritonSource]) -> list[str]:
-    """Lines that compile the kernels of each device."""
+def imports(sources: Mapping[torch.device, TritonSource]) -> list[str]:
+    """Lines that import what loads kernels."""
+    specs = [spec for source in sources.values() for spec in source.specs.values()]
+    return [_LOADER] * any(not spec.reach for spec in specs) + [_VARIANTS] * any(spec.reach for spec in specs)
+
+
+def loading(sources: Mapping[torch.device, TritonSource], hints: Mapping[str, int]) -> list[str]:
+    """Lines that compile the kernels of each device.
+
+    Arguments:
+        hints: likely values of size symbols.
+    """
     lines = []
     for number, (device, source) in enumerate(sources.items()):
         end = f"_{number}" if number else ""
         lines += [f"triton_source{end} = r'''", source.text.strip("\n"), "'''", ""]
-        lines += ["# name: types of the arguments, constants, warps, stages, whether positions are checked"]
-        lines += [f"triton_kernels{end} = {{"]
-        lines += [f"    {name!r}: {_literal(spec)}," for name, spec in source.specs.items()]
-        lines += ["}"]
-        call = f"load_triton_kernels(triton_source{end}, triton_kernels{end}, {str(device)!r})"
-        lines += [f"[{', '.join(source.specs)}] = {call}", ""]
+        fixed = {name: spec for name, spec in source.specs.items() if not spec.reach}
+        if fixed:
+            lines += ["# name: types of the arguments, constants, warps, stages, whether positions are checked"]
+            lines += [f"triton_kernels{end} = {{"]
+            lines += [f"    {name!r}: {_literal(spec)}," for name, spec in fixed.items()]
+            lines += ["}"]
+            call = f"load_triton_kernels(triton_source{end}, triton_kernels{end}, {str(device)!r})"
+            lines += [f"[{', '.join(fixed)}] = {call}", ""]
+        lines += _variants(source, end, str(device), hints)
+    return lines
+
+
+def _sizes(source: TritonSource) -> list[str]:
+    """The sizes that kernels with variants take."""
+    return list(dict.fromkeys(name for spec in source.specs.values() for _, name in spec.sizes))
+
+
+def _variants(source: TritonSource, end: str, device: str, hints: Mapping[str, int]) -> list[str]:
+    """Lines that make what chooses among the variants of kernels."""
+    varying = {name: spec for name, spec in source.specs.items() if spec.reach}
+    if not varying:
+        return []
+    sizes = _sizes(source)
+    terms = dict.fromkeys(str(term) for spec in varying.values() for term in spec.reach)
+    lines = [f"def triton_reach{end}({', '.join(sizes)}):", '    """No position in a kernel is greater than this."""']
+    lines += [f"    return max(0, {', '.join(terms)})", "", ""]
+    lines += ["# name: as above, of the variant for all sizes; which arguments are which of the sizes"]
+    lines += [f"triton_varying{end} = {{"]
+    for name, spec in varying.items():
+        places = {place: sizes.index(symbol) for place, symbol in spec.sizes}
+        lines.append(f"    {name!r}: ({_literal(spec)}, {places}),")
+    likely = tuple(hints.get(name, 64) for name in sizes)
+    args = f"triton_source{end}, triton_varying{end}, triton_reach{end}, {device!r}, {likely}"
+    return [*lines, "}", f"triton_variants{end} = TritonVariants({args})", ""]
+
+
+def choosing(sources: Mapping[torch.device, TritonSource]) -> list[str]:
+    """Lines of a call that take the variants for its sizes."""
+    lines = []
+    for number, source in enumerate(sources.values()):
+        names = [name for name, spec in source.specs.items() if spec.reach]
+        if names:
+            end = f"_{number}" if number else ""
+            lines.append(f"[{', '.join(names)}] = triton_variants{end}({', '.join(_sizes(source))})")
     return lines
 
 

@@ -125,6 +125,8 @@ class _Writer:
         for device, space in self.plan.spaces.items():
             self.arenas[device] = ArenaText(device, space, self._sizes(), index_text)
         self._symbols()
+        if self.kernels is not None:
+            self.body += gpu.choosing(self.kernels.triton)
         for number, step in enumerate(schedule.steps):
             self._allocate(number)
             if isinstance(step, KernelPlan):
@@ -153,7 +155,7 @@ class _Writer:
             *(["from argand.runtime.host import on_large_pages"] if self.large else []),
             *([DEVICE_ARENAS] if any(arena.pool() for arena in self.arenas.values()) else []),
             *(f"from argand.runtime.gpu.tensors import {name[:-2]}" for name in GPU_TENSORS if name in used),
-            *([gpu.LOADER] if self.kernels is not None and self.kernels.triton else []),
+            *(gpu.imports(self.kernels.triton) if self.kernels is not None else ()),
             *(["from argand.runtime.host import on_device"] if self.current is not None else []),
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
             *([f"from argand.runtime.gpu.products import {PADDED}"] if PADDED in used else []),
@@ -170,7 +172,7 @@ class _Writer:
             lines += [f"    {name!r}: {entry!r}," for name, entry in table.items()]
             lines += ["}"]
             lines += [f"[{targets}] = load_kernels(kernel_source, kernels{', kernel_parts' if parts else ''})", ""]
-        lines += gpu.loading(self.kernels.triton) if self.kernels is not None else []
+        lines += gpu.loading(self.kernels.triton, self.schedule.hints) if self.kernels is not None else []
         lines += [f"{name} = {expression}" for name, expression in self.header.items()]
         lines += [line for arena in self.arenas.values() for line in arena.pool()]
         return [*lines, ""]

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from argand.codegen.analysis import hint
+from argand.codegen.triton.reach import Reach, reach_of
 from argand.errors import InternalError
-from argand.graph.expr import ONE, Expr, Simplifier, Var, as_int, coefficient, evaluate, product, substitute, sum_of
+from argand.graph.expr import ONE, Expr, Simplifier, Var, as_int, coefficient, evaluate, product, substitute
 from argand.ir.kernel import KernelPlan, Stage
-from argand.ir.loops import Buffer, LoopBody, statements_of
+from argand.ir.loops import LoopBody, statements_of
 
 # Rows up to this length are held in registers from stage to stage.
 PERSISTENT = 8192
@@ -30,7 +31,6 @@ _FEW_ELEMENTS = 1 << 17
 _MANY_RESULTS = 4  # reductions beyond which a thread has few elements, for what they have added up to is in registers
 _HELD_COLUMNS = 16  # fewer columns, of rows that are held for later stages, are not worth it
 _MAX_GRID = 65535  # programs along the second axis of a grid
-_INT32 = 1 << 30  # elements beyond which positions are computed in 64 bits; a block may reach beyond the end
 _MAX_WARPS = 16  # of a program
 
 
@@ -102,13 +102,13 @@ class KernelAxes:
     Arguments:
         grid: the axes that programs are spread over, innermost first.
         stages: in order.
-        wide: positions have 64 bits.
+        reach: how far positions may reach.
         num_warps: of a program.
     """
 
     grid: tuple[Axis, ...]
     stages: tuple[StageAxes, ...]
-    wide: bool
+    reach: Reach
     num_warps: int
 
 
@@ -135,12 +135,12 @@ def lay_out(plan: KernelPlan, processors: int) -> KernelAxes:
     tiled = _two_axes(plan, body, loops) if len(plan.stages) == 1 and not plan.segments else None
     if tiled is not None:
         grid = (Axis("x", tiled[1], _TILE), Axis("y", tiled[0], _TILE))
-        return KernelAxes(grid, (_stage(plan.stages[0], (grid[1], grid[0])),), _wide(plan), 4)
+        return KernelAxes(grid, (_stage(plan.stages[0], (grid[1], grid[0])),), reach_of(plan), 4)
     points = _total(plan, product(size for _, size in loops))
     block = max(min(_power(points // (2 * processors)), BLOCK), 128)
     axis = Axis("x", loops, block if points > 1 else 1)
     warps = max(block // 256, 1) if points > 1 else 1
-    return KernelAxes((axis,), tuple(_stage(stage, (axis,)) for stage in plan.stages), _wide(plan), warps)
+    return KernelAxes((axis,), tuple(_stage(stage, (axis,)) for stage in plan.stages), reach_of(plan), warps)
 
 
 def _in_segments(plan: KernelPlan, size: Expr) -> list[int]:
@@ -213,7 +213,7 @@ def _rows(plan: KernelPlan, rows: Sequence[tuple[tuple[Var, Expr], ...]], proces
     warps = max(min(width * row // 256, _MAX_WARPS), 1)
     if across and not held and _results(plan) <= _MANY_RESULTS:
         warps = max(warps // 2, 1)
-    return KernelAxes((x,), tuple(stages), _wide(plan), warps)
+    return KernelAxes((x,), tuple(stages), reach_of(plan), warps)
 
 
 def _results(plan: KernelPlan) -> int:
@@ -288,18 +288,3 @@ def _two_axes(
     if rows is None or rows > _MAX_GRID * _TILE:
         return None
     return outer, rest
-
-
-def _span(buffer: Buffer) -> Expr:
-    """Elements from the first to the last of a buffer."""
-    return sum_of([ONE, *((size - 1) * step for size, step in zip(buffer.size, buffer.stride))])
-
-
-def _wide(plan: KernelPlan) -> bool:
-    """Whether a position may need more than 32 bits; kernels with segments are too small for that."""
-    if plan.segments:
-        return False
-    sizes = [_span(buffer) for buffer in plan.buffers.values()]
-    for stage in plan.stages:
-        sizes.append(product((*stage.body.sizes, *stage.body.reduction_sizes)))
-    return any((known := as_int(size)) is None or known >= _INT32 for size in sizes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from argand.codegen.triton import types
 from argand.codegen.triton.axes import Axis, KernelAxes, StageAxes, lay_out
 from argand.codegen.triton.functions import helpers_of
 from argand.codegen.triton.indices import index_text
@@ -60,6 +61,8 @@ class KernelPrinter:
         for letter, names in (("in", plan.inputs), ("out", plan.outputs)):
             self.pointers.update({name: f"{letter}_ptr{number}" for number, name in enumerate(names)})
         self.segments = Segments(plan, axes, self.pointers) if plan.segments else None
+        reach = axes.reach
+        self.position = types.VARIES if reach.varies else types.WIDE if reach.wide else types.NARROW
         self.rows: list[str] = []
         self.checks = False
         self.constants: dict[str, int] = {}
@@ -70,7 +73,11 @@ class KernelPrinter:
         self.rows = [name for name in self.plan.scratch if name in memory.wanted]
         self.pointers.update({name: f"row_ptr{number}" for number, name in enumerate(self.rows)})
         printers, memory = self._stages()
-        lines = [*(self.segments.lines() if self.segments is not None else ()), *self._grid()]
+        lines = []
+        if self.axes.reach.varies:
+            self.constants[types.WIDE_FLAG] = 1
+            lines.append(types.POSITION_LINE)
+        lines += [*(self.segments.lines() if self.segments is not None else ()), *self._grid()]
         for printer in printers:
             lines += self._stage(printer, memory)
             self.checks = self.checks or printer.checks
@@ -92,13 +99,22 @@ class KernelPrinter:
             tuple(axis.block for axis in grid) if self.segments is None else (1,),
             tuple((pointer_type(self.plan.buffers[name].dtype), self.plan.buffers[name].size[0]) for name in self.rows),
             self.checks,
+            self._sizes(),
+            self.axes.reach.terms if self.axes.reach.varies else (),
         )
+
+    def _sizes(self) -> tuple[tuple[int, str], ...]:
+        """The arguments that are sizes, of kernels that have variants."""
+        reach = self.axes.reach
+        first = len(self.pointers)
+        found = [(first + at, name) for at, name in enumerate(self.plan.symbols) if name in reach.sizes]
+        return tuple(found) if reach.varies else ()
 
     def _stages(self) -> tuple[list[StagePrinter], Memory]:
         memory = Memory(dict(self.pointers if self.segments is None else self.segments.pointers))
         printers = []
         for number, stage in enumerate(self.axes.stages):
-            printer = StagePrinter(self.plan, number, stage, memory, self._dims(number, stage), self.axes.wide)
+            printer = StagePrinter(self.plan, number, stage, memory, self._dims(number, stage), self.position)
             printer.run()
             printers.append(printer)
         return printers, memory
@@ -125,7 +141,7 @@ class KernelPrinter:
         for number, axis in enumerate(self.axes.grid):
             name, block = axis.name, f"{axis.name.upper()}BLOCK"
             first = f"tl.program_id({number})" if self.segments is None else self.segments.program
-            first += ".to(tl.int64)" if self.axes.wide else ""
+            first += self.position.cast()
             if deep:
                 side = "[:, None]"
             else:
@@ -152,7 +168,7 @@ class KernelPrinter:
 
     def _positions(self, row: Axis, number: int, offset: str) -> list[str]:
         """The positions of a block along a stage's row, and which of them exist."""
-        kind = ".to(tl.int64)" if self.axes.wide else ""
+        kind = self.position.cast()
         lines = [f"r{number} = {offset}tl.arange(0, RBLOCK{number})[None, :]{kind}"]
         if not row.exact:
             lines.append(f"rmask{number} = r{number} < {index_text(row.extent)}")

@@ -25,6 +25,9 @@ class KernelSpec:
         workspaces: row buffers in memory: (Triton's type, elements of one outer point); the host allocates them for
             all outer points. Their number is the number of pointers behind the plan's own.
         checks: the kernel has assertions on positions, which must be compiled in.
+        sizes: of a kernel with variants: the arguments that are sizes: (place in the signature, symbol).
+        reach: of such a kernel: none of its positions is greater than the greatest of these. The signature and the
+            constants are those of the variant for any size, with positions of 64 bits.
     """
 
     name: str
@@ -36,6 +39,8 @@ class KernelSpec:
     blocks: tuple[int, ...]
     workspaces: tuple[tuple[str, Expr], ...] = ()
     checks: bool = False
+    sizes: tuple[tuple[int, str], ...] = ()
+    reach: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

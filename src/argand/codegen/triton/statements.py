@@ -17,7 +17,7 @@ from argand.codegen.analysis import StageFacts, analyse
 from argand.codegen.triton.axes import StageAxes, mapped, simplifier
 from argand.codegen.triton.functions import expression
 from argand.codegen.triton.indices import index_text
-from argand.codegen.triton.types import constant, is_half, value_type
+from argand.codegen.triton.types import PositionType, constant, is_half, value_type
 from argand.errors import InternalError
 from argand.graph.expr import Expr, Simplifier, Var, substitute
 from argand.ir.kernel import KernelPlan
@@ -73,13 +73,20 @@ class StagePrinter:
         axes: how its loops are laid out.
         memory: of the kernel.
         dims: the names of the block's constants by axis, outermost first: {"x": "XBLOCK", "r": "RBLOCK0"}.
-        wide: positions have 64 bits.
+        position: the type of positions.
     """
 
     def __init__(
-        self, plan: KernelPlan, number: int, axes: StageAxes, memory: Memory, dims: dict[str, str], wide: bool
+        self,
+        plan: KernelPlan,
+        number: int,
+        axes: StageAxes,
+        memory: Memory,
+        dims: dict[str, str],
+        position: PositionType,
     ) -> None:
-        self.plan, self.number, self.axes, self.memory, self.dims, self.wide = plan, number, axes, memory, dims, wide
+        self.plan, self.number, self.axes, self.memory, self.dims = plan, number, axes, memory, dims
+        self.position = position
         self.body = axes.stage.body
         self.facts: StageFacts = analyse(self.body, plan.registers, [var for var, _ in plan.outer])
         self.simplify: Simplifier = simplifier(axes)
@@ -202,11 +209,15 @@ class StagePrinter:
         expr, axes = self.index(value.args[0])
         low, high = self.simplify.bounds(expr)
         narrow = low is not None and high is not None and max(-low, high) < 1 << 31
-        text = self.text_of(expr, wide=not narrow and not self.wide)
+        exact = self.position.dtype is not torch.int32 or narrow
+        text = self.text_of(expr, wide=not exact)
         if not axes and not expr.free:
             self._values[value.id] = Operand(constant(int(text), value.dtype), _NONE)
             return
-        have = torch.int32 if narrow and not self.wide else torch.int64
+        if self.position.dtype is None:
+            self._define(value, axes, f"({text}).to({value_type(value.dtype)})")
+            return
+        have = torch.int32 if narrow and self.position.dtype is torch.int32 else torch.int64
         self._define(value, axes, conversion(f"({text})", have, value.dtype))
 
     # --- memory
@@ -218,7 +229,7 @@ class StagePrinter:
             return text
         shape = self.shape(spread | axes)
         if not expr.free:
-            return f"tl.full({shape}, {text}, {'tl.int64' if self.wide else 'tl.int32'})"
+            return f"tl.full({shape}, {text}, {self.position.text})"
         return f"tl.broadcast_to({text}, {shape})"
 
     def _key(self, name: str, expr: Expr, axes: Names) -> tuple[str, Expr, Expr | None] | None:
@@ -301,8 +312,9 @@ class StagePrinter:
         size_text = self.text_of(limit)
         lines = self.lines_for(operand.axes, value)
         name = f"i{self.number}_{value.id}"
+        cast = "" if self.position.dtype is torch.int64 else f".to({self.position.text})"
         made = f"tl.where({operand.text} < 0, {operand.text} + ({size_text}), {operand.text})" if wrap else operand.text
-        self.emit(lines, value.origin, f"{name} = {made}{'' if self.wide else '.to(tl.int32)'}")
+        self.emit(lines, value.origin, f"{name} = {made}{cast}")
         masks = [*self.mask(operand.axes), *(mask.text for mask in self._masks)]
         checked = f"({made} >= 0) & ({made} < ({size_text}))"
         if masks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
@@ -48,6 +49,30 @@ def _type(dtype: torch.dtype) -> tuple[str, str]:
 def is_half(dtype: torch.dtype) -> bool:
     """Whether values of `dtype` are only stored, never computed with."""
     return dtype in (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class PositionType:
+    """Triton's type of positions.
+
+    Arguments:
+        text: as source.
+        dtype: None where each variant of a kernel has its own.
+    """
+
+    text: str
+    dtype: torch.dtype | None
+
+    def cast(self) -> str:
+        """What makes 32-bit numbers positions."""
+        return "" if self.dtype is torch.int32 else f".to({self.text})"
+
+
+NARROW = PositionType("tl.int32", torch.int32)
+WIDE = PositionType("tl.int64", torch.int64)
+VARIES = PositionType("POSITION", None)
+WIDE_FLAG = "WIDE"  # the constant by which a kernel whose positions vary has them in 64 bits
+POSITION_LINE = f"POSITION: tl.constexpr = tl.int64 if {WIDE_FLAG} else tl.int32"
 
 
 def number(value: float | int | bool, dtype: torch.dtype) -> str:

@@ -23,6 +23,7 @@ class LaunchSpec:
         constants: the `tl.constexpr` arguments, which come last, and their values.
         num_warps, num_stages: of the launch.
         checks: the kernel has assertions, which must be compiled in.
+        multiples: places of integers that are multiples of 16, which lets accesses be as wide.
     """
 
     name: str
@@ -31,6 +32,7 @@ class LaunchSpec:
     num_warps: int
     num_stages: int
     checks: bool = False
+    multiples: tuple[int, ...] = ()
 
     @property
     def num_tensors(self) -> int:
@@ -52,6 +54,8 @@ def launch_spec(name: str, literal: object) -> LaunchSpec:
     Raises:
         InternalError: it is none of these, or says what no kernel can be.
     """
+    if isinstance(literal, LaunchSpec):
+        return literal
     if isinstance(literal, Mapping):
         fields = dict(literal)
     elif isinstance(literal, Sequence) and not isinstance(literal, str):

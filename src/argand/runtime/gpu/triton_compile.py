@@ -125,7 +125,7 @@ def ast_source(text: str, spec: LaunchSpec, *, aligned: bool, filename: str = ""
         )
     signature = {**dict(zip(names, spec.signature)), **dict.fromkeys(names[count:], "constexpr")}
     pointers = [place for place, kind in enumerate(spec.signature) if kind[0] == "*"] if aligned else []
-    attrs = {(place,): [list(attr) for attr in _ALIGNED] for place in pointers}
+    attrs = {(place,): [list(attr) for attr in _ALIGNED] for place in (*pointers, *spec.multiples)}
     return ASTSource(function, signature, {name: constants[name] for name in names[count:]}, attrs)
 
 
