@@ -125,8 +125,16 @@ def _zero(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         tracer.run(aten.zero_.default, (target,), {})
 
 
+def _powers(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """_foreach_pow of a number: as Adam's corrections are with `capturable=True`."""
+    bound = compat.bound_arguments(func, args, kwargs)
+    with tracer:
+        return [torch.pow(bound["self"], exponent) for exponent in bound["exponent"]]
+
+
 _OTHERS: dict[tuple[str, str], Handler] = {
     ("norm", "Scalar"): _norm,
+    ("pow", "ScalarAndTensor"): _powers,
     ("copy_", "default"): _copy,
     ("zero_", "default"): _zero,
 }

@@ -221,6 +221,9 @@ def segments():
     plans = check(b, *outs)
     assert sorted(len(plan.segments) for plan in plans) == [0, 3, 4]
     b = Builder()
+    plans = check(b, *[b.pointwise(relu, b.input(n)) for n in (40000, 16, 30000 * 16, 128 * 9)], processors=1)
+    assert "for block in range(" in generate(plans, 1).text
+    b = Builder()
     plans = check(b, *[b.reduce(kind, b.input(3, n), [1]) for kind in ("sum", "max") for n in (16, 512, 9008)])
     assert all(plan.segments for plan in plans)
     b = Builder()

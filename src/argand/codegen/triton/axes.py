@@ -158,8 +158,8 @@ def _largest(plan: KernelPlan, size: Expr) -> int:
     return max(_in_segments(plan, size)) if plan.segments else hint(size)
 
 
-def programs_of(plan: KernelPlan, axis: Axis) -> list[int]:
-    """How many programs each segment takes."""
+def blocks_of(plan: KernelPlan, axis: Axis) -> list[int]:
+    """How many blocks along an axis each segment has."""
     return [-(-extent // axis.block) for extent in _in_segments(plan, axis.extent)]
 
 

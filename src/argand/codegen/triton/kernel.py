@@ -40,7 +40,7 @@ def generate(kernels: Sequence[KernelPlan], processors: int) -> TritonSource:
     texts, specs = [], {}
     for plan in kernels:
         time_limit.check()
-        printer = KernelPrinter(plan, lay_out(plan, processors))
+        printer = KernelPrinter(plan, lay_out(plan, processors), processors)
         texts.append(printer.text())
         specs[plan.name] = printer.spec()
     body = "\n\n".join(texts)
@@ -53,14 +53,15 @@ class KernelPrinter:
     Arguments:
         plan: the kernel.
         axes: how its loops are laid out.
+        processors: multiprocessors of the GPU.
     """
 
-    def __init__(self, plan: KernelPlan, axes: KernelAxes) -> None:
+    def __init__(self, plan: KernelPlan, axes: KernelAxes, processors: int) -> None:
         self.plan, self.axes = plan, axes
         self.pointers: dict[str, str] = {}
         for letter, names in (("in", plan.inputs), ("out", plan.outputs)):
             self.pointers.update({name: f"{letter}_ptr{number}" for number, name in enumerate(names)})
-        self.segments = Segments(plan, axes, self.pointers) if plan.segments else None
+        self.segments = Segments(plan, axes, processors, self.pointers) if plan.segments else None
         reach = axes.reach
         self.position = types.VARIES if reach.varies else types.WIDE if reach.wide else types.NARROW
         self.rows: list[str] = []
@@ -77,10 +78,13 @@ class KernelPrinter:
         if self.axes.reach.varies:
             self.constants[types.WIDE_FLAG] = 1
             lines.append(types.POSITION_LINE)
-        lines += [*(self.segments.lines() if self.segments is not None else ()), *self._grid()]
+        body = self._grid()
         for printer in printers:
-            lines += self._stage(printer, memory)
+            body += self._stage(printer, memory)
             self.checks = self.checks or printer.checks
+        if self.segments is not None:
+            body = [*self.segments.lines(), *self.segments.in_blocks(body)]
+        lines += body
         arguments = [*self.pointers.values(), *self.plan.symbols, *(f"{name}: tl.constexpr" for name in self.constants)]
         head = f"@triton.jit\ndef {self.plan.name}({', '.join(arguments)}):"
         return "\n".join((head, *("    " + line for line in lines)))
@@ -140,7 +144,7 @@ class KernelPrinter:
         deep = any(stage.row is not None for stage in self.axes.stages)
         for number, axis in enumerate(self.axes.grid):
             name, block = axis.name, f"{axis.name.upper()}BLOCK"
-            first = f"tl.program_id({number})" if self.segments is None else self.segments.program
+            first = f"tl.program_id({number})" if self.segments is None else self.segments.block
             first += self.position.cast()
             if deep:
                 side = "[:, None]"
