@@ -155,6 +155,16 @@ def checks_positions(statements: Sequence[Value]) -> bool:
     return any(statement.op == "indirect" for statement in with_nested(statements))
 
 
+def expressions(statement: Value) -> Iterable[Expr]:
+    """Index expressions of one statement, those inside `masked` blocks included."""
+    for arg in statement.args:
+        if isinstance(arg, Expr):
+            yield arg
+        elif isinstance(arg, LoopBlock):
+            for inner in arg.statements:
+                yield from expressions(inner)
+
+
 def statements_of(body: LoopBody) -> Sequence[Value]:
     """All statements, those inside `masked` blocks included, in execution order."""
     return with_nested(body.statements)

@@ -188,16 +188,6 @@ def is_empty(buffer: Buffer) -> bool:
     return any(size == 0 for size in buffer.size)
 
 
-def expressions(statement: Value) -> Iterable[Expr]:
-    """Index expressions of one statement, those inside `masked` blocks included."""
-    for arg in statement.args:
-        if isinstance(arg, Expr):
-            yield arg
-        elif isinstance(arg, LoopBlock):
-            for inner in arg.statements:
-                yield from expressions(inner)
-
-
 def operands(statement: Value) -> set[int]:
     """Ids of the values that a statement uses, through index expressions and blocks too (block-local ones included)."""
     found: set[int] = set()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from argand.graph.expr import ONE, ZERO, Expr, Simplifier, Sym, Var, substitute, sum_of
 from argand.ir.kernel import KernelPlan, Stage
-from argand.ir.loops import Buffer, LoopBlock, LoopBody, Origin, Value, statements_of
+from argand.ir.loops import Buffer, LoopBlock, LoopBody, Origin, Value, expressions, statements_of
 from argand.ir.target import Target
-from argand.schedule.access import expressions, hint, hint_bytes, itemsize, operands
+from argand.schedule.access import hint, hint_bytes, itemsize, operands
 from argand.schedule.group import Group, Member, StageDraft
 from argand.schedule.loops import WeightedIndex, coalesce, loop_order
 from argand.schedule.space import affine, is_dense_row

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from argand.graph.expr import ZERO, Expr, Simplifier, Var, as_int, product, substitute, sum_of
-from argand.ir.loops import Buffer, LoopNode, statements_of
+from argand.ir.loops import Buffer, LoopNode, expressions, statements_of
 from argand.ir.target import Target
-from argand.schedule.access import expressions, hint, hint_numel, itemsize
+from argand.schedule.access import hint, hint_numel, itemsize
 from argand.schedule.space import FreshVars, Unifier, affine, is_dense_row
 
 if TYPE_CHECKING:

@@ -18,8 +18,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from argand.graph.expr import ONE, ZERO, Const, Expr, Var, as_int, coefficient, product, substitute, sum_of
-from argand.ir.loops import Buffer, LoopBlock, LoopBody, LoopNode, Node, Program, Value, identity, statements_of
-from argand.schedule.access import accesses, device_of, expressions, hint, hint_numel, operands
+from argand.ir.loops import (
+    Buffer,
+    LoopBlock,
+    LoopBody,
+    LoopNode,
+    Node,
+    Program,
+    Value,
+    expressions,
+    identity,
+    statements_of,
+)
+from argand.schedule.access import accesses, device_of, hint, hint_numel, operands
 from argand.schedule.copier import Copier
 
 if TYPE_CHECKING:

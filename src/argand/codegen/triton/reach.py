@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from argand.graph.expr import ONE, Const, Expr, FloorDiv, Mod, Sym, Var, as_int, product, sum_of
 from argand.ir.kernel import KernelPlan
-from argand.ir.loops import Buffer, LoopBody, statements_of
-from argand.schedule.access import expressions
+from argand.ir.loops import Buffer, LoopBody, expressions, statements_of
 
 NARROW = 1 << 30  # below, positions have 32 bits; a block may reach beyond the end
 

@@ -15,7 +15,6 @@ from argand.codegen.triton.indices import index_text
 from argand.errors import InternalError
 from argand.ir.kernel import KernelPlan
 
-
 MAX_BLOCKS = 8  # of a program
 _PROGRAMS = 8  # of a multiprocessor, at least, where a program has several blocks
 
