@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -500,3 +501,68 @@ def test_memory_of_training(model: nn.Module) -> None:
         fast(torch.randn(512, 64, device="cuda")).pow(2).sum().backward()
         seen.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
     assert seen[-1] == seen[10]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("small", [0, SMALL])
+def test_models_in_any_order(seed: int, small: int, monkeypatch: pytest.MonkeyPatch, replays: list[int]) -> None:
+    """Inference, forwards and backwards of several models, results and gradients held: none changes, all are eager's."""
+    monkeypatch.setattr("argand.runtime.gpu.recording.SMALL", small)
+    monkeypatch.setattr("argand.runtime.gpu.graphs.SMALL", small)
+    torch.manual_seed(seed)
+    choose = random.Random(seed)
+    models = [nn.Sequential(*[Net() for _ in range(count)]).cuda() for count in (1, 2, 3)]
+    fast = [compiled(copy.deepcopy(each)) for each in models]
+    twins = [each._orig_mod if hasattr(each, "_orig_mod") else each for each in fast]
+    waiting: list[Any] = []
+    held: list[tuple[torch.Tensor, torch.Tensor]] = []  # a tensor and what it was
+    for step in range(150):
+        number = choose.randrange(3)
+        x = torch.randn(choose.choice((8, 8, 8, 16)), 64, device="cuda")
+        what = choose.choice(("infer", "infer", "forward", "backward", "backward", "write", "drop"))
+        if what == "infer":
+            with torch.no_grad():
+                got, want = fast[number](x), models[number](x)
+            close(got, want)
+            held.append((got, got.clone()))
+        elif what == "forward" and len(waiting) < 6:
+            waiting.append((number, fast[number](x), models[number](x), step))
+        elif what == "backward" and waiting:
+            number, got, want, _ = waiting.pop(choose.randrange(len(waiting)))
+            close(got.detach(), want.detach())
+            one = torch.autograd.grad(got.pow(2).sum(), list(twins[number].parameters()))
+            two = torch.autograd.grad(want.pow(2).sum(), list(models[number].parameters()))
+            for a, b in zip(one, two):
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-2)
+            held += [(gradient, gradient.clone()) for gradient in one[:2]]
+        elif what == "write" and not any(each[0] == number for each in waiting):
+            with torch.no_grad():
+                for model in (models[number], twins[number]):
+                    next(model.parameters()).mul_(0.99)
+        elif what == "drop":
+            del held[: choose.randrange(len(held) + 1)]
+        for tensor, before in held:
+            assert torch.equal(tensor, before)
+    assert len(replays) > 30
+
+
+def test_memory_is_given_back(model: nn.Module) -> None:
+    """Recordings that are gone leave no memory behind but the workspaces of libraries."""
+
+    def reserved() -> int:
+        argand.reset()
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    model.requires_grad_(True)
+    sizes = []
+    for _ in range(3):
+        fast = compiled(model)
+        for _ in range(4):
+            fast(torch.randn(1 << 16, 64, device="cuda")).pow(2).sum().backward()
+        model.zero_grad()
+        del fast
+        sizes.append(reserved())
+    assert sizes[2] == sizes[1] <= sizes[0] + (8 << 20)

@@ -466,3 +466,14 @@ class Sharing:
 def storage_address(tensor: torch.Tensor) -> int:
     """Where torch keeps what it knows of a tensor's memory: the same for all tensors that share it."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def foreach_clone(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """A copy of each tensor, whose memory has no gaps, in the same layout."""
+    clone: Any = getattr(torch, "_foreach_clone", None)
+    if clone is not None:
+        found: Sequence[torch.Tensor] = clone(tensors)
+        return found
+    made = [torch.empty_like(tensor) for tensor in tensors]
+    torch._foreach_copy_(made, tensors)
+    return made

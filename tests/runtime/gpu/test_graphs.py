@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from argand.graph import compat
 from argand.graph.random_ops import random_ops
 from argand.runtime.gpu import graphs, recording
 from argand.runtime.gpu.graphs import MAX_MOVES, MAX_PLACES, MAX_RING, MAX_SIZES, Recorded, Roles
-from argand.runtime.gpu.recording import SMALL
+from argand.runtime.gpu.recording import MANY, SMALL
 from helpers import collected
 from runtime.gpu.tape_recorder import TapeRecorder
 
@@ -471,6 +472,35 @@ def test_a_lent_result_that_is_resized_ends_its_recording() -> None:
         out.untyped_storage().resize_(0)
         del out
     assert not run.reason and recorder.recorded >= 3
+
+
+def test_many_results_of_several_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copied by few calls, each in its own layout."""
+
+    def many(x: torch.Tensor) -> Any:
+        kinds = (torch.float32, torch.int64, torch.bfloat16, torch.bool, torch.complex64)
+        whole = [(x + number).to(kinds[number % 5]) for number in range(MANY + 7)]
+        return (
+            *whole,
+            whole[0].t() + 0,
+            whole[1].expand(2, 3, 4)[:, 1:],
+            whole[2][:, ::2],
+            whole[3][:0],
+            whole[4][:, :1] + 0,
+        )
+
+    calls: list[int] = []
+    clone = compat.foreach_clone
+    monkeypatch.setattr(compat, "foreach_clone", lambda tensors: calls.append(len(tensors)) or clone(tensors))
+    run, recorder = made(many)
+    held = []
+    for step in range(4):
+        x = torch.full((3, 4), float(step))
+        held.append((run([x]), many(x)))
+    for got, want in held:
+        for one, two in zip(got, want):
+            assert torch.equal(one, two) and one.stride() == two.stride() and one.dtype == two.dtype
+    assert recorder.replayed == 3 and len(calls) == 15
 
 
 def test_seeds_are_drawn_before_each_replay() -> None:

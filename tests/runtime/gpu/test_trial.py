@@ -13,7 +13,7 @@ from torch import nn
 
 from argand.runtime.gpu import trial
 from argand.runtime.gpu.graphs import Recorded, Roles
-from argand.runtime.gpu.trial import SAMPLES, Trial, other_threads
+from argand.runtime.gpu.trial import PAUSE, ROUNDS, SAMPLES, Trial, other_threads
 from helpers import collected
 from runtime.gpu import tape_recorder
 from runtime.gpu.tape_recorder import TapeRecorder
@@ -76,8 +76,20 @@ def test_short_calls_are_left_alone(clock: Clock) -> None:
 def test_a_gpu_that_is_busy_longer_than_the_host_gains_nothing(clock: Clock) -> None:
     run, recorder = made(clock, lambda x: (x + 1,), slow=0.001)
     recorder.behind = 0.005
-    calls(run, 8)
+    calls(run, 1 + ROUNDS * SAMPLES + (ROUNDS - 1) * PAUSE)
+    assert not run.reason
+    calls(run, 3)
     assert recorder.recorded == 0 and run.reason.startswith("the GPU takes 5.00 ms for a call, the host 1.00 ms")
+
+
+def test_a_gpu_that_was_busy_with_something_else(clock: Clock) -> None:
+    """One fast sample of several is enough, and there is a second chance."""
+    run, recorder = made(clock, lambda x: (x + 1,), slow=0.002)
+    recorder.behind = 0.005
+    calls(run, 1 + SAMPLES)
+    recorder.behind, clock.seconds = 0.0, 10.0
+    calls(run, PAUSE + SAMPLES + 4)
+    assert recorder.recorded == 1 and not run.reason
 
 
 def test_replays_that_gain_nothing_end(clock: Clock) -> None:

@@ -321,7 +321,7 @@ class Recorded:
             return None
         del outputs
         addresses = [args[position].data_ptr() for position in fixed]
-        recording = Recording(replay, fixed, addresses, copied, seeds, results)
+        recording = Recording(replay, fixed, addresses, copied, seeds, results, pure=not self.roles.written)
         entry.ring.append(recording)
         self.recorder.lent.update(dict.fromkeys(recording.places, recording))
         with events.bus.compiling(self._compile_id):

@@ -16,6 +16,7 @@ import torch
 from argand.graph import compat
 from argand.graph.random_ops import draw_seed
 
+MANY = 8  # results that are better copied by one call than into memory made for each
 SMALL = 1 << 21  # bytes of results, all together, that are copied in each replay
 
 
@@ -185,6 +186,7 @@ class Recording:
         inputs: the other tensors, by position: where their values go.
         seeds: of random numbers; drawn before each replay, in the order of the call.
         results: what is handed out.
+        pure: the graph writes to nothing but memory of its own.
     """
 
     def __init__(
@@ -195,7 +197,10 @@ class Recording:
         inputs: Sequence[tuple[int, Copied]],
         seeds: list[torch.Tensor],
         results: Results,
+        *,
+        pure: bool = False,
     ) -> None:
+        self._pure = pure
         self._replay = replay
         self.fixed = fixed
         self._addresses = addresses
@@ -243,21 +248,22 @@ class Recording:
             lend: large results are handed out as they are.
         """
         results = self._results
+        sources = results.copied if lend else [*results.copied, *results.large]
+        at_once = self._pure and len(sources) >= MANY
         with turn, torch.no_grad():
-            # Before anything is written: there may be too little memory.
-            sources = results.copied if lend else [*results.copied, *results.large]
-            made, targets = [], []
-            for each in sources:
-                tensor, target = each.like()
-                made.append(tensor)
-                targets.append(target)
+            # Before anything is written that outlasts the call: there may be too little memory.
+            room = None if at_once else [each.like() for each in sources]
             if self._inputs:
                 copy(self._runs, [place.run_of(given[position]) for position, place in self._inputs])
             for seed in self._seeds:
                 draw_seed(seed)
             self._replay()
-            if targets:
-                copy(targets, [each.run for each in sources])
+            if room is None:
+                made = cloned(sources)
+            else:
+                made = [tensor for tensor, _ in room]
+                if room:
+                    copy([target for _, target in room], [each.run for each in sources])
             lent = [tensor.data for tensor in results.lent]
             large = [tensor.data for tensor in self._large] if lend else made[len(results.copied) :]
         handed = []
@@ -280,6 +286,22 @@ def copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         targets[0].copy_(sources[0])
     else:
         torch._foreach_copy_(targets, sources)
+
+
+def cloned(sources: Sequence[Copied]) -> list[torch.Tensor]:
+    """Copies, made by few calls."""
+    made: list[Any] = [None] * len(sources)
+    kinds: dict[torch.dtype, list[int]] = {}
+    for number, each in enumerate(sources):
+        if each.flat is None:
+            kinds.setdefault(each.tensor.dtype, []).append(number)
+        else:
+            made[number], run = each.like()
+            run.copy_(each.flat)
+    for numbers in kinds.values():
+        for number, copy_ in zip(numbers, compat.foreach_clone([sources[number].tensor for number in numbers])):
+            made[number] = copy_
+    return made
 
 
 def unfit(value: Any) -> str:
