@@ -416,6 +416,24 @@ def test_forwards_before_the_backward_of_the_first() -> None:
     assert recorder.recorded == 2 * MAX_RING and not forward.reason and not backward.reason
 
 
+def test_a_result_of_a_forward_that_is_held_needs_no_further_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`loss = model(x)` in a loop: all that a forward keeps would be there twice."""
+    monkeypatch.setattr(recording, "SMALL", 0)
+    monkeypatch.setattr(graphs, "SMALL", 0)
+    forward, backward, recorder = kept_by_forward()
+    weight, held = nn.Parameter(torch.full((3,), 2.0)), []
+    with torch.no_grad():
+        for step in range(8):
+            x = torch.full((3,), float(step))
+            result, kept = forward([weight, x])
+            held.append((result, weight * x))
+            backward([kept, x])
+            del kept
+            for got, want in held:
+                assert torch.equal(got, want)
+    assert recorder.recorded == 2
+
+
 def test_a_kept_value_is_alive_through_whatever_shares_its_memory() -> None:
     forward, _, recorder = kept_by_forward()
     weight, x = nn.Parameter(torch.full((3,), 2.0)), torch.ones(3)

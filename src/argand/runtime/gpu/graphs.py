@@ -112,7 +112,9 @@ class Recorded:
         self._pinned: tuple[int, ...] = ()  # inputs whose addresses are those of an entry
         self._moving: set[int] = set()  # inputs that were seen at several places
         self._moves = 0
-        self._lends = False  # some results stay in the recording's memory
+        # Some results stay in the recording's memory. Of a forward these are what it keeps; what programs get of it
+        # they mostly hold until after the next call, which would need another recording with all that it keeps.
+        self._lends = False
         self._shapes: dict[Any, _Shape] = {}
         self._seen = False
         self._pid = os.getpid()
@@ -313,7 +315,7 @@ class Recorded:
                     replay, outputs = self.recorder.record(
                         lambda: self.call(list(passed)), room, draws=self.roles.draws
                     )
-                results = planned(outputs, args, passed, self.roles.kept, lend=self._lends)
+                results = planned(outputs, args, passed, self.roles.kept, lend=self._lends and not self.roles.kept)
             if not self._asked:
                 self._check(results)
         except Exception as error:
