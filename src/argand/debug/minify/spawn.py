@@ -1,7 +1,8 @@
 """Attempts in new processes, for where a fork cannot do what its parent does (a GPU is in use).
 
-That takes seconds each, not 30 ms. The program goes there as the text that `repro.py` would be; `python -m
-argand.debug.minify.spawn FILE FOLDER` runs it and writes its outcome into the folder.
+The program goes there as the text that `repro.py` would be; `python -m argand.debug.minify.spawn FILE FOLDER` runs it
+and writes its outcome into the folder. Attempts are forks of a process that has imported all of that (`server`); what
+is to show that a file fails by itself gets a Python of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.files import Writer
 from argand.debug.minify.identity import Fingerprint
 from argand.debug.minify.isolate import Outcome
+from argand.debug.minify.server import Server, server_of
 from argand.debug.minify.surgery import Program
 from argand.errors import ArgandError
 
@@ -53,46 +55,64 @@ def run_spawned(check: Check, program: Program, limits: Limits, within: Within =
             remedy="give a BackendCheck, or run where no GPU is in use",
         )
     with tempfile.TemporaryDirectory(prefix="argand-minify-") as folder:
-        return run_file(Writer(Path(folder), check, Fingerprint("unknown")).repro(program), limits, within)
+        path = Writer(Path(folder), check, Fingerprint("unknown")).repro(program)
+        return run_file(path, limits, within, server_of(os.getpid()))
 
 
-def run_file(path: Path, limits: Limits, within: Within = None) -> Outcome:
+def run_file(path: Path, limits: Limits, within: Within = None, server: Server | None = None) -> Outcome:
     """The check of a written file (`repro.py`) in a new process.
 
     Arguments:
         within: the "module:function" that is called instead, as `function(check, gm, inputs, **given)`, and `given`,
             which is plain data.
+        server: whose fork the process may be.
     """
     with tempfile.TemporaryDirectory(prefix="argand-minify-") as name:
         folder = Path(name)
         (folder / "stage").write_bytes(bytes(4096))
-        start = time.monotonic()
-        with open(folder / "output", "wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(path), str(folder), str(limits.memory), json.dumps(within)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env={name: value for name, value in os.environ.items() if name not in _SETTINGS},
-            )
-            ended = True
-            try:
-                process.wait(limits.attempt_seconds + _STARTING)
-            except subprocess.TimeoutExpired:
-                ended = False
-            finally:
-                isolate.kill(process.pid)
-                process.wait()
-        with open(folder / "output", "rb") as written:
+        start, seconds = time.monotonic(), limits.attempt_seconds + _STARTING
+        request = {"path": str(path.resolve()), "folder": name, "cwd": os.getcwd(), "seconds": seconds}
+        answer = server.ask({**request, "memory": limits.memory, "within": within}) if server is not None else None
+        if answer is None:
+            answer = _run_alone(path, folder, seconds, limits.memory, within)
+        printed = b""
+        with contextlib.suppress(OSError), open(folder / "output", "rb") as written:
             written.seek(max(os.fstat(written.fileno()).st_size - 20_000, 0))
-            printed = written.read(20_000).decode(errors="replace")
+            printed = written.read(20_000)
         stage = (folder / "stage").read_bytes()[:64].rstrip(b"\0").decode(errors="replace")
         data = b""
         with contextlib.suppress(OSError):
             data = (folder / "outcome.json").read_bytes()
-        status = -process.returncode if process.returncode < 0 else process.returncode << 8
-        return isolate.outcome_of_process(data, ended, status, time.monotonic() - start, printed, stage)
+        took, text = time.monotonic() - start, printed.decode(errors="replace")
+        return isolate.outcome_of_process(data, answer["ended"], answer["status"], took, text, stage)
+
+
+def environment() -> dict[str, str]:
+    """What attempts find in the environment."""
+    return {name: value for name, value in os.environ.items() if name not in _SETTINGS}
+
+
+def _run_alone(path: Path, folder: Path, seconds: float, memory: int, within: Within) -> dict[str, Any]:
+    """Whether a Python of its own "ended" by itself, and its "status" as of `os.waitpid`."""
+    with open(folder / "output", "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(path), str(folder), str(memory), json.dumps(within)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=environment(),
+        )
+        ended = True
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            ended = False
+        finally:
+            isolate.kill(process.pid)
+            process.wait()
+    code = process.returncode
+    return {"ended": ended, "status": -code if code < 0 else code << 8}
 
 
 def main(path: Path, folder: Path, memory_limit: int, within: Within) -> None:

@@ -1,0 +1,124 @@
+"""Attempts in forks of a process that has imported everything: what is asked where a GPU is in use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import fx
+
+from argand.debug.minify import BackendCheck, Limits
+from argand.debug.minify.files import Writer
+from argand.debug.minify.identity import Fingerprint
+from argand.debug.minify.server import Server
+from argand.debug.minify.spawn import environment, run_file
+from argand.debug.minify.surgery import Program
+from debug.minify_helpers import graph_for
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server(environment())
+    yield made
+    made.close()
+
+
+def backend_that(kind: str) -> object:
+    def behaves(gm: fx.GraphModule, inputs: list) -> object:
+        if kind == "raises":
+            raise ValueError("no relu today")
+        if kind == "dies":
+            os.kill(os.getpid(), 11)
+        if kind == "exits":
+            os._exit(3)
+        if kind == "hangs":
+            subprocess.Popen(["sleep", "1000"])
+            time.sleep(1000)
+        print("compiled")
+        return gm
+
+    return behaves
+
+
+def outcome(server: Server | None, kind: str, folder: Path, seconds: float = 60.0) -> object:
+    program = Program(*graph_for(lambda x: torch.relu(x), torch.ones(2)))
+    path = Writer(folder, BackendCheck(backend_that(kind)), Fingerprint("unknown")).repro(program)
+    text = path.read_text()
+    assert "def behaves" in text
+    return run_file(path, Limits(attempt_seconds=seconds), None, server)
+
+
+@pytest.mark.parametrize(
+    ("kind", "found", "error"),
+    [
+        ("works", "passed", ""),
+        ("raises", "raised", "ValueError"),
+        ("dies", "crashed", "SIGSEGV"),
+        ("exits", "crashed", "exit"),
+    ],
+)
+def test_outcomes_are_those_of_a_process_of_its_own(
+    kind: str, found: str, error: str, server: Server, tmp_path: Path
+) -> None:
+    made = outcome(server, kind, tmp_path)
+    assert (made.kind, made.error) == (found, error), made
+    assert server.process is not None and server.process.poll() is None
+
+
+def test_what_hangs_is_ended_with_what_it_started(server: Server, tmp_path: Path) -> None:
+    made = outcome(server, "hangs", tmp_path, seconds=-57.0)  # 60 are added for imports
+    assert (made.kind, made.error) == ("hung", "timeout"), made
+    time.sleep(0.2)
+    running = subprocess.run(["pgrep", "-f", "sleep 1000"], capture_output=True, text=True).stdout.split()
+    mine = [pid for pid in running if _session_of_nobody(pid)]
+    assert not mine and outcome(server, "works", tmp_path).kind == "passed"
+
+
+def _session_of_nobody(pid: str) -> bool:
+    """Whether a process's session has lost its leader: an attempt's that was ended without it."""
+    try:
+        return not Path(f"/proc/{os.getsid(int(pid))}").exists()
+    except ProcessLookupError:
+        return False
+
+
+def test_attempts_are_quick_and_start_from_the_same_state(server: Server, tmp_path: Path) -> None:
+    outcome(server, "works", tmp_path)
+    start = time.perf_counter()
+    for _ in range(3):
+        assert outcome(server, "works", tmp_path).kind == "passed"
+    assert time.perf_counter() - start < 10  # three Pythons with torch take more on any machine
+
+
+def test_a_server_that_is_gone_is_done_without(tmp_path: Path) -> None:
+    made = Server(environment())
+    assert made.process is not None
+    made.process.kill()
+    made.process.wait()
+    assert outcome(made, "raises", tmp_path).error == "ValueError"
+    assert made.process is None and outcome(made, "works", tmp_path).kind == "passed"
+
+
+def test_it_ends_when_nobody_is_left_to_ask() -> None:
+    code = (
+        "import json, os\n"
+        "from argand.debug.minify.server import Server\n"
+        "from argand.debug.minify.spawn import environment\n"
+        "print(json.dumps(Server(environment()).process.pid), flush=True)\n"
+        "os._exit(0)"
+    )
+    pid = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        if "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]:
+            break  # ended; nobody has asked how
+        time.sleep(0.1)
+    else:
+        assert not Path(f"/proc/{pid}").exists()
