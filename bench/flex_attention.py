@@ -101,11 +101,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="*", default=[1024, 4096])
     parser.add_argument("--widths", type=int, nargs="*", default=[64, 128])
+    parser.add_argument("--functions", nargs="*", default=["none", "soft_cap"], choices=["none", "soft_cap"])
     parser.add_argument("--only", default="", help="eager, torch.compile or argand")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     print("length width function  way              forward  training  first s    error")
-    for mod in (None, soft_cap):
+    for mod in [soft_cap if name == "soft_cap" else None for name in given.functions]:
         for length in given.lengths:
             for width in given.widths:
                 measure(length, width, mod, given.only)

@@ -50,6 +50,11 @@ def test_results_of_one_size_on_two_devices_are_two_loops() -> None:
     assert sorted(devices(program)) == ["cpu", "meta"]
 
 
+def test_a_number_made_of_nothing_is_computed_where_it_is_used() -> None:
+    program = lowered(lambda x: x * torch.full((), 0.1, dtype=torch.float64).float() + 1, elsewhere(4))
+    assert devices(program) == ["meta"] and len(program.nodes) == 1
+
+
 @pytest.mark.parametrize(
     ("function", "args"),
     [

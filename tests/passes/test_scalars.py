@@ -117,6 +117,16 @@ def test_few_uses_integers_and_numbers_that_wait_for_the_gpu_stay() -> None:
     assert changes == 0
 
 
+def test_numbers_that_the_graph_says_are_for_kernels_to_compute() -> None:
+    """What vmap's rules make of Python's numbers."""
+    w = Written()
+    x = w.input(torch.randn(5), GPU)
+    said = [w.b(aten.full.default, [], 0.1 * n, dtype=torch.float64, device=CPU) for n in range(9)]
+    cast = [w.b(aten._to_copy.default, each, dtype=torch.float32) for each in said]
+    _, changes = w.moved(*[w.b(aten.mul.Tensor, x, each) for each in cast])
+    assert changes == 0
+
+
 def test_numbers_that_are_computed_later_are_in_the_same_copy() -> None:
     w = Written()
     x = w.input(torch.randn(5), GPU)

@@ -90,9 +90,18 @@ def _uses(graph: fx.Graph, device: torch.device) -> list[_Use]:
         if node.target not in _ARITHMETIC or node.meta["device"] != device or not _is_float(node):
             continue
         for place, arg in enumerate(node.args[:2]):
-            if isinstance(arg, fx.Node) and arg in computed_here and arg.meta["val"].dim() == 0 and _is_float(arg):
+            if not isinstance(arg, fx.Node) or arg not in computed_here or _is_literal(arg):
+                continue
+            if arg.meta["val"].dim() == 0 and _is_float(arg):
                 found.append(_Use(node, place, arg))
     return found
+
+
+def _is_literal(node: fx.Node) -> bool:
+    """Whether a scalar is a number that the graph says: kernels compute it where they use it, on any device."""
+    while node.target is aten._to_copy.default and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node.target is aten.full.default
 
 
 def _is_float(node: fx.Node) -> bool:
