@@ -289,6 +289,16 @@ def test_block_mask_made_in_compiled_code(backend: str) -> None:
     assert_same(fn(*tensors(), 48), got, exact=backend == "eager")
 
 
+def test_what_programs_hand_to_torchs_compiler_is_captured() -> None:
+    compiled_by_torch = torch.compile(flex_attention)
+
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        return compiled_by_torch(q, k, v, score_mod=alibi)
+
+    got = argand.compile(fn, backend="eager", fullgraph=True)(*tensors())
+    assert_same(flex_attention(*tensors(), score_mod=alibi), got, exact=True)
+
+
 def test_notes_to_torchs_compiler_stay_breaks_in_programs() -> None:
     def fn(x: Any) -> Any:
         torch._dynamo.mark_static(x, 0)

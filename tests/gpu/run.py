@@ -74,7 +74,7 @@ def chosen(options: argparse.Namespace) -> tuple[list[Part], list[str]]:
     import torch
 
     found: dict[str, list[Part]] = {
-        "kernels": [Part("kernels", tests("test_kernels.py"))],
+        "kernels": [Part("kernels", tests("test_kernels.py", "test_flex_attention.py"))],
         "launches": [Part("launches", tests("../runtime/gpu/test_on_gpu.py"))],
         "tools": [Part("tools", tests("test_tools.py"))],
         "cuda-graphs": [Part("cuda-graphs", tests("test_cuda_graphs.py"))],
