@@ -153,7 +153,7 @@ FOREACH: dict[str, Callable[[list[torch.Tensor], list[torch.Tensor]], Any]] = {
 
 
 @pytest.mark.parametrize("name", FOREACH)
-def test_foreach_ops(name: str) -> None:
+def test_foreach_ops(name: str, seen: list[Any]) -> None:
     def fn(a0: torch.Tensor, a1: torch.Tensor, b0: torch.Tensor, b1: torch.Tensor) -> Any:
         return FOREACH[name]([a0, a1], [b0, b1])
 
@@ -163,6 +163,7 @@ def test_foreach_ops(name: str) -> None:
     one, two = given(), given()
     torch.testing.assert_close(argand.compile(fn)(*two), fn(*one))
     torch.testing.assert_close(two, one)
+    assert "ops.aten._foreach" not in "".join(texts(seen, "aot_inference_graph"))
 
 
 # ---------------------------------------------------------------------- writes that autograd does not see

@@ -83,6 +83,34 @@ def inference() -> None:
             argand.reset()
 
 
+def scans() -> None:
+    """Cumulative sums and products: of rows and columns, fused with what is around them; eager's where rows are long."""
+
+    def function(x: Any, i: Any) -> Any:
+        probabilities = torch.softmax(x, -1).cumsum(-1)
+        ranks = (i > 3).cumsum(0) - 1
+        return probabilities > 0.5, probabilities, ranks, (x * 0.1 + 1).cumprod(1) * 2, x.double().cumsum(0).sum(0)
+
+    def of_integers(i: Any) -> Any:
+        return i.cumsum(-1), i.to(torch.int8).cumprod(0), i.cumsum(0, dtype=torch.float64), i.flip(1).cumsum(1).flip(1)
+
+    def left_out(x: Any) -> Any:
+        return x.bfloat16().cumsum(0), x.cumsum(1), x[:1].cumsum(0), x.sum().cumsum(0), x.cummax(0).values
+
+    for function_, args, kernels in (
+        (function, (torch.randn(6, 50), torch.randint(0, 9, (50, 3))), True),
+        (function, (torch.randn(3, 1024), torch.randint(0, 9, (7, 300))), True),
+        (of_integers, (torch.randint(-3, 4, (20, 33)),), True),
+        (left_out, (torch.randn(3, 9000),), False),
+    ):
+        with collected("output_code") as seen:
+            for one, two in zip(argand.compile(function_)(*args), function_(*args), strict=True):
+                torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+        assert ("associative_scan" in seen[-1].text()) is kernels
+        assert ("aten.cum" in seen[-1].text().split("def call")[1]) is not kernels
+        argand.reset()
+
+
 def many_sizes() -> None:
     """One graph, variants of its kernels by what holds of the sizes."""
 
@@ -190,6 +218,7 @@ def main() -> None:
         with torch.no_grad():
             inference()
             many_sizes()
+            scans()
             in_chunks()
         training()
         optimizers()

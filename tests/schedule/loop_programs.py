@@ -136,6 +136,19 @@ class Builder:
         return made
 
 
+def scan(b, kind, x, dim):
+    """A cumulative sum or product of x."""
+    zs = [Var(f"z{n}") for n in range(len(x.size) - 1)]
+    index = [*zs[:dim], Var("r0"), *zs[dim:]]
+    ops = Recorder(dict(zip(index, x.size)))
+    ops.origin = Origin(f"cum{kind}_{len(b.nodes)}", f"cum{kind}(...)")
+    value = ops.scan(kind, b.load(ops, x, index))
+    out = b.buffer(x.size, value.dtype)
+    ops.store(out.buffer, out.at(index), value)
+    b._node(ops, zs, [n for d, n in enumerate(x.size) if d != dim], [Var("r0")], [x.size[dim]], out, f"cum{kind}")
+    return out
+
+
 def softmax(b, x, dim=-1):
     dim = dim % len(x.size)
     top = b.reduce("max", x, [dim], name="amax", keepdim=True).expand(*x.size)

@@ -165,7 +165,7 @@ def schedule_program(program: AtenProgram) -> Schedule:
         with events.span("passes", "passes"):
             program = run_passes(program)
     events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))
-    loops = lower(program)
+    loops = lower(program, targets=target_of)
     loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there
     # What is kept of a base must not be its memory, which tensors that do not know of each other's writes share.
     apart = {p for p, spec in enumerate(program.inputs) if spec.kind == "base" and program.kind == "forward"}

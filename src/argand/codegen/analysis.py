@@ -95,6 +95,8 @@ def _visit(facts: StageFacts, statements: Iterable[Value], mask: Deps, point: De
         if value.op == "reduction":
             facts.reductions.append(value)
             deps, after = set(point), True
+        elif value.op == "scan":
+            deps = set(everything)
         elif after:
             deps = set(point) | (deps - everything)
         elif value.op == "store" and value.args[3] == "add":

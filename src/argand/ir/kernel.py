@@ -15,6 +15,8 @@ Rules that code generation may rely on:
 * A statement is "inside" the reduction loops when it depends, through args, index expressions, `indirect` values or
   masks, on a reduction variable, directly or not; a `reduction` is itself outside, its argument inside. A `store` may
   be inside (a producer fused into the reduction's loop: `t = a + b; store t; sum t`).
+  A `scan` is inside; its result at a point combines its argument at that point and at those before it, row-major in
+  `reduction_vars`.
   `statements` comes in this order: what depends on neither (constants, loads at the point), inside, reductions, after.
 * A kernel of one stage has `outer == ()`: all its loops are the stage's own, and code generation parallelises over them
   (or over the reduction itself when there are no `vars`). A kernel of several stages has the loops that they share in

@@ -41,6 +41,7 @@ class Target:
             0 splits none.
         arena_alignment: bytes; its temporaries share an arena, in which they begin at multiples of this. 0: each is
             allocated.
+        scan_length: elements of the longest rows that kernels compute cumulative sums of; 0: they do not.
         segments: independent small kernels that do the same to different buffers, of whatever sizes, become one of at
             most so many segments; 0 joins none.
         segment_points: loop points of a kernel that is worth joining.
@@ -69,6 +70,7 @@ class Target:
     columns: int
     split_reduction: int
     arena_alignment: int
+    scan_length: int
     segments: int
     segment_points: int
     segment_bytes: int
@@ -102,6 +104,7 @@ def cpu(threads: int) -> Target:
         columns=1,
         split_reduction=0,
         arena_alignment=64,
+        scan_length=0,
         segments=0,  # a call costs as much as looking up a segment's pointers
         segment_points=0,
         segment_bytes=0,
@@ -132,6 +135,7 @@ def gpu(processors: int) -> Target:
         columns=64,
         split_reduction=1 << 15,
         arena_alignment=512,
+        scan_length=1 << 13,  # what a program holds in registers
         segments=64,
         segment_points=1 << 24,  # beyond, a launch is nothing beside the work
         segment_bytes=16 << 20,

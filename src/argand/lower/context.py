@@ -13,6 +13,7 @@ from argand.errors import InternalError, LoweringError
 from argand.graph.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr, sum_of
 from argand.graph.symbolic import MetaTensor, is_tensor
 from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value, with_nested
+from argand.ir.target import Targets
 from argand.lower.layout import dense_like, hint, is_dense, numel, stride_order
 from argand.lower.recorder import Recorder, without_dead
 from argand.lower.registry import NoLowering
@@ -58,6 +59,7 @@ class Context:
 
     Attributes:
         buffers, nodes, constants: of the program.
+        targets: what kernels may be like on each device.
         node, val, device, origin: the ATen node being lowered, its meta value, its logical device, its origin.
         symbols: how a `torch.SymInt` is written as an expression, by its text.
         hints: likely values of size symbols.
@@ -76,6 +78,7 @@ class Context:
         self.node: fx.Node | None = None
         self.val: Any = None
         self.device = torch.device("cpu")
+        self.targets: Targets = lambda device: None
         self.origin: Origin | None = None
         self._buffer_count = 0
         self._node_count = 0
@@ -418,6 +421,27 @@ class Context:
         ops.store(buffer.name, sum_of(terms), value)
         self.add_loop(ops, loops, out_size, reduced, size, [buffer.name], [])
         return self.from_ref(self.ref_of(buffer), meta.dtype, self.device)
+
+    def scan(self, x: Tensor, dim: int, kind: str, dtype: torch.dtype) -> Tensor:
+        """`kind` over each element of `x` and those before it along `dim`, computed in `dtype`."""
+        if x.device != self.device or x.dtype not in LOOP_DTYPES:
+            raise NoLowering(f"a scan of {x.dtype} on {x.device}")
+        if x.split is not None:
+            self.realise(x)
+        size, stride = self.sizes(self.val.shape), self.sizes(self.val.stride())
+        buffer = self.new_buffer(size, stride, self.val.dtype, self.device)
+        order = [place for place in stride_order(size, buffer.stride, self.hints) if place != dim]
+        ranges, loops, index = self.loop(size, order)
+        var = self.var("r", 0)
+        ranges[var] = size[dim]
+        index = (*index[:dim], var, *index[dim + 1 :])
+        ops = Recorder(ranges)
+        ops.origin = self.origin
+        value = ops.scan(kind, ops.to_dtype(x.load(ops, index), dtype))
+        terms = [position * step for position, step in zip(index, buffer.stride)]
+        ops.store(buffer.name, sum_of(terms), ops.to_dtype(value, self.val.dtype))
+        self.add_loop(ops, loops, size, [dim], size, [buffer.name], [])
+        return self.from_ref(self.ref_of(buffer), self.val.dtype, self.device)
 
     def _trivial_reduction(
         self,

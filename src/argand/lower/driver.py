@@ -19,6 +19,7 @@ from argand.graph.meta import user_lines
 from argand.graph.program import AtenProgram
 from argand.graph.symbolic import MetaTensor, SymbolicTensor, is_tensor
 from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef, Value, checks_positions
+from argand.ir.target import Targets
 from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
 from argand.lower.layout import numel
 from argand.lower.lowerings import REGISTRY
@@ -28,11 +29,14 @@ from argand.lower.tensor import Tensor
 from argand.lower.verify import verify
 
 
-def lower(program: AtenProgram, *, check: bool = False, inline: bool = False) -> Program:
+def lower(
+    program: AtenProgram, *, targets: Targets | None = None, check: bool = False, inline: bool = False
+) -> Program:
     """Lower a functional ATen graph to loop nests and ATen kernel calls.
 
     Arguments:
         program: the ATen graph. Every node carries `meta["val"]` and `meta["device"]`.
+        targets: what kernels may be like on each device; what only some can do is an ATen call where nothing is said.
         check: verify the result (tests do).
         inline: give no value a buffer that can be computed where it is read, whatever that costs.
 
@@ -45,7 +49,7 @@ def lower(program: AtenProgram, *, check: bool = False, inline: bool = False) ->
         LoweringError: the graph is not what AtenProgram promises, or a rule failed.
     """
     with events.span("lower", "lower"):
-        result = _Lowering(program, inline).run()
+        result = _Lowering(program, targets, inline).run()
     if check:
         verify(result)
     events.emit("ir_pre_fusion", "lower", lambda: _dump(result))
@@ -71,9 +75,10 @@ _READ_EVERYTHING: Final = frozenset(
 class _Lowering:
     """One run of `lower`."""
 
-    def __init__(self, program: AtenProgram, inline: bool) -> None:
+    def __init__(self, program: AtenProgram, targets: Targets | None, inline: bool) -> None:
         self.program = program
         self.ctx = Context(inline)
+        self.ctx.targets = targets or self.ctx.targets
         self.ctx.hints = {scalar.sym.name: int(scalar.hint) for scalar in program.scalars if not scalar.is_float}
         self.ctx.floats = frozenset(scalar.sym for scalar in program.scalars if scalar.is_float)
         self.env: dict[fx.Node, Any] = {}

@@ -289,6 +289,11 @@ class BodyRun:
             made = REDUCTION_FUNCTIONS[kind](flat)
         return made.reshape([*self.sizes, *[1] * (len(self.space) - outer)])
 
+    def op_scan(self, statement: Value, kind: str, value: torch.Tensor) -> torch.Tensor:
+        flat = value.expand(self.space).reshape([*self.sizes, -1] if all(self.space) else self._empty_shape())
+        made: torch.Tensor = getattr(torch, f"cum{kind}")(flat, -1, dtype=value.dtype)
+        return made.reshape(self.space)
+
     def _empty_shape(self) -> list[int]:
         count = 1
         for extent in self.reduction_sizes:

@@ -28,6 +28,7 @@ from argand.ir.loops import LoopBlock, Value
 Number = int | float | bool
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "argmax", "argmin")
+SCANS = ("sum", "prod")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 PREDICATES = ("isnan", "isinf", "isfinite", "signbit")
 UNARY = [
@@ -165,6 +166,15 @@ class Ops:
             raise InternalError(f"unknown reduction {kind!r}")
         dtype = torch.int64 if kind in ("argmax", "argmin") else value.dtype
         return self.emit("reduction", (kind, value), dtype)
+
+    def scan(self, kind: str, value: Value) -> Value:
+        """`value` reduced over this point of the reduction variables and all before it, row-major; args (kind, value).
+
+        Kinds: sum, prod. It belongs in the reduction loops, and so does what uses it. Accumulates in the value's dtype.
+        """
+        if kind not in SCANS:
+            raise InternalError(f"unknown scan {kind!r}")
+        return self.emit("scan", (kind, value), value.dtype)
 
     # --- pointwise
 

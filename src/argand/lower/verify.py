@@ -7,7 +7,7 @@ from typing import Any
 from argand.errors import InternalError
 from argand.graph.expr import Expr, Sym, Var
 from argand.ir.loops import ExternNode, LoopBlock, LoopNode, Program, TensorRef, Value
-from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, REDUCTIONS, UNARY
+from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, REDUCTIONS, SCANS, UNARY
 
 OPS = frozenset(
     (
@@ -22,6 +22,7 @@ OPS = frozenset(
         "where",
         "fma",
         "reduction",
+        "scan",
     )
 ).union(UNARY, BINARY, COMPARISONS, PREDICATES)
 
@@ -101,6 +102,9 @@ def _verify_statement(program: Program, value: Value, node: LoopNode, written: s
     elif value.op == "reduction":
         _require(value.args[0] in REDUCTIONS, f"unknown reduction {value.args[0]!r}")
         _require(bool(node.body.reduction_vars), "a reduction in a loop without reduction variables")
+    elif value.op == "scan":
+        _require(value.args[0] in SCANS, f"unknown scan {value.args[0]!r}")
+        _require(bool(node.body.reduction_vars), "a scan in a loop without reduction variables")
 
 
 def _refs(value: Any) -> list[str]:

@@ -405,12 +405,17 @@ def arrange(statements: list[Value], reduced: set[Var]) -> list[Value]:
         used = operands(statement)
         if statement.op == "reduction" or not after.isdisjoint(used):
             after.add(statement.id)
-        elif not inside.isdisjoint(used) or any(not reduced.isdisjoint(e.free) for e in expressions(statement)):
+        elif statement.op == "scan" or not inside.isdisjoint(used) or _moves(statement, reduced):
             inside.add(statement.id)
     first = [s for s in kept if s.id not in inside and s.id not in after and s.op != "store"]
     reductions = [s for s in kept if s.op == "reduction"]
     last = [s for s in kept if (s.id in after or (s.op == "store" and s.id not in inside)) and s.op != "reduction"]
     return [*first, *[s for s in kept if s.id in inside], *reductions, *last]
+
+
+def _moves(statement: Value, reduced: set[Var]) -> bool:
+    """Whether an index of the statement depends on a reduction variable."""
+    return any(not reduced.isdisjoint(expr.free) for expr in expressions(statement))
 
 
 def _variables(expr: Expr) -> set[Var]:

@@ -32,7 +32,7 @@ class Member:
         index: every index expression of its body -> the same in terms of the group's variables.
         loads, stores: (buffer, index in terms of the group's variables).
         inside: buffers that it stores inside its reduction loops.
-        ordered: its result depends on the order of its reduction loops (argmax: position of the first maximum).
+        ordered: its result depends on the order of its reduction loops (argmax: position of the first maximum; a scan).
     """
 
     node: LoopNode
@@ -134,7 +134,7 @@ def single(node: LoopNode, position: int, fresh: FreshVars, device: torch.device
     inside = set()
     reduced = set(kinds[1])
     statements = statements_of(body)
-    ordered = any(s.op == "reduction" and s.args[0] in ("argmax", "argmin") for s in statements)
+    ordered = any(s.op == "scan" or (s.op == "reduction" and s.args[0] in ("argmax", "argmin")) for s in statements)
     for statement in statements:
         for expr in expressions(statement):
             if expr not in index:

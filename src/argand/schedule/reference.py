@@ -144,6 +144,8 @@ class _Run:
             return self.masked(args[0], args[1], args[2], dtype, mask)
         if op == "reduction":
             return self.reduction(args[0], args[1])
+        if op == "scan":
+            return self.scan(args[0], args[1])
         return pointwise(op, args)
 
     def store(self, name: str, index_expr: Expr, value: torch.Tensor, mode: str | None) -> None:
@@ -171,6 +173,11 @@ class _Run:
         active = mask if outer is None else mask & outer
         self.statements(block.statements, active)
         return torch.where(mask, self.values[block.result.id], torch.tensor(other).to(dtype))
+
+    def scan(self, kind: str, value: torch.Tensor) -> torch.Tensor:
+        flat = value.expand(self.shape).reshape(*self.shape[: self.own], -1)
+        made: torch.Tensor = getattr(torch, f"cum{kind}")(flat, -1, dtype=value.dtype)
+        return made.reshape(self.shape)
 
     def reduction(self, kind: str, value: torch.Tensor) -> torch.Tensor:
         full = value.expand(self.shape)

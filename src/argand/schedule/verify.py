@@ -72,6 +72,8 @@ def _verify_segments(plan: KernelPlan) -> None:
 def verify_legal(plan: KernelPlan, target: Target) -> None:
     """Raises InternalError when the device cannot run the stages of `plan`."""
     _require(len(plan.segments) <= target.segments, f"{plan.name}: {len(plan.segments)} segments")
+    scans = any(statement.op == "scan" for stage in plan.stages for statement in stage.body.statements)
+    _require(not scans or target.scan_length > 0, f"{plan.name}: a scan")
     if len(plan.stages) < 2:
         return
     _require(target.barriers or bool(plan.outer), f"{plan.name}: stages without shared loops")

@@ -17,8 +17,9 @@ sys.path.insert(0, str(HERE.parents[2] / "schedule"))
 import torch  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from loop_programs import Builder, layer_norm, softmax  # noqa: E402
+from loop_programs import Builder, layer_norm, scan, softmax  # noqa: E402
 from test_fusion import add, random_program, relu  # noqa: E402
+from test_scans import random_scans  # noqa: E402
 
 from argand.codegen.triton import generate  # noqa: E402
 from argand.graph.expr import Var, evaluate, product  # noqa: E402
@@ -231,6 +232,24 @@ def segments():
     assert [len(plan.segments) for plan in plans] == [2]
 
 
+def scans(examples):
+    """Cumulative sums and products of rows that a program holds, and of rows that it walks in rounds."""
+    for shape in ((5, 70), (3, 9000), (1, 20000), (40, 16)):
+        b = Builder()
+        x, y = b.input(*shape), b.input(*shape, dtype=torch.int64)
+        outs = [scan(b, "sum", b.pointwise(relu, x), 1), scan(b, "sum", x, 0), scan(b, "prod", y, 1)]
+        ones = torch.randint(0, 2, shape) * 2 - 1
+        check(b, *outs, inputs=[torch.randn(shape), ones], tolerance={"rtol": 1e-4, "atol": 1e-3})
+
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def run(data):
+        b, *outputs = random_scans(data)
+        check(b, *outputs, tolerance={"rtol": 1e-4, "atol": 1e-4})
+
+    run()
+
+
 def rows_of_halves():
     """bfloat16 in and out, float32 between."""
     b = Builder()
@@ -260,6 +279,7 @@ def main():
     for part in (rows, layouts, dtypes, functions, lookups, long_reductions, segments, rows_of_halves):
         part()
     random_programs(options.examples)
+    scans(options.examples)
     print(f"{sum(COUNT)} kernels agree")
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "schedule"))
-from loop_programs import Builder, layer_norm, softmax  # noqa: E402
+from loop_programs import Builder, layer_norm, scan, softmax  # noqa: E402
 
 from argand.codegen.triton import generate  # noqa: E402
 from argand.graph.expr import Sym  # noqa: E402
@@ -69,6 +69,9 @@ PROGRAMS = {
     "softmax of columns": lambda b: softmax(b, b.input(1024, 4096), 0),
     "joined sums": lambda b: [b.reduce("sum", b.input(64, 768), [0]) for _ in range(16)],
     "sum of all": lambda b: b.reduce("sum", b.input(1 << 22), [0]),
+    "cumulative sums": lambda b: scan(b, "sum", b.input(4096, 1024), 1),
+    "long cumulative sums": lambda b: scan(b, "sum", b.input(512, 8192, dtype=torch.int64), 1),
+    "cumulative sums of columns": lambda b: scan(b, "sum", b.input(1024, 512), 0),
     "argmax": lambda b: b.reduce("argmax", b.input(4096, 1000), [1]),
 }
 

@@ -26,6 +26,7 @@ from argand.ir.loops import LoopBlock, Origin, Value, identity
 Names = frozenset[str]
 _NONE: Names = frozenset()
 _COMBINE = {"max": ("nan_maximum", "int_maximum"), "min": ("nan_minimum", "int_minimum")}
+_SCANS = {"sum": "add", "prod": "product"}
 _POSITIONS = {"argmax": "first_maximum", "argmin": "first_minimum"}
 
 
@@ -172,6 +173,7 @@ class StagePrinter:
             "masked": self._masked,
             "indirect": self._check,
             "reduction": self._reduce,
+            "scan": self._scan,
             "index_expr": self._position,
         }
         handler = handlers.get(value.op)
@@ -371,6 +373,30 @@ class StagePrinter:
             result = f"({result} != 0)"
         self.emit(self.after, value.origin, f"{name} = {result}")
         self._values[value.id] = Operand(name, frozenset(("x",)))
+
+    def _scan(self, value: Value) -> None:
+        """Along the row; rounds go on from what those before them came to."""
+        if self.row is None:
+            raise InternalError(f"{self.plan.name}: a scan without reduction loops")
+        kind, source = value.args
+        operand, dtype, function = self._values[source.id], source.dtype, _SCANS[value.args[0]]
+        full = self.shape(frozenset(self.dims))
+        step = f"tl.broadcast_to({operand.text}, {full})"
+        name = f"tmp{self.number}_{value.id}"
+        if not self.row.looped:
+            self.emit(self.inside, value.origin, f"{name} = tl.associative_scan({step}, 1, {function})")
+        else:
+            start = constant(identity(kind, dtype), dtype)
+            masks = self.mask(frozenset(("r",)))
+            column = self.shape(frozenset(("x",)))
+            self.before.append(f"acc{name} = tl.full({column}, {start.removeprefix('tl.full([], ')}")
+            step = f"tl.where({masks[0]}, {step}, {start})" if masks else step
+            self.emit(self.inside, value.origin, f"all{name} = {step}")
+            scanned = f"tl.associative_scan(all{name}, 1, {function})"
+            self.inside.append(f"{name} = {_combined(kind, dtype, f'acc{name}', scanned)}")
+            whole = f"{_folded(kind, dtype, f'all{name}')}[:, None]"
+            self.inside.append(f"acc{name} = {_combined(kind, dtype, f'acc{name}', whole)}")
+        self._values[value.id] = Operand(name, frozenset(("x", "r")))
 
     def _reduce_position(self, value: Value, kind: str, source: Value, operand: Operand) -> None:
         assert self.row is not None  # the caller has checked

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from argand.backends import native
+from argand.backends.targets import target_of
 from argand.backends.watch import CompileProgram, watching
 from argand.config import config
 from argand.debug.minify.checks import BackendCheck
@@ -205,7 +206,7 @@ def _interpreted(program: AtenProgram) -> Boxed:
     from argand.lower import lower
     from argand.lower.interpret import interpret
 
-    loops = lower(_passed(program))
+    loops = lower(_passed(program), targets=target_of)
     loops.mutations = []
 
     def call(args: list[Any]) -> tuple[Any, ...]:
@@ -224,7 +225,7 @@ def _verified_loops(program: AtenProgram) -> Boxed:
     from argand.lower.verify import verify
 
     with config.patch(verify_ir=False):
-        loops = lower(_passed(program))
+        loops = lower(_passed(program), targets=target_of)
     verify(loops)
     return native._eager_kernels(program)
 
@@ -238,7 +239,7 @@ def _unscheduled(program: AtenProgram) -> Boxed:
     from argand.lower import lower
     from argand.schedule.reference import run_program
 
-    loops = lower(_passed(program))
+    loops = lower(_passed(program), targets=target_of)
     loops.mutations = []
 
     def call(args: list[Any]) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
     pools,
     random,
     reductions,
+    scans,
     scatters,
     shape,
     training,

@@ -1,0 +1,35 @@
+"""Cumulative sums and products, where a kernel can hold a row: on the others ATen's kernels are as fast."""
+
+from __future__ import annotations
+
+import torch
+
+from argand.graph.expr import as_int
+from argand.lower.context import Context
+from argand.lower.lowerings.pointwise import refuse
+from argand.lower.lowerings.views import wrap
+from argand.lower.registry import Rule, lowers
+from argand.lower.tensor import Tensor
+
+aten = torch.ops.aten
+# Eager rounds after every step of 16-bit floats, and bools have sums of their own only in int64.
+_DTYPES = (torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+
+
+def _scan(kind: str) -> Rule:
+    def rule(ctx: Context, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+        target = ctx.targets(ctx.device)
+        refuse(target is None or not target.scan_length, "rows are scanned by eager's kernels")
+        assert target is not None  # checked above
+        refuse(not x.size or x.size[wrap(dim, len(x.size))] == 1, "a scan of single elements")
+        wide = ctx.val.dtype
+        refuse(wide not in _DTYPES, f"a scan of {wide}")
+        length = as_int(x.size[wrap(dim, len(x.size))])
+        refuse(length is None or length > target.scan_length, "rows that are too long, or of any length")
+        return ctx.scan(x, wrap(dim, len(x.size)), kind, wide)
+
+    return rule
+
+
+lowers(aten.cumsum.default)(_scan("sum"))
+lowers(aten.cumprod.default)(_scan("prod"))
