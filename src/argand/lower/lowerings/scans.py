@@ -19,7 +19,7 @@ _DTYPES = (torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, t
 def _scan(kind: str) -> Rule:
     def rule(ctx: Context, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
         target = ctx.targets(ctx.device)
-        refuse(target is None or not target.scan_length, "rows are scanned by eager's kernels")
+        refuse(target is None or not target.scan_length, "no lowering")
         assert target is not None  # checked above
         refuse(not x.size or x.size[wrap(dim, len(x.size))] == 1, "a scan of single elements")
         wide = ctx.val.dtype
