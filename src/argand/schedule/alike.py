@@ -146,7 +146,7 @@ class _Joiner:
             return None  # it adds to what is there
         if not step.buffers.keys() - set(step.outputs) >= {s.args[0] for s in statements if s.op == "load"}:
             return None  # in place
-        if any(each.op == "reduction" and each.args[0] in ("argmax", "argmin") for each in statements):
+        if any(each.op == "scan" or each.args[:1] in (("argmax",), ("argmin",)) for each in statements):
             return None  # depends on the order of its loops
         return step.device, body.sizes, body.reduction_sizes, _ways(body)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from argand.codegen.triton.functions import _TABLE, HELPERS, expression
+from argand.codegen.triton.functions import HELPERS, TABLE, expression
 from argand.runtime.gpu import triton_compile
 from argand.runtime.gpu.spec import LaunchSpec
 from argand.runtime.gpu.target import GpuTarget
@@ -22,7 +22,7 @@ INTEGERS = "floordiv truncdiv remainder lshift rshift bitwise_and bitwise_or bit
 BINARY = "add sub mul truediv fmod maximum minimum pow atan2 copysign nextafter hypot".split()
 # Of bools, or bools themselves.
 OTHERS = "logical_and logical_or logical_xor logical_not eq ne lt le gt ge isnan isinf isfinite signbit where".split()
-FLOATS = [name for name in _TABLE if name not in (*INTEGERS, *OTHERS)]
+FLOATS = [name for name in TABLE if name not in (*INTEGERS, *OTHERS)]
 SPEC = LaunchSpec("kernel", ("*fp32",) * 4, (("BLOCK", 128),), 1, 1)
 SPEC_OF_POINTS = "x = tl.arange(0, BLOCK)"
 
