@@ -34,7 +34,8 @@ Rules that code generation may rely on:
   loops or reduction loops beside the shared ones.
 * `mode="add"` stores may hit one element from several points: they need atomics (or no parallelism).
 * A kernel with `segments` does all of the above once for each of them, in any order or in parallel: no segment touches
-  what another writes. Its stages name the first segment's buffers; symbols that differ are in each segment's `numbers`.
+  elements that another writes. Its stages name the first segment's buffers; symbols that differ are in each segment's
+  `numbers`.
 """
 
 from __future__ import annotations
