@@ -15,6 +15,7 @@ import random
 import resource
 import signal
 import sys
+import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,6 +33,9 @@ import argand
 from argand import events
 
 SECONDS = 120
+SLOW = 15
+"""Seconds in which a program must be made up and run eagerly: a loop over gigabytes says nothing about compiling."""
+
 MEMORY = 8 << 30
 """Bytes of address space that a process of `--mutate` may have (half of it is torch's): a program that wants more raises `MemoryError`."""
 
@@ -297,7 +301,10 @@ def check_seed(seed: int, options: argparse.Namespace) -> Verdict:
     signal.alarm(SECONDS)
     case: Case | None = None
     try:
+        start = time.monotonic()
         case, want = generate(seed, options)
+        if time.monotonic() - start > SLOW:
+            return Verdict(case, dropped=f"takes longer than {SLOW} s eagerly")
         verdict = check(case, want)
     except _TooLong:
         if case is not None:
