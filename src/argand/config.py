@@ -195,6 +195,10 @@ _TRITON = {
         "Generate Triton kernels for CPU tensors and run them in Triton's interpreter (needs TRITON_INTERPRET=1): for "
         "tests, and for looking at GPU code without a GPU.",
     ),
+    "direct_products": Setting(
+        True,
+        "Let matrix products of 16-bit floats go to cuBLASLt past ATen, which takes a third of the CPU time of a call.",
+    ),
     "cudagraphs": Setting(
         None,
         "Record graphs as CUDA graphs and replay them: None, as argand.compile's mode says, and in the default mode "

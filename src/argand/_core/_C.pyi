@@ -494,6 +494,43 @@ class Kernel:
     label: str
     """The name of that range; by default `name`."""
 
+class DeviceProduct:
+    """A matrix product of fixed sizes by cuBLASLt, called as `product(left, right, [bias,] result, workspace)`.
+
+    Args:
+        functions: addresses of cublasLtMatmul, cublasLtMatmulDescSetAttribute, cuCtxGetCurrent, cuCtxPushCurrent and
+            cuCtxPopCurrent.
+        handles: of the library, of the description, of the layouts of left, right and result, and of the context.
+        device: DLPack's type of the device, and its index: where every tensor must be.
+        algorithm: what the library's heuristic gave.
+        workspace_bytes: that it needs; 0: the workspace may be None.
+        bias_attribute: by which the description is told the address of the bias; -1: there is none.
+        stream_of: `stream_of(index)` is the address of the current stream.
+        otherwise: called with the same arguments where a tensor is elsewhere, or not at a multiple of 16 bytes, and
+            after the library refused.
+        owner: any object to keep alive with the product.
+    """
+
+    def __init__(
+        self,
+        functions: tuple[int, int, int, int, int],
+        handles: tuple[int, int, int, int, int, int],
+        device: tuple[int, int],
+        algorithm: bytes,
+        workspace_bytes: int,
+        bias_attribute: int,
+        stream_of: Callable[[int], int],
+        otherwise: Callable[..., Any],
+        owner: object = None,
+    ) -> None: ...
+    def __call__(self, *args: Any) -> None: ...
+    @property
+    def broken(self) -> bool: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def otherwise(self) -> Callable[..., Any]: ...
+
 class DeviceKernel:
     """A function of a GPU, launched as `kernel(gx, gy, gz, t0, ..., i0, ...)` on the device's current stream.
 

@@ -210,6 +210,7 @@ extern PyTypeObject Kernel_Type;
 /* ---- launches on a GPU (device_launcher.c) ------------------------------------------------------------------------- */
 
 extern PyTypeObject DeviceKernel_Type;
+extern PyTypeObject DeviceProduct_Type;
 
 /* ---- small helpers --------------------------------------------------------------------------------------------- */
 

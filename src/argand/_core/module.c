@@ -7,7 +7,8 @@ static int
 add_types(PyObject *module)
 {
     static PyTypeObject *const types[] = {
-        &GuardTree_Type, &Kernel_Type, &DeviceKernel_Type, &Entry_Type, &FrameInfo_Type, &Region_Type, &Sentinel_Type,
+        &GuardTree_Type, &Kernel_Type,    &DeviceKernel_Type, &DeviceProduct_Type,
+        &Entry_Type,     &FrameInfo_Type, &Region_Type,       &Sentinel_Type,
     };
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         if (PyModule_AddType(module, types[i]) < 0) {

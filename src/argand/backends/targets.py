@@ -20,7 +20,11 @@ def target_of(device: torch.device) -> Target | None:
         return gpu(_INTERPRETED_PROCESSORS) if config.triton.on_cpu else cpu(torch.get_num_threads())
     if problem_of(device) is not None:
         return None
-    return (amd_gpu if torch.version.hip else gpu)(_processors(device))
+    if torch.version.hip:
+        return amd_gpu(_processors(device))
+    from argand.runtime.gpu import blas
+
+    return gpu(_processors(device), direct_products=bool(config.triton.direct_products) and blas.available())
 
 
 def problem_of(device: torch.device) -> str | None:

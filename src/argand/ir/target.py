@@ -47,6 +47,7 @@ class Target:
         segment_points: loop points of a kernel that is worth joining.
         segment_bytes: temporaries that joined kernels may touch together: they live longer than they would.
         pointers: that one kernel may take.
+        direct_products: products of 16-bit floats go to the library of the device's maker past ATen.
         host_memory: its buffers are what the host's memory plan and kernels are for: kept buffers share blocks, large
             ones get large pages, products and gradients of convolutions may be argand's.
     """
@@ -75,6 +76,7 @@ class Target:
     segment_points: int
     segment_bytes: int
     pointers: int
+    direct_products: bool
     host_memory: bool
 
 
@@ -109,11 +111,12 @@ def cpu(threads: int) -> Target:
         segment_points=0,
         segment_bytes=0,
         pointers=1 << 16,
+        direct_products=False,
         host_memory=True,
     )
 
 
-def gpu(processors: int) -> Target:
+def gpu(processors: int, *, direct_products: bool = False) -> Target:
     """A GPU of `processors` multiprocessors: kernels are Triton programs, which cannot wait for each other."""
     return Target(
         name="triton",
@@ -140,6 +143,7 @@ def gpu(processors: int) -> Target:
         segment_points=1 << 24,  # beyond, a launch is nothing beside the work
         segment_bytes=16 << 20,
         pointers=400,  # 4 KiB are what every driver takes
+        direct_products=direct_products,
         host_memory=False,
     )
 

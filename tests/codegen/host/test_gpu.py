@@ -266,3 +266,106 @@ def test_a_target_that_nobody_prints_for_is_an_error() -> None:
     made = schedule(b.program(b.pointwise(relu, b.input(8))), targets=lambda _: replace(gpu(1), name="other"))
     with pytest.raises(InternalError, match="nobody prints"):
         kernel_source(made)
+
+
+HALF = torch.bfloat16
+
+
+def half(b: Builder, *size: int) -> T:
+    return b.input(*size, dtype=HALF)
+
+
+def direct_targets(device: torch.device) -> Any:
+    return gpu(132, direct_products=True)
+
+
+def direct(b: Builder, *outputs: T) -> Any:
+    """A schedule on a GPU whose products go to the library."""
+    for name, buffer in b.buffers.items():
+        b.buffers[name] = replace(buffer, device=FIRST)
+    made = schedule(b.program(*outputs), targets=direct_targets)
+    choose_products(made)
+    return made
+
+
+def product(b: Builder, left: T, right: T, bias: T | None = None) -> T:
+    size = (int(left.size[0]), int(right.size[1]))
+    if bias is None:
+        return b.extern(MM, left, right, size=size, dtype=HALF, out_variant="torch.mm")
+    return b.extern(torch.ops.aten.addmm.default, bias, left, right, size=size, dtype=HALF, out_variant="torch.addmm")
+
+
+def test_products_go_to_the_library_with_the_tensors_that_have_the_memory() -> None:
+    b = Builder()
+    x, w, row = half(b, 4, 16, 64), half(b, 32, 64), half(b, 32)
+    inner = product(b, x.view(64, 64), w.permute(1, 0), row)
+    last = product(b, inner.permute(1, 0), x.view(64, 64))
+    text = text_of(direct(b, last))
+    for line in (
+        "from argand.runtime.gpu.blas import load_products",
+        "    'product0': (64, 32, 64, torch.bfloat16, (64, 1), (1, 64), True),",
+        "    'product1': (32, 64, 64, torch.bfloat16, (1, 32), (64, 1), False),",
+        "[product0, product1], workspace_bytes_cuda_0 = load_products(products_cuda_0, 'cuda:0')",
+        "    workspace_cuda_0 = arena_cuda_0.workspace(workspace_bytes_cuda_0)",
+        f"    product0(arg0, arg1, arg2, {inner.buffer}, workspace_cuda_0)",
+        f"    product1({inner.buffer}, arg0, {last.buffer}, workspace_cuda_0)",
+    ):
+        assert line + "\n" in text, line
+    assert "view_of" not in text and "as_strided(" not in text and "torch_mm" not in text
+
+
+def test_one_product_has_one_name_and_needs_no_temporaries() -> None:
+    b = Builder()
+    w = half(b, 64, 64)
+    text = text_of(direct(b, product(b, half(b, 64, 64), w), product(b, half(b, 64, 64), w)))
+    assert text.count("    product0(") == 2 and "product1" not in text
+    assert "arena_cuda_0 = arena_pool_cuda_0.take(1, layout_cuda_0)" in text
+
+
+@pytest.mark.parametrize("case", ["float32", "offset", "odd columns", "odd steps", "small", "matrix added", "symbolic"])
+def test_other_products_are_atens(case: str) -> None:
+    b = Builder()
+    n = Sym("s0") if case == "symbolic" else 64
+    dtype = torch.float32 if case == "float32" else HALF
+    width = {"odd columns": 63, "small": 4}.get(case, 64)
+    x = b.input(n, 65 if case == "odd steps" else 128, dtype=dtype).narrow(1, 8 if case == "offset" else 0, 64)
+    args = [x, b.input(64, width, dtype=dtype)]
+    target, variant = MM, "torch.mm"
+    if case == "matrix added":
+        target, variant, args = torch.ops.aten.addmm.default, "torch.addmm", [b.input(64, 64, dtype=dtype), *args]
+    made = direct(b, b.extern(target, *args, size=(n, width), dtype=dtype, out_variant=variant))
+    assert [step.out_variant for step in made.steps] == [variant]
+
+
+def test_a_target_without_the_library_has_none() -> None:
+    b = Builder()
+    made = on_gpu(b, product(b, half(b, 64, 64), half(b, 64, 64)))
+    assert choose_products(made) == 0
+
+
+def test_a_module_of_products_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tensors of the CPU in place of a GPU's, and ATen in place of the library."""
+    from argand.runtime.gpu import arena, blas
+    from argand.runtime.gpu.arena import DeviceArenas
+
+    class Streams:
+        def lasting(self) -> int:
+            return 0
+
+        def most_held(self) -> int:
+            return 1 << 20
+
+    pool = DeviceArenas("cpu", Streams())
+    monkeypatch.setattr(arena, "device_arenas", lambda device: pool)
+    monkeypatch.setattr(blas, "_library", lambda: None)
+    b = Builder()
+    x, w, row = half(b, 64, 64), half(b, 32, 64), half(b, 32)
+    inner = product(b, x, w.permute(1, 0), row)
+    text = text_of(direct(b, product(b, inner.permute(1, 0), x)))
+    text = text.replace(", device='cuda:0'", "")
+    module = host.load_module(text, {})
+    given = [torch.randn(64, 64).to(HALF), torch.randn(32, 64).to(HALF), torch.randn(32).to(HALF)]
+    expected = torch.addmm(given[2], given[0], given[1].t()).t() @ given[0]
+    for _ in range(2):
+        (result,) = module.call(list(given))
+        torch.testing.assert_close(result, expected)

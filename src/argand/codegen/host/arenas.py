@@ -24,7 +24,7 @@ class ArenaText:
         sizes: size symbols of the call.
         index_text: a size as source code.
         views: tensors in the arena: name -> expression in `layout`.
-        flag: kernels flag errors in it (on the CPU).
+        flag: it is needed for what belongs to an arena besides (the CPU's error flag, a GPU's workspace).
     """
 
     device: torch.device
@@ -95,7 +95,7 @@ class ArenaText:
 
     def check(self) -> list[str]:
         """Lines that raise what kernels have flagged."""
-        return ["if arena.flag.value:", "    arena.check()"] if self.flag else []
+        return ["if arena.flag.value:", "    arena.check()"] if self.flag and self.device == CPU else []
 
     def give(self) -> list[str]:
         """Lines that return the arena."""

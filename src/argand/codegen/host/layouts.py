@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from argand.codegen.host.direct import DIRECT
 from argand.codegen.host.memory import MemoryPlan
 from argand.graph.expr import Expr, as_int, product
 from argand.graph.strides import is_dense
@@ -27,7 +28,7 @@ def own_layout(buffer: Buffer) -> Layout:
 
 def used_views(schedule: Schedule) -> Counter[TensorRef]:
     """How often ATen calls take each view of a buffer."""
-    steps = [step for step in schedule.steps if isinstance(step, ExternNode)]
+    steps = [step for step in schedule.steps if isinstance(step, ExternNode) and step.out_variant != DIRECT]
     return Counter(ref for step in steps for ref in tensor_refs((step.args, step.kwargs)))
 
 
@@ -56,7 +57,8 @@ def chosen_layouts(schedule: Schedule, plan: MemoryPlan, made: frozenset[str]) -
     for ref, count in (*used_views(schedule).items(), *((ref, 1) for ref in outputs)):
         if _is_whole(ref, schedule.buffers[ref.buffer]):
             wanted.setdefault(ref.buffer, Counter())[ref.size, ref.stride] += count
-    filled = {name for step in schedule.steps if isinstance(step, ExternNode) for name in step.outputs}
+    calls = [step for step in schedule.steps if isinstance(step, ExternNode) and step.out_variant != DIRECT]
+    filled = {name for step in calls for name in step.outputs}
     found: dict[str, Layout] = {}
     for name in (*plan.allocated, *plan.same_as):
         buffer = schedule.buffers[name]

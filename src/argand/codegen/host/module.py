@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.codegen.host import gpu
+from argand.codegen.host import direct, gpu
 from argand.codegen.host.arenas import DEVICE_ARENAS, ArenaText
 from argand.codegen.host.calls import as_linear, extern_function
 from argand.codegen.host.convolutions import OWN_GRADIENT
+from argand.codegen.host.direct import DIRECT, DirectText, literal_of, operands
 from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
 from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
 from argand.codegen.host.products import INTO, OWN, PADDED
@@ -112,6 +113,7 @@ class _Writer:
     used: Mapping[TensorRef, int] = field(default_factory=dict)
     made: frozenset[str] = frozenset()
     layouts: Mapping[str, Layout] = field(default_factory=dict)
+    direct: DirectText = field(default_factory=DirectText)
 
     @property
     def current(self) -> torch.device | None:
@@ -155,6 +157,7 @@ class _Writer:
             *(["from argand.runtime.host import on_large_pages"] if self.large else []),
             *([DEVICE_ARENAS] if any(arena.pool() for arena in self.arenas.values()) else []),
             *(f"from argand.runtime.gpu.tensors import {name[:-2]}" for name in GPU_TENSORS if name in used),
+            *([direct.LOADER] if self.direct.tables else []),
             *(gpu.imports(self.kernels.triton) if self.kernels is not None else ()),
             *(["from argand.runtime.host import on_device"] if self.current is not None else []),
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
@@ -173,6 +176,7 @@ class _Writer:
             lines += ["}"]
             lines += [f"[{targets}] = load_kernels(kernel_source, kernels{', kernel_parts' if parts else ''})", ""]
         lines += gpu.loading(self.kernels.triton, self.schedule.hints) if self.kernels is not None else []
+        lines += self.direct.loading()
         lines += [f"{name} = {expression}" for name, expression in self.header.items()]
         lines += [line for arena in self.arenas.values() for line in arena.pool()]
         return [*lines, ""]
@@ -211,6 +215,7 @@ class _Writer:
             lines.append("    args.clear()")
         for arena in self.arenas.values():
             lines += [f"    {line}" for line in arena.take()]
+            lines += [f"    {line}" for line in self.direct.take(arena.device, f"arena{arena.suffix}")]
         lines += [f"    {line}" for line in self.body]
         lines += [f"    {line}" for arena in self.arenas.values() for line in arena.check()]
         lines += [f"    {line}" for line in mutations]
@@ -337,6 +342,9 @@ class _Writer:
 
     def _extern(self, node: ExternNode) -> None:
         self._comment(node.origins)
+        if node.out_variant == DIRECT:
+            self._product(node)
+            return
         node = as_linear(node, self.schedule.buffers) or node
         args = [self._value(arg, inside=not aliases_arguments(node)) for arg in node.args]
         args += [f"{key}={self._value(arg, inside=not aliases_arguments(node))}" for key, arg in node.kwargs.items()]
@@ -362,6 +370,20 @@ class _Writer:
         for name in outputs:
             if name is not None:
                 self._check_layout(name)
+
+    def _product(self, node: ExternNode) -> None:
+        """A call of the library's product, which takes whatever tensors have the memory."""
+        result = node.outputs[0]
+        original = replace(node, out_variant=f"torch.{str(node.target).split('.')[1]}")
+        literal = literal_of(original, self.schedule)
+        if result is None or literal is None:
+            raise InternalError(f"{node.name} is no product that goes to the library")
+        self._adopt(result)
+        device = self.schedule.buffers[result].device
+        names = [self._buffer(ref.buffer) for ref in operands(node)] + [self._buffer(result)]
+        names.append(self.direct.workspace(device))
+        self.arenas.setdefault(device, ArenaText(device, Space(1), self._sizes(), index_text)).flag = True
+        self.body.append(f"{self.direct.name(device, literal)}({', '.join(names)})")
 
     def _check_layout(self, name: str) -> None:
         """An ATen kernel may choose another layout than was predicted; kernels read memory as predicted."""

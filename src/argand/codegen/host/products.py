@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from argand.codegen.host.convolutions import choose_weight_gradients
+from argand.codegen.host.direct import choose_direct
 from argand.config import config
 from argand.graph.expr import ONE, as_int
 from argand.ir.kernel import Schedule
@@ -47,7 +48,7 @@ def onednn_wanted() -> bool:
 def choose_products(schedule: Schedule) -> int:
     """Send products to where they are faster than with ATen; returns how many."""
     buffers = schedule.host_buffers()
-    changes = _choose_padded(schedule, buffers)
+    changes = _choose_padded(schedule, buffers) + choose_direct(schedule)
     if not buffers:
         return changes
     changes += _choose_own(schedule, buffers) if own_wanted() else 0

@@ -36,13 +36,22 @@ class DeviceArena:
         stream: the only one that uses it; None: it belongs to one call.
     """
 
-    __slots__ = ("nbytes", "storage", "stream", "views")
+    __slots__ = ("_workspace", "nbytes", "storage", "stream", "views")
 
     def __init__(self, nbytes: int, device: str, stream: int | None) -> None:
         self.nbytes = nbytes
         self.stream = stream
         self.storage = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self.views: dict[Any, Views] = {}  # by `layout`, or by (layout, *sizes)
+        self._workspace: torch.Tensor | None = None
+
+    def workspace(self, nbytes: int) -> torch.Tensor | None:
+        """Memory for what runs in between, of at least `nbytes`; None where nothing is needed."""
+        if nbytes and (self._workspace is None or self._workspace.numel() < nbytes):
+            self._workspace = None  # before a larger one is asked for
+            with torch.inference_mode(False):
+                self._workspace = torch.empty(nbytes, dtype=torch.uint8, device=self.storage.device)
+        return self._workspace
 
     def tensor(self, offset: int, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor of the given layout whose first element is `offset` bytes into the block."""

@@ -129,7 +129,7 @@ class Driver:
             return self._contexts[index]
 
     @contextlib.contextmanager
-    def _inside(self, what: str, context: int) -> Iterator[None]:
+    def inside(self, what: str, context: int) -> Iterator[None]:
         """With this context current, and while streams of this process may be captured."""
         self.call(what, "cuCtxPushCurrent_v2", ctypes.c_void_p(context))
         mode = ctypes.c_int(_RELAXED)
@@ -150,7 +150,7 @@ class Driver:
         """
         what, context = f"loading kernel {image.symbol} on cuda:{index}", self.context(index)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        with self._inside(what, context):
+        with self.inside(what, context):
             self.call(what, "cuModuleLoadData", ctypes.byref(module), image.code)
             self.call(what, "cuModuleGetFunction", ctypes.byref(function), module, image.symbol.encode())
             registers, spills, most, static = (

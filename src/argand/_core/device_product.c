@@ -1,0 +1,249 @@
+/* DeviceProduct: a matrix product of fixed sizes by a library of the GPU's maker (cuBLASLt), prepared once.
+ *
+ * No headers of any maker are used: the caller finds the library's functions and gives their addresses. */
+#include "core.h"
+
+typedef int (*MatmulFn)(void *handle, void *description, const void *alpha, const void *a, void *a_layout, const void *b,
+                        void *b_layout, const void *beta, const void *c, void *c_layout, void *d, void *d_layout,
+                        const void *algorithm, void *workspace, size_t workspace_bytes, void *stream); /* cublasLtMatmul */
+typedef int (*AttributeFn)(void *description, int attribute, const void *value, size_t bytes);
+typedef int (*ContextOutFn)(void **context); /* cuCtxGetCurrent, cuCtxPopCurrent */
+typedef int (*ContextInFn)(void *context);   /* cuCtxPushCurrent */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    MatmulFn matmul;
+    AttributeFn set_attribute;
+    ContextOutFn current, pop;
+    ContextInFn push;
+    void *handle, *description, *left_layout, *right_layout, *result_layout, *context;
+    int device_type, device_index, bias_attribute;
+    bool bias, broken;
+    size_t workspace_bytes;
+    PyThread_type_lock lock; /* of the description, which holds the bias of the call */
+    unsigned long long calls;
+    PyObject *algorithm, *index, *stream_of, *otherwise, *owner;
+} DeviceProduct;
+
+#define ALIGNMENT 16
+#define MAX_OPERANDS 5
+
+/* The address of a tensor on the product's device; NULL, without an exception, when it has none that can be used. */
+static void *
+address_of(DeviceProduct *self, PyObject *arg)
+{
+    TensorView view;
+    if (tensor_view_fn == NULL || !tensor_type_ok(arg)) {
+        return NULL;
+    }
+    if (tensor_view_fn(arg, &view) < 0) {
+        PyErr_Clear();
+        return NULL;
+    }
+    if (view.device_type != self->device_type || view.device_id != self->device_index) {
+        return NULL;
+    }
+    char *address = (char *)view.data + view.byte_offset;
+    return (uintptr_t)address % ALIGNMENT == 0 ? address : NULL;
+}
+
+/* Other threads run meanwhile: a launch waits while the queue of its stream is full. */
+static int
+run(DeviceProduct *self, void *const *operands, void *workspace, void *stream)
+{
+    static const float one = 1.0f, zero = 0.0f;
+    void *before = NULL, *result = operands[self->bias ? 3 : 2];
+    const void *algorithm = PyBytes_AS_STRING(self->algorithm);
+    int code;
+    Py_INCREF(self);
+    Py_BEGIN_ALLOW_THREADS
+    code = self->current(&before);
+    bool foreign = before != self->context;
+    if (code == 0 && foreign) {
+        code = self->push(self->context);
+    }
+    if (code == 0) {
+        if (self->bias) {
+            PyThread_acquire_lock(self->lock, WAIT_LOCK);
+            code = self->set_attribute(self->description, self->bias_attribute, &operands[2], sizeof(void *));
+        }
+        if (code == 0) { /* by columns, as the library counts: the transposed product of what is stored by rows */
+            code = self->matmul(self->handle, self->description, &one, operands[1], self->right_layout, operands[0],
+                                self->left_layout, &zero, result, self->result_layout, result, self->result_layout, algorithm,
+                                workspace, self->workspace_bytes, stream);
+        }
+        if (self->bias) {
+            PyThread_release_lock(self->lock);
+        }
+        if (foreign) {
+            void *popped;
+            int left = self->pop(&popped);
+            code = code == 0 ? left : code;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    Py_DECREF(self);
+    return code;
+}
+
+static PyObject *
+device_product_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    DeviceProduct *self = (DeviceProduct *)callable;
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), operands = self->bias ? 4 : 3;
+    if (UNLIKELY(nargs != operands + 1 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0))) {
+        return PyErr_Format(PyExc_TypeError, "this product takes %zd tensors and a workspace (%zd arguments given)", operands,
+                            nargs);
+    }
+    void *addresses[MAX_OPERANDS], *workspace = NULL, *stream;
+    bool usable = !self->broken;
+    for (Py_ssize_t i = 0; usable && i < operands; i++) {
+        addresses[i] = address_of(self, args[i]);
+        usable = addresses[i] != NULL;
+    }
+    if (usable && self->workspace_bytes != 0) {
+        workspace = address_of(self, args[operands]);
+        usable = workspace != NULL;
+    }
+    if (LIKELY(usable)) {
+        PyObject *const asked[] = {self->index};
+        PyObject *answer = PyObject_Vectorcall(self->stream_of, asked, 1, NULL);
+        if (UNLIKELY(answer == NULL)) {
+            return NULL;
+        }
+        stream = PyLong_AsVoidPtr(answer);
+        Py_DECREF(answer);
+        if (UNLIKELY(stream == NULL && PyErr_Occurred())) {
+            return NULL;
+        }
+        if (LIKELY(run(self, addresses, workspace, stream) == 0)) {
+            self->calls++;
+            Py_RETURN_NONE;
+        }
+        self->broken = true; /* nothing was computed: torch does it, and says what is wrong */
+    }
+    return PyObject_Vectorcall(self->otherwise, args, nargs, NULL);
+}
+
+static int
+pointer_in(PyObject *tuple, Py_ssize_t place, void *to)
+{
+    void *address = PyLong_AsVoidPtr(PyTuple_GET_ITEM(tuple, place));
+    if (address == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "an address of the library is 0");
+        }
+        return -1;
+    }
+    memcpy(to, &address, sizeof(address));
+    return 0;
+}
+
+static int
+set_addresses(DeviceProduct *self, PyObject *functions, PyObject *handles)
+{
+    if (PyTuple_GET_SIZE(functions) != 5 || PyTuple_GET_SIZE(handles) != 6) {
+        PyErr_SetString(PyExc_ValueError, "a product has 5 functions and 6 handles");
+        return -1;
+    }
+    void *const where[] = {&self->matmul, &self->set_attribute, &self->current, &self->push, &self->pop};
+    void *const what[] = {&self->handle,       &self->description,   &self->left_layout,
+                          &self->right_layout, &self->result_layout, &self->context};
+    for (Py_ssize_t i = 0; i < 5; i++) {
+        if (pointer_in(functions, i, where[i]) < 0) {
+            return -1;
+        }
+    }
+    for (Py_ssize_t i = 0; i < 6; i++) {
+        if (pointer_in(handles, i, what[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+device_product_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"functions", "handles", "device", "algorithm", "workspace_bytes", "bias_attribute", "stream_of",
+                            "otherwise", "owner",   NULL};
+    PyObject *functions, *handles, *algorithm, *stream, *otherwise, *owner = Py_None;
+    int device_type, device_index, bias;
+    Py_ssize_t workspace;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!(ii)O!niOO|O:DeviceProduct", names, &PyTuple_Type, &functions,
+                                     &PyTuple_Type, &handles, &device_type, &device_index, &PyBytes_Type, &algorithm, &workspace,
+                                     &bias, &stream, &otherwise, &owner)) {
+        return NULL;
+    }
+    DeviceProduct *self = (DeviceProduct *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = device_product_vectorcall;
+    self->device_type = device_type;
+    self->device_index = device_index;
+    self->bias = bias >= 0;
+    self->bias_attribute = bias;
+    self->workspace_bytes = (size_t)workspace;
+    self->algorithm = Py_NewRef(algorithm);
+    self->stream_of = Py_NewRef(stream);
+    self->otherwise = Py_NewRef(otherwise);
+    self->owner = Py_NewRef(owner);
+    self->index = PyLong_FromLong(device_index);
+    self->lock = PyThread_allocate_lock();
+    if (self->index == NULL || set_addresses(self, functions, handles) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    if (self->lock == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static int
+device_product_traverse(DeviceProduct *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->stream_of);
+    Py_VISIT(self->otherwise);
+    Py_VISIT(self->owner);
+    return 0;
+}
+
+static void
+device_product_dealloc(DeviceProduct *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->algorithm);
+    Py_CLEAR(self->stream_of);
+    Py_CLEAR(self->otherwise);
+    Py_CLEAR(self->owner);
+    Py_CLEAR(self->index);
+    if (self->lock != NULL) {
+        PyThread_free_lock(self->lock);
+    }
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef device_product_members[] = {
+    {"broken", T_BOOL, offsetof(DeviceProduct, broken), READONLY, NULL},
+    {"calls", T_ULONGLONG, offsetof(DeviceProduct, calls), READONLY, NULL},
+    {"otherwise", T_OBJECT, offsetof(DeviceProduct, otherwise), READONLY, NULL},
+    {NULL},
+};
+
+PyTypeObject DeviceProduct_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "argand._core._C.DeviceProduct",
+    .tp_doc = "DeviceProduct(functions, handles, device, algorithm, workspace_bytes, bias_attribute, stream_of, otherwise, "
+              "owner=None)\n--\n\nA matrix product of fixed sizes on a GPU.",
+    .tp_basicsize = sizeof(DeviceProduct),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = device_product_new,
+    .tp_traverse = (traverseproc)device_product_traverse,
+    .tp_dealloc = (destructor)device_product_dealloc,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(DeviceProduct, vectorcall),
+    .tp_members = device_product_members,
+};
