@@ -117,6 +117,7 @@ OTHER_READERS = {
     "report/html/store.py": "the pages that it just wrote",
     "report/records.py": "a trace whose kind was looked at, in parts",
     "report/scanner.py": "a trace whose kind was looked at, in parts",
+    "runtime/gpu/blas.py": "/proc; loads a library that torch has loaded",
     "runtime/gpu/driver.py": "loads the driver's library",
     "runtime/gpu/libdevice.py": "loads the C library",
     "runtime/gpu/target.py": "loads the driver's library",

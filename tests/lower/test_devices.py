@@ -92,3 +92,19 @@ def test_sums_in_any_order_are_not_for_deterministic_algorithms() -> None:
         assert calls("cpu") == 0 and calls(META) == 1
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+def test_gradients_of_embeddings_in_16_bits_are_added_up_in_float32_elsewhere() -> None:
+    def function(grad: torch.Tensor, index: torch.Tensor, rows: int = 9) -> torch.Tensor:
+        return torch.ops.aten.embedding_dense_backward(grad, index, rows, 4, False)
+
+    def nodes(device: torch.device | str, dtype: torch.dtype, rows: int = 9) -> list[Any]:
+        given = (torch.ones(5, 64, dtype=dtype), torch.zeros(5, dtype=torch.int64))
+        return lowered(lambda g, i: function(g, i, rows), *(tensor.to(device) for tensor in given)).nodes
+
+    for dtype in (torch.bfloat16, torch.float16):
+        made = nodes(META, dtype)
+        assert not any(isinstance(node, ExternNode) for node in made) and len(made) == 3
+        assert any(isinstance(node, ExternNode) for node in nodes("cpu", dtype))
+        assert any(isinstance(node, ExternNode) for node in nodes(META, dtype, 1 << 20))
+    assert not any(isinstance(node, ExternNode) for node in nodes(META, torch.float32, 1 << 20))

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from argand.graph import compat
-from argand.graph.expr import ZERO, Expr, as_int, sum_of
+from argand.graph.expr import ZERO, Expr, as_int, product, sum_of
 from argand.ir.loops import Value
 from argand.lower.context import Context
 from argand.lower.elementwise import broadcaster
 from argand.lower.lowerings.indexing import INDEX_DTYPES, broadcast_sizes, position_of
-from argand.lower.lowerings.pointwise import refuse
+from argand.lower.lowerings.pointwise import converted, refuse
 from argand.lower.lowerings.views import wrap
 from argand.lower.recorder import Recorder
 from argand.lower.registry import lowers
@@ -25,6 +25,7 @@ from argand.lower.tensor import Index, Tensor
 aten = torch.ops.aten
 
 ACCUMULATED = (torch.float32, torch.float64, torch.int64, torch.int32)
+WIDE_ELEMENTS = 1 << 25  # of a sum in float32 that stands in for one in 16 bits
 PARTS = 8  # of a row that threads add to side by side
 LEAST_PART = 32  # elements of such a part
 
@@ -36,15 +37,24 @@ def refuse_unordered(ctx: Context) -> None:
     refuse(ctx.device.type != "cpu" and compat.deterministic()[0], "sums in any order")
 
 
-def added(ctx: Context, start: Tensor, size: tuple[Expr, ...], entry: Entry, *, rows: bool = False) -> Tensor:
+def added(
+    ctx: Context,
+    start: Tensor,
+    size: tuple[Expr, ...],
+    entry: Entry,
+    *,
+    rows: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """`start`, in the node's layout, with values added to some of its elements.
 
     Arguments:
         size: of the loops over the values, outermost first.
         entry: records, for a point of these loops, the element that is added to, and what is added.
         rows: the last loop runs along a row of the result: it may be split into parts, which run before the others.
+        dtype: that is added up in; the node's if None.
     """
-    dtype = ctx.val.dtype
+    dtype = dtype or ctx.val.dtype
     refuse(dtype not in ACCUMULATED, "sums at positions in that dtype")
     refuse_unordered(ctx)
     strides = ctx.sizes(ctx.val.stride())
@@ -66,9 +76,19 @@ def added(ctx: Context, start: Tensor, size: tuple[Expr, ...], entry: Entry, *, 
     return ctx.from_ref(ref, dtype, ctx.device)
 
 
-def _zeros(ctx: Context) -> Tensor:
-    dtype = ctx.val.dtype
-    return ctx.lazy(lambda ops, index: ops.constant(0.0 if dtype.is_floating_point else 0, dtype), [])
+def _wide(ctx: Context) -> torch.dtype:
+    """In what a GPU adds up values of the node's dtype: its kernels add 16-bit floats in float32, too."""
+    dtype: torch.dtype = ctx.val.dtype
+    half = dtype in (torch.float16, torch.bfloat16) and ctx.device.type != "cpu"
+    few = (as_int(product(ctx.sizes(ctx.val.shape))) or WIDE_ELEMENTS + 1) <= WIDE_ELEMENTS
+    return torch.float32 if half and few else dtype
+
+
+def _zeros(ctx: Context, dtype: torch.dtype) -> Tensor:
+    val = ctx.val
+    if val.dtype is not dtype:
+        val = torch.empty_strided(val.shape, val.stride(), dtype=dtype, device="meta")
+    return ctx.lazy(lambda ops, index: ops.constant(0.0 if dtype.is_floating_point else 0, dtype), [], val=val)
 
 
 def _check(ctx: Context, value: Tensor, *indices: Tensor) -> None:
@@ -86,7 +106,7 @@ def embedding_dense_backward(
     refuse(scale_grad_by_freq, "an embedding's gradient scaled by frequency")
     _check(ctx, grad, index)
     zero = 0.0 if grad.dtype.is_floating_point else 0
-    weights = ctx.sizes(ctx.val.shape)
+    weights, wide = ctx.sizes(ctx.val.shape), _wide(ctx)
 
     def entry(ops: Recorder, at: Index) -> tuple[Index, Value]:
         row = ops.to_dtype(index.load(ops, at[:-1]), torch.int64)
@@ -96,7 +116,8 @@ def embedding_dense_backward(
             value = ops.where(kept, value, ops.constant(zero, value.dtype))
         return (ops.indirect_var(row, weights[0], False), at[-1]), value
 
-    return added(ctx, _zeros(ctx), grad.size, entry, rows=True)
+    total = added(ctx, _zeros(ctx, wide), grad.size, entry, rows=True, dtype=wide)
+    return total if wide is ctx.val.dtype else converted(ctx, total)
 
 
 @lowers(aten.scatter_add.default)
