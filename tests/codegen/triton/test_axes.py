@@ -36,9 +36,10 @@ def test_column_sums_read_lines_of_memory_by_all_processors(rows: int, columns: 
     x = b.input(rows, columns, dtype=torch.bfloat16)
     wide = lambda o, v: o.to_dtype(v, torch.float32)  # noqa: E731
     first, second = layouts(b, b.reduce("sum", x, [0], fn=wide))
-    (x_axis,) = first.grid
+    x_axis, chunks = first.grid
     row = first.stages[0].row
     assert row is not None and row.looped and x_axis.block * 2 >= 128 and x_axis.block * row.block == 2048
+    assert chunks.name == "p" and chunks.block == 1 and as_int(chunks.extent) * row.block * 2 <= rows
     assert first.num_warps == 4 and programs(first) <= 10 * PROCESSORS
     assert programs(first) >= min(4 * PROCESSORS, rows // 64 * columns // 64)
     assert second.stages[0].row is not None and second.grid[0].block * 4 >= 64
@@ -63,3 +64,9 @@ def test_columns_that_later_stages_read_again_are_held_where_they_are_short() ->
         (axes,) = layouts(b, softmax(b, b.input(rows, 20_000), 0))
         assert len(axes.stages) == 3 and axes.grid[0].block >= 16
         assert all(stage.row is not None and stage.row.looped is looped for stage in axes.stages)
+
+
+def test_short_rows_of_chunks_stay_together() -> None:
+    b = Builder()
+    first, _ = layouts(b, b.reduce("sum", b.input(1 << 16, 24), [0]))
+    assert [axis.name for axis in first.grid] == ["x"]

@@ -3,7 +3,8 @@
 A program computes a block of points with up to three *axes*: "x" (and "y", where memory is contiguous along two
 different loops) for points that are independent of each other, "r" for what each stage runs through itself: its
 reduction, or its own loops where the kernel has several stages. The loops of one axis are numbered through: loop
-variables are quotients and remainders of the axis' position.
+variables are quotients and remainders of the axis' position. An axis "p" has one position in each program, and no
+dimension of the block.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Axis:
     """One axis of the block.
 
     Arguments:
-        name: "x", "y" or "r": the variable of its position in index expressions.
+        name: "x", "y", "r" or "p": the variable of its position in index expressions.
         loops: (variable, size), outermost first.
         block: positions of one program, or of one round of its loop.
         looped: the program runs through the axis in rounds; else one block covers what it has to do.
@@ -202,18 +203,30 @@ def _rows(plan: KernelPlan, rows: Sequence[tuple[tuple[Var, Expr], ...]], proces
     while width > 1 and count // width < processors and not across:
         width //= 2
     x = Axis("x", points, width)
+    grid: tuple[Axis, ...] = (x,)
+    if across and not held and len(plan.stages) == 1 and not plan.segments:
+        grid = _apart(points, width)
     stages = []
     for stage, loops in zip(plan.stages, rows):
-        axes: tuple[Axis, ...] = (x,)
+        axes: tuple[Axis, ...] = grid
         if loops:
             length = product(size for _, size in loops)
             block = _power(int(as_int(length) or 1)) if held else row
-            axes = (x, Axis("r", loops, block, looped=not held))
+            axes = (*grid, Axis("r", loops, block, looped=not held))
         stages.append(_stage(stage, axes))
     warps = max(min(width * row // 256, _MAX_WARPS), 1)
     if across and not held and _results(plan) <= _MANY_RESULTS:
         warps = max(warps // 2, 1)
-    return KernelAxes((x,), tuple(stages), reach_of(plan), warps)
+    return KernelAxes(grid, tuple(stages), reach_of(plan), warps)
+
+
+def _apart(points: Sequence[tuple[Var, Expr]], width: int) -> tuple[Axis, ...]:
+    """The axes of points whose innermost loop is long enough for a program: chunks of a column are apart, so that what
+    depends on the chunk alone is loaded once."""
+    outer = as_int(product(size for _, size in points[:-1]))
+    if len(points) < 2 or hint(points[-1][1]) < width or outer is None or outer > _MAX_GRID:
+        return (Axis("x", tuple(points), width),)
+    return Axis("x", tuple(points[-1:]), width), Axis("p", tuple(points[:-1]), 1)
 
 
 def _results(plan: KernelPlan) -> int:

@@ -125,8 +125,9 @@ class KernelPrinter:
 
     def _dims(self, number: int, stage: StageAxes) -> dict[str, str]:
         """Names of the block's extents, outermost axis first."""
-        names = {axis.name: f"{axis.name.upper()}BLOCK" for axis in reversed(self.axes.grid)}
-        for axis in self.axes.grid[::-1]:
+        blocks = [axis for axis in reversed(self.axes.grid) if axis.name != "p"]
+        names = {axis.name: f"{axis.name.upper()}BLOCK" for axis in blocks}
+        for axis in blocks:
             self.constants[names[axis.name]] = axis.block
         row = stage.row
         if row is not None:
@@ -146,6 +147,9 @@ class KernelPrinter:
             name, block = axis.name, f"{axis.name.upper()}BLOCK"
             first = f"tl.program_id({number})" if self.segments is None else self.segments.block
             first += self.position.cast()
+            if name == "p":
+                lines.append(f"{name} = {first}")
+                continue
             if deep:
                 side = "[:, None]"
             else:

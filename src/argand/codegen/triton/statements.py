@@ -236,7 +236,7 @@ class StagePrinter:
 
     def _key(self, name: str, expr: Expr, axes: Names) -> tuple[str, Expr, Expr | None] | None:
         """What a block of memory is known by; None when it cannot be kept for later stages."""
-        if any(isinstance(atom, Var) and atom.name not in ("x", "y", "r") for atom in expr.free):
+        if any(isinstance(atom, Var) and atom.name not in ("x", "y", "r", "p") for atom in expr.free):
             return None
         if "r" not in axes:
             return (name, expr, None)
