@@ -369,3 +369,17 @@ def test_a_module_of_products_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         (result,) = module.call(list(given))
         torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("case", ["even", "columns", "terms", "steps of left", "steps of right"])
+def test_rows_that_begin_at_odd_places_get_zeros(case: str) -> None:
+    b = Builder()
+    m, k, n = 1024, 1025 if case == "terms" else 1024, 1025 if case == "columns" else 1024
+    left, right = half(b, m, k), half(b, k, n)
+    if case == "steps of left":
+        left = half(b, k, 1025).narrow(1, 0, m).permute(1, 0)
+    if case == "steps of right":
+        right = half(b, k, 1025).narrow(1, 0, n)
+    made = on_gpu(b, product(b, left, right))
+    assert choose_products(made) == (case != "even")
+    assert [step.out_variant for step in made.steps] == ["torch.mm" if case == "even" else "padded_product"]

@@ -88,7 +88,8 @@ def _wants_zeros(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     m, k, n = as_int(left.size[0]), as_int(left.size[1]), as_int(right.size[1])
     if m is None or k is None or n is None or m * k * n < PADDED_LEAST_TERMS or min(m, k, n) < 64:
         return False
-    return bool(k % 8 or n % 8)
+    steps = [as_int(step) for ref in (left, right) for step in ref.stride if step is not ONE]
+    return bool(k % 8 or n % 8 or any(step is not None and step % 8 for step in steps))
 
 
 def _choose_own(schedule: Schedule, buffers: dict[str, Buffer]) -> int:

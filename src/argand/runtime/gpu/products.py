@@ -21,15 +21,29 @@ def padded_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
     """
     *bias, left, right = operands
     inner, columns = -left.shape[1] % MULTIPLE, -right.shape[1] % MULTIPLE
-    if inner:
-        left = pad(left, (0, inner))
-    if inner or columns:
-        if right.stride(0) == 1:  # a transposed weight stays one
-            right = pad(right.t(), (0, inner, 0, columns)).t()
-        else:
-            right = pad(right, (0, columns, 0, inner))
-    if bias:
-        made = torch.addmm(pad(bias[0], (0, columns)), left, right)
+    left = pad(left, (0, inner)) if inner else aligned(left)
+    if not inner and not columns:
+        right = aligned(right)
+    elif right.stride(0) == 1:  # a transposed weight stays one
+        right = pad(right.t(), (0, inner, 0, columns)).t()
     else:
-        made = torch.mm(left, right)
-    out.copy_(made[:, : out.shape[1]])
+        right = pad(right, (0, columns, 0, inner))
+    row = [pad(bias[0], (0, columns))] if bias and columns else bias
+    if columns:
+        made = torch.addmm(*row, left, right) if row else torch.mm(left, right)
+        out.copy_(made[:, : out.shape[1]])
+    elif row:
+        torch.addmm(*row, left, right, out=out)
+    else:
+        torch.mm(left, right, out=out)
+
+
+def aligned(matrix: torch.Tensor) -> torch.Tensor:
+    """`matrix`, or a copy of it whose rows (or columns, if these are contiguous) begin at multiples of 16 bytes."""
+    by_columns = matrix.stride(0) == 1
+    stored = matrix.t() if by_columns else matrix
+    if stored.stride(1) != 1 or stored.stride(0) % MULTIPLE == 0:
+        return matrix
+    height, width = stored.shape
+    made = stored.new_empty(height, -(-width // MULTIPLE) * MULTIPLE)[:, :width].copy_(stored)
+    return made.t() if by_columns else made
