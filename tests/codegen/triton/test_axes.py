@@ -51,11 +51,14 @@ def test_few_rows_are_one_block() -> None:
     assert axes.stages[0].row is not None and not axes.stages[0].row.looped and axes.grid[0].block == 32
 
 
-def test_many_sums_at_once_have_more_threads() -> None:
+def test_many_results_at_once_have_more_threads() -> None:
+    kinds = ("sum", "max", "min", "prod", "sum")
     for count, warps in ((4, 4), (5, 8)):
         b = Builder()
-        first, _ = layouts(b, *[b.reduce("sum", b.input(4096, 768), [0]) for _ in range(count)])
-        assert first.num_warps == warps
+        x = b.input(4096, 768)
+        squared = {4: lambda o, v: o.mul(v, v)}
+        results = [b.reduce(kind, x, [0], fn=squared.get(n)) for n, kind in enumerate(kinds[:count])]
+        assert layouts(b, *results)[0].num_warps == warps
 
 
 def test_columns_that_later_stages_read_again_are_held_where_they_are_short() -> None:
