@@ -146,3 +146,20 @@ def test_the_default_is_a_cpu_of_one_thread():
 
 
 CPU = torch.device("cpu")
+
+
+def test_few_points_side_by_side_are_one_program():
+    """What each column needs is computed apart, where a program has many columns: 128 of them would be two programs."""
+
+    def scaled(columns_inside):
+        b = Builder()
+        variance = b.input(128)
+        scale = b.pointwise(lambda o, v: o.rsqrt(v), variance)
+        shape = (8000, 128) if columns_inside else (128, 8000)
+        x = b.input(*shape)
+        spread = scale.view(1, 128).expand(*shape) if columns_inside else scale.view(128, 1).expand(*shape)
+        out = b.pointwise(lambda o, v, s: o.mul(v, s), x, spread)
+        return schedule(b.program(out), targets=lambda _: gpu(132)).kernels()
+
+    assert len(scaled(columns_inside=True)) == 2
+    assert len(scaled(columns_inside=False)) == 1  # each row is a program's

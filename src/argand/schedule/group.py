@@ -358,8 +358,14 @@ class Merger:
             return True
         if not group.outer:
             return False
-        points = hint(product(group.dims[var] for var in group.outer))
-        return self._row_bytes(group, shared) <= (target.row_bytes if points >= target.threads else target.serial_bytes)
+        width = target.columns if self._across(group, shared) else 1  # points that a program computes
+        programs = -(-hint(product(group.dims[var] for var in group.outer)) // width)
+        limit = target.row_bytes if programs >= target.threads else target.serial_bytes
+        return self._row_bytes(group, shared) * width <= limit
+
+    def _across(self, group: Group, shared: set[Var]) -> bool:
+        """Whether memory is contiguous along a shared loop in a stage that has loops of its own."""
+        return any(self.unit_stride(stage) in shared for stage in group.stages if stage.loops - shared)
 
     def _widen(self, inner: Var, shared: set[Var], stage: StageDraft, group: Group, target: Target) -> None:
         """Unshare loops that continue a short innermost one in memory, so that vectors are full."""
