@@ -387,6 +387,21 @@ def test_reasons(program: AtenProgram, devices: list[torch.device], reason: str)
     assert reason in why_not(program, devices) and bool(reason) == bool(why_not(program, devices))
 
 
+def test_where_nobody_asked_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(args: list[Any]) -> tuple[Any, ...]:
+        return ()
+
+    def made(asked: bool) -> Any:
+        return with_cuda_graphs(program, call, recorder=lambda index: TapeRecorder(), asked=asked)
+
+    program = aten_program(aten.sin.default)
+    assert made(asked=True) is not call and made(asked=False) is call  # one operation only
+    monkeypatch.setattr(cudagraphs, "FEWEST_NODES", 1)
+    assert made(asked=False) is not call
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    assert made(asked=True) is not call and made(asked=False) is call
+
+
 def test_a_graph_with_a_reason_runs_as_it_is_and_says_so() -> None:
     def call(args: list[Any]) -> tuple[Any, ...]:
         return ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -91,6 +92,8 @@ def _why_not_unasked(program: AtenProgram) -> str:
     """Why a program is not recorded that nobody asked to record."""
     if program.scalars:
         return "its sizes vary"
+    if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
+        return "CUDA_LAUNCH_BLOCKING is set, to see each kernel fail where it is launched"
     calls = sum(node.op == "call_function" for node in program.graph.nodes)
     return "" if calls >= FEWEST_NODES else f"it has {calls} operations only"
 

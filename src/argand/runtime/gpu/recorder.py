@@ -135,7 +135,6 @@ class CudaRecorder:
         """
         self._prepare_libraries()
         with self.placing(room), _without_collections():
-            torch.cuda.synchronize(self._index)
             before = torch.cuda.memory_reserved(self._index)
             if draws:
                 replay, results = self._drawing(run, room)
