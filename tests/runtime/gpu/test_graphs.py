@@ -398,6 +398,19 @@ def test_a_forward_and_its_backward() -> None:
     assert not forward.reason and not backward.reason
 
 
+def test_a_forward_that_keeps_a_parameter_as_it_is() -> None:
+    recorder, weight = TapeRecorder(), nn.Parameter(torch.full((3,), 2.0))
+    forward = Recorded(boxed(lambda w, x: (w * x, w)), recorder, roles=Roles(kept=frozenset({1})))
+    backward = Recorded(boxed(lambda kept, grad: (kept * grad,)), recorder, roles=Roles(taken=frozenset({0})))
+    with torch.no_grad():
+        for step in range(6):
+            x = torch.full((3,), float(step))
+            result, kept = forward([weight, x])
+            assert torch.equal(result, weight * x) and torch.equal(backward([kept, x])[0], weight * x)
+            weight.add_(1)
+    assert recorder.recorded == 2 and recorder.replayed == 5 + 4
+
+
 def test_forwards_before_the_backward_of_the_first() -> None:
     """A recording whose kept values wait for a backward is left alone: another one is used, then none."""
     forward, backward, recorder = kept_by_forward()

@@ -102,6 +102,7 @@ class Results:
         large: tensors that are copied where they are not lent.
         lent: tensors of the recording that are always lent.
         own: those of the latter in memory that is no input's.
+        kept: addresses of what only the backward sees: of `lent`, and of inputs that are used in place.
     """
 
     plan: list[Result] = field(default_factory=list)
@@ -109,6 +110,7 @@ class Results:
     large: list[Copied] = field(default_factory=list)
     lent: list[torch.Tensor] = field(default_factory=list)
     own: list[torch.Tensor] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
 
     @property
     def visible(self) -> int:
@@ -163,6 +165,7 @@ def planned(
                 seen[key] = Result("large" if there is made.large else "copied", len(there))
                 there.append(Copied.of(output))
         made.plan.append(seen[key])
+    made.kept = [outputs[at].data_ptr() for at in sorted(kept) if isinstance(outputs[at], torch.Tensor)]
     return made
 
 
@@ -214,8 +217,8 @@ class Recording:
 
     @property
     def places(self) -> list[int]:
-        """Addresses of what is always lent."""
-        return [tensor.data_ptr() for tensor in self._results.lent]
+        """Addresses of what the backward of the call reads where it is."""
+        return self._results.kept
 
     @property
     def lends(self) -> bool:
