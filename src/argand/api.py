@@ -230,7 +230,8 @@ def compile(
             all sizes of inputs symbolic at the first compile; False compiles for each size. See `mark_dynamic`.
         backend: a name of `list_backends()` or `(gm: fx.GraphModule, example_inputs: list[Tensor]) -> Callable`.
         mode: "default": graphs of a GPU that gain time by it are recorded as CUDA graphs (docs/gpu.md);
-            "reduce-overhead", "max-autotune": all; "max-autotune-no-cudagraphs": none. Handed to backends as `mode=`.
+            "reduce-overhead", "max-autotune": all; "max-autotune-no-cudagraphs": none. In the last two, products of
+            matrices on a GPU are kernels of argand's where these are timed to be faster. Handed to backends as `mode=`.
         options: handed to the backend as `options=`; argand's own backends accept and ignore them in this version.
         disable: return `model` unchanged.
 

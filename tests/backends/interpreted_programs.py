@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import argand
-from argand.backends import targets
+from argand.backends import autotune, targets
 from argand.ir.target import gpu
 from argand.runtime.gpu import variants
 
@@ -142,6 +143,34 @@ def training() -> None:
             compare(one.grad, two.grad)
 
 
+def tuned() -> None:
+    """Products as kernels of argand's, in every way to cut them: the times are made up."""
+
+    def net(x: Any, w: Any, b: Any, v: Any) -> Any:
+        hidden = F.gelu(F.linear(x.view(2, 24, -1), w, b))
+        return F.linear(hidden, v) + x.view(2, 24, -1), hidden.sum()
+
+    def gated(x: Any, w: Any, b: Any, v: Any) -> Any:
+        return F.silu(F.linear(x, w)) * F.linear(x, w, b), torch.bmm(x.view(3, 16, -1), v[:, :40].expand(3, -1, -1))
+
+    for dtype in (torch.float32, torch.bfloat16):
+        args = [(torch.randn(size) / 4).to(dtype) for size in ((48, 40), (72, 40), (72,), (40, 72))]
+        for way, function in enumerate((net, gated, net, gated)):
+
+            def times(calls: Any, device: Any, way: int = way) -> list[float]:
+                return [100.0] + [50.0 - (place == way) for place in range(len(calls) - 1)]
+
+            argand.reset()
+            with patch.object(autotune, "time_calls", times), collected("autotuning", "output_code") as seen:
+                got = argand.compile(function, mode="max-autotune-no-cudagraphs")(*args)
+            for one, two in zip(got, function(*args)):
+                torch.testing.assert_close(one, two, rtol=2e-2, atol=2e-2)
+                assert one.stride() == two.stride()
+            assert [event for event in seen if event.name == "autotuning" and event.data["chosen"] != "ATen"]
+            assert "triton_product_" in next(event.text() for event in seen if event.name == "output_code")
+    argand.reset()
+
+
 def in_chunks() -> None:
     """Short reductions that a small GPU would split."""
     small = replace(gpu(4), split_reduction=64)
@@ -214,11 +243,13 @@ def the_same_graph_for_both_targets() -> None:
 def main() -> None:
     argand.config.triton.on_cpu = True
     argand.config.verify_ir = True
-    with collected("output_code") as seen:
+    with tempfile.TemporaryDirectory() as folder, collected("output_code") as seen:
+        argand.config.cache_dir = folder  # times are kept there
         with torch.no_grad():
             inference()
             many_sizes()
             scans()
+            tuned()
             in_chunks()
         training()
         optimizers()

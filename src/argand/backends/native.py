@@ -21,6 +21,7 @@ from argand.backends.graph_key import graph_key
 from argand.backends.targets import devices_in, problem_of, target_of, without_target
 from argand.config import config
 from argand.errors import GpuError, ToolchainError, ToolchainMissing
+from argand.graph import compat
 from argand.graph.devices import devices_of
 from argand.graph.hints import size_hints
 from argand.graph.module_text import module_text
@@ -28,12 +29,14 @@ from argand.graph.printing import readable
 from argand.graph.program import AtenProgram
 from argand.ir.kernel import Schedule
 from argand.ir.loops import tensor_refs
+from argand.ir.target import Target
 from argand.runtime.host import HostCall, load_module
 from argand.schedule.dump import post_fusion_text
 from argand.schedule.provenance import provenance
 
 RECORDED_MODES = ("reduce-overhead", "max-autotune")
 UNRECORDED_MODES = ("max-autotune-no-cudagraphs",)
+TUNED_MODES = ("max-autotune", "max-autotune-no-cudagraphs")
 
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -74,14 +77,19 @@ def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
     """A callable for the program's graph: takes the list of its inputs (which it empties), returns its outputs.
 
     Arguments:
-        mode: of `argand.compile`. Kernels are the same in all: programs that compute the same share them. What is
-            recorded is the program's own, whose inputs lie elsewhere.
+        mode: of `argand.compile`. Programs that compute the same share kernels, which are the same in all modes but
+            those that time products. What is recorded is the program's own, whose inputs lie elsewhere.
     """
     others = without_target(devices_in(program))
     if others:
         _report_devices(others, f"{program.kind} graph")
         return _eager_kernels(program)
-    call = _memo.get_or_make(graph_key(program) if config.reuse_graphs else None, lambda: build(program))
+    key = graph_key(program) if config.reuse_graphs else None
+    if mode in TUNED_MODES and any(target is not None and target.product_kernels for target in _targets(program)):
+        key = f"{key}\ntuned for {compat.float32_products()}" if key is not None else None
+        call = _memo.get_or_make(key, lambda: build(program, tuned=True))
+    else:
+        call = _memo.get_or_make(key, lambda: build(program))
     wanted = wants_cuda_graphs(mode)
     if wanted == "no" or (wanted == "auto" and _in_host_memory(program)):
         return call
@@ -113,8 +121,12 @@ def _report_devices(others: set[str], what: str) -> None:
     _without_gpu_code(f"this {what} runs with eager's kernels: {reason}")
 
 
-def build(program: AtenProgram) -> HostCall:
-    """The pipeline: step 3."""
+def build(program: AtenProgram, *, tuned: bool = False) -> HostCall:
+    """The pipeline: step 3.
+
+    Arguments:
+        tuned: products may become kernels of argand's, where these are faster.
+    """
     if program.model < 0:
         program.model = events.bus.number("model")
     number = events.bus.number("compiled graph")
@@ -123,7 +135,11 @@ def build(program: AtenProgram) -> HostCall:
         events.bus.detail("fx_graph", "backend", lambda: readable(program.graph), program=program)
         if _in_host_memory(program):
             _without_gpu_code(f"{name} runs on the CPU, by kernels whose loops are chosen by rule")
-        return _build(program, f"graph_{number}")
+        return _build(program, f"graph_{number}", tuned)
+
+
+def _targets(program: AtenProgram) -> list[Target | None]:
+    return [target_of(device) for device in devices_in(program)]
 
 
 def _without_gpu_code(why: str) -> None:
@@ -132,12 +148,18 @@ def _without_gpu_code(why: str) -> None:
     events.bus.detail("autotuning", "backend", f"no candidates are timed: {why}")
 
 
-def _build(program: AtenProgram, graph: str) -> HostCall:
+def _build(program: AtenProgram, graph: str, tuned: bool) -> HostCall:
     try:
-        schedule = schedule_program(program)
-        text = host_text(schedule)
-        with events.span("load", "runtime"):
-            return load_module(text, schedule.constants, graph=graph).call
+        if not tuned:
+            return _load(schedule_program(program), graph)
+        from argand.backends.autotune import tuned_schedule  # whoever does not ask for it does not pay for it
+
+        schedule = _scheduled(program, by_rule=False)
+        made, precision = tuned_schedule(schedule)
+        _join(made)
+        _tell(program, made)
+        call = _load(made, graph)
+        return call if precision is None else _with_precision(call, precision, lambda: _load(_join(schedule), graph))
     except ToolchainError as error:
         _memo.warn_once(str(error))
         reason = "no C++ compiler" if isinstance(error, ToolchainMissing) else error.cause
@@ -153,13 +175,58 @@ def _build(program: AtenProgram, graph: str) -> HostCall:
         raise
 
 
+def _load(schedule: Schedule, graph: str) -> HostCall:
+    text = host_text(schedule)
+    with events.span("load", "runtime"):
+        return load_module(text, schedule.constants, graph=graph).call
+
+
+def _with_precision(call: HostCall, precision: str, make: Callable[[], HostCall]) -> HostCall:
+    """`call` while the program's setting of float32 products is what its kernels were made for, else ATen's products.
+
+    Arguments:
+        make: a callable whose products are ATen's, which heed the setting themselves.
+    """
+    other = functools.cache(make)
+    setting = compat.float32_products
+
+    def run(args: list[Any]) -> tuple[Any, ...]:
+        return call(args) if setting() == precision else other()(args)
+
+    return run
+
+
 def schedule_program(program: AtenProgram) -> Schedule:
     """From ATen graph to ordered kernels and extern calls."""
+    made = _join(_scheduled(program))
+    _tell(program, made)
+    return made
+
+
+def _join(made: Schedule) -> Schedule:
+    """Give small kernels that do the same one launch, in place: the last thing that is done to a schedule."""
+    from argand.schedule.pipeline import join_kernels
+
+    if config.fusion:
+        with size_hints(made.hints):
+            join_kernels(made)
+    return made
+
+
+def _tell(program: AtenProgram, made: Schedule) -> None:
+    events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(made))
+    events.emit("provenance", "schedule", lambda: provenance(program.graph, made))
+    events.bus.detail("fused_graph", "schedule", None, schedule=made)
+
+
+def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
+    """`schedule_program`, told to nobody; `by_rule` takes what is faster than ATen's products, by rule."""
     from argand.codegen.host.products import choose_products
     from argand.lower import lower
     from argand.passes import run_passes
     from argand.schedule.inplace import write_inputs_in_place
-    from argand.schedule.pipeline import join_kernels, schedule
+    from argand.schedule.pipeline import schedule
+    from argand.schedule.product_rules import choose_by_rule
 
     if not program.scalars:  # a program for many sizes is generalised from traces that passes have rewritten
         with events.span("passes", "passes"):
@@ -174,13 +241,10 @@ def schedule_program(program: AtenProgram) -> Schedule:
     with events.span("schedule", "schedule"), size_hints(loops.hints):
         made = schedule(loops, targets=target_of, fusion=bool(config.fusion))
         write_inputs_in_place(made, written)
-        if config.fusion:
-            join_kernels(made)
         made.kept = _kept(program, made)
+        if by_rule:
+            choose_by_rule(made)
         choose_products(made)
-    events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(made))
-    events.emit("provenance", "schedule", lambda: provenance(program.graph, made))
-    events.bus.detail("fused_graph", "schedule", None, schedule=made)
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 
@@ -17,14 +18,18 @@ _INTERPRETED_PROCESSORS = 132  # an H100's
 def target_of(device: torch.device) -> Target | None:
     """The target of a device; None where no code is generated for it."""
     if device.type == "cpu":
-        return gpu(_INTERPRETED_PROCESSORS) if config.triton.on_cpu else cpu(torch.get_num_threads())
+        if not config.triton.on_cpu:
+            return cpu(torch.get_num_threads())
+        interpreted = gpu(_INTERPRETED_PROCESSORS)
+        return replace(interpreted, times_layouts=False, activated_products=False)  # its library is the CPU's
     if problem_of(device) is not None:
         return None
     if torch.version.hip:
-        return amd_gpu(_processors(device))
+        return amd_gpu(*_properties(device))
     from argand.runtime.gpu import blas
 
-    return gpu(_processors(device), direct_products=bool(config.triton.direct_products) and blas.available())
+    direct = bool(config.triton.direct_products) and blas.available()
+    return gpu(*_properties(device), direct_products=direct)
 
 
 def problem_of(device: torch.device) -> str | None:
@@ -35,8 +40,11 @@ def problem_of(device: torch.device) -> str | None:
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+def _properties(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and the shared memory that a program may have."""
+    found = torch.cuda.get_device_properties(device)
+    memory = getattr(found, "shared_memory_per_block_optin", 0) or getattr(found, "shared_memory_per_block", 48 << 10)
+    return int(found.multi_processor_count), int(memory)
 
 
 def without_target(devices: Iterable[torch.device]) -> set[str]:

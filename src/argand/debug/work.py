@@ -71,6 +71,13 @@ def kernel_work(plan: KernelPlan, hints: Mapping[str, int]) -> Work:
                 read[buffer] = max(read.get(buffer, 0), sum(elements.values()))
         for buffer, elements in count.stores.items():
             written[buffer] = max(written.get(buffer, 0), sum(elements.values()))
+    if plan.product is not None:
+        batch, rows, columns, inner = plan.product.sizes
+        flops += 2 * batch * rows * columns * inner
+        operands = (plan.product.left, plan.product.right, plan.product.bias)
+        read.update(
+            {ref.buffer: _elements(plan.buffers[ref.buffer].size, hints) for ref in operands if ref is not None}
+        )
     total = 0
     for name in (*plan.inputs, *plan.outputs):
         whole = _elements(plan.buffers[name].size, hints)

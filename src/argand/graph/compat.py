@@ -201,6 +201,16 @@ def deterministic() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
+def float32_products() -> str:
+    """What products of float32 numbers on a GPU may be: "tf32" or "ieee"."""
+    matmul = torch.backends.cuda.matmul
+    try:
+        allowed = bool(matmul.allow_tf32)
+    except RuntimeError:  # the program has set it by torch's newer setting, whose values this one lacks
+        allowed = getattr(matmul, "fp32_precision", "ieee") == "tf32"
+    return "tf32" if allowed else "ieee"
+
+
 def set_deterministic(wanted: tuple[bool, bool]) -> None:
     """What `torch.use_deterministic_algorithms` does to torch itself."""
     torch._C._set_deterministic_algorithms(wanted[0], warn_only=wanted[1])

@@ -34,8 +34,10 @@ Rules that code generation may rely on:
   loops or reduction loops beside the shared ones.
 * `mode="add"` stores may hit one element from several points: they need atomics (or no parallelism).
 * A kernel with `segments` does all of the above once for each of them, in any order or in parallel: no segment touches
-  elements that another writes. Its stages name the first segment's buffers; symbols that differ are in each segment's
-  `numbers`.
+  what another writes. Its stages name the first segment's buffers; symbols that differ are in each segment's `numbers`.
+* A kernel with a `product` computes that first, for all points of its last stage, whose loops are batch (where there is
+  one), row and column; the stage finds it in the register `product.result`, at the place that the value would have in
+  memory. A stage before the last one computes an operand of the product, and stores it in a register in the same way.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.graph.expr import Expr, Var
+from argand.errors import InternalError
+from argand.graph.expr import Expr, Var, as_int
 from argand.ir.loops import Buffer, ExternNode, LoopBody, Origin, TensorRef
 
 if TYPE_CHECKING:
@@ -83,6 +86,60 @@ class Segment:
     numbers: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a product is cut: a program computes `rows` x `columns` of the result, `inner` terms of the sums at a time.
+
+    Arguments:
+        warps, stages: of a program; rounds whose loads are in flight.
+    """
+
+    rows: int
+    columns: int
+    inner: int
+    warps: int
+    stages: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}x{self.inner}, {self.warps} warps, {self.stages} stages"
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of matrices (rows, inner) and (inner, columns), or of as many as there are in a batch.
+
+    Sums are float32 numbers; the bias is added to them before they are rounded to the dtype of the result. Sizes are
+    numbers.
+
+    Arguments:
+        left, right: operands; of a register, where a stage of the kernel makes it.
+        bias: a row to be added.
+        result: the register of the value.
+        precision: of products of float32 numbers: "ieee", or "tf32" where the program allows that.
+        tile: None until it is chosen.
+    """
+
+    left: TensorRef
+    right: TensorRef
+    bias: TensorRef | None
+    result: str
+    precision: str = "ieee"
+    tile: Tile | None = None
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Batch, rows, columns, inner."""
+        *batch, rows, inner = map(_number, self.left.size)
+        return (batch[0] if batch else 1), rows, _number(self.right.size[-1]), inner
+
+
+def _number(size: Expr) -> int:
+    found = as_int(size)
+    if found is None:
+        raise InternalError(f"a size of a product varies: {size}")
+    return found
+
+
 @dataclass(slots=True, eq=False)
 class KernelPlan:
     """One fused kernel.
@@ -100,6 +157,7 @@ class KernelPlan:
         origins: FX nodes that the kernel computes.
         device: of every buffer.
         segments: what the stages are done for, the first as they are written; empty: once, for the buffers named.
+        product: computed before the last stage.
     """
 
     name: str
@@ -114,6 +172,7 @@ class KernelPlan:
     origins: tuple[Origin, ...] = ()
     device: torch.device = CPU
     segments: tuple[Segment, ...] = ()
+    product: Product | None = None
 
     def of_segment(self, segment: Segment) -> KernelPlan:
         """What is done for one segment, under the names of the first one's buffers."""

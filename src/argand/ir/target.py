@@ -50,6 +50,11 @@ class Target:
         direct_products: products of 16-bit floats go to the library of the device's maker past ATen.
         host_memory: its buffers are what the host's memory plan and kernels are for: kept buffers share blocks, large
             ones get large pages, products and gradients of convolutions may be argand's.
+        product_kernels: products of matrices may be kernels of the generator's, together with what is computed from
+            them; which are is found by timing (`mode="max-autotune"`).
+        program_memory: bytes of fast memory that a program may have for the operands of a product.
+        activated_products: its library adds a bias and computes relu, or gelu by tanh, in the kernel of a product.
+        times_layouts: its library's convolutions may be faster with the channels innermost; found by timing.
     """
 
     name: str
@@ -78,6 +83,10 @@ class Target:
     pointers: int
     direct_products: bool
     host_memory: bool
+    product_kernels: bool
+    program_memory: int
+    activated_products: bool
+    times_layouts: bool
 
 
 Targets = Callable[["torch.device"], Target | None]
@@ -113,10 +122,14 @@ def cpu(threads: int) -> Target:
         pointers=1 << 16,
         direct_products=False,
         host_memory=True,
+        product_kernels=False,
+        program_memory=0,
+        activated_products=False,
+        times_layouts=False,
     )
 
 
-def gpu(processors: int, *, direct_products: bool = False) -> Target:
+def gpu(processors: int, program_memory: int = 227 << 10, *, direct_products: bool = False) -> Target:
     """A GPU of `processors` multiprocessors: kernels are Triton programs, which cannot wait for each other."""
     return Target(
         name="triton",
@@ -145,12 +158,16 @@ def gpu(processors: int, *, direct_products: bool = False) -> Target:
         pointers=400,  # 4 KiB are what every driver takes
         direct_products=direct_products,
         host_memory=False,
+        product_kernels=True,
+        program_memory=program_memory,
+        activated_products=True,
+        times_layouts=True,
     )
 
 
-def amd_gpu(processors: int) -> Target:
+def amd_gpu(processors: int, program_memory: int = 64 << 10) -> Target:
     """A GPU of AMD's: all arguments of a kernel are in registers, of which a program has a hundred."""
-    return replace(gpu(processors), pointers=32)
+    return replace(gpu(processors, program_memory), pointers=32)
 
 
 def on_cpu(threads: int) -> Targets:

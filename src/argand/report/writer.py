@@ -258,6 +258,10 @@ def _fallback(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     sink.artifact(event, "fallback", _pretty(told), where, "json")
 
 
+def _autotuning(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
+    sink.artifact(event, "autotuning", _pretty({**event.data, "text": event.text()}), where, "json")
+
+
 def _provenance(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     """argand's own tables, and the same as torch names them, for `tlparse --inductor-provenance`."""
     told = event.payload()
@@ -313,6 +317,7 @@ _RECORDS: dict[str, _Hear] = {
     "cache_size_limit": _recompiles,
     "cache": _cache,
     "fallback": _fallback,
+    "autotuning": _autotuning,
     "frame_raised": _raised,
 }
 

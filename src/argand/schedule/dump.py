@@ -12,6 +12,7 @@ from argand.ir.loops import (
     ExternNode,
     LoopBlock,
     LoopBody,
+    TensorRef,
     Value,
     statements_of,
     tensor_refs,
@@ -147,6 +148,10 @@ def _kernel_text(plan: KernelPlan, given: set[str], users: dict[str, list[str]],
     lines.append(f"{plan.name}.outer = ({', '.join(f'{var}: {size}' for var, size in plan.outer)})")
     for name in plan.scratch:
         lines.append(f"{plan.name}.scratch {name} = {_layout(plan.buffers[name])}")
+    if plan.product is not None:
+        product = plan.product
+        operands = ", ".join(_operand(ref) for ref in (product.left, product.right, product.bias) if ref is not None)
+        lines.append(f"{plan.name}.product {product.result} = ({operands}), {product.precision}, {product.tile}")
     if plan.registers:
         lines.append(f"{plan.name}.registers = {_names(sorted(plan.registers))}")
     lines += _origin_lines(plan.origins)
@@ -218,6 +223,10 @@ def _value_name(value: Value) -> str:
 
 def _layout(buffer: Buffer) -> str:
     return f"({buffer.dtype}, size={_tuple(buffer.size)}, stride={_tuple(buffer.stride)})"
+
+
+def _operand(ref: TensorRef) -> str:
+    return f"{ref.buffer} size={_tuple(ref.size)} stride={_tuple(ref.stride)}"
 
 
 def _names(names: Iterable[str]) -> str:

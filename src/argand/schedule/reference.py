@@ -15,7 +15,7 @@ import torch
 from argand.errors import InternalError
 from argand.graph.devices import made_on
 from argand.graph.expr import ZERO, Expr, evaluate
-from argand.ir.kernel import KernelPlan, Schedule
+from argand.ir.kernel import KernelPlan, Product, Schedule
 from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value
 from argand.schedule.access import is_empty
 
@@ -69,6 +69,14 @@ def run_kernel(plan: KernelPlan, env: Env, memory: Memory) -> None:
     if plan.segments:
         return
     allowed = {name: memory[name] for name in (*plan.inputs, *plan.outputs)}
+    if plan.product is not None:
+        *operands, last = plan.stages
+        for stage in operands:
+            name = stage.body.statements[-1].args[0]
+            allowed[name] = _poisoned(plan.buffers[name], env)
+            run_body(stage.body, env, allowed)
+        run_body(last.body, env, {**allowed, plan.product.result: _product(plan, plan.product, allowed)})
+        return
     names = [var.name for var, _ in plan.outer]
     ranges = [range(int(evaluate(size, env)) - 1, -1, -1) for _, size in plan.outer]
     with made_on(plan.device):
@@ -81,6 +89,22 @@ def _run_points(plan: KernelPlan, env: Env, allowed: Memory, names: list[str], r
         local = {name: _poisoned(plan.buffers[name], env) for name in (*plan.scratch, *plan.registers)}
         for stage in plan.stages:
             run_body(stage.body, here, {**allowed, **local}, fixed=len(plan.outer))
+
+
+def _product(plan: KernelPlan, product: Product, memory: Memory) -> torch.Tensor:
+    """A product as it lies in memory."""
+
+    def operand(ref: TensorRef) -> torch.Tensor:
+        size, stride = (tuple(int(evaluate(n, {})) for n in part) for part in (ref.size, ref.stride))
+        return memory[ref.buffer].as_strided(size, stride, int(evaluate(ref.offset, {}))).float()
+
+    value = operand(product.left) @ operand(product.right)
+    if product.bias is not None:
+        value = value + operand(product.bias)
+    made = plan.buffers[product.result]
+    size, stride = (tuple(int(evaluate(n, {})) for n in part) for part in (made.size, made.stride))
+    laid = torch.empty_strided(size, stride, dtype=made.dtype)
+    return laid.copy_(value).as_strided((value.numel(),), (1,))
 
 
 def run_body(body: LoopBody, env: Env, memory: Memory, *, fixed: int = 0) -> None:

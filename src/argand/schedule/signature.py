@@ -28,6 +28,11 @@ def signature(plan: KernelPlan) -> str:
     for segment in plan.segments:
         pairs = [f"{names[one]}={names[other]}" for one, other in segment.buffers.items()]
         parts.append(f"segment {','.join(pairs)} {sorted(segment.numbers.items())}")
+    if plan.product is not None:
+        found = plan.product
+        refs = [ref for ref in (found.left, found.right, found.bias) if ref is not None]
+        operands = [(names[ref.buffer], ref.size, ref.stride, ref.offset) for ref in refs]
+        parts += [f"product {operands} {names[found.result]} {found.precision} {found.tile}"]
     for stage in plan.stages:
         body = stage.body
         parts.append(f"stage {stage.inner} {body.vars} {body.sizes} {body.reduction_vars} {body.reduction_sizes}")

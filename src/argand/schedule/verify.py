@@ -8,7 +8,6 @@ from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import LoopBlock, Value, tensor_refs
 from argand.ir.target import Target
 from argand.schedule.access import is_empty
-from argand.schedule.segments import Interval, overlap, stored_part
 
 
 def verify(schedule: Schedule) -> None:
@@ -46,6 +45,7 @@ def verify_kernel(plan: KernelPlan) -> None:
     elsewhere = sorted(name for name, buffer in plan.buffers.items() if buffer.device != plan.device)
     _require(not elsewhere, f"{plan.name} runs on {plan.device}, but {elsewhere} are elsewhere")
     outer = tuple(var for var, _ in plan.outer)
+    _require(plan.product is None or not outer, f"{plan.name}: shared loops beside a product")
     _require(len(plan.stages) > 1 or not outer, f"{plan.name}: one stage, yet shared loops")
     for stage in plan.stages:
         body = stage.body
@@ -56,18 +56,16 @@ def verify_kernel(plan: KernelPlan) -> None:
 
 
 def _verify_segments(plan: KernelPlan) -> None:
-    """Segments name what the stages name, and none touches elements that another writes."""
-    written: dict[str, list[Interval | None]] = {}
-    for segment in plan.segments:
+    """Segments name what the stages name, and none touches what another writes."""
+    written: dict[str, int] = {}
+    touched: dict[str, int] = {}
+    for number, segment in enumerate(plan.segments):
         names = set(segment.buffers.values())
         _require(names <= {*plan.inputs, *plan.outputs}, f"{plan.name}: a segment's buffers are no arguments")
-        own = plan.of_segment(segment)
-        for first, name in segment.buffers.items():
-            if name in plan.outputs:
-                part = stored_part(own, first, segment.numbers)
-                clear = not any(overlap(part, other) for other in written.get(name, ()))
-                _require(clear, f"{plan.name}: {name} is in two segments")
-                written.setdefault(name, []).append(part)
+        for name in names:
+            other = touched.setdefault(name, number)
+            _require(name not in plan.outputs or other == number, f"{plan.name}: {name} is in two segments")
+        written.update(dict.fromkeys(names & set(plan.outputs), number))
     missing = set(plan.outputs) - set(written) if plan.segments else set()
     _require(not missing, f"{plan.name}: no segment writes {missing}")
 
@@ -77,6 +75,9 @@ def verify_legal(plan: KernelPlan, target: Target) -> None:
     _require(len(plan.segments) <= target.segments, f"{plan.name}: {len(plan.segments)} segments")
     scans = any(statement.op == "scan" for stage in plan.stages for statement in stage.body.statements)
     _require(not scans or target.scan_length > 0, f"{plan.name}: a scan")
+    if plan.product is not None:
+        _require(target.product_kernels, f"{plan.name}: a product")
+        return
     if len(plan.stages) < 2:
         return
     _require(target.barriers or bool(plan.outer), f"{plan.name}: stages without shared loops")
@@ -108,7 +109,8 @@ def _verify_statements(plan: KernelPlan, stage: Stage, known: set[str]) -> None:
             if statement.op in ("load", "store"):
                 name, index = statement.args[:2]
                 _require(name in known, f"{where}: buffer {name} is not an argument")
-                _require(name not in plan.registers or index == 0, f"{where}: a register has index 0")
+                scalar = name in plan.registers and plan.product is None
+                _require(not scalar or index == 0, f"{where}: a register has index 0")
                 if statement.op == "load":
                     _require(name not in stored, f"{where}: {name} was stored in this stage")
                     _require(name not in plan.inputs or name not in plan.outputs, f"{where}: input stored")

@@ -18,15 +18,19 @@ import torch  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from loop_programs import Builder, layer_norm, scan, softmax  # noqa: E402
+from product_programs import ALONE, FUSED, OPERANDS, Products  # noqa: E402
 from test_fusion import add, random_program, relu  # noqa: E402
 from test_scans import random_scans  # noqa: E402
 
 from argand.codegen.triton import generate  # noqa: E402
 from argand.graph.expr import Var, evaluate, product  # noqa: E402
+from argand.ir.kernel import Tile  # noqa: E402
 from argand.ir.target import gpu  # noqa: E402
 from argand.lower.recorder import Recorder  # noqa: E402
 from argand.runtime.gpu.load import load_triton_kernels  # noqa: E402
+from argand.schedule.operands import with_operands  # noqa: E402
 from argand.schedule.pipeline import join_kernels, schedule  # noqa: E402
+from argand.schedule.products import adopt, named, product_names, proposals, with_tile  # noqa: E402
 from argand.schedule.reference import run_program, run_schedule  # noqa: E402
 from argand.schedule.verify import verify  # noqa: E402
 
@@ -259,6 +263,27 @@ def rows_of_halves():
     check(b, b.pointwise(lambda o, v: o.to_dtype(o.mul(v, v), torch.bfloat16), y), b.pointwise(relu, wide))
 
 
+def products():
+    """Products with what reads them, tiles that do not divide them, many rows of tiles, one row."""
+    sizes = ((40, 48, 72), (300, 40, 64), (16, 96, 32))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for number, program in enumerate((*FUSED, *ALONE, *OPERANDS)):
+            p = Products(dtype, *sizes[number % 3])
+            loops = p.b.program(*program(p))
+            made = schedule(loops, targets=lambda _: gpu(132))
+            found, names = proposals(made, "tf32" if number % 2 else "ieee"), product_names(made)
+            found = [with_operands(made, each) or each for each in found]
+            tile = Tile((16, 32, 64)[number % 3], 32, (16, 32)[number % 2], 4, 2)
+            adopt(made, [(each, named(with_tile(each, tile), names)) for each in found])
+            verify(made)
+            inputs, run = [x / 4 for x in p.b.example()], Interpreter()
+            results = zip(run_program(loops, inputs), run_schedule(made, inputs, run), strict=True)
+            for want, got in results:
+                torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+            assert run.ran >= len(found) > 0
+            COUNT.append(run.ran)
+
+
 def random_programs(examples):
     """Random programs of views, pointwise loops, reductions and calls."""
 
@@ -276,7 +301,7 @@ def main():
     parser.add_argument("--examples", type=int, default=60)
     options = parser.parse_args()
     torch.manual_seed(0)
-    for part in (rows, layouts, dtypes, functions, lookups, long_reductions, segments, rows_of_halves):
+    for part in (rows, layouts, dtypes, functions, lookups, long_reductions, segments, rows_of_halves, products):
         part()
     random_programs(options.examples)
     scans(options.examples)

@@ -15,11 +15,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "schedule"))
 from loop_programs import Builder, layer_norm, scan, softmax  # noqa: E402
+from product_programs import Products, activation, both_operands  # noqa: E402
 
 from argand.codegen.triton import generate  # noqa: E402
 from argand.graph.expr import Sym  # noqa: E402
 from argand.ir.target import amd_gpu, gpu  # noqa: E402
+from argand.schedule.operands import with_operands  # noqa: E402
 from argand.schedule.pipeline import join_kernels, schedule  # noqa: E402
+from argand.schedule.products import proposals, tiles_for, with_tile  # noqa: E402
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 TARGETS = {"sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
@@ -192,3 +195,33 @@ def test_variants_for_sizes(name, tmp_path, monkeypatch):
             assert bool(re.search(r"ld\.global\.v[24]", kernel.asm["ptx"])) is bool(multiples), (wide, multiples)
         registers.append(kernel.asm["ptx"].count(".b64"))
     assert registers[1] < registers[0]
+
+
+PRODUCTS = {  # sizes, dtype, what float32 products are, how many tiles, the program
+    "bfloat16": ((4096, 768, 3072), torch.bfloat16, "ieee", 9, activation),
+    "operands": ((4096, 768, 3072), torch.bfloat16, "ieee", 3, both_operands),
+    "float32": ((512, 256, 512), torch.float32, "ieee", 1, activation),
+    "tf32": ((512, 256, 512), torch.float32, "tf32", 1, activation),
+}
+MEMORY = {"sm_90": 227 << 10, "gfx942": 64 << 10}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_have_no_spills(name, target, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    sizes, dtype, precision, count, program = PRODUCTS[name]
+    p = Products(dtype, *sizes)
+    made = schedule(p.b.program(*program(p)), targets=lambda _: gpu(132, MEMORY[target]))
+    found = proposals(made, precision)[-1]
+    found = with_operands(made, found) or found
+    tiles = tiles_for(found.plan, gpu(132, MEMORY[target]))[:count]
+    assert tiles
+    for number, tile in enumerate(tiles):
+        source = generate([with_tile(found, tile, f"product_{number}")], 132)
+        (spec,) = source.specs.values()
+        kernel = compiled(source, spec, target, tmp_path)
+        assert spilled(kernel, tmp_path) == 0, tile
+        assert kernel.metadata.shared <= MEMORY[target], tile
+        if target == "sm_90" and dtype.itemsize == 2 and tile.rows >= 64:
+            assert "wgmma" in kernel.asm["ptx"], tile

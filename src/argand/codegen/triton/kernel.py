@@ -12,6 +12,7 @@ from argand.codegen.triton import types
 from argand.codegen.triton.axes import Axis, KernelAxes, StageAxes, lay_out
 from argand.codegen.triton.functions import helpers_of
 from argand.codegen.triton.indices import index_text
+from argand.codegen.triton.products import ProductPrinter
 from argand.codegen.triton.segments import Segments
 from argand.codegen.triton.spec import KernelSpec, TritonSource
 from argand.codegen.triton.statements import Memory, StagePrinter
@@ -40,7 +41,11 @@ def generate(kernels: Sequence[KernelPlan], processors: int) -> TritonSource:
     texts, specs = [], {}
     for plan in kernels:
         time_limit.check()
-        printer = KernelPrinter(plan, lay_out(plan, processors), processors)
+        printer: KernelPrinter | ProductPrinter
+        if plan.product is not None:
+            printer = ProductPrinter(plan)
+        else:
+            printer = KernelPrinter(plan, lay_out(plan, processors), processors)
         texts.append(printer.text())
         specs[plan.name] = printer.spec()
     body = "\n\n".join(texts)

@@ -1,8 +1,9 @@
 """Runs kernels on CPU tensors by Triton's interpreter: for tests, and for looking at a kernel step by step.
 
 `TRITON_INTERPRET=1` must be set before triton is imported. The interpreter is corrected while a kernel runs, and only
-then: it has no device library, it cuts bfloat16 and float8 instead of rounding, and its fused multiply-add of older
-versions rounds twice. Integers and pointers get the types of the signature, as on a device, not those that fit them.
+then: it has no device library, it cuts bfloat16 and float8 instead of rounding, multiplies bfloat16 as if they were
+integers, and its fused multiply-add of older versions rounds twice. Integers and pointers get the types of the
+signature, as on a device, not those that fit them.
 """
 
 from __future__ import annotations
@@ -108,10 +109,10 @@ def _corrected() -> Iterator[None]:
     changes: list[tuple[Any, str, Any]] = [
         (builder, "create_extern_elementwise", _extern_elementwise),
         (builder, "create_fma", _fma),
+        (builder, "create_dot", _dot(builder.create_dot)),
         (builder, "binary_op", _compared(builder.binary_op)),
         (builder, "cast_impl", _cast(builder.cast_impl)),
         (builder, "create_fp_to_fp", _fp_to_fp(builder.create_fp_to_fp)),
-        (builder, "create_dot", _dot(builder.create_dot)),
     ]
     for name, function in inspect.getmembers(libdevice, inspect.isfunction):
         bound = _bound(function, interpreter.interpreter_semantic)

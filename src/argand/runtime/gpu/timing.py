@@ -1,0 +1,73 @@
+"""How long calls keep a GPU busy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+ROUNDS = 5
+_REPEATS = 10  # of a call in a round
+_AHEAD = 1_000_000  # cycles that the GPU waits in a round (half a millisecond), while calls are queued
+_LEAST_REPEATS = 2
+_LONG = 400.0  # microseconds from which a call is repeated less often
+
+
+def can_time() -> bool:
+    """Whether calls can be timed now: not where the program records its own into a CUDA graph."""
+    return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def random_tensor(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Numbers to time a call on, not drawn from the program's generators; integers are zeros, as positions are."""
+    count = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else 0
+    flat = torch.zeros(count, dtype=dtype, device=device)
+    if dtype.is_floating_point:
+        generator = torch.Generator(device)
+        flat.copy_(torch.empty(count, device=device).uniform_(-1.0, 1.0, generator=generator.manual_seed(0)))
+    return flat.as_strided(tuple(size), tuple(stride))
+
+
+def time_calls(calls: Sequence[Callable[[], object]], device: torch.device) -> list[float]:
+    """Microseconds that each call takes on a device, once its launches are queued: the least of several rounds.
+
+    Rounds of all calls alternate, so that a change of the clock meets all of them.
+    """
+    if device.type != "cuda":
+        return [_on_host(call) for call in calls]
+    with torch.cuda.device(device), torch.no_grad():
+        repeats = []
+        for call in calls:
+            call()
+            once = _round(call, 1)
+            torch.cuda.synchronize()
+            repeats.append(_LEAST_REPEATS if _elapsed(once) > _LONG else _REPEATS)
+        rounds = [[_round(call, count) for call, count in zip(calls, repeats)] for _ in range(ROUNDS)]
+        torch.cuda.synchronize()
+        best = [min(_elapsed(found[place]) for found in rounds) for place in range(len(calls))]
+    return [total / count for total, count in zip(best, repeats)]
+
+
+def _round(call: Callable[[], object], repeats: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(_AHEAD)
+    begin.record()
+    for _ in range(repeats):
+        call()
+    end.record()
+    return begin, end
+
+
+def _elapsed(events: tuple[torch.cuda.Event, torch.cuda.Event]) -> float:
+    return 1e3 * float(events[0].elapsed_time(events[1]))
+
+
+def _on_host(call: Callable[[], object]) -> float:
+    call()
+    times = []
+    for _ in range(_LEAST_REPEATS):
+        start = time.perf_counter()
+        call()
+        times.append(1e6 * (time.perf_counter() - start))
+    return min(times)
