@@ -55,7 +55,6 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         LoweringError, CppCompileError: a stage failed.
     """
     from argand.passes import run_passes
-    from argand.passes.joint import prepare_joint
 
     events.emit("pre_grad_graphs", "backend", lambda: module_text(gm))
     others = without_target(map(torch.device, devices_of(gm, example_inputs)))
@@ -69,8 +68,23 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         backend="native",
         boxed=True,
         prepare=run_passes,
-        joint_pass=prepare_joint,
+        joint_pass=_prepare_joint,
     )
+
+
+def _prepare_joint(program: AtenProgram) -> None:
+    """Rewrite a graph of forward and backward, before it is cut in two."""
+    from argand.passes.joint import prepare_joint
+
+    prepare_joint(program)
+    _lay_out(program)
+
+
+def _lay_out(program: AtenProgram) -> None:
+    if any(target is not None and target.times_layouts for target in _targets(program)):
+        from argand.backends.layouts import choose_layouts  # graphs of CPUs do not wait for its imports
+
+        choose_layouts(program)
 
 
 def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
@@ -231,6 +245,8 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
     if not program.scalars:  # a program for many sizes is generalised from traces that passes have rewritten
         with events.span("passes", "passes"):
             program = run_passes(program)
+        if program.kind == "inference":
+            _lay_out(program)
     events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))
     loops = lower(program, targets=target_of)
     loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there

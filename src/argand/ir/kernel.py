@@ -34,7 +34,8 @@ Rules that code generation may rely on:
   loops or reduction loops beside the shared ones.
 * `mode="add"` stores may hit one element from several points: they need atomics (or no parallelism).
 * A kernel with `segments` does all of the above once for each of them, in any order or in parallel: no segment touches
-  what another writes. Its stages name the first segment's buffers; symbols that differ are in each segment's `numbers`.
+  elements that another writes. Its stages name the first segment's buffers; symbols that differ are in each segment's
+  `numbers`.
 * A kernel with a `product` computes that first, for all points of its last stage, whose loops are batch (where there is
   one), row and column; the stage finds it in the register `product.result`, at the place that the value would have in
   memory. A stage before the last one computes an operand of the product, and stores it in a register in the same way.

@@ -1,0 +1,165 @@
+"""Convolutions with the channels of their operands innermost, and what lies between them in the same layout.
+
+Libraries for GPUs are fastest so with 16-bit floats. In: a program (of inference, or of forward and backward together),
+and which of its convolutions shall be laid out so. Results of the graph keep eager's strides.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from argand.graph import layouts
+from argand.graph.builder import Builder
+from argand.graph.metas import Many
+from argand.graph.program import AtenProgram
+from argand.graph.specs import Spec, SpecTable
+from argand.graph.strides import is_channels_last, is_contiguous, is_dense
+from argand.passes.layout import exact_strides, same_memory, with_strides
+
+aten = torch.ops.aten
+
+# Besides pointwise ops: what computes the same whatever the layout of its argument is, and passes the layout on.
+_NAMES: Final = """
+    cat constant_pad_nd max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_nearest2d upsample_bilinear2d
+    _upsample_nearest_exact2d mean sum amax native_batch_norm _native_batch_norm_legit_no_training native_group_norm
+    _native_batch_norm_legit_functional clone _to_copy native_dropout
+    max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward upsample_nearest2d_backward
+    native_batch_norm_backward native_group_norm_backward threshold_backward native_dropout_backward
+    view permute transpose unsqueeze squeeze slice select expand split split_with_sizes
+"""
+_FOLLOW: Final = frozenset(_NAMES.split())
+
+
+def convolutions(program: AtenProgram) -> list[fx.Node]:
+    """The convolutions that could be laid out so, and their gradients: of images, whose operands are row-major."""
+    forward = [n for n in program.graph.nodes if n.target is aten.convolution.default and _is_plain(n)]
+    operands = {tuple(node.args[:2]) for node in forward}
+    gradients = [n for n in program.graph.nodes if n.target is aten.convolution_backward.default]
+    return forward + [node for node in gradients if tuple(node.args[1:3]) in operands and _tensors(node.args[:1])]
+
+
+def _is_plain(node: fx.Node) -> bool:
+    made = node.meta["val"]
+    if bool(node.args[6]) or not _tensors((*node.args[:2], node)):
+        return False
+    return is_contiguous(made.shape, made.stride()) and not is_channels_last(made.shape, made.stride())
+
+
+def _tensors(nodes: Sequence[Any]) -> bool:
+    """Whether all are images or weights."""
+    vals = [node.meta["val"] if isinstance(node, fx.Node) else None for node in nodes]
+    return all(isinstance(val, torch.Tensor) and val.dim() == 4 and 0 not in val.shape for val in vals)
+
+
+def lay_out(program: AtenProgram, chosen: Sequence[fx.Node]) -> int:
+    """Lay convolutions out with the channels innermost, in place; returns how many nodes have another layout then."""
+    return _Layouts(program, frozenset(chosen)).run() if chosen else 0
+
+
+class _Layouts:
+    """One run of `lay_out`.
+
+    Arguments:
+        chosen: the convolutions.
+    """
+
+    def __init__(self, program: AtenProgram, chosen: frozenset[fx.Node]) -> None:
+        self.program, self.chosen = program, chosen
+        self.builder = Builder(program.graph, program.specs or SpecTable(), made_by="channels_last")
+        self.before: dict[fx.Node, Any] = {}  # metadata of the nodes that have another layout now
+        self.copies: dict[tuple[fx.Node, bool], fx.Node] = {}
+
+    def run(self) -> int:
+        """Returns how many nodes have another layout."""
+        for node in list(self.program.graph.nodes):
+            if node in self.chosen:
+                self._convolution(node)
+            elif node.op == "output":
+                self._restore_results(node)
+            elif any(arg in self.before for arg in node.all_input_nodes) and not self._follow(node):
+                self._restore(node)
+        return len(self.before)
+
+    def _convolution(self, node: fx.Node) -> None:
+        forward = node.target is aten.convolution.default
+        count = 2 if forward else 3  # tensors: the argument and the weight, after the gradient
+        with self.builder.at(node):
+            operands = [self._copy(arg, last=True) for arg in node.args[:count]]
+        node.args = (*operands, *node.args[count:])
+        made = [node.meta["val"]] if forward else node.meta["val"][:2]
+        laid = [None if one is None else layouts.in_format(one, torch.channels_last) for one in made]
+        self._set(node, laid[0] if forward else (*laid, *node.meta["val"][2:]))
+
+    def _set(self, node: fx.Node, val: Any) -> None:
+        self.before.setdefault(node, node.meta["val"])
+        node.meta["val"] = val
+
+    def _follow(self, node: fx.Node) -> bool:
+        """Give a node the layout that follows from its arguments'; False where it must not change."""
+        if node.target is operator.getitem:
+            source, position = node.args
+            self._set(node, source.meta["val"][position])
+            return True
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+            return False
+        if not layouts.is_elementwise(target) and target._schema.name.partition("::")[2] not in _FOLLOW:
+            return False
+        try:
+            made = self.builder.infer(target, node.args, dict(node.kwargs))
+        except RuntimeError:  # a view that the new strides do not allow
+            return False
+        if made.__class__ is Spec:
+            if made.meta.stride() != node.meta["val"].stride():
+                self._set(node, made.meta)
+            return True
+        if made.__class__ is Many:
+            self._set(node, made.metas)
+            return True
+        return False
+
+    def _restore(self, node: fx.Node) -> None:
+        """Give a node its arguments as they were."""
+        with self.builder.at(node):
+            node.args = fx.node.map_arg(node.args, self._as_before)
+            node.kwargs = fx.node.map_arg(node.kwargs, self._as_before)
+
+    def _as_before(self, node: fx.Node) -> fx.Node:
+        before = self.before.get(node)
+        if not isinstance(before, torch.Tensor) or same_memory(node.meta["val"], before):
+            return node
+        return self._copy(node, last=False)
+
+    def _copy(self, node: Any, *, last: bool) -> fx.Node:
+        """A node's value with the channels innermost, or as it was: itself where it lies so."""
+        now: torch.Tensor = node.meta["val"]
+        key = (node, last)
+        if key in self.copies:
+            return self.copies[key]
+        if last:
+            done = is_channels_last(now.shape, now.stride())
+            made = node if done else self.builder(aten.clone.default, node, memory_format=torch.channels_last)
+        elif is_dense(tuple(now.shape), self.before[node].stride()):
+            made = with_strides(self.builder, node, self.before[node].stride())
+        else:  # a view of some of its argument
+            args, kwargs = (fx.node.map_arg(part, self._as_before) for part in (node.args, node.kwargs))
+            made = self.builder(node.target, *args, **kwargs)
+        self.copies[key] = made
+        return made
+
+    def _restore_results(self, output: fx.Node) -> None:
+        with self.builder.at(output):
+            given: Any = output.args[0]
+            results = [self._result(node) for node in given]
+        output.args = (tuple(results),)
+
+    def _result(self, node: Any) -> Any:
+        before = self.before.get(node) if isinstance(node, fx.Node) else None
+        if not isinstance(before, torch.Tensor):
+            return node
+        return exact_strides(self.builder, self._as_before(node), before)

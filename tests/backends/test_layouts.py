@@ -1,0 +1,131 @@
+"""Whether convolutions are laid out anew, by times that the tests make up."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import argand
+from argand import events
+from argand.autograd import wrap
+from argand.backends import layouts, native
+from argand.backends.aot_eager import run_eagerly
+from argand.config import config
+from argand.ir.target import gpu
+from argand.passes import run_passes
+from argand.runtime import cache
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "passes"))
+from pass_helpers import traced
+
+ARGS = (torch.randn(2, 6, 12, 12), torch.randn(8, 6, 3, 3), torch.randn(8, 8, 3, 3))
+
+
+def program(x, w, v):
+    return F.conv2d(F.conv2d(F.relu(F.conv2d(x, w)), v), v, padding=2)
+
+
+@pytest.fixture(autouse=True)
+def timed(monkeypatch, tmp_path):
+    monkeypatch.setattr(layouts, "target_of", lambda device: gpu(132))
+    with config.patch(cache_dir=str(tmp_path)):
+        cache.reset()
+        yield
+        cache.reset()
+
+
+class Timer:
+    def __init__(self, before, after):
+        self.times, self.asked = [before, after], 0
+
+    def __call__(self, calls, device):
+        self.asked += 1
+        one, two = (call() for call in calls)
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
+        return self.times
+
+
+def chosen(timer):
+    made = run_passes(traced(program, *ARGS))
+    changed = layouts.choose_layouts(made, timer)
+    torch.testing.assert_close(wrap(made, run_eagerly(made))(*ARGS), program(*ARGS), rtol=1e-3, atol=1e-3)
+    return changed > 0
+
+
+@pytest.mark.parametrize(
+    "before, after, wanted", [(100.0, 50.0, True), (100.0, 95.0, False), (2.0, 1.0, False), (50.0, 100.0, False)]
+)
+def test_the_faster_layout_is_taken(before, after, wanted):
+    assert chosen(Timer(before, after)) is wanted
+
+
+def test_each_kind_is_timed_once_and_kept():
+    timer = Timer(100.0, 50.0)
+    seen = []
+    remove = events.bus.subscribe(seen.append, ("autotuning",))
+    try:
+        assert chosen(timer) and timer.asked == 3  # the strides, or the sizes, differ
+        assert chosen(timer) and timer.asked == 3
+    finally:
+        remove()
+    assert [event.data["times"]["as it is"] for event in seen] == [300.0, 300.0]
+    assert "channels innermost" in seen[0].text()
+
+
+def test_other_targets_time_nothing(monkeypatch):
+    monkeypatch.setattr(layouts, "target_of", lambda device: replace(gpu(132), times_layouts=False))
+    timer = Timer(100.0, 50.0)
+    assert not chosen(timer) and timer.asked == 0
+
+
+def test_a_device_without_room_leaves_the_graph_as_it_is(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def full(calls, device):
+        raise torch.cuda.OutOfMemoryError
+
+    assert not chosen(full)
+
+
+class Images(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8)
+        self.second, self.last = torch.nn.Conv2d(8, 8, 3, padding=1, stride=2), torch.nn.Conv2d(8, 4, 1)
+
+    def forward(self, x):
+        y = F.max_pool2d(F.relu(self.norm(self.first(x))), 2)
+        return self.last(self.second(y) + F.avg_pool2d(y, 3, 2, 1)), y
+
+
+@pytest.mark.parametrize("given", ["as it is", "channels last"])
+def test_training(monkeypatch, given):
+    """Forward and backward together; gradients and results have eager's strides."""
+    timer = Timer(100.0, 50.0)
+    laid = []
+    monkeypatch.setattr(native, "_lay_out", lambda program: laid.append(layouts.choose_layouts(program, timer)))
+    torch.manual_seed(0)
+    model, x = Images(), torch.randn(2, 3, 14, 14, requires_grad=True)
+    if given == "channels last":
+        model, x = model.to(memory_format=torch.channels_last), x.detach().contiguous(memory_format=torch.channels_last)
+        x.requires_grad_()
+    other = copy.deepcopy(model)
+    argand.reset()
+    found = []
+    for module, run in ((model, argand.compile(model)), (other, other)):
+        for _ in range(2):
+            x.grad = None
+            results = run(x)
+            sum(result.square().sum() for result in results).backward()
+        found.append([*results, x.grad, *(p.grad for p in module.parameters()), *module.buffers()])
+    assert max(laid, default=0) > 0 or given == "channels last"
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+        assert got.stride() == want.stride()
+    argand.reset()

@@ -1,0 +1,94 @@
+"""Convolutions laid out with the channels innermost: same values, and the strides of eager's results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pass_helpers import traced
+
+from argand.autograd import wrap
+from argand.backends.aot_eager import run_eagerly
+from argand.passes import run_passes, verify
+from argand.passes.channels_last import convolutions, lay_out
+
+aten = torch.ops.aten
+X, W, P = torch.randn(2, 6, 12, 12), torch.randn(8, 6, 3, 3), torch.randn(8)
+V, ONE = torch.randn(8, 8, 3, 3), torch.randn(8, 8, 1, 1)
+
+
+def chain(x, w, p, v, one):
+    y = F.relu(F.batch_norm(F.conv2d(x, w, None, padding=1), p, p.abs() + 1, p, p))
+    z = F.conv2d(F.max_pool2d(y, 2), v, p, padding=1)
+    return F.conv2d(z + F.avg_pool2d(y, 2), one), y
+
+
+def images(x, w, p, v, one):
+    y = F.conv2d(x, w, p)
+    wide = F.interpolate(F.group_norm(y, 2, p, p), scale_factor=2.0)
+    return torch.cat([F.conv2d(wide, v), F.conv2d(wide, v)], 1)[:, 3:9], F.pad(y, (1, 1)), y.mean((2, 3))
+
+
+def views(x, w, p, v, one):
+    y = F.conv2d(x, w, p)
+    return y.flatten(2).transpose(1, 2).contiguous(), y.reshape(2, -1), y.permute(2, 0, 3, 1) * 2, y[:, 2], y
+
+
+def strided(x, w, p, v, one):
+    """What reads memory as it lies."""
+    y = F.conv2d(x, w, p) * 2
+    return torch.as_strided(y, (4, 5), (3, 7)) + 1, F.conv2d(y, v).view(-1)
+
+
+def small(x, w, p, v, one):
+    y = F.adaptive_avg_pool2d(F.conv2d(x, w, p), 1)
+    return F.conv2d(y, one, p), y
+
+
+PROGRAMS = (chain, images, views, strided, small)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_values_and_strides(program):
+    args = (X, W, P, V, ONE)
+    made = run_passes(traced(program, *args))
+    found = convolutions(made)
+    assert found and lay_out(made, found) > 0
+    verify(made)
+    for node in found:
+        x, weight = (arg.meta["val"] for arg in node.args[:2])
+        assert x.is_contiguous(memory_format=torch.channels_last)
+        assert weight.is_contiguous(memory_format=torch.channels_last)
+    for got, want in zip(wrap(made, run_eagerly(made))(*args), program(*args), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        assert got.stride() == want.stride()
+
+
+def test_what_lies_between_convolutions_is_not_copied():
+    made = run_passes(traced(chain, X, W, P, V, ONE))
+    lay_out(made, convolutions(made))
+    copies = [n for n in made.graph.nodes if n.target is aten.clone.default]
+    # x, two weights (one of 1 x 1 lies right as it is), and the two results
+    assert len(copies) == 5
+
+
+def test_who_asks_for_row_major_memory_gets_it():
+    made = run_passes(traced(strided, X, W, P, V, ONE))
+    lay_out(made, convolutions(made))
+    (read,) = [n for n in made.graph.nodes if n.target is aten.as_strided.default]
+    assert read.args[0].meta["val"].is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, w: F.conv_transpose2d(x, w[:6, :, :, :]),
+        lambda x, w: F.conv1d(x[:, :, 0], w[:, :, 0]),
+        lambda x, w: F.conv2d(x.contiguous(memory_format=torch.channels_last), w),
+        lambda x, w: x @ x,
+    ],
+    ids=["transposed", "1-d", "channels last already", "none"],
+)
+def test_others_are_left_alone(program):
+    made = traced(program, X, W)
+    assert convolutions(made) == [] and lay_out(made, []) == 0
