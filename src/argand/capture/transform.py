@@ -454,16 +454,16 @@ class Transformer:
     def _taken(self, inst: Instruction, held: list[str | None]) -> int:
         """How many stack slots from the top are put on the real stack for the instruction (at least what it pops)."""
         arg = inst.arg or 0
-        if inst.opname == "CALL":
-            return arg + 2
-        if inst.opname == "CALL_KW":
-            return arg + 3
+        if inst.opname in ("CALL", "CALL_KW"):
+            return arg + 2 + (inst.opname == "CALL_KW")
         if inst.opname == "CALL_FUNCTION_EX":
             return 3 + (arg & 1)
         if inst.opname == "WITH_EXCEPT_START":
             return 4
         if inst.opname == "FOR_ITER":
             return 1
+        if inst.opname == "DICT_MERGE" and PY313:
+            return arg + 4  # what it raises names the callable, which is below a NULL
         count = 0
         while count < len(held) and held[-1 - count] is not None and not isinstance(held[-1 - count], Handled):
             count += 1
@@ -505,8 +505,8 @@ class Transformer:
             asm.append(copy)
             if inst.is_terminator:
                 return []
-            count = len(operands) + stack_effect(copy)
-            slots = [False] * count
+            slots = [name is None for name in operands[: len(operands) + stack_effect(copy)]]
+            slots += [False] * (len(operands) + stack_effect(copy) - len(slots))
             if extra_null:
                 slots[-1:] = [False, True] if PY313 else [True, False]
             return [(None, follow, slots)]
