@@ -410,9 +410,12 @@ class Transformer:
                 target = self._go_on(emitter, target, pushed, stored)
             results: list[str | None] = []
             for i in range(len(pushed) - 1, -1, -1):
-                name = None if pushed[i] else emitter.store_temp("n")
+                real = (
+                    not pushed[i] or inst.opname == "DICT_MERGE"
+                )  # other NULLs are pushed by the resume function alone
+                name = emitter.store_temp("n") if real else None
                 kept = i < len(operands) and isinstance(operands[i], Handled)
-                results.append(Handled(name) if kept and name is not None else name)
+                results.append(None if pushed[i] else Handled(name) if kept and name is not None else name)
             results.reverse()
             if handled:
                 self._no_longer_handled(emitter)
@@ -458,10 +461,8 @@ class Transformer:
             return arg + 2 + (inst.opname == "CALL_KW")
         if inst.opname == "CALL_FUNCTION_EX":
             return 3 + (arg & 1)
-        if inst.opname == "WITH_EXCEPT_START":
-            return 4
-        if inst.opname == "FOR_ITER":
-            return 1
+        if inst.opname in ("WITH_EXCEPT_START", "FOR_ITER"):
+            return 4 if inst.opname == "WITH_EXCEPT_START" else 1
         if inst.opname == "DICT_MERGE" and PY313:
             return arg + 4  # what it raises names the callable, which is below a NULL
         count = 0
@@ -505,8 +506,9 @@ class Transformer:
             asm.append(copy)
             if inst.is_terminator:
                 return []
-            slots = [name is None for name in operands[: len(operands) + stack_effect(copy)]]
-            slots += [False] * (len(operands) + stack_effect(copy) - len(slots))
+            slots = [False] * (len(operands) + stack_effect(copy))
+            if inst.opname == "DICT_MERGE":  # which leaves what is below its last operand
+                slots = [name is None for name in operands[:-1]]
             if extra_null:
                 slots[-1:] = [False, True] if PY313 else [True, False]
             return [(None, follow, slots)]
