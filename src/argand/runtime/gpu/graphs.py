@@ -26,7 +26,7 @@ from argand.runtime.gpu.trial import MOST_RESULTS, Trial, other_threads
 from argand.runtime.host import HostCall
 
 MAX_SIZES = 8  # that one graph is recorded for
-MAX_PLACES = 64  # of what is used in place: the layers of a model may share a graph
+MAX_PLACES = 256  # of what is used in place: the layers of a model may share a graph
 MAX_MOVES = 4  # recordings made again because an input had moved; then all inputs that may move are copied
 LARGE = 1 << 22  # bytes of an input that is better not copied, if that can be
 MAX_RING = 4  # recordings for the same: as many calls' results may be held at once
