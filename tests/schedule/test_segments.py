@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loop_programs import Builder
+from loop_programs import Builder, T
 from test_fusion import add, kernels, random_program, relu
 
 from argand.errors import InternalError
@@ -106,6 +106,44 @@ def test_temporaries_that_would_live_for_long_keep_kernels_apart():
             outs.append(b.extern(torch.ops.aten.neg.default, wide, size=[size]))
         made = check(b, *outs, target=replace(GPU, segment_bytes=limit))
         assert any(plan.segments for plan in kernels(made)) is joined
+
+
+def test_parts_of_one_buffer_are_written_by_one_kernel():
+    """As the norms of an optimizer's gradients are: numbers that are put into one vector."""
+    b = Builder()
+    total = b.buffer([40])
+    for number, size in enumerate((8, 4, 4, 8)):
+        b.pointwise(relu, b.input(size), out=total.narrow(0, 10 * number, size))
+    made = check(b, b.pointwise(relu, total), inputs=[torch.randn(n) for n in (8, 4, 4, 8)])
+    assert sorted(len(plan.segments) for plan in kernels(made)) == [0, 0, 3]  # the first part has no offset
+    b = Builder()
+    total, numbers = b.buffer([6]), [b.input() for _ in range(6)]
+    for place, each in enumerate(numbers):
+        b.pointwise(relu, T(b, each.buffer, [1], [1]), out=total.narrow(0, place, 1))
+    made = check(b, total)
+    assert [len(plan.segments) for plan in kernels(made)] == [6]
+    b = Builder()  # columns, between which those of others lie: one after the other
+    total = b.buffer([4, 6])
+    for number in range(3):
+        b.pointwise(relu, b.input(4, 2), out=total.narrow(1, 2 * number, 2))
+    made = check(b, total)
+    assert not any(plan.segments for plan in kernels(made))
+    b = Builder()  # what is written twice is written in order
+    total = b.buffer([12])
+    for number in range(3):
+        b.pointwise(relu, b.input(8), out=total.narrow(0, 2 * number, 8))
+    assert not any(plan.segments for plan in kernels(check(b, total)))
+
+
+def test_a_part_that_was_read_before_is_written_after():
+    b = Builder()
+    total = b.buffer([48])
+    for place in range(3):
+        b.pointwise(relu, b.input(16), out=total.narrow(0, 16 * place, 16))
+    early = b.extern(torch.ops.aten.neg.default, total, size=[48])
+    b.pointwise(relu, b.input(16), out=total.narrow(0, 16, 16))
+    made = check(b, early, total)
+    assert sorted(len(plan.segments) for plan in kernels(made)) == [0, 0, 2]
 
 
 def test_reductions_of_rows_of_all_lengths():

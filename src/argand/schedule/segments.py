@@ -11,7 +11,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from argand.graph.expr import Const, Expr, FloorDiv, Mod, Sym, Var, as_int, coefficient, product, sum_of
+from argand.graph.expr import (
+    Const,
+    Expr,
+    FloorDiv,
+    Mod,
+    Simplifier,
+    Sym,
+    Var,
+    as_int,
+    coefficient,
+    product,
+    substitute,
+    sum_of,
+)
 from argand.ir.kernel import KernelPlan, Schedule, Segment, Stage, Step
 from argand.ir.loops import (
     Buffer,
@@ -32,6 +45,7 @@ if TYPE_CHECKING:
 _NARROW = 1 << 30  # elements up to which positions have 32 bits
 _ALIGNED = 16  # points: where all segments are multiples, their accesses are wide
 PREFIX = "segment_number"
+Interval = tuple[int, int]  # first and last
 
 
 def join_segments(made: Schedule) -> None:
@@ -269,16 +283,25 @@ def _dependencies(made: Schedule) -> list[set[int]]:
             names += [name for name in step.outputs if name is not None]
             for one in {memory(name) for name in names} - {memory(names[0])} if names else ():
                 root[one] = memory(names[0])
-    writers: dict[str, int] = {}
+    shared = {memory(name) for name in root}  # memory that several buffers have, under indices of their own
+    writers: dict[str, list[tuple[int, Interval | None]]] = {}
     readers: dict[str, list[int]] = {}
     effect: int | None = None
     found: list[set[int]] = []
     for number, step in enumerate(made.steps):
         reads, writes = ({memory(name) for name in names} for names in _touched(step))
-        deps = {writers[name] for name in reads | writes if name in writers}
+        deps: set[int] = set()
+        for name in reads:
+            deps.update(writer for writer, _ in writers.get(name, ()))
         for name in writes:
-            deps.update(readers.pop(name, ()))
-            writers[name] = number
+            part = None if name in shared or not isinstance(step, KernelPlan) else stored_part(step, name, {})
+            deps.update(writer for writer, other in writers.get(name, ()) if overlap(part, other))
+            if part is None:
+                deps.update(readers.pop(name, ()))
+                writers[name] = [(number, None)]
+            else:
+                deps.update(readers.get(name, ()))
+                writers.setdefault(name, []).append((number, part))
         for name in reads - writes:
             readers.setdefault(name, []).append(number)
         if isinstance(step, ExternNode) and has_effect(step):
@@ -286,6 +309,38 @@ def _dependencies(made: Schedule) -> list[set[int]]:
             effect = number
         found.append(deps - {number})
     return found
+
+
+def stored_part(plan: KernelPlan, name: str, numbers: Mapping[str, int]) -> Interval | None:
+    """The first and the last element of a buffer that a kernel may write, where it writes nothing else of it and reads
+    none; None where that cannot be told.
+
+    Arguments:
+        numbers: values of a segment's symbols.
+    """
+    first, last = None, None
+    for stage in plan.stages:
+        body = stage.body
+        loops = (*plan.outer, *zip(body.vars, body.sizes), *zip(body.reduction_vars, body.reduction_sizes))
+        simplify = Simplifier({var: _with_numbers(size, numbers) for var, size in loops})
+        for statement in statements_of(body):
+            if statement.op not in ("load", "store") or statement.args[0] != name:
+                continue
+            low, high = simplify.bounds(_with_numbers(statement.args[1], numbers))
+            if statement.op == "load" or low is None or high is None:
+                return None
+            first = low if first is None else min(first, low)
+            last = high if last is None else max(last, high)
+    return None if first is None or last is None else (first, last)
+
+
+def _with_numbers(expr: Expr, numbers: Mapping[str, int]) -> Expr:
+    return substitute(expr, {s: numbers[s.name] for s in expr.free if isinstance(s, Sym) and s.name in numbers})
+
+
+def overlap(one: Interval | None, two: Interval | None) -> bool:
+    """Whether two parts of a buffer may have an element in common."""
+    return one is None or two is None or (one[0] <= two[1] and two[0] <= one[1])
 
 
 def _touched(step: Step) -> tuple[set[str], set[str]]:

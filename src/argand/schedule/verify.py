@@ -8,6 +8,7 @@ from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import LoopBlock, Value, tensor_refs
 from argand.ir.target import Target
 from argand.schedule.access import is_empty
+from argand.schedule.segments import Interval, overlap, stored_part
 
 
 def verify(schedule: Schedule) -> None:
@@ -56,16 +57,18 @@ def verify_kernel(plan: KernelPlan) -> None:
 
 
 def _verify_segments(plan: KernelPlan) -> None:
-    """Segments name what the stages name, and none touches what another writes."""
-    written: dict[str, int] = {}
-    touched: dict[str, int] = {}
-    for number, segment in enumerate(plan.segments):
+    """Segments name what the stages name, and none touches elements that another writes."""
+    written: dict[str, list[Interval | None]] = {}
+    for segment in plan.segments:
         names = set(segment.buffers.values())
         _require(names <= {*plan.inputs, *plan.outputs}, f"{plan.name}: a segment's buffers are no arguments")
-        for name in names:
-            other = touched.setdefault(name, number)
-            _require(name not in plan.outputs or other == number, f"{plan.name}: {name} is in two segments")
-        written.update(dict.fromkeys(names & set(plan.outputs), number))
+        own = plan.of_segment(segment)
+        for first, name in segment.buffers.items():
+            if name in plan.outputs:
+                part = stored_part(own, first, segment.numbers)
+                clear = not any(overlap(part, other) for other in written.get(name, ()))
+                _require(clear, f"{plan.name}: {name} is in two segments")
+                written.setdefault(name, []).append(part)
     missing = set(plan.outputs) - set(written) if plan.segments else set()
     _require(not missing, f"{plan.name}: no segment writes {missing}")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from argand.graph.expr import ONE, Const, Expr, FloorDiv, Mod, Sym, Var, as_int, product, sum_of
 from argand.ir.kernel import KernelPlan
-from argand.ir.loops import Buffer, LoopBody, expressions, statements_of
+from argand.ir.loops import Buffer, LoopBody, statements_of
 
 NARROW = 1 << 30  # below, positions have 32 bits; a block may reach beyond the end
 
@@ -65,7 +65,7 @@ def _expressions(plan: KernelPlan) -> Iterable[Expr]:
     for stage in plan.stages:
         yield from (*stage.body.sizes, *stage.body.reduction_sizes)
         for statement in statements_of(stage.body):
-            yield from expressions(statement)
+            yield from (arg for arg in statement.args if isinstance(arg, Expr))
 
 
 def _terms(plan: KernelPlan) -> Iterable[Expr]:
@@ -79,8 +79,8 @@ def _terms(plan: KernelPlan) -> Iterable[Expr]:
         yield from _bounds(product((*body.sizes, *body.reduction_sizes)), {})
         extents = _extents(plan, body)
         for statement in statements_of(body):
-            for expr in expressions(statement):
-                if not isinstance(expr, Sym):  # alone, it is a value
+            for expr in statement.args:
+                if isinstance(expr, Expr) and not isinstance(expr, Sym):  # which, alone, is a value
                     yield from _bounds(expr, extents)
 
 
