@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from argand import events
-from argand.codegen.host.products import PADDED
+from argand.codegen.host.products import wants_zeros
 from argand.codegen.triton import generate
 from argand.codegen.triton.spec import KernelSpec, TritonSource
 from argand.errors import GpuError
@@ -52,7 +52,6 @@ _CALLS: Mapping[str, Callable[..., object]] = {
     "torch.mm": torch.mm,
     "torch.addmm": torch.addmm,
     "torch.bmm": torch.bmm,
-    PADDED: padded_product,
     ACTIVATED: torch._addmm_activation,
 }
 
@@ -248,7 +247,9 @@ class _Trial:
         operands = [self._view(ref) for ref in node.args]
         shape = self.schedule.buffers[self.result]
         out = self._view(TensorRef(node.outputs[0] or "", shape.size, shape.stride, ZERO))
-        multiply = _CALLS[node.out_variant or ""]
+        plain = node.out_variant in ("torch.mm", "torch.addmm")
+        padded = plain and wants_zeros(node, self.schedule.buffers)
+        multiply = padded_product if padded else _CALLS[node.out_variant or ""]
         before, after = ([self._launch(plan) for plan in plans] for plans in (self.before, self.after))
 
         def call() -> None:

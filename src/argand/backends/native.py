@@ -170,10 +170,10 @@ def _build(program: AtenProgram, graph: str, tuned: bool) -> HostCall:
 
         schedule = _scheduled(program, by_rule=False)
         made, precision = tuned_schedule(schedule)
-        _join(made)
+        _finish(made)
         _tell(program, made)
         call = _load(made, graph)
-        return call if precision is None else _with_precision(call, precision, lambda: _load(_join(schedule), graph))
+        return call if precision is None else _with_precision(call, precision, lambda: _load(_finish(schedule), graph))
     except ToolchainError as error:
         _memo.warn_once(str(error))
         reason = "no C++ compiler" if isinstance(error, ToolchainMissing) else error.cause
@@ -212,17 +212,19 @@ def _with_precision(call: HostCall, precision: str, make: Callable[[], HostCall]
 
 def schedule_program(program: AtenProgram) -> Schedule:
     """From ATen graph to ordered kernels and extern calls."""
-    made = _join(_scheduled(program))
+    made = _finish(_scheduled(program))
     _tell(program, made)
     return made
 
 
-def _join(made: Schedule) -> Schedule:
-    """Give small kernels that do the same one launch, in place: the last thing that is done to a schedule."""
+def _finish(made: Schedule) -> Schedule:
+    """What is done to a schedule last, in place: who computes products, and one launch for small kernels alike."""
+    from argand.codegen.host.products import choose_products
     from argand.schedule.pipeline import join_kernels
 
-    if config.fusion:
-        with size_hints(made.hints):
+    with size_hints(made.hints):
+        choose_products(made)
+        if config.fusion:
             join_kernels(made)
     return made
 
@@ -234,8 +236,7 @@ def _tell(program: AtenProgram, made: Schedule) -> None:
 
 
 def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
-    """`schedule_program`, told to nobody; `by_rule` takes what is faster than ATen's products, by rule."""
-    from argand.codegen.host.products import choose_products
+    """What comes before `_finish`; `by_rule` takes what is faster than ATen's products, by rule."""
     from argand.lower import lower
     from argand.passes import run_passes
     from argand.schedule.inplace import write_inputs_in_place
@@ -260,7 +261,6 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
         made.kept = _kept(program, made)
         if by_rule:
             choose_by_rule(made)
-        choose_products(made)
     return made
 
 

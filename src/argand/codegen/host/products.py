@@ -9,6 +9,7 @@ it is used where the user asks for it only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,13 +72,14 @@ def _choose_padded(schedule: Schedule, host_buffers: dict[str, Buffer]) -> int:
     changes = 0
     for number, step in enumerate(schedule.steps):
         if isinstance(step, ExternNode) and step.out_variant in ("torch.mm", "torch.addmm"):
-            if step.outputs[0] not in host_buffers and _wants_zeros(step, schedule.buffers):
+            if step.outputs[0] not in host_buffers and wants_zeros(step, schedule.buffers):
                 schedule.steps[number] = replace(step, out_variant=PADDED)
                 changes += 1
     return changes
 
 
-def _wants_zeros(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
+def wants_zeros(node: ExternNode, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether a product on a GPU is faster with zeros appended."""
     if node.kwargs or not all(isinstance(arg, TensorRef) for arg in node.args):
         return False
     *bias, left, right = node.args
