@@ -12,6 +12,7 @@ from product_programs import ALONE, FUSED, MEMORY, OPERANDS, Products, activatio
 
 import argand
 from argand import events
+from argand.codegen.host.direct import literal_of
 from argand.ir.kernel import KernelPlan, Tile
 from argand.ir.loops import ExternNode
 from argand.ir.target import cpu, gpu
@@ -193,6 +194,17 @@ def test_activations_are_the_librarys(bias, function):
     if calls:
         assert calls[0].kwargs == {"use_gelu": function is gelu} and len(made.steps) == 2
         assert tuple(map(int, made.buffers[calls[0].outputs[0]].size)) == (p.m, p.n)
+
+
+def test_activated_products_go_past_aten():
+    p = Products(torch.bfloat16)
+    hidden = half(p.b, relu, p.mm(bias=True))
+    made = schedule(p.b.program(down(p, hidden)), targets=lambda _: gpu(132, direct_products=True))
+    assert choose_by_rule(made) == 1
+    node = made.steps[0]
+    assert literal_of(node, made)[-2:] == (True, "relu")
+    assert literal_of(replace(node, kwargs={"use_gelu": True}), made)[-1] == "gelu"
+    assert literal_of(replace(node, kwargs={}), made) is None
 
 
 def test_a_result_of_the_program_keeps_its_own_gelu():

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,21 @@ def test_elements_meet_as_in_a_product(
     product(left.view(HALF), right.view(HALF), *rows, result.view(HALF), None)
     assert torch.equal(result, expected) and workspace == 0
     assert library.get("epilogue") == (4 if bias else 0) and library.get("matmuls") == 1
+
+
+@pytest.mark.parametrize("activation, epilogue", [("relu", 6), ("gelu", 36)])
+def test_an_activation_is_the_librarys(library: FakeBlas, activation: str, epilogue: int) -> None:
+    spec = ProductSpec(16, 8, 24, HALF, (24, 1), (8, 1), True, activation)
+    product, _ = library.blas.product(spec, library.place)
+    product(
+        numbers(16, 24).view(HALF), numbers(24, 8).view(HALF), numbers(8).view(HALF), numbers(16, 8).view(HALF), None
+    )
+    assert library.get("epilogue") == epilogue
+    left, right, row = torch.randn(16, 24), torch.randn(24, 8), torch.randn(8)
+    result = torch.empty(16, 8)
+    TorchProduct(replace(spec, dtype=torch.float32))(left, right, row, result, None)
+    function = torch.relu if activation == "relu" else torch.nn.functional.gelu
+    torch.testing.assert_close(result, function(torch.addmm(row, left, right)), rtol=1e-3, atol=1e-3)
 
 
 SPEC = ProductSpec(16, 8, 24, HALF, (24, 1), (8, 1), False)

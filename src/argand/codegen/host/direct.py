@@ -14,9 +14,13 @@ from argand.ir.loops import Buffer, ExternNode, TensorRef
 DIRECT = "direct_product"
 LOADER = "from argand.runtime.gpu.blas import load_products"
 _MULTIPLE = 8  # elements: of 16 bits, as many as the library's fast kernels take at a time
-_OPS = {"torch.mm": "aten.mm.default", "torch.addmm": "aten.addmm.default"}
+_OPS = {
+    "torch.mm": "aten.mm.default",
+    "torch.addmm": "aten.addmm.default",
+    "torch._addmm_activation": "aten._addmm_activation.default",
+}
 _DTYPES = (torch.float16, torch.bfloat16)
-Literal = tuple[int, int, int, torch.dtype, tuple[int, int], tuple[int, int], bool]
+Literal = tuple[Any, ...]  # of `ProductSpec`, in order
 
 
 def choose_direct(schedule: Schedule) -> int:
@@ -32,7 +36,10 @@ def choose_direct(schedule: Schedule) -> int:
 def literal_of(node: ExternNode, schedule: Schedule) -> Literal | None:
     """What `ProductSpec` takes; None for calls that stay ATen's."""
     name = node.outputs[0] if node.outputs else None
-    if name is None or _OPS.get(node.out_variant or "", "") != str(node.target) or node.kwargs:
+    if name is None or _OPS.get(node.out_variant or "", "") != str(node.target):
+        return None
+    activated = node.out_variant == "torch._addmm_activation"
+    if set(node.kwargs) != ({"use_gelu"} if activated else set()):
         return None
     target = schedule.targets.get(schedule.buffers[name].device)
     return _literal(node, schedule.buffers[name], schedule) if target is not None and target.direct_products else None
@@ -56,7 +63,8 @@ def _literal(node: ExternNode, result: Buffer, schedule: Schedule) -> Literal | 
     strides = _stride(left), _stride(right)
     if None in strides or columns % _MULTIPLE or tuple(map(as_int, result.stride)) != (columns, 1):
         return None
-    return rows, columns, terms, result.dtype, strides[0], strides[1], bool(bias)  # type: ignore[return-value]
+    found = rows, columns, terms, result.dtype, strides[0], strides[1], bool(bias)
+    return (*found, "gelu" if node.kwargs["use_gelu"] else "relu") if node.kwargs else found
 
 
 def _stride(ref: TensorRef) -> tuple[int, int] | None:
@@ -92,7 +100,9 @@ class DirectText:
         lines = []
         for device, table in self.tables.items():
             end = _suffix(device)
-            lines += ["# name: rows, columns, terms, dtype, strides of left, strides of right, whether a row is added"]
+            lines += [
+                "# name: rows, columns, terms, dtype, strides of left and of right, whether a row is added, activation"
+            ]
             lines += [f"products{end} = {{", *(f"    {name!r}: {literal!r}," for literal, name in table.items()), "}"]
             names = ", ".join(table.values())
             lines += [f"[{names}], workspace_bytes{end} = load_products(products{end}, {str(device)!r})", ""]

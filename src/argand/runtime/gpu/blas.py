@@ -33,7 +33,7 @@ _ALGORITHM = 64
 _FLOAT32, _COMPUTE_FLOAT32 = 0, 68  # CUDA_R_32F, CUBLAS_COMPUTE_32F
 _KINDS = {torch.float16: 2, torch.bfloat16: 14}  # CUDA_R_16F, CUDA_R_16BF
 _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS = 3, 4, 7, 8  # CUBLASLT_MATMUL_DESC_...
-_EPILOGUE_BIAS = 4
+_EPILOGUES = {"": 4, "relu": 6, "gelu": 36}  # CUBLASLT_EPILOGUE_BIAS, _RELU_BIAS, _GELU_BIAS
 _MOST_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # CUBLASLT_MATMUL_PREF_...
 _IN_FLOAT32 = 2  # CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: parts of a sum are added in float32
 _NAMES = ["Create", "MatmulDescCreate", "MatmulDescSetAttribute", "MatrixLayoutCreate", "MatmulPreferenceCreate"]
@@ -42,13 +42,14 @@ _NAMES += ["MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "Matmul"]
 
 @dataclass(frozen=True, slots=True)
 class ProductSpec:
-    """A product of matrices, `left @ right + bias`, stored by rows.
+    """A product of matrices, `activation(left @ right + bias)`, stored by rows.
 
     Arguments:
         rows, columns, terms: left is (rows, terms), right (terms, columns).
         dtype: of all of them.
         left, right: their strides: one is 1.
         bias: whether a row is added.
+        activation: of the sums and the bias: "", "relu", or "gelu", by tanh.
     """
 
     rows: int
@@ -58,6 +59,7 @@ class ProductSpec:
     left: tuple[int, int]
     right: tuple[int, int]
     bias: bool
+    activation: str = ""
 
 
 def load_products(table: Mapping[str, Sequence[Any]], device: str) -> tuple[list[Product], int]:
@@ -91,7 +93,10 @@ class TorchProduct:
         left = torch.as_strided(operands[0], (spec.rows, spec.terms), spec.left)
         right = torch.as_strided(operands[1], (spec.terms, spec.columns), spec.right)
         result = torch.as_strided(result, (spec.rows, spec.columns), (spec.columns, 1))
-        if spec.bias:
+        if spec.activation:
+            gelu = spec.activation == "gelu"
+            torch._addmm_activation(operands[2], left, right, use_gelu=gelu, out=result)
+        elif spec.bias:
             torch.addmm(operands[2], left, right, out=result)
         else:
             torch.mm(left, right, out=result)
@@ -163,7 +168,7 @@ class Blas:
         if self._call("MatmulDescCreate", ctypes.byref(description), _COMPUTE_FLOAT32, _FLOAT32):
             return None
         attributes = [(_TRANSPOSE_A, int(right.transposed)), (_TRANSPOSE_B, int(left.transposed))]
-        attributes += [(_EPILOGUE, _EPILOGUE_BIAS)] if spec.bias else []
+        attributes += [(_EPILOGUE, _EPILOGUES[spec.activation])] if spec.bias else []
         for attribute, value in attributes:
             if self._set("MatmulDescSetAttribute", description, attribute, ctypes.c_int32(value)):
                 return None
