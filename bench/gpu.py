@@ -1,7 +1,7 @@
 """Compare eager, torch.compile and argand on a GPU: step time, first call cold and warm, peak memory, agreement.
 
     python bench/gpu.py [MODEL ...] [--systems eager,torch,torch-graphs,argand,argand-graphs] [--train] [--short]
-                        [--dtype bfloat16] [--seconds S] [--warm] [--together N] [--json OUT]
+                        [--dtype bfloat16] [--seconds S] [--warm] [--together N] [--caches DIR] [--json OUT]
 
 "-graphs" is `mode="reduce-overhead"`. Each measurement is a process of its own with fresh caches (--warm: a second one
 on the same caches). A step is the median over CUDA events. With --together N, N processes load, compile and warm up at
@@ -200,10 +200,17 @@ class Worker:
         return {**self.row, "error": " | ".join(lines[-3:])[-500:] or "killed"}
 
 
+def cache_folder(folder: str, name: str, system: str, options: argparse.Namespace) -> str:
+    """Where a worker's compilers keep what they made."""
+    if not options.caches:
+        return os.path.join(folder, f"cache-{name}-{system}")
+    return os.path.join(options.caches, f"{name}-{system.removesuffix('-graphs')}-{'train' * options.train}")
+
+
 def measured(jobs: list[tuple[str, str]], options: argparse.Namespace, folder: str) -> list[dict[str, Any]]:
     """The rows of a few (model, system) pairs, which load together and are timed one by one."""
     turns = [os.path.join(folder, f"{name}-{system}") if options.together > 1 else None for name, system in jobs]
-    caches = [os.path.join(folder, f"cache-{name}-{system}") for name, system in jobs]
+    caches = [cache_folder(folder, name, system, options) for name, system in jobs]
     workers = [Worker(system, name, cache, options, t) for (name, system), cache, t in zip(jobs, caches, turns)]
     if options.together > 1:
         for worker in workers:
@@ -212,7 +219,8 @@ def measured(jobs: list[tuple[str, str]], options: argparse.Namespace, folder: s
     for row, (name, system), cache in zip(rows, jobs, caches):
         if options.warm and "error" not in row and system != "eager":
             row["warm_s"] = Worker(system, name, cache, options).result().get("first_call_s")
-        shutil.rmtree(cache, ignore_errors=True)
+        if not options.caches:
+            shutil.rmtree(cache, ignore_errors=True)
         print(json.dumps(row), flush=True)
     return rows
 
@@ -260,6 +268,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--timeout", type=float, default=300.0)
     parser.add_argument("--together", type=int, default=1)
+    parser.add_argument(
+        "--caches", metavar="DIR", help="kept there, one for each model and compiler, whatever the mode"
+    )
     parser.add_argument("--json")
     parser.add_argument("--worker", nargs=2, metavar=("SYSTEM", "MODEL"), help=argparse.SUPPRESS)
     parser.add_argument("--turn", help=argparse.SUPPRESS)
