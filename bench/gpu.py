@@ -215,8 +215,9 @@ def measured(jobs: list[tuple[str, str]], options: argparse.Namespace, folder: s
     if options.together > 1:
         for worker in workers:
             worker.wait_until_ready()
-    rows = [worker.result() for worker in workers]
-    for row, (name, system), cache in zip(rows, jobs, caches):
+    rows = []
+    for worker, (name, system), cache in zip(workers, jobs, caches):
+        rows.append(row := worker.result())
         if options.warm and "error" not in row and system != "eager":
             row["warm_s"] = Worker(system, name, cache, options).result().get("first_call_s")
         if not options.caches:
