@@ -534,6 +534,19 @@ def test_many_results_of_several_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorder.replayed == 3 and len(calls) == 15
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.bool])
+def test_copies_by_few_calls_are_exact(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where torch has no call that copies."""
+    monkeypatch.delattr(torch, "_foreach_clone", raising=False)
+    values = torch.tensor([0.0, -0.0, 1.5, -3.0, 1e-40, float("inf"), float("-inf"), float("nan")]).to(dtype)
+    whole = [values, values.reshape(2, 4).t(), values[:0]]
+    for one, two in zip(compat.foreach_clone(whole), whole):
+        assert one.stride() == two.stride() and one.data_ptr() != two.data_ptr() or not two.numel()
+        torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)
+        if dtype.is_floating_point:
+            assert torch.equal(one.signbit()[two == two], two.signbit()[two == two])
+
+
 def test_seeds_are_drawn_before_each_replay() -> None:
     """As many from torch's generator as the call itself draws, with the same values."""
     seed = random_ops().seed

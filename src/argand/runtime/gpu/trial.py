@@ -17,7 +17,7 @@ SAMPLES = 3  # calls of each way that are timed, the fastest of which counts: ot
 ROUNDS = 3  # of samples before a call is given up for a GPU that is busy
 PAUSE = 8  # calls between them
 SHORTEST = 100e-6  # seconds of the host; a replay with its checks and copies takes some ten microseconds
-GAIN = 0.9  # what a replay takes at most, in times of a call
+GAIN = 0.9  # of the time that the GPU takes for a call, the least that the host takes
 MOST_RESULTS = 256 << 20  # bytes of results, which a recording keeps a second time
 # Threads that never wait for a whole GPU: of loaders of data, progress bars and notebooks, and argand's own.
 _QUIET_NAMES = ("argand-", "QueueFeederThread")
@@ -60,7 +60,7 @@ class Trial:
         host, device = times
         if host < SHORTEST:
             return f"a call takes the host {host * 1e6:.0f} microseconds only"
-        if device > host / GAIN:
+        if device * GAIN > host:
             if self._rounds < ROUNDS:
                 self._calls, self._rounds, self._pause = _Samples(self._recorder), self._rounds + 1, PAUSE
                 return None
@@ -73,7 +73,8 @@ class Trial:
         if times is None or before is None:
             return None
         now, then = max(times), max(before)
-        return "" if now <= then * GAIN else f"a replay takes {now * 1e3:.2f} ms, a call {then * 1e3:.2f} ms"
+        # As long takes a replay where the GPU is busy just so long: the host still is free sooner for what comes next.
+        return "" if now <= then else f"a replay takes {now * 1e3:.2f} ms, a call {then * 1e3:.2f} ms"
 
 
 class _Samples:
