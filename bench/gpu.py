@@ -150,7 +150,8 @@ def measure(system: str, options: argparse.Namespace, name: str) -> dict[str, An
         times += [a.elapsed_time(b) for a, b in itertools.pairwise(events)]
     return {
         "system": system, "model": name, "step_ms": statistics.median(times), "first_call_s": first,
-        "peak_mb": max(peak, torch.cuda.max_memory_allocated()) / 1e6, "exactness": ours / max(plain, 1e-9), "eager_error": plain,
+        "peak_mb": max(peak, torch.cuda.max_memory_allocated()) / 1e6, "exactness": ours / max(plain, 1e-9),
+        "eager_error": plain,
     }  # fmt: skip
 
 
