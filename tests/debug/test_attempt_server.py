@@ -39,7 +39,7 @@ def backend_that(kind: str) -> object:
         if kind == "exits":
             os._exit(3)
         if kind == "hangs":
-            subprocess.Popen(["sleep", "1000"])
+            subprocess.Popen(["sleep", "1000.625"])  # no other test sleeps so long
             time.sleep(1000)
         print("compiled")
         return gm
@@ -76,7 +76,7 @@ def test_what_hangs_is_ended_with_what_it_started(server: Server, tmp_path: Path
     made = outcome(server, "hangs", tmp_path, seconds=-57.0)  # 60 are added for imports
     assert (made.kind, made.error) == ("hung", "timeout"), made
     time.sleep(0.2)
-    running = subprocess.run(["pgrep", "-f", "sleep 1000"], capture_output=True, text=True).stdout.split()
+    running = subprocess.run(["pgrep", "-f", "sleep 1000.625"], capture_output=True, text=True).stdout.split()
     mine = [pid for pid in running if _session_of_nobody(pid)]
     assert not mine and outcome(server, "works", tmp_path).kind == "passed"
 

@@ -232,7 +232,8 @@ def main() -> int:
     ap.add_argument("--seed", type=int, default=0)
     ap.add_argument("--jobs", type=int, default=1, help="processes")
     ap.add_argument(
-        "--backend", help='"eager" unless told otherwise; with --mutate "mixed": 85 %% eager, 10 %% aot_eager, 5 %% native'
+        "--backend",
+        help='"eager" unless told otherwise; with --mutate "mixed": 85 %% eager, 10 %% aot_eager, 5 %% native',
     )
     ap.add_argument("--dynamic", action="store_true", help="compile with dynamic=True")
     ap.add_argument("--raising", action="store_true", help="programs with operations whose values make them raise")
