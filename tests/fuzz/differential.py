@@ -179,6 +179,12 @@ def checked(options: argparse.Namespace) -> Iterator[tuple[int, str, str | None]
         yield from pool.imap(functools.partial(check_seed, options=options), seeds, chunksize=10)
 
 
+def made_up(seed: int, options: argparse.Namespace) -> bool:
+    """Make up the program of a seed, which runs it eagerly only."""
+    mutated.generate(seed, options)
+    return True
+
+
 def mutated_cases(options: argparse.Namespace) -> Iterator[mutated.Verdict]:
     """`mutated.check_seed` of every seed, over `--jobs` processes; a crash or a hang is a difference."""
     seeds = range(options.seed, options.seed + options.count)
@@ -187,10 +193,16 @@ def mutated_cases(options: argparse.Namespace) -> Iterator[mutated.Verdict]:
         return
     check = functools.partial(mutated.check_seed, options=options)
     for found in processes.results(check, seeds, options.jobs, alone, mutated.SECONDS + 60):
-        if isinstance(found, processes.Ended):
-            yield mutated.Verdict(mutated.Case(found.seed, World()), found.why)
-        else:
+        if not isinstance(found, processes.Ended):
             yield found
+            continue
+        eager = functools.partial(made_up, options=options)
+        (again,) = processes.results(eager, [found.seed], 1, alone, mutated.SECONDS)
+        case = mutated.Case(found.seed, World())
+        if isinstance(again, processes.Ended):  # a crash of CPython's, numpy's or torch's own
+            yield mutated.Verdict(case, dropped=f"eagerly too {again.why}")
+        else:
+            yield mutated.Verdict(case, found.why)
 
 
 def mutate(options: argparse.Namespace) -> int:
