@@ -1,13 +1,11 @@
 /* DeviceKernel: a function of a GPU, launched with the pointers of tensors and integers on the tensors' device.
  *
  * No headers of any maker are used: the caller finds the driver's functions in its library and gives their addresses. */
-#include "core.h"
+#include "device.h"
 #include "profile.h"
 
 typedef int (*LaunchFn)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned shared, void *stream, void **params, void **extra); /* cuLaunchKernel */
-typedef int (*ContextOutFn)(void **context); /* cuCtxGetCurrent, cuCtxPopCurrent */
-typedef int (*ContextInFn)(void *context);   /* cuCtxPushCurrent */
 
 typedef union {
     void *pointer;
@@ -18,10 +16,9 @@ typedef union {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    void *function, *context;
+    void *function;
     LaunchFn launch;
-    ContextOutFn current, pop;
-    ContextInFn push;
+    DeviceContext device;
     int device_type, device_index;
     unsigned threads, shared;
     Py_ssize_t num_tensors, num_ints, num_params; /* parameters behind the arguments are null pointers */
@@ -29,13 +26,12 @@ typedef struct {
     unsigned long long calls;
     PyObject *name, *index, *stream_of, *failed;
     PyObject *unaligned; /* makes `other`; NULL when pointers need no alignment */
-    PyObject *other;     /* the same kernel for pointers that are not multiples of ALIGNMENT, or NULL until it is needed */
+    PyObject *other;     /* the same kernel for pointers that are not multiples of DEVICE_ALIGNMENT, or NULL until it is needed */
     PyObject *owner;     /* kept alive */
     PyObject *label;     /* its name in profiles, or NULL: `name` */
     char annotated;      /* always in profiles, whatever the settings are */
 } DeviceKernel;
 
-#define ALIGNMENT 16
 #define HOST_DEVICE 1 /* DLPack's number of the CPU: for tests */
 #define GRID_ARGS 3
 #define STACK_WORDS 64
@@ -151,43 +147,21 @@ pack(DeviceKernel *self, PyObject *const *args, Word *words)
     for (; i < self->num_params; i++) {
         words[i].pointer = NULL;
     }
-    return bits % ALIGNMENT != 0 && self->unaligned != NULL;
-}
-
-/* The current stream of the device; -1 with an exception. */
-static int
-stream_of(DeviceKernel *self, void **stream)
-{
-    PyObject *const args[] = {self->index};
-    PyObject *answer = PyObject_Vectorcall(self->stream_of, args, 1, NULL);
-    if (UNLIKELY(answer == NULL)) {
-        return -1;
-    }
-    *stream = PyLong_AsVoidPtr(answer);
-    Py_DECREF(answer);
-    return *stream == NULL && PyErr_Occurred() ? -1 : 0;
+    return bits % DEVICE_ALIGNMENT != 0 && self->unaligned != NULL;
 }
 
 /* Other threads run meanwhile: a launch waits while the queue of its stream is full. */
 static int
 launch(DeviceKernel *self, const unsigned grid[GRID_ARGS], void *stream, void **params)
 {
-    void *before = NULL;
     int code;
+    bool foreign;
     Py_INCREF(self);
     Py_BEGIN_ALLOW_THREADS
-    code = self->current(&before);
-    bool foreign = before != self->context;
-    if (code == 0 && foreign) {
-        code = self->push(self->context);
-    }
+    code = device_enter(&self->device, &foreign);
     if (code == 0) {
         code = self->launch(self->function, grid[0], grid[1], grid[2], self->threads, 1, 1, self->shared, stream, params, NULL);
-        if (foreign) {
-            void *popped;
-            int left = self->pop(&popped);
-            code = code == 0 ? left : code;
-        }
+        code = device_leave(&self->device, foreign, code);
     }
     Py_END_ALLOW_THREADS
     Py_DECREF(self);
@@ -198,7 +172,7 @@ static int
 launch_words(DeviceKernel *self, PyObject *const *args, const unsigned grid[GRID_ARGS], Word *words, void **params)
 {
     void *stream;
-    if (UNLIKELY(stream_of(self, &stream) < 0)) {
+    if (UNLIKELY(device_stream(self->stream_of, self->index, &stream) < 0)) {
         return -1;
     }
     for (Py_ssize_t i = 0; i < self->num_params; i++) {
@@ -321,9 +295,9 @@ set_driver(DeviceKernel *self, PyObject *driver)
         }
     }
     memcpy(&self->launch, &addresses[0], sizeof(void *));
-    memcpy(&self->current, &addresses[1], sizeof(void *));
-    memcpy(&self->push, &addresses[2], sizeof(void *));
-    memcpy(&self->pop, &addresses[3], sizeof(void *));
+    memcpy(&self->device.current, &addresses[1], sizeof(void *));
+    memcpy(&self->device.push, &addresses[2], sizeof(void *));
+    memcpy(&self->device.pop, &addresses[3], sizeof(void *));
     return 0;
 }
 
@@ -348,7 +322,7 @@ device_kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->vectorcall = device_kernel_vectorcall;
     self->name = Py_NewRef(name);
     self->function = PyLong_AsVoidPtr(function);
-    self->context = PyLong_AsVoidPtr(context);
+    self->device.context = PyLong_AsVoidPtr(context);
     self->device_type = device_type;
     self->device_index = device_index;
     self->threads = threads;

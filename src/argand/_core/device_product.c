@@ -1,23 +1,20 @@
 /* DeviceProduct: a matrix product of fixed sizes by a library of the GPU's maker (cuBLASLt), prepared once.
  *
  * No headers of any maker are used: the caller finds the library's functions and gives their addresses. */
-#include "core.h"
+#include "device.h"
 
 typedef int (*MatmulFn)(void *handle, void *description, const void *alpha, const void *a, void *a_layout, const void *b,
                         void *b_layout, const void *beta, const void *c, void *c_layout, void *d, void *d_layout,
                         const void *algorithm, void *workspace, size_t workspace_bytes, void *stream); /* cublasLtMatmul */
 typedef int (*AttributeFn)(void *description, int attribute, const void *value, size_t bytes);
-typedef int (*ContextOutFn)(void **context); /* cuCtxGetCurrent, cuCtxPopCurrent */
-typedef int (*ContextInFn)(void *context);   /* cuCtxPushCurrent */
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     MatmulFn matmul;
     AttributeFn set_attribute;
-    ContextOutFn current, pop;
-    ContextInFn push;
-    void *handle, *description, *left_layout, *right_layout, *result_layout, *context;
+    DeviceContext device;
+    void *handle, *description, *left_layout, *right_layout, *result_layout;
     int device_type, device_index, bias_attribute;
     bool bias, broken;
     size_t workspace_bytes;
@@ -26,7 +23,6 @@ typedef struct {
     PyObject *algorithm, *index, *stream_of, *otherwise, *owner;
 } DeviceProduct;
 
-#define ALIGNMENT 16
 #define MAX_OPERANDS 5
 
 /* The address of a tensor on the product's device; NULL, without an exception, when it has none that can be used. */
@@ -45,7 +41,7 @@ address_of(DeviceProduct *self, PyObject *arg)
         return NULL;
     }
     char *address = (char *)view.data + view.byte_offset;
-    return (uintptr_t)address % ALIGNMENT == 0 ? address : NULL;
+    return (uintptr_t)address % DEVICE_ALIGNMENT == 0 ? address : NULL;
 }
 
 /* Other threads run meanwhile: a launch waits while the queue of its stream is full. */
@@ -53,16 +49,13 @@ static int
 run(DeviceProduct *self, void *const *operands, void *workspace, void *stream)
 {
     static const float one = 1.0f, zero = 0.0f;
-    void *before = NULL, *result = operands[self->bias ? 3 : 2];
+    void *result = operands[self->bias ? 3 : 2];
     const void *algorithm = PyBytes_AS_STRING(self->algorithm);
     int code;
+    bool foreign;
     Py_INCREF(self);
     Py_BEGIN_ALLOW_THREADS
-    code = self->current(&before);
-    bool foreign = before != self->context;
-    if (code == 0 && foreign) {
-        code = self->push(self->context);
-    }
+    code = device_enter(&self->device, &foreign);
     if (code == 0) {
         if (self->bias) {
             PyThread_acquire_lock(self->lock, WAIT_LOCK);
@@ -76,11 +69,7 @@ run(DeviceProduct *self, void *const *operands, void *workspace, void *stream)
         if (self->bias) {
             PyThread_release_lock(self->lock);
         }
-        if (foreign) {
-            void *popped;
-            int left = self->pop(&popped);
-            code = code == 0 ? left : code;
-        }
+        code = device_leave(&self->device, foreign, code);
     }
     Py_END_ALLOW_THREADS
     Py_DECREF(self);
@@ -107,14 +96,7 @@ device_product_vectorcall(PyObject *callable, PyObject *const *args, size_t narg
         usable = workspace != NULL;
     }
     if (LIKELY(usable)) {
-        PyObject *const asked[] = {self->index};
-        PyObject *answer = PyObject_Vectorcall(self->stream_of, asked, 1, NULL);
-        if (UNLIKELY(answer == NULL)) {
-            return NULL;
-        }
-        stream = PyLong_AsVoidPtr(answer);
-        Py_DECREF(answer);
-        if (UNLIKELY(stream == NULL && PyErr_Occurred())) {
+        if (UNLIKELY(device_stream(self->stream_of, self->index, &stream) < 0)) {
             return NULL;
         }
         if (LIKELY(run(self, addresses, workspace, stream) == 0)) {
@@ -147,9 +129,9 @@ set_addresses(DeviceProduct *self, PyObject *functions, PyObject *handles)
         PyErr_SetString(PyExc_ValueError, "a product has 5 functions and 6 handles");
         return -1;
     }
-    void *const where[] = {&self->matmul, &self->set_attribute, &self->current, &self->push, &self->pop};
+    void *const where[] = {&self->matmul, &self->set_attribute, &self->device.current, &self->device.push, &self->device.pop};
     void *const what[] = {&self->handle,       &self->description,   &self->left_layout,
-                          &self->right_layout, &self->result_layout, &self->context};
+                          &self->right_layout, &self->result_layout, &self->device.context};
     for (Py_ssize_t i = 0; i < 5; i++) {
         if (pointer_in(functions, i, where[i]) < 0) {
             return -1;
