@@ -123,7 +123,7 @@ def wants_cuda_graphs(mode: str) -> Literal["yes", "no", "auto"]:
 
 
 def _in_host_memory(program: AtenProgram) -> bool:
-    return all(target is None or target.host_memory for target in map(target_of, devices_in(program)))
+    return all(target is None or target.host_memory for target in _targets(program))
 
 
 def _report_devices(others: set[str], what: str) -> None:

@@ -6,13 +6,29 @@ from collections.abc import Sequence
 from opcode import stack_effect as _opcode_stack_effect
 
 from argand.bytecode.instruction import Instruction
-from argand.bytecode.opcodes import KINDS, OPMAP, OPNAME, Kind
+from argand.bytecode.opcodes import KINDS, OPMAP, OPNAME, PY313, Kind
 from argand.errors import InternalError
 
 _HAS_ARG = [kind != Kind.NONE for kind in KINDS]
 _JUMP_MATTERS = frozenset(op for op in range(256) if OPNAME[op] in ("FOR_ITER", "SEND")) | frozenset(
     op for op in range(256) if OPNAME[op].endswith("_OR_POP")
 )
+
+# Instructions that look at more of the stack than they pop: so many slots, and one for each of `arg`.
+_FIXED_SLOTS = {"FOR_ITER": 1, "WITH_EXCEPT_START": 4}
+_SLOTS_BESIDE_ARG = {"CALL": 2, "CALL_KW": 3}
+if PY313:
+    _SLOTS_BESIDE_ARG["DICT_MERGE"] = 4  # the error it raises names the callable, which is below a NULL
+
+
+def operand_slots(inst: Instruction) -> int | None:
+    """How many slots from the top of the stack the instruction looks at; None where it is content with those above the
+    topmost NULL."""
+    arg = inst.arg or 0
+    if inst.opname == "CALL_FUNCTION_EX":
+        return 3 + (arg & 1)
+    beside = _SLOTS_BESIDE_ARG.get(inst.opname)
+    return _FIXED_SLOTS.get(inst.opname) if beside is None else beside + arg
 
 
 def stack_effect(inst: Instruction, jump: bool = False) -> int:

@@ -18,7 +18,7 @@ from argand.bytecode.instruction import ExceptionHandler, Instruction
 from argand.bytecode.liveness import live_locals
 from argand.bytecode.opcodes import PY312, PY313
 from argand.bytecode.resume import ResumeCode, StackSlot, transformed_code
-from argand.bytecode.stack import stack_effect
+from argand.bytecode.stack import operand_slots, stack_effect
 from argand.capture import chain, data_errors, modes, prefix, rerun
 from argand.capture.effects import Replay
 from argand.capture.emit import Emitter, graph_table
@@ -410,10 +410,8 @@ class Transformer:
                 target = self._go_on(emitter, target, pushed, stored)
             results: list[str | None] = []
             for i in range(len(pushed) - 1, -1, -1):
-                real = (
-                    not pushed[i] or inst.opname == "DICT_MERGE"
-                )  # other NULLs are pushed by the resume function alone
-                name = emitter.store_temp("n") if real else None
+                left = i < len(operands) and operands[i] is None  # other NULLs are pushed by the resume function alone
+                name = emitter.store_temp("n") if left or not pushed[i] else None
                 kept = i < len(operands) and isinstance(operands[i], Handled)
                 results.append(None if pushed[i] else Handled(name) if kept and name is not None else name)
             results.reverse()
@@ -456,15 +454,9 @@ class Transformer:
 
     def _taken(self, inst: Instruction, held: list[str | None]) -> int:
         """How many stack slots from the top are put on the real stack for the instruction (at least what it pops)."""
-        arg = inst.arg or 0
-        if inst.opname in ("CALL", "CALL_KW"):
-            return arg + 2 + (inst.opname == "CALL_KW")
-        if inst.opname == "CALL_FUNCTION_EX":
-            return 3 + (arg & 1)
-        if inst.opname in ("WITH_EXCEPT_START", "FOR_ITER"):
-            return 4 if inst.opname == "WITH_EXCEPT_START" else 1
-        if inst.opname == "DICT_MERGE" and PY313:
-            return arg + 4  # what it raises names the callable, which is below a NULL
+        slots = operand_slots(inst)
+        if slots is not None:
+            return slots
         count = 0
         while count < len(held) and held[-1 - count] is not None and not isinstance(held[-1 - count], Handled):
             count += 1
@@ -507,7 +499,7 @@ class Transformer:
             if inst.is_terminator:
                 return []
             slots = [False] * (len(operands) + stack_effect(copy))
-            if inst.opname == "DICT_MERGE":  # which leaves what is below its last operand
+            if inst.opname == "DICT_MERGE":  # leaves what is below its last operand
                 slots = [name is None for name in operands[:-1]]
             if extra_null:
                 slots[-1:] = [False, True] if PY313 else [True, False]

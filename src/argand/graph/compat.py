@@ -481,14 +481,13 @@ def storage_address(tensor: torch.Tensor) -> int:
 def foreach_clone(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
     """A copy of each tensor, whose memory has no gaps, in the same layout. All are of one dtype."""
     clone: Any = getattr(torch, "_foreach_clone", None)
+    copies: Sequence[torch.Tensor]
     if clone is not None:
-        found: Sequence[torch.Tensor] = clone(tensors)
-        return found
+        copies = clone(tensors)
+        return copies
     if tensors[0].dtype.is_floating_point and tensors[0].dtype.itemsize > 1:
-        times: Sequence[torch.Tensor] = torch._foreach_mul(
-            tensors, 1.0
-        )  # exact, and memory is made without a call each
-        return times
-    made = [torch.empty_like(tensor) for tensor in tensors]
-    torch._foreach_copy_(made, tensors)
-    return made
+        copies = torch._foreach_mul(tensors, 1.0)  # exact, and memory is made without a call each
+        return copies
+    copies = [torch.empty_like(tensor) for tensor in tensors]
+    torch._foreach_copy_(copies, tensors)
+    return copies

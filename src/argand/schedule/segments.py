@@ -7,7 +7,7 @@ each segment has. Kernels move: each to where the last of its group was, never p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,15 +50,7 @@ Interval = tuple[int, int]  # first and last
 
 def join_segments(made: Schedule) -> None:
     """Join the kernels of a schedule, in place, where their target's `segments` says so."""
-    outlines = {
-        number: Outline(step)
-        for number, step in enumerate(made.steps)
-        if isinstance(step, KernelPlan) and _may_join(step, made.targets[step.device])
-    }
-    alike: dict[Any, list[int]] = {}
-    for number, outline in outlines.items():
-        alike.setdefault(outline.key, []).append(number)
-    candidates = [numbers for numbers in alike.values() if len(numbers) > 1]
+    outlines, candidates = _alike(made.steps, made.targets)
     if not candidates:
         return
     groups = _Groups(_dependencies(made))
@@ -71,11 +63,21 @@ def join_segments(made: Schedule) -> None:
 
 def taken_by_segments(steps: Iterable[Step], targets: Mapping[torch.device, Target]) -> set[int]:
     """Of kernels that are not joined yet, the ids of those that will be one with others of any sizes."""
-    alike: dict[Any, list[KernelPlan]] = {}
-    for step in steps:
-        if isinstance(step, KernelPlan) and _may_join(step, targets[step.device]):
-            alike.setdefault(Outline(step).key, []).append(step)
-    return {id(plan) for plans in alike.values() if len(plans) > 1 for plan in plans}
+    every = list(steps)
+    return {id(every[number]) for numbers in _alike(every, targets)[1] for number in numbers}
+
+
+def _alike(steps: Sequence[Step], targets: Mapping[torch.device, Target]) -> tuple[dict[int, Outline], list[list[int]]]:
+    """Outlines of the steps that may be joined, by number, and which numbers have an outline in common."""
+    outlines = {
+        number: Outline(step)
+        for number, step in enumerate(steps)
+        if isinstance(step, KernelPlan) and _may_join(step, targets[step.device])
+    }
+    alike: dict[Any, list[int]] = {}
+    for number, outline in outlines.items():
+        alike.setdefault(outline.key, []).append(number)
+    return outlines, [numbers for numbers in alike.values() if len(numbers) > 1]
 
 
 def _may_join(plan: KernelPlan, target: Target) -> bool:
