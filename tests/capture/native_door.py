@@ -55,7 +55,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
     ],
     "its exact type was asked before": [
         "access.py outer_item: -size <= key < size",
-        "access.py textual_items: obj.items()",
+        "access.py _textual_items: obj.items()",
         "classes.py set_function_attribute: zip(value[::2], value[1::2])",
         "identity.py _is_single: -5 <= value <= 256",
         "identity.py _is_single: len(value)",

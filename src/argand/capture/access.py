@@ -371,9 +371,11 @@ class Access:
             known.add(id(obj))
         return True
 
-    def textual(self, obj: Any, depth: int = 0) -> Any:
+    def textual(self, obj: Any) -> Any:
         """The object for native formatting: parts with Python-level text methods replaced by proxies."""
-        obj = self.plain(obj) if depth == 0 else obj
+        return self._textual(self.plain(obj), {})
+
+    def _textual(self, obj: Any, copies: dict[int, Any]) -> Any:
         cls = type(obj)
         if cls in self.fast:
             return obj
@@ -383,26 +385,40 @@ class Access:
             return standing_for(self, obj)
         if not is_a(obj, CONTAINERS):
             self.pin(obj)
-        return self.textual_items(obj, depth)
+        return self._textual_items(obj, copies)
 
     def textual_field(self, obj: Any) -> Any:
         """The object for native formatting that reads what is in it: a proxy, which has that interpreted."""
         return obj if type(obj) in PLAIN_VALUES else standing_for(self, obj)
 
-    def textual_items(self, obj: Any, depth: int = 0) -> Any:
+    def textual_items(self, obj: Any) -> Any:
         """The same for the items of a container, whose own text is native code's."""
-        obj = self.plain(obj) if depth == 0 else obj
-        if depth > 20 or not is_a(obj, CONTAINERS):
+        return self._textual_items(self.plain(obj), {})
+
+    def _textual_items(self, obj: Any, copies: dict[int, Any]) -> Any:
+        """One copy of each container, so that one that holds itself does so in its copy: its text is an ellipsis there.
+
+        Arguments:
+            copies: of containers by id; of a tuple that is being copied, None.
+        """
+        if not is_a(obj, CONTAINERS):
             return obj
         if all(self.benign(item) and not is_a(item, _TEXTS_OF_ATTRIBUTES) for item in _items(obj)):
             return obj
+        if id(obj) in copies:
+            if copies[id(obj)] is None:
+                raise unseen_object(obj)
+            return copies[id(obj)]
         if is_a(obj, list):
-            return [self.textual(item, depth + 1) for item in list.__iter__(obj)]
-        if is_a(obj, tuple):
-            return tuple(self.textual(item, depth + 1) for item in tuple.__iter__(obj))
-        if type(obj) is dict:
-            return {key: self.textual(value, depth + 1) for key, value in obj.items()}
-        return obj
+            copies[id(obj)] = items = []
+            items.extend(self._textual(item, copies) for item in list.__iter__(obj))
+        elif is_a(obj, tuple):
+            copies[id(obj)] = None  # there is none to put into itself before it is whole
+            copies[id(obj)] = tuple(self._textual(item, copies) for item in tuple.__iter__(obj))
+        elif type(obj) is dict:
+            copies[id(obj)] = values = {}
+            values.update((key, self._textual(value, copies)) for key, value in obj.items())
+        return copies.get(id(obj), obj)
 
     def check_known(self, obj: Any) -> None:
         """End the graph for an outer object of a native class that argand knows nothing of (iterators, files...)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from argand import errors
 from argand.capture import bulk, classify
 from argand.capture.kinds import is_a, is_struct_sequence, module_of, namespace, raw_items, raw_iter, raw_length
+from argand.capture.native_reads import unseen_object
 from argand.capture.sources import (
     AttrSource,
     CallSource,
@@ -326,7 +328,11 @@ def deep_resolve(state: CaptureState, obj: Any, seen: dict[int, Any] | None = No
         return obj
     seen = {} if seen is None else seen
     if id(obj) in seen:
-        return seen[id(obj)]
+        known = seen[id(obj)]
+        if type(known) is _OpenTuple:
+            known.holds_itself = True
+            return known.value
+        return known
     if not classify.is_container(obj):
         return _resolve_slice(state, obj, seen)
     made = state.shadow(obj) if state.is_outer(obj) else obj
@@ -343,10 +349,22 @@ def deep_resolve(state: CaptureState, obj: Any, seen: dict[int, Any] | None = No
             if new is not value:
                 put(made, i, new)
     elif is_a(made, tuple):
+        seen[id(obj)] = seen[id(made)] = opened = _OpenTuple(made)
         items = [deep_resolve(state, value, seen) for value in tuple.__iter__(made)]
+        seen[id(obj)] = seen[id(made)] = made
         if any(new is not value for new, value in zip(items, tuple.__iter__(made))):
+            if opened.holds_itself:  # what is in it has the old one
+                raise unseen_object(obj)
             made = seen[id(obj)] = _new_tuple(type(made), items, made)
     return made
+
+
+@dataclass(slots=True)
+class _OpenTuple:
+    """A tuple whose items `deep_resolve` is at."""
+
+    value: Any
+    holds_itself: bool = False
 
 
 def _resolve_slice(state: CaptureState, obj: Any, seen: dict[int, Any]) -> Any:

@@ -87,10 +87,13 @@ _NESTED = frozenset((list, tuple))
 
 def _count_of_numbers(data: Any) -> int | None:
     """How many plain numbers a nested list holds; None for what is not only that. At the speed of C."""
-    if type(data) not in _NESTED:
+    depth, first = 0, data
+    while type(first) in _NESTED and first and depth <= _DEEPEST:
+        depth, first = depth + 1, first[0]
+    if not 0 < depth <= _DEEPEST:  # a list that holds itself has no end, and each level of it more items
         return None
     level: list[Any] = [data]
-    for _ in range(_DEEPEST):
+    for _ in range(depth + 1):
         kinds = set(map(type, level))
         if not kinds <= _NESTED:
             return len(level) if kinds <= _NUMBERS else None
