@@ -55,7 +55,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
     ],
     "its exact type was asked before": [
         "access.py outer_item: -size <= key < size",
-        "access.py _textual_items: obj.items()",
+        "text_proxy.py textual_items: obj.items()",
         "classes.py set_function_attribute: zip(value[::2], value[1::2])",
         "identity.py _is_single: -5 <= value <= 256",
         "identity.py _is_single: len(value)",
@@ -136,7 +136,9 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "matching.py match_keys: key in seen",
     ],
     "constants, numbers, sets or lists of capture's own": [
-        "access.py benign: todo.extend(_items(obj))",
+        "text_proxy.py textual_items: copies.get(key, obj)",
+        "text_proxy.py textual_items: key in copies",
+        "access.py benign: todo.extend(held_items(obj))",
         "access.py benign: todo.pop()",
         "access.py refuse_tainted: list(values)",
         "positions.py copy_keeps_order: zip(items, copy)",

@@ -9,7 +9,6 @@ import abc
 import collections
 import contextlib
 import enum
-import itertools
 import operator
 import os
 import types
@@ -18,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 from argand.capture import identity, native_reads, natives_numpy, tensor_attributes, virtual
 from argand.capture.exceptions import InternalFailure, ObservedException
 from argand.capture.frames import NULL, LazyLocal
-from argand.capture.kinds import is_a, module_of, raw_items, raw_iter, raw_length
+from argand.capture.kinds import held_items, is_a, module_of, raw_length
 from argand.capture.native_reads import unseen_object
 from argand.capture.patience import Patience
 from argand.capture.sources import ConstSource, LocalSource, Source
 from argand.capture.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.tainted import TaintedText as TaintedText
 from argand.capture.tainted import formatted_tensor as formatted_tensor
-from argand.capture.text_proxy import PLAIN_VALUES, standing_for
+from argand.capture.text_proxy import PLAIN_VALUES, standing_for, textual, textual_items
 from argand.capture.typefacts import (
     ATOMS,
     BOUND_METHODS,
@@ -44,7 +43,6 @@ _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__g
 _CAPTURE_FOLDER = os.path.dirname(__file__)
 _PLAIN_METACLASSES: frozenset[type] = frozenset({type, abc.ABCMeta, enum.EnumMeta})
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
-_TEXTS_OF_ATTRIBUTES = (BaseException, types.ModuleType, type)  # read as a program reads them
 
 
 def _own_getitem(container: Any, key: Any) -> Any:
@@ -56,11 +54,6 @@ def _own_getitem(container: Any, key: Any) -> Any:
 
 
 _AN_EMPTY_DEQUE: Final[collections.deque[Any]] = collections.deque(maxlen=0)
-
-
-def _items(obj: Any) -> Any:
-    """Everything that a container holds."""
-    return itertools.chain.from_iterable(raw_items(obj)) if is_a(obj, dict) else raw_iter(obj)
 
 
 def raised_here(error: BaseException) -> bool:
@@ -344,7 +337,7 @@ class Access:
             if dunders and (not issubclass(cls, type) or dunders & _COMPARISONS):
                 return False
             if is_a(obj, CONTAINERS):
-                todo.extend(_items(obj))
+                todo.extend(held_items(obj))
             elif id(obj) in self.outer or cls is types.MethodType:
                 identity.compared(self.state, obj)
         return True
@@ -366,26 +359,14 @@ class Access:
             obj = self.state.shadow(obj)
         known = set() if known is None else known
         if id(obj) not in known:
-            if not all(self.is_constant(item, depth + 1, known) for item in _items(obj)):
+            if not all(self.is_constant(item, depth + 1, known) for item in held_items(obj)):
                 return False
             known.add(id(obj))
         return True
 
     def textual(self, obj: Any) -> Any:
         """The object for native formatting: parts with Python-level text methods replaced by proxies."""
-        return self._textual(self.plain(obj), {})
-
-    def _textual(self, obj: Any, copies: dict[int, Any]) -> Any:
-        cls = type(obj)
-        if cls in self.fast:
-            return obj
-        if self.types.python_dunders(cls) & {"__str__", "__repr__", "__format__", "__index__", "__int__", "__float__"}:
-            return standing_for(self, obj)
-        if is_a(obj, _TEXTS_OF_ATTRIBUTES):
-            return standing_for(self, obj)
-        if not is_a(obj, CONTAINERS):
-            self.pin(obj)
-        return self._textual_items(obj, copies)
+        return textual(self, self.plain(obj), {})
 
     def textual_field(self, obj: Any) -> Any:
         """The object for native formatting that reads what is in it: a proxy, which has that interpreted."""
@@ -393,32 +374,7 @@ class Access:
 
     def textual_items(self, obj: Any) -> Any:
         """The same for the items of a container, whose own text is native code's."""
-        return self._textual_items(self.plain(obj), {})
-
-    def _textual_items(self, obj: Any, copies: dict[int, Any]) -> Any:
-        """One copy of each container, so that one that holds itself does so in its copy: its text is an ellipsis there.
-
-        Arguments:
-            copies: of containers by id; of a tuple that is being copied, None.
-        """
-        if not is_a(obj, CONTAINERS):
-            return obj
-        if all(self.benign(item) and not is_a(item, _TEXTS_OF_ATTRIBUTES) for item in _items(obj)):
-            return obj
-        if id(obj) in copies:
-            if copies[id(obj)] is None:
-                raise unseen_object(obj)
-            return copies[id(obj)]
-        if is_a(obj, list):
-            copies[id(obj)] = items = []
-            items.extend(self._textual(item, copies) for item in list.__iter__(obj))
-        elif is_a(obj, tuple):
-            copies[id(obj)] = None  # there is none to put into itself before it is whole
-            copies[id(obj)] = tuple(self._textual(item, copies) for item in tuple.__iter__(obj))
-        elif type(obj) is dict:
-            copies[id(obj)] = values = {}
-            values.update((key, self._textual(value, copies)) for key, value in obj.items())
-        return copies.get(id(obj), obj)
+        return textual_items(self, self.plain(obj), {})
 
     def check_known(self, obj: Any) -> None:
         """End the graph for an outer object of a native class that argand knows nothing of (iterators, files...)."""
@@ -535,7 +491,7 @@ class Access:
                 raise formatted_tensor(value)
             if is_a(value, CONTAINERS) and id(value) not in seen:
                 seen.add(id(value))
-                todo.extend(_items(value))
+                todo.extend(held_items(value))
 
     # ---- torch -----------------------------------------------------------------------------------------------------
 

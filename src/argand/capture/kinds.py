@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import types
 import weakref
 from collections.abc import Callable
@@ -149,6 +150,11 @@ def raw_items(obj: Any) -> Any:
 def raw_iter(obj: Any) -> Any:
     """`iter` of a list, tuple, set or deque, past any `__iter__` of its class."""
     return next(base for base in _SIZED if is_a(obj, base)).__iter__(obj)
+
+
+def held_items(obj: Any) -> Any:
+    """An iterator over everything that a container holds: keys and values of a dict."""
+    return itertools.chain.from_iterable(raw_items(obj)) if is_a(obj, dict) else raw_iter(obj)
 
 
 def raw_item(obj: Any, index: int) -> Any:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
 from argand.capture.frames import NULL
+from argand.capture.kinds import held_items, is_a
+from argand.capture.native_reads import unseen_object
+from argand.capture.typefacts import CONTAINERS
+
+if TYPE_CHECKING:
+    from argand.capture.access import Access
 
 PLAIN_VALUES = frozenset((int, float, bool, complex, str, bytes, type(None)))
 """Their attributes and items are C code's, and nothing else is reached through them."""
@@ -20,7 +27,7 @@ class TextProxy:
     a class of the same name with those of them that the object has.
     """
 
-    def __init__(self, interp: Any, value: Any) -> None:
+    def __init__(self, interp: Access, value: Any) -> None:
         object.__setattr__(self, "_interp", interp)
         object.__setattr__(self, "_value", value)
 
@@ -37,7 +44,7 @@ class TextProxy:
         return self._interp.textual_field(self._interp.enter(getattr, (self._value, name), {}))
 
 
-def standing_for(interp: Any, value: Any) -> TextProxy:
+def standing_for(interp: Access, value: Any) -> TextProxy:
     """A proxy of a value."""
     cls = type(value)
     has = {name: method for name, method in _OPTIONAL.items() if interp.types.lookup(cls, name) is not NULL}
@@ -68,3 +75,53 @@ _OPTIONAL: Final[dict[str, Callable[..., Any]]] = {
 
 def _getitem(value: Any, key: Any) -> Any:
     return value[key]
+
+
+# ------------------------------------------------------------------------------------------- what texts are made of
+
+_TEXT_METHODS = frozenset(("__str__", "__repr__", "__format__", "__index__", "__int__", "__float__"))
+_TEXTS_OF_ATTRIBUTES = (BaseException, types.ModuleType, type)  # read as a program reads them
+
+
+def textual(interp: Access, obj: Any, copies: dict[int, Any]) -> Any:
+    """See `Access.textual`; `copies` as for `textual_items`."""
+    cls = type(obj)
+    if cls in interp.fast:
+        return obj
+    if interp.types.python_dunders(cls) & _TEXT_METHODS or is_a(obj, _TEXTS_OF_ATTRIBUTES):
+        return standing_for(interp, obj)
+    if not is_a(obj, CONTAINERS):
+        interp.pin(obj)
+    return textual_items(interp, obj, copies)
+
+
+def textual_items(interp: Access, obj: Any, copies: dict[int, Any]) -> Any:
+    """See `Access.textual_items`. One that holds itself does so in its copy, whose text has an ellipsis there.
+
+    Arguments:
+        copies: of containers, by the container's id; of a tuple that is being copied, None.
+
+    Raises:
+        GraphBreak: a tuple that holds itself: there is no copy to put into it before it is whole.
+    """
+    if not is_a(obj, CONTAINERS):
+        return obj
+    if all(interp.benign(item) and not is_a(item, _TEXTS_OF_ATTRIBUTES) for item in held_items(obj)):
+        return obj
+    key = id(obj)
+    if key in copies:
+        if copies[key] is None:
+            raise unseen_object(obj)
+        return copies[key]
+    if is_a(obj, list):
+        items: list[Any] = []
+        copies[key] = items
+        items.extend(textual(interp, item, copies) for item in list.__iter__(obj))
+    elif is_a(obj, tuple):
+        copies[key] = None
+        copies[key] = tuple(textual(interp, item, copies) for item in tuple.__iter__(obj))
+    elif type(obj) is dict:
+        values: dict[Any, Any] = {}
+        copies[key] = values
+        values.update((name, textual(interp, value, copies)) for name, value in obj.items())
+    return copies.get(key, obj)
