@@ -125,3 +125,58 @@ def test_change_of_a_table_is_seen(read: str, change: str) -> None:
     CHANGES[change](eager)
     CHANGES[change](other)
     assert outcome(compiled, other) == outcome(fn, eager)
+
+
+def missing_reads() -> Any:
+    class Kind(enum.Enum):
+        A = 1
+        B = 2
+
+        @classmethod
+        def _missing_(cls, value: object) -> Any:
+            return cls.B if value == getattr(cls, "other", 7) else cls.A
+
+    return Kind
+
+
+def called_by_metaclass() -> Any:
+    class Meta(enum.EnumMeta):
+        def __call__(cls, value: Any, *rest: Any, **named: Any) -> Any:
+            return super().__call__(getattr(cls, "other", 7) % 2 + 1, *rest, **named)
+
+    class Kind(enum.Enum, metaclass=Meta):
+        A = 1
+        B = 2
+
+    return Kind
+
+
+def flags() -> Any:
+    return enum.IntFlag("Kind", {"A": 1, "B": 2})
+
+
+@pytest.mark.parametrize("make", [missing_reads, called_by_metaclass, flags, color])
+def test_call_of_an_enum_runs_its_code(make: Callable[[], Any]) -> None:
+    def fn(x: torch.Tensor, cls: Any, value: Any) -> Any:
+        return x * 2, cls(value).name
+
+    def changes(cls: Any) -> list[Callable[[], Any]]:
+        return [
+            lambda: None,
+            lambda: setattr(cls, "other", 8),
+            lambda: setattr(cls, "_missing_", classmethod(lambda cls, value: next(iter(cls)))),
+            lambda: setattr(cls, "_missing_", classmethod(lambda cls, value: 5)),
+            lambda: cls._value2member_map_.update({8: list(cls)[-1]}),
+        ]
+
+    compiled = argand.compile(fn, backend="eager")
+    eager, other = make(), make()
+    for change, change_other in zip(changes(eager), changes(other)):
+        change()
+        change_other()
+        for value in (1, 7, 8, 3, "r", "none"):
+            found = [
+                outcome(lambda x, c, run=run, value=value: run(x, c, value), c)
+                for run, c in ((fn, eager), (compiled, other))
+            ]
+            assert found[0] == found[1]

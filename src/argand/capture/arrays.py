@@ -8,17 +8,15 @@ Then it runs on the stand-ins, under the trace mode, which records the torch cal
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from argand import errors
 from argand.capture import array_tables as tables
-from argand.capture import symbolic_ops, torch_calls
+from argand.capture import numpy_settings, symbolic_ops, torch_calls
 from argand.capture.array_value import BINARY, FUNCTIONS, Method, Traced, needs_values
 from argand.capture.sources import CallSource, ConstSource
 from argand.capture.tensor_methods import special
@@ -128,15 +126,6 @@ def _dummy(shape: Any, strides: Any, dtype: Any) -> Any:
     cycle = numpy.arange(count) % (5 if dtype.kind in "fc" else 2)
     base = (cycle + (1 if dtype.kind in "fc" else 0)).astype(dtype)
     return numpy.lib.stride_tricks.as_strided(base, shape, strides)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    import numpy
-
-    with numpy.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 class Arrays:
@@ -347,7 +336,7 @@ class Arrays:
         target = out._a_dummy.copy()
         target.flags.writeable = out._a_dummy.flags.writeable
         try:
-            with _quiet():
+            with numpy_settings.quiet():
                 fn(*given, **named, out=target)
         except Exception as e:
             raise _break(name, f"numpy says {e}") from e
@@ -364,7 +353,7 @@ class Arrays:
         if name != "astype" and _integers((args, kwargs)) and getattr(expected, "dtype", _dtype_of(0)).kind == "f":
             args, kwargs = self._as_float(args, expected.dtype), self._as_float(kwargs, expected.dtype)
         try:
-            with torch._C.DisableTorchFunction(), _quiet():
+            with torch._C.DisableTorchFunction(), numpy_settings.quiet():
                 checked = other(*self._to_library(args, real=True), **self._to_library(kwargs, real=True))
             self.recording = True
             made = other(*self._to_library(args, real=False), **self._to_library(kwargs, real=False))
@@ -390,8 +379,9 @@ class Arrays:
         return value
 
     def _expect(self, name: str, fn: Any, args: Any, kwargs: Any) -> Any:
+        numpy_settings.rely(self.state, name)
         try:
-            with _quiet():
+            with numpy_settings.quiet():
                 return fn(*_plain(args), **_plain(kwargs))
         except Exception as e:  # numpy's error: the program gets it where the call really runs
             raise _break(name, f"numpy says {type(e).__name__}: {e}") from e

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import enum
 import functools
 import types
 import typing
@@ -259,9 +258,6 @@ def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str
     if meta is not type:
         hook = interp.types.lookup(meta, "__call__")
         if is_a(hook, types.FunctionType):
-            if is_a(cls, enum.EnumMeta) and len(args) == 1 and not kwargs and not interp.is_outer(args[0]):
-                if type(args[0]) in interp.fast and not interp.types.python_level(cls, "_missing_"):
-                    return interp.native(cls, args[0])
             if not interp.concrete:
                 result = interp.torch_call(cls, args, kwargs)
                 if result is not NotImplemented:

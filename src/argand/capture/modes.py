@@ -166,6 +166,7 @@ def guard_functions() -> tuple[tuple[Callable[[], Any], Any], ...]:
 
 def guard_surroundings(state: CaptureState) -> None:
     """Guard what the meaning of the whole frame depends on."""
+    state.autocast = autocast_state()
     state.guards.add(None, "global_state", guard_functions())
     # Tensors have tangents only while a level is open, and nothing else about them tells.
     level = DictItemSource(ConstSource(vars(forward_ad)), "_current_level")
@@ -179,8 +180,15 @@ def guard_transforms(state: CaptureState) -> None:
 
 
 def autocast_state() -> tuple[Any, ...]:
-    """Which devices autocast to which type."""
-    return tuple((d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d))) for d in _DEVICES)
+    """Which devices autocast to which type, or would, and whether casts are kept."""
+    kinds = tuple([(d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d))) for d in _DEVICES])
+    return (*kinds, torch.is_autocast_cache_enabled())
+
+
+def guard_autocast(state: CaptureState) -> None:
+    """Captured code reads a setting of autocast, which it has while autocast is off too: guarded as it was at the
+    frame's entry, for captured code itself may change it."""
+    state.guards.add(None, "global_state", ((autocast_state, state.autocast),), label="GLOBAL_STATE")
 
 
 def cannot_capture() -> bool:

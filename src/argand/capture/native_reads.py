@@ -12,7 +12,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture import callables, classify, identity
+from argand.capture import callables, classify, identity, numpy_settings
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a, namespace, per_class, raw_items, raw_iter
 from argand.capture.typefacts import (
@@ -117,6 +117,8 @@ def check(interp: Access, fn: Any, values: Iterable[Any], reads: str = "") -> No
 
 
 def _check(interp: Access, fn: Any, obj: Any, reads: str, seen: set[int] | None) -> None:
+    if numpy_settings.of_numpy(type(obj)):
+        numpy_settings.rely(interp.state, callables.text_of(fn, "__name__"))
     if id(obj) in interp.outer and not (is_a(obj, CONTAINERS) and kind(type(obj)) == VALUE):
         _check_outer(interp, fn, obj, reads)
         return

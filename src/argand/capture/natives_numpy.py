@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import callables
+from argand.capture import callables, numpy_settings
 from argand.capture.kinds import is_a, module_of
 from argand.errors import GraphBreak, graph_break
 
@@ -65,6 +65,7 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
         from argand.capture import symbolic_ops
 
         given, named = symbolic_ops.plain(given), symbolic_ops.plain(named)
+    numpy_settings.rely(interp.state, callables.text_of(fn, "__name__"))
     return interp.native(fn, *given, **named)
 
 

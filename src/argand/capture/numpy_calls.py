@@ -10,7 +10,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from argand import errors
-from argand.capture import callables
+from argand.capture import callables, numpy_settings
 from argand.capture.array_value import Traced
 from argand.capture.kinds import is_a, module_of
 from argand.capture.typefacts import is_heap
@@ -75,6 +75,7 @@ def call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, 
     numpy = sys.modules["numpy"]
     if isinstance(owner, numpy.ndarray):
         fn = getattr(_value(state, owner, name), name)
+    numpy_settings.rely(state, name)
     made = state.interpreter.native(fn, *given, **named)
     if isinstance(made, numpy.ndarray) and made.dtype.hasobject:
         raise _break(name, "an array of Python objects is made")

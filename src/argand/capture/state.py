@@ -153,6 +153,7 @@ class CaptureState:
         self.local_objects: set[int] = set()
         self.extra_effects: list[Any] = []
         self.arrays: Any = None
+        self.autocast: tuple[Any, ...] = ()  # `modes.autocast_state` at the frame's entry
         self.policy: Policy | None = None
         self.memory: Memory | None = None
         self.data_numbers = config.capture_scalar_outputs

@@ -11,6 +11,7 @@ from argand.capture import (
     arrays,
     marks,
     metadata,
+    modes,
     modules,
     optimizers,
     overriding,
@@ -80,17 +81,26 @@ for _function in all_of(_CONSTANTS):
     if _function is not None:
         handler(_function)(constant)
 _AT_ENTRY = """
-is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled is_autocast_cpu_enabled
-get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype is_autocast_cache_enabled is_autocast_available
+is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_available
 _C._is_any_autocast_enabled are_deterministic_algorithms_enabled
 """
 """Guarded as they are at the frame's entry (`modes.guard_functions`); captured code itself may change them."""
+_OF_AUTOCAST = """
+is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype
+is_autocast_cache_enabled
+"""
 for _function in all_of(_GUARDED):
     if _function is not None:
         handler(_function)(guarded_constant)
 for _function in all_of(_AT_ENTRY):
     if _function is not None:
         handler(_function)(constant)
+
+
+@handler(*all_of(_OF_AUTOCAST))
+def _of_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    modes.guard_autocast(state)
+    return constant(state, fn, args, kwargs)
 
 
 @handler(
@@ -281,6 +291,7 @@ def _exit_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
 
 
 def _autocast_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    modes.guard_autocast(state)  # what it does not get it asks torch for
     with torch._C.DisableTorchFunction():
         return state.interpreter.native(fn, *args, **kwargs)
 
