@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 import argand
+from argand.config import _CPP, _ROOT, Section
 from argand.errors import ConfigError
 
 
@@ -22,6 +25,20 @@ def test_wrong_type_is_refused(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=name):
         setattr(argand.config, name, value)
     assert getattr(argand.config, name) == before
+
+
+@pytest.mark.parametrize(("text", "warned"), [("", False), (" ", False), ("many", True), ("1.5", True)])
+def test_variable_that_is_no_number_stops_nothing(text: str, warned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for row in (_ROOT, _CPP) for s in row.values() if type(s.default) is int for name in s.env]
+    assert "TORCHDYNAMO_REPRO_LEVEL" in names
+    for name in names:
+        monkeypatch.setenv(name, text)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        made = Section("config", _ROOT)
+    assert made.repro_level == 2
+    assert [str(w.message) for w in told if "REPRO_LEVEL" not in str(w.message)] == []
+    assert len(told) == (len(names) if warned else 0)
 
 
 def test_patch_restores_as_context_manager_and_decorator() -> None:

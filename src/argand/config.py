@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +138,12 @@ def _initial(setting: Setting) -> Any:
     for name in setting.env:
         text = os.environ.get(name)
         if text is not None:
-            return setting.from_env(text)
+            try:
+                return setting.from_env(text)
+            except ValueError:  # perhaps meant for another program, which this must not stop
+                if text.strip():
+                    wanted = type(setting.default).__name__
+                    warnings.warn(f"argand: {name}={text[:80]!r} is no {wanted} and is ignored", stacklevel=2)
     return setting.default
 
 
