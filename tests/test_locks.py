@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
+import pytest
+
+from argand._core import imports
 from argand.locks import fork_safe_lock
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "argand"
@@ -46,3 +53,68 @@ def test_every_lock_of_argand_is_one() -> None:
     for path in SRC.rglob("*.py"):
         if str(path.relative_to(SRC)) not in OTHERS:
             assert not re.search(r"\bthreading\.R?Lock\(", path.read_text()), path
+
+
+PROGRAM = """
+import os, threading, time, torch, argand
+def f(x): return (x + 1).sum()
+x = torch.ones(3)
+thread = threading.Thread(target=lambda: argand.compile(f, backend="eager")(x))  # imports the compiler
+thread.start()
+children = []
+for _ in range(12):
+    time.sleep(0.02)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if argand.compile(f, backend="eager")(x) == 6 else 1)
+    children.append(child)
+thread.join()
+end = time.monotonic() + 60
+while children and time.monotonic() < end:
+    children = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
+    time.sleep(0.01)
+for child in children:
+    os.kill(child, 9)
+print("hanging children:", len(children))
+"""
+
+
+def test_child_forked_while_another_thread_imports_the_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "hanging children: 0\n", done.stderr
+
+
+@pytest.fixture
+def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    import argand
+
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(0.3)\nvalue = 1\n")
+    monkeypatch.setattr(argand, "__path__", [*argand.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "argand.slow", raising=False)
+    return "argand.slow"
+
+
+def test_fork_waits_for_an_import_of_another_thread(slow_module: str) -> None:
+    imports.wait_at_forks()
+    thread = threading.Thread(target=importlib.import_module, args=(slow_module,))
+    thread.start()
+    while slow_module not in sys.modules:
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        importlib.import_module(slow_module)
+        os._exit(0)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_fork_does_not_wait_for_ever(slow_module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imports, "_SECONDS", 0.05)
+    thread = threading.Thread(target=importlib.import_module, args=(slow_module,))
+    thread.start()
+    while slow_module not in sys.modules:
+        time.sleep(0.001)
+    start = time.monotonic()
+    imports._wait()
+    assert 0.04 < time.monotonic() - start < 0.25 or not thread.is_alive()
+    thread.join()

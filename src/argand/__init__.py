@@ -86,6 +86,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         import importlib
 
+        importlib.import_module("argand._core.imports").wait_at_forks()
         return getattr(importlib.import_module("argand.api"), name)
     raise AttributeError(f"module 'argand' has no attribute {name!r}")
 
