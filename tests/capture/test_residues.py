@@ -208,3 +208,16 @@ def test_facts_about_classes_die_with_them() -> None:
     gc.collect()
     assert [ref() for ref in refs] == [None] * 40
     assert [len(each) for each in known] == before
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_function_with_globals_of_its_own_is_freed_without_a_reset(backend: str) -> None:
+    def run() -> weakref.ref[Any]:
+        namespace: dict[str, Any] = {}
+        exec("def program(x, y):\n    return x @ y\n", namespace)
+        argand.compile(namespace["program"], backend=backend)(torch.ones(4, 4), torch.ones(4, 4))
+        return weakref.ref(namespace["program"])
+
+    program = run()
+    gc.collect()
+    assert program() is None

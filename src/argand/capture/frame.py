@@ -35,6 +35,7 @@ from argand.capture import (
     modes,
     narration,
     patience,
+    recompiles,
     release,
     rerun,
     room,
@@ -387,9 +388,8 @@ class _Capture:
         made = prefix or transformer.build(self._backend)
         once = _this_call_only(state)
         guards = state.guards.build(made.collected)
-        made.needed_at = {
-            label: (weakref.ref(code), number) for label, (code, number) in state.guards.positions.items()
-        }
+        positions = state.guards.positions.items()
+        needed = recompiles.Needed({label: (weakref.ref(code), number) for label, (code, number) in positions})
         info = self.info
         outcome = guards.evaluate(info.args, info.globals, info.builtins, info.closure)
         if outcome is not True:
@@ -408,7 +408,7 @@ class _Capture:
         for resume in made.resumes:
             _process.session().original_offsets.set(resume.code, resume.original_offsets)
         self._emit_events(state, made)
-        return _C.Entry(made.code, guards, self.region, made, self._label(), info.globals)
+        return _C.Entry(made.code, guards, self.region, needed, self._label(), info.globals)
 
     def _label(self) -> str:
         """How torch's profiler calls the compiled code."""

@@ -51,6 +51,20 @@ class GuardFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Needed:
+    """What an entry of the code cache knows about the capture that made it.
+
+    It holds nothing that leads to the program's objects: code objects are invisible to the cycle collector, and so are
+    the entries that hang on them.
+
+    Arguments:
+        at: the user's line (code, number) that made each guard necessary, by the guard's label.
+    """
+
+    at: Mapping[str, tuple[weakref.ref[CodeType], int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Recompile:
     """A call that no compiled version of a function fitted.
 
@@ -109,8 +123,8 @@ def of_frame(code: CodeType, failures: Iterable[tuple[int, str, str]], entries: 
         count += 1
         position = None
         for payload in payloads:
-            needed: Mapping[str, tuple[weakref.ref[CodeType], int]] = getattr(payload, "needed_at", {})
-            position = position or needed.get(label)
+            if isinstance(payload, Needed):
+                position = position or payload.at.get(label)
         key = (label, detail)
         if key not in found:
             owner = None if position is None else position[0]()  # an inlined function may be gone

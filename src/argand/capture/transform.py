@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import types
-import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -49,7 +48,6 @@ class Transformed:
         globals: names to install in the frame's globals before the code runs.
         resumes: resume functions' codes, for decoding them with the user's offsets later.
         collected: the inputs that the guards are to hand over (`_C.take_inputs`).
-        needed_at: the user's line (code, number) that made each guard necessary, by the guard's label.
     """
 
     code: types.CodeType
@@ -58,7 +56,6 @@ class Transformed:
     globals: dict[str, Any] = field(default_factory=dict)
     resumes: list[ResumeCode] = field(default_factory=list)
     collected: list[Source] = field(default_factory=list)
-    needed_at: dict[str, tuple[weakref.ref[types.CodeType], int]] = field(default_factory=dict)
 
 
 def give_up(kind: str, explanation: str, *hints: str) -> errors.GraphBreak:
