@@ -108,13 +108,9 @@ def test_fork_waits_for_an_import_of_another_thread(slow_module: str) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_fork_does_not_wait_for_ever(slow_module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imports, "_SECONDS", 0.05)
-    thread = threading.Thread(target=importlib.import_module, args=(slow_module,))
-    thread.start()
-    while slow_module not in sys.modules:
-        time.sleep(0.001)
+    monkeypatch.setattr(imports, "_others", lambda: True)
     start = time.monotonic()
     imports._wait()
-    assert 0.04 < time.monotonic() - start < 0.25 or not thread.is_alive()
-    thread.join()
+    assert 0.04 < time.monotonic() - start < 30  # seconds; on a loaded machine
