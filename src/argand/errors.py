@@ -6,7 +6,9 @@ user's source line when one is known, one sentence of cause and one of remedy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from argand.breaks.ids import IDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class BreakReason:
     """Why a graph ended: the texts of one graph break.
 
     Arguments:
-        kind: stable identifier of the kind of break, e.g. "data-dependent branch".
+        kind: the name of the kind of break, one of `argand.breaks.ids`, e.g. "data-dependent branch".
         context: the objects involved, short, for the developer.
         explanation: one or two sentences for the user.
         hints: what the user can do, one sentence each.
@@ -217,10 +219,19 @@ class BreakReason:
     hints: tuple[str, ...] = ()
     where: tuple[UserLine, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.kind not in IDS:
+            raise InternalError(f"{self.kind!r} is no kind of graph break: argand/breaks/ids.py has none of this name")
+
+    @property
+    def id(self) -> str:
+        """The stable id of the kind, e.g. "AG0001": its page in docs/graph-breaks.md, `argand breaks AG0001`."""
+        return IDS[self.kind]
+
     @property
     def headline(self) -> str:
-        """Kind and explanation in one line."""
-        return f"{self.kind}: {self.explanation}"
+        """Id, kind and explanation in one line."""
+        return f"[{self.id}] {self.kind}: {self.explanation}"
 
     def __str__(self) -> str:
         lines = [self.headline]
@@ -236,11 +247,30 @@ class GraphBreak(BaseException):
     """Raised inside capture to end the graph at the current instruction; never reaches the user.
 
     A BaseException, so that `except Exception` in code that capture runs does not swallow it.
+
+    Arguments:
+        skip_frame: the frame cannot be captured at all; it runs eagerly.
+        sequence: number of the root instruction at which the graph is to end; None while that is not known.
+        instruction: the root instruction itself.
+        exception: what the program raises here.
+        needed: the object that cannot be rebuilt; the graph may end where it was made instead.
+        strict: the program wants an error here instead of a break (`error_on_graph_break`).
     """
 
     reason: BreakReason
     skip_frame: bool = False
-    extra: dict[str, object] = field(default_factory=dict)
+    sequence: int | None = None
+    instruction: object = None
+    exception: BaseException | None = None
+    needed: object = None
+    strict: bool = False
+
+    def met_at(self, sequence: int, instruction: object) -> None:
+        """Note the root instruction that was under way, unless it is known already."""
+        if self.sequence is None:
+            self.sequence = sequence
+        if self.instruction is None:
+            self.instruction = instruction
 
     def __str__(self) -> str:
         return str(self.reason)

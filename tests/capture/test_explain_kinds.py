@@ -67,7 +67,7 @@ def test_sentence() -> None:
 
 
 def test_a_break_without_hint_gets_one() -> None:
-    found = argand.errors.graph_break(kind="k", explanation="because")
+    found = argand.errors.graph_break(kind="print", explanation="because")
     assert found.reason.hints and found.reason.explanation == "Because."
 
 

@@ -64,7 +64,7 @@ def test_a_break_names_the_instruction_and_the_users_line_and_can_be_stopped_at(
     assert found.reason.kind == "print"
     assert [line.function for line in found.reason.where] == ["f", "helper"]
     assert found.reason.where[-1].text == 'print("x")'
-    again = root(f, 1, break_at=frozenset([found.extra["sequence"]]))
+    again = root(f, 1, break_at=frozenset([found.sequence]))
     assert again.kind == "break" and again.instruction is not None
     assert again.instruction.opname.startswith("CALL")
     assert again.frame.locals_by_name()["b"] == 2

@@ -71,12 +71,12 @@ def unsupported(found: errors.GraphBreak, code: CodeType) -> errors.Unsupported:
 
 def program_raises(found: errors.GraphBreak) -> bool:
     """Whether a break stands for an exception that the program itself raises in this call."""
-    return isinstance(found.extra.get("exception"), Exception)
+    return isinstance(found.exception, Exception)
 
 
 def must_raise(found: errors.GraphBreak, region: Region) -> bool:
     """Whether this break is an error: asked for by the region or around the code, and not the program's own error."""
-    return (region.fullgraph or found.extra.get("strict") is True or strict.wanted()) and not program_raises(found)
+    return (region.fullgraph or found.strict or strict.wanted()) and not program_raises(found)
 
 
 def gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
@@ -86,8 +86,7 @@ def gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region, known:
     name, reason = code_words(info.code), consequences.in_terms_of_the_program(found.reason, info.code)
     events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)
     if program_raises(found):  # in this call; it may not in the next
-        origin, inst = found.extra.get("sequence"), found.extra.get("instruction")
-        place = origin if isinstance(origin, int) else -1, getattr(inst, "offset", None)
+        place = -1 if found.sequence is None else found.sequence, getattr(found.instruction, "offset", None)
         return unless_it_returns(info, region, known, found.reason.headline, place)
     return _C.SKIP
 

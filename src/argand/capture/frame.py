@@ -253,7 +253,7 @@ class _Capture:
                     continue
                 except errors.GraphBreak as found:
                     if strict.wanted(state.read_overlay):
-                        found.extra["strict"] = True
+                        found.strict = True
                     break_at = self._restart(found, break_at)
                     continue
                 after = modes.snapshot()
@@ -347,15 +347,14 @@ class _Capture:
     def _restart(self, found: errors.GraphBreak, break_at: BreakAt) -> BreakAt:
         if failures.must_raise(found, self.region):
             raise failures.unsupported(found, self.info.code) from None
-        sequence = found.extra.get("sequence")
-        if found.skip_frame or not isinstance(sequence, int) or sequence in break_at:
+        if found.skip_frame or found.sequence is None or found.sequence in break_at:
             raise found
         self.reason = found.reason
-        return {sequence: None}
+        return {found.sequence: None}
 
     def _earlier(self, found: errors.GraphBreak, state: CaptureState, exit: RootExit) -> BreakAt:
         """Where to break the graph because of an object that transformed code cannot rebuild: where it is made."""
-        obj = found.extra.get("object")
+        obj = found.needed
         made = None if obj is None or state.interpreter is None else state.interpreter.born.get(id(obj))
         if made is None or made[1] >= exit.sequence or self.region.fullgraph:
             raise found

@@ -235,8 +235,7 @@ class Interpreter(Access):
             break_at: numbers of executed root instructions at which to stop instead of executing them; with the offset
                 of the instruction where the number is of an earlier capture, which may have gone another way.
 
-        A GraphBreak that is raised on the way carries the number of the root instruction in `extra["sequence"]` and
-        the instruction in `extra["instruction"]`.
+        A GraphBreak that is raised on the way carries the number of the root instruction and the instruction.
         """
         frame = self.root = self.root_frame()
         program = frame.program
@@ -267,12 +266,11 @@ class Interpreter(Access):
                 except ObservedException as observed:
                     exc = observed.value
                 except GraphBreak as found:
-                    found.extra.setdefault("sequence", number)
-                    found.extra.setdefault("instruction", frame.instruction)
+                    found.met_at(number, frame.instruction)
                     raise self.annotate(found)  # noqa: B904
                 except RecursionError:
                     deep = too_deep()
-                    deep.extra.update(sequence=number, instruction=frame.instruction)
+                    deep.met_at(number, frame.instruction)
                     raise self.annotate(deep) from None
                 self.born.setdefault(id(exc), (exc, number))
                 if not self.unwind(frame, exc):

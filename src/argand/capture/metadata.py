@@ -317,7 +317,7 @@ def call_raises(name: str, error: Exception) -> errors.GraphBreak:
         hints=("Eager raises this too: check the arguments of the call on this line.",),
         skip_frame=True,
     )
-    found.extra["exception"] = error.with_traceback(None)
+    found.exception = error.with_traceback(None)
     return found
 
 

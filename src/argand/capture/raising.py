@@ -141,7 +141,7 @@ def _raises_outer(exc: BaseException) -> GraphBreak:
         explanation=f"A {type(exc).__name__} that existed before the captured code is raised.",
         hints=("Raise a new exception: `raise Error(...) from old`.",),
     )
-    found.extra["exception"] = exc
+    found.exception = exc
     return found
 
 

@@ -84,7 +84,7 @@ def unreconstructable(obj: Any, why: str = "") -> errors.GraphBreak:
         hints=("make it outside the compiled function, or do not let it outlive the captured part",),
         skip_frame=True,
     )
-    found.extra["object"] = obj  # the graph may break where it was made instead
+    found.needed = obj  # the graph may break where it was made instead
     return found
 
 

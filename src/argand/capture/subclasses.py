@@ -288,7 +288,7 @@ def still_off(undressing: list[int]) -> errors.GraphBreak:
         explanation="The graph would end inside a `with DisableTorchFunctionSubclass():` block.",
         hints=("Avoid the graph break inside the block; the reasons are listed as breaks of the code in it.",),
     )
-    found.extra["sequence"] = undressing[0]
+    found.sequence = undressing[0]
     return found
 
 

@@ -106,7 +106,7 @@ def escaped(builder: GraphBuilder, home: fx.Graph) -> errors.GraphBreak:
         hints=("Return the tensor from the function.",),
     )
     if sequence >= 0:
-        found.extra["sequence"] = sequence
+        found.sequence = sequence
     return found
 
 

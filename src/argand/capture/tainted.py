@@ -43,7 +43,7 @@ def formatted_tensor(text: TaintedText) -> GraphBreak:
             hints=("Draw it outside of the compiled function and pass it in, or use torch.rand.",),
         )
     if text.sequence >= 0:
-        found.extra["sequence"] = text.sequence
+        found.sequence = text.sequence
     return found
 
 

@@ -130,7 +130,7 @@ def _data_dependent(explanation: str, *hints: str) -> Special:
                 kind="data-dependent value", context=name, explanation=f"{said}: {explanation}", hints=hints
             )
         if name in _OF_CONSTANTS and name != "tolist" and args and _is_no_number(builder, args[0]):
-            found.extra["exception"] = RuntimeError("not a tensor of one element")  # the program's error: eager's text
+            found.exception = RuntimeError("not a tensor of one element")  # the program's error: eager's text
         raise found
 
     return handler

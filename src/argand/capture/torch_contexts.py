@@ -125,7 +125,7 @@ def still_open(entered: list[Entered]) -> errors.GraphBreak:
         explanation="The graph would end inside a `with` block that changes what torch functions do.",
         hints=("Avoid the graph break inside the block; the reasons are listed as breaks of the code in it.",),
     )
-    found.extra["sequence"] = entered[0].sequence
+    found.sequence = entered[0].sequence
     return found
 
 

@@ -70,7 +70,7 @@ def break_where_made(state: CaptureState, obj: Any) -> errors.GraphBreak:
         f"A {type(obj).__name__} that came up in the captured code is needed after it.",
         "make it outside the compiled function, or do not let it outlive the captured part",
     )
-    found.extra["object"] = obj
+    found.needed = obj
     return found
 
 
