@@ -229,6 +229,11 @@ class BreakReason:
         return IDS[self.kind]
 
     @property
+    def more(self) -> str:
+        """Where to read more of this kind of break."""
+        return f"argand breaks {self.id} shows an example before and after (docs/graph-breaks.md)"
+
+    @property
     def headline(self) -> str:
         """Id, kind and explanation in one line."""
         return f"[{self.id}] {self.kind}: {self.explanation}"

@@ -46,11 +46,11 @@ def normalised(text: str) -> str:
 GOLDEN = """\
 argand made 3 graphs, with 2 graph breaks and 6 ops.
 Break reasons:
-1. print: print() writes to the terminal, which must happen at each call.
+1. [AG0023] print: print() writes to the terminal, which must happen at each call.
      File "FILE", line N, in toy
          print("woo")
      What to do: Move print out of the compiled function, or print the result after it.
-2. data-dependent branch: Which way the program goes (if, while, and, or, not, assert) depends on the value of a \
+2. [AG0001] data-dependent branch: Which way the program goes (if, while, and, or, not, assert) depends on the value of a \
 tensor, which is known only when the program runs.
      File "FILE", line N, in toy
          if b.sum() < 0:

@@ -26,7 +26,7 @@ from debug.logs_helpers import (
 
 
 ARTIFACT_TEXTS = [
-    ("graph_breaks", run_toy, ["Graph break in user code at", "Graph Break Reason: data-dependent branch", "Hint:", "if b.sum() < 0:"]),
+    ("graph_breaks", run_toy, ["Graph break in user code at", "Graph Break Reason: [AG0001] data-dependent branch", "Hint:", "if b.sum() < 0:"]),
     ("recompiles", recompiling, ["Recompiling", "was 3, is now 4"]),
     ("recompiles_verbose", recompiling, ["all guards that failed", "version 0", "what to do:"]),
     ("guards", run_toy, ["GUARDS:", "- local 'a' TENSOR_MATCH"]),

@@ -151,7 +151,7 @@ def test_cache_marks_and_failures(argand_trace: Path, pages: Path) -> None:
     index = (pages / "index.html").read_text()
     assert re.search(r"fx_graph_cache_(hit|miss)_\d+\.json</a> (✅|❌)", index)
     failures = html.unescape((pages / "failures_and_restarts.html").read_text())
-    assert "RestartAnalysis" in failures and "print: print() writes to the terminal" in failures
+    assert "RestartAnalysis" in failures and "[AG0023] print: print() writes to the terminal" in failures
     assert "Unsupported" in failures and "program_argand.py" in failures
 
 

@@ -93,7 +93,7 @@ def counted(reasons: list[BreakReason]) -> list[tuple[BreakReason, int]]:
 def reason_text(reason: BreakReason, count: int = 1) -> str:
     """A reason as explain prints it: what, then where (the stack, innermost line last), then what to do."""
     times = f" ({count} times)" if count > 1 else ""
-    lines = [f"{reason.kind}{times}: {reason.explanation}"]
+    lines = [f"[{reason.id}] {reason.kind}{times}: {reason.explanation}"]
     lines += [f"  {line}" for line in "\n".join(map(str, reason.where)).splitlines()]
     lines += [f"  {lead} {hint}" for lead, hint in zip(("What to do:", *["        Or:"] * 9), reason.hints)]
     return "\n".join(lines)
@@ -152,6 +152,7 @@ class Explanation:
             for number, (reason, count) in enumerate(counted(self.break_reasons), 1):
                 body = reason_text(reason, count).replace("\n", "\n   ")
                 lines.append(f"{number}. {body}")
+            lines.append(self.pages_line())
         if self.graphs:
             lines.append("Graphs:")
             for number, (ops, guards) in enumerate(zip(self.ops_per_graph, self.out_guards), 1):
@@ -161,6 +162,10 @@ class Explanation:
         if self.compile_times:
             lines.append(self._times_line())
         return "\n".join(lines)
+
+    def pages_line(self) -> str:
+        """Where examples of these breaks and their remedies are."""
+        return f"(Examples with remedies: argand breaks {' '.join(sorted({reason.id for reason in self.break_reasons}))})"
 
     def _times_line(self) -> str:
         total = self.compile_times.get("capture_frame", sum(self.compile_times.values()))
@@ -215,6 +220,7 @@ def _ops_line(ops: Ops) -> str:
 
 def _reason_dict(reason: BreakReason, count: int) -> dict[str, Any]:
     return {
+        "id": reason.id,
         "kind": reason.kind,
         "explanation": reason.explanation,
         "context": reason.context,

@@ -22,6 +22,8 @@ def render(explanation: Explanation) -> Iterator[RenderableType]:
     yield Text(explanation.summary, style="bold")
     for number, (reason, count) in enumerate(counted(explanation.break_reasons), 1):
         yield from _reason(number, reason, count)
+    if explanation.break_reasons:
+        yield Text(explanation.pages_line(), style="dim")
     if explanation.graphs:
         yield _graphs(explanation)
     for recompile in explanation.recompiles:
@@ -32,6 +34,7 @@ def render(explanation: Explanation) -> Iterator[RenderableType]:
 
 def _reason(number: int, reason: BreakReason, count: int) -> Iterator[RenderableType]:
     head = Text(f"{number}. ")
+    head.append(f"[{reason.id}] ", style="dim red")
     head.append(reason.kind, style="bold red")
     if count > 1:
         head.append(f" ({count} times)", style="red")

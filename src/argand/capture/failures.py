@@ -66,7 +66,7 @@ def unsupported(found: errors.GraphBreak, code: CodeType) -> errors.Unsupported:
         strict.reset()  # the `with error_on_graph_break(...)` that this function goes on in will not be left in order
     context = f" ({reason.context})" if config.verbose and reason.context else ""
     cause = f"graph break, which fullgraph=True and error_on_graph_break turn into an error: {reason.headline}{context}"
-    return errors.Unsupported(cause, remedy=" Or: ".join(reason.hints), where=reason.where)
+    return errors.Unsupported(cause, remedy=f"{' Or: '.join(reason.hints)}\nMore: {reason.more}", where=reason.where)
 
 
 def program_raises(found: errors.GraphBreak) -> bool:

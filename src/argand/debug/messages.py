@@ -123,9 +123,10 @@ def graph_break_line(event: Event) -> str:
 def _graph_break(event: Event) -> str:
     reason = event.data["reason"]
     place = f"{reason.where[-1].filename}:{reason.where[-1].lineno}" if reason.where else event.data["function"]
-    lines = [f"Graph break in user code at {place}", f"Graph Break Reason: {reason.kind}"]
+    lines = [f"Graph break in user code at {place}", f"Graph Break Reason: [{reason.id}] {reason.kind}"]
     lines.append(f"  Explanation: {reason.explanation}")
     lines += [f"  Hint: {hint}" for hint in reason.hints]
+    lines.append(f"  More: {reason.more}")
     if reason.context:
         lines.append(f"  Developer debug context: {reason.context}")
     if event.data.get("frame_skipped"):

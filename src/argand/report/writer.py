@@ -211,6 +211,7 @@ def _graph_break(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     if reason is None:
         return
     told = {
+        "id": reason.id,
         "kind": reason.kind,
         "explanation": reason.explanation,
         "context": reason.context,

@@ -146,7 +146,7 @@ def break_from_record(told: Any) -> Reason | None:
         return None
     remedies = told.get("remedies")
     return Reason(
-        cause=str(told["kind"])[:300],
+        cause=(f"[{told['id']}] " if told.get("id") else "")[:20] + str(told["kind"])[:300],
         explanation=str(told.get("explanation") or "")[:_MAX],
         remedies=tuple(str(r)[:_MAX] for r in remedies[:10]) if isinstance(remedies, list) else (),
         detail=f"context: {told['context']}"[:_MAX] if told.get("context") else "",

@@ -1,0 +1,63 @@
+"""What there is to say of one kind of graph break."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from dataclasses import dataclass
+from typing import Final
+
+from argand.breaks.ids import IDS
+
+HEAD: Final = "import torch\n\nimport argand\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One kind of graph break, for the reader who met it.
+
+    Arguments:
+        kind: its name, a key of `ids.IDS`.
+        what: what the program does.
+        why: why that cannot be in a graph.
+        remedy: what to do instead, or why there is nothing to do.
+        before: a program that shows it, without the imports that all examples begin with; "" where none can.
+        after: the same program without the break; "" where that is not possible.
+        also: kinds that come with it in `before`.
+        remains: kinds that `after` still has.
+        needs: packages that the examples import besides torch.
+        since, until: versions of Python of the examples: (3, 12) is 3.12.
+    """
+
+    kind: str
+    what: str
+    why: str
+    remedy: str
+    before: str = ""
+    after: str = ""
+    also: tuple[str, ...] = ()
+    remains: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    since: tuple[int, int] = (3, 11)
+    until: tuple[int, int] = (3, 99)
+
+    @property
+    def id(self) -> str:
+        """Such as "AG0001"."""
+        return IDS[self.kind]
+
+    @property
+    def condition(self) -> str:
+        """What the examples need, in words; "" when every installation has it."""
+        versions = [f"Python {'.'.join(map(str, self.since))} or later"] if self.since > (3, 11) else []
+        versions += [f"Python {'.'.join(map(str, self.until))} or earlier"] if self.until < (3, 99) else []
+        return ", ".join([*versions, *self.needs])
+
+
+def program(example: str) -> str:
+    """An example as a whole program."""
+    body = textwrap.dedent(example).strip("\n")
+    lines = body.splitlines()
+    imports = list(itertools.takewhile(lambda line: line.startswith(("import ", "from ")), lines))
+    rest = "\n".join(lines[len(imports) :]).strip("\n")
+    return "\n".join([*imports, *([""] if imports else []), HEAD.rstrip("\n"), "", "", rest, ""])
