@@ -57,6 +57,7 @@ tensor, which is known only when the program runs.
             ^^^^^^^^^^^
      What to do: Compute both sides and choose with torch.where(condition, a, b), or use torch.cond.
              Or: If the condition does not change, decide outside the compiled function and pass a bool.
+(Examples with remedies: argand breaks AG0001 AG0023)
 Graphs:
 1. 3 ops, 2 guards: abs, add, truediv
 2. 2 ops, 1 guard: sum, lt
@@ -85,7 +86,7 @@ def test_arguments_at_once() -> None:
 
 
 WHERE = {"file": str, "line": int, "function": str, "text": str, "start": int, "end": int}
-REASON = {"kind": str, "explanation": str, "context": str, "hints": list, "count": int, "where": list}
+REASON = {"id": str, "kind": str, "explanation": str, "context": str, "hints": list, "count": int, "where": list}
 SCHEMA = {
     "graph_count": int,
     "graph_break_count": int,

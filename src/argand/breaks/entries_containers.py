@@ -1,0 +1,245 @@
+"""Breaks over containers and their keys."""
+
+from __future__ import annotations
+
+from argand.breaks.page import Page
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        kind="container with very many elements",
+        what="A list, dict or set from outside with more than 100,000 elements is used in a way that depends on "
+        "all of them.",
+        why="Each element would become a guard that every call checks.",
+        remedy="Make a tensor of it, or use it outside the compiled function.",
+        before="""
+        numbers = list(range(100_001))
+
+
+        @argand.compile
+        def f(x):
+            return x * numbers.index(3)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        numbers = torch.arange(100_001)
+
+
+        @argand.compile
+        def f(x):
+            return x * (numbers == 3).int().argmax()
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="dict key from outside",
+        what="A dict from outside has a key that cannot be compared from call to call, such as a tuple with an "
+        "object in it, or `nan`.",
+        why="The guards must tell in the next call whether the dict still has the same keys in the same order.",
+        remedy="Use strings, numbers, classes or enum members as keys.",
+        before="""
+        @argand.compile
+        def f(x, table):
+            return x * len(list(table))
+
+
+        print(f(torch.ones(3), {float("nan"): 1}))
+        """,
+        after="""
+        @argand.compile
+        def f(x, table):
+            return x * len(list(table))
+
+
+        print(f(torch.ones(3), {"nan": 1}))
+        """,
+    ),
+    Page(
+        kind="set of objects from outside",
+        what="A set from outside has elements that cannot be compared from call to call.",
+        why="The guards must tell in the next call whether the set still has the same elements.",
+        remedy="Use a set of strings, numbers, classes or enum members.",
+        before="""
+        @argand.compile
+        def f(x, chosen):
+            return x * len(list(chosen))
+
+
+        print(f(torch.ones(3), {float("nan")}))
+        """,
+        after="""
+        @argand.compile
+        def f(x, chosen):
+            return x * len(list(chosen))
+
+
+        print(f(torch.ones(3), {"nan"}))
+        """,
+    ),
+    Page(
+        kind="set whose order depends on its history",
+        what="A set from outside is walked, and its order is not that of a new set with the same elements.",
+        why="The order depends on what was added and removed before, which guards do not see.",
+        remedy="Use a dict, or sort the elements.",
+        before="""
+        @argand.compile
+        def f(x, numbers):
+            for number in numbers:
+                x = x * 2 + number
+            return x
+
+
+        numbers = {8, 1, 2}
+        numbers.add(0)
+        numbers.discard(8)
+        print(f(torch.ones(3), numbers))
+        """,
+        after="""
+        @argand.compile
+        def f(x, numbers):
+            for number in numbers:
+                x = x * 2 + number
+            return x
+
+
+        numbers = {8, 1, 2}
+        numbers.add(0)
+        numbers.discard(8)
+        print(f(torch.ones(3), list(numbers)))
+        """,
+        also=('loop that goes on after a graph break',),
+    ),
+    Page(
+        kind="deque with methods of its own",
+        what="A class derived from `collections.deque` replaces `__len__`, `__getitem__` or `maxlen`, and one of "
+        "its objects is used.",
+        why="Reading its elements would run code of the program where capture needs to look at them first.",
+        remedy="Use a plain deque, and give the class methods with names of their own.",
+        before="""
+        import collections
+
+
+        class Recent(collections.deque):
+            def __len__(self):
+                return 3
+
+
+        @argand.compile
+        def f(x, recent):
+            return x + sum(list(recent))
+
+
+        print(f(torch.ones(3), Recent([1, 2, 3])))
+        """,
+        after="""
+        import collections
+
+
+        class Recent(collections.deque):
+            pass
+
+
+        @argand.compile
+        def f(x, recent):
+            return x + sum(list(recent))
+
+
+        print(f(torch.ones(3), Recent([1, 2, 3])))
+        """,
+    ),
+    Page(
+        kind="OrderedDict out of step",
+        what="Methods of `dict` were called on an `OrderedDict`, which has other keys now than it knows of.",
+        why="Walking it raises, or gives keys that are gone.",
+        remedy="Call the OrderedDict's own methods.",
+        before="""
+        import collections
+
+        table = collections.OrderedDict(a=1, b=2)
+        dict.pop(table, "a")
+
+
+        @argand.compile
+        def f(x):
+            table["c"] = 3
+            return x * len(table)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        import collections
+
+        table = collections.OrderedDict(a=1, b=2)
+        table.pop("a")
+
+
+        @argand.compile
+        def f(x):
+            table["c"] = 3
+            return x * len(table)
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="key whose hash or equality changes",
+        what="An object is a key of a dict or an element of a set, and the function changes what its `__hash__` or"
+        " `__eq__` read.",
+        why="The container found the key by what it read before; native code asks again and gets another answer "
+        "than captured code.",
+        remedy="Use keys whose `__hash__` and `__eq__` depend on nothing that changes.",
+        before="""
+        class Name:
+            def __init__(self, text):
+                self.text = text
+
+            def __hash__(self):
+                return 1
+
+            def __eq__(self, other):
+                return self.text == other.text
+
+
+        a, b = Name("a"), Name("b")
+
+
+        @argand.compile
+        def f(x):
+            table = {a: 1}
+            b.text = "a"
+            return x * table.get(b, 0)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Name:
+            def __init__(self, text):
+                self.text = text
+
+            def __hash__(self):
+                return 1
+
+            def __eq__(self, other):
+                return self.text == other.text
+
+
+        a, b = Name("a"), Name("b")
+
+
+        @argand.compile
+        def f(x):
+            table = {a: 1}
+            return x * table.get(Name("a"), 0)
+
+
+        print(f(torch.ones(3)))
+        b.text = "a"
+        """,
+    ),
+)

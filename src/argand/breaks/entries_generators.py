@@ -1,0 +1,386 @@
+"""Breaks over generators and exceptions."""
+
+from __future__ import annotations
+
+from argand.breaks.page import Page
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        kind="generator as root",
+        what="The compiled function is itself a generator, or a generator runs that nothing compiled iterates "
+        "over.",
+        why="A generator stops and goes on between calls, which one graph per call cannot do.",
+        remedy="Iterate over it in a compiled function: generators that are used up there are inlined.",
+        before="""
+        @argand.compile
+        def doubled(xs):
+            for x in xs:
+                yield x * 2
+
+
+        print(list(doubled([torch.ones(3)])))
+        """,
+        after="""
+        def doubled(xs):
+            for x in xs:
+                yield x * 2
+
+
+        @argand.compile
+        def f(xs):
+            return list(doubled(xs))
+
+
+        print(f([torch.ones(3)]))
+        """,
+    ),
+    Page(
+        kind="async function",
+        what="A coroutine or an asynchronous generator is made.",
+        why="An event loop decides when it goes on, between the instructions of the program.",
+        remedy="Call the compiled function from the asynchronous one, not the other way around.",
+        before="""
+        import asyncio
+
+
+        async def doubled(x):
+            return x * 2
+
+
+        @argand.compile
+        def f(x):
+            y = x + 1
+            return doubled(y)
+
+
+        print(asyncio.run(f(torch.ones(3))))
+        """,
+        after="""
+        import asyncio
+
+
+        @argand.compile
+        def f(x):
+            return (x + 1) * 2
+
+
+        async def main(x):
+            return f(x)
+
+
+        print(asyncio.run(main(torch.ones(3))))
+        """,
+    ),
+    Page(
+        kind="generator dropped",
+        what="A loop over a generator is left early after a graph break, and the generator has `finally` or `with`"
+        " blocks.",
+        why="Letting go of the generator runs these blocks, at that place.",
+        remedy="Call its `close()` outside the compiled function, or let the loop run to its end.",
+        before="""
+        def numbers():
+            try:
+                yield from range(3)
+            finally:
+                pass
+
+
+        @argand.compile
+        def f(x, numbers):
+            for n in numbers:
+                print("round", n)
+                if n == 1:
+                    break
+            return x * 2
+
+
+        print(f(torch.ones(3), numbers()))
+        """,
+        after="""
+        def numbers():
+            try:
+                yield from range(3)
+            finally:
+                pass
+
+
+        @argand.compile
+        def f(x):
+            for n in numbers():
+                if n == 1:
+                    break
+            return x * 2
+
+
+        print("round 0\\nround 1")
+        print(f(torch.ones(3)))
+        """,
+        also=("print", "loop that goes on after a graph break"),
+    ),
+    Page(
+        kind="generator held by a traceback",
+        what="An exception leaves a function that has begun to iterate over a generator.",
+        why="The exception's traceback keeps the generator alive in eager; captured code has no tracebacks.",
+        remedy="Close the generator in a `finally` block, or use it up before what may raise.",
+        before="""
+        def numbers():
+            yield from range(3)
+
+
+        def first():
+            it = numbers()
+            next(it)
+            raise ValueError("no more")
+
+
+        @argand.compile
+        def f(x):
+            try:
+                first()
+            except ValueError:
+                return x * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        def numbers():
+            yield from range(3)
+
+
+        def first():
+            it = numbers()
+            try:
+                next(it)
+            finally:
+                it.close()
+            raise ValueError("no more")
+
+
+        @argand.compile
+        def f(x):
+            try:
+                first()
+            except ValueError:
+                return x * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="exception in an abandoned generator",
+        what="A generator that nothing refers to any more raises when Python closes it.",
+        why="Python writes such an exception to the terminal and goes on, which must happen at each call.",
+        remedy="Close the generator, or let its loop run to its end.",
+        before="""
+        import sys
+
+        sys.unraisablehook = lambda info: print("ignored:", info.exc_value)
+
+
+        def numbers():
+            try:
+                yield 1
+            finally:
+                raise ValueError("closed")
+
+
+        @argand.compile
+        def f(x):
+            n = next(numbers())
+            return x * n
+
+
+        print(f(torch.ones(3)))
+        sys.unraisablehook = sys.__unraisablehook__
+        """,
+        after="""
+        def numbers():
+            try:
+                yield 1
+            finally:
+                raise ValueError("closed")
+
+
+        @argand.compile
+        def f(x):
+            it = numbers()
+            n = next(it)
+            try:
+                it.close()
+            except ValueError:
+                pass
+            return x * n
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="frame of a generator",
+        what="`gi_frame` of a generator is read.",
+        why="A captured generator has no frame of Python's.",
+        remedy="Do not read `gi_frame` in compiled code. Whether a generator has ended, "
+        "`inspect.getgeneratorstate` tells outside.",
+        before="""
+        def numbers():
+            yield 1
+
+
+        @argand.compile
+        def f(x):
+            it = numbers()
+            return x * 2 if it.gi_frame is not None else x
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        def numbers():
+            yield 1
+
+
+        @argand.compile
+        def f(x):
+            it = numbers()
+            return x * 2 if not it.gi_running else x
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="raise of an exception from outside",
+        what="An exception object that existed before the call is raised.",
+        why="Raising changes the object: its traceback and its context are set.",
+        remedy="Raise a new exception: `raise Error(...) from old`.",
+        before="""
+        @argand.compile
+        def f(x, error):
+            try:
+                raise error
+            except ValueError:
+                return x * 2
+
+
+        print(f(torch.ones(3), ValueError("kept")))
+        """,
+        after="""
+        @argand.compile
+        def f(x, error):
+            try:
+                raise ValueError("new") from error
+            except ValueError:
+                return x * 2
+
+
+        print(f(torch.ones(3), ValueError("kept")))
+        """,
+    ),
+    Page(
+        kind="exception from outside",
+        what="An exception object that existed before the call is changed: by `__init__`, `with_traceback`, "
+        "`add_note`.",
+        why="Native code keeps its fields, and the change would come when the graph has run.",
+        remedy="Change it outside the compiled function.",
+        before="""
+        @argand.compile
+        def f(x, error):
+            error.__init__("other")
+            return x * 2
+
+
+        error = ValueError("kept")
+        print(f(torch.ones(3), error), error)
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            return x * 2
+
+
+        error = ValueError("kept")
+        error.__init__("other")
+        print(f(torch.ones(3)), error)
+        """,
+    ),
+    Page(
+        kind="exception state from outside",
+        what="`sys.exc_info()` or `sys.exception()` asks for an exception that the caller is handling.",
+        why="Which one that is depends on the caller, not on anything that is passed in.",
+        remedy="Pass the exception as an argument.",
+        before="""
+        import sys
+
+
+        @argand.compile
+        def f(x):
+            return x * 2 if sys.exc_info()[0] is KeyError else x
+
+
+        try:
+            raise KeyError
+        except KeyError:
+            print(f(torch.ones(3)))
+        """,
+        after="""
+        import sys
+
+
+        @argand.compile
+        def f(x, kind):
+            return x * 2 if kind is KeyError else x
+
+
+        try:
+            raise KeyError
+        except KeyError:
+            print(f(torch.ones(3), sys.exc_info()[0]))
+        """,
+    ),
+    Page(
+        kind="traceback inspected",
+        what="An attribute of a traceback is read, such as `tb_lineno` or `tb_frame`.",
+        why="An exception that was raised in captured code has no stack trace yet.",
+        remedy="Inspect tracebacks outside the compiled function.",
+        before="""
+        def lineno(traceback):
+            return traceback.tb_lineno
+
+
+        @argand.compile
+        def f(x, traceback):
+            return x * (lineno(traceback) > 0)
+
+
+        try:
+            raise ValueError
+        except ValueError as error:
+            print(f(torch.ones(3), error.__traceback__))
+        """,
+        after="""
+        def lineno(traceback):
+            return traceback.tb_lineno
+
+
+        @argand.compile
+        def f(x, line):
+            return x * (line > 0)
+
+
+        try:
+            raise ValueError
+        except ValueError as error:
+            print(f(torch.ones(3), lineno(error.__traceback__)))
+        """,
+    ),
+    Page(
+        kind="graph break inside an except block",
+        what="The graph breaks in an `except` or `finally` block, and which exception is handled there depends on "
+        "the function's caller.",
+        why="What comes after the break goes on in a function of its own, which must handle the same exceptions "
+        "again.",
+        remedy="Move the operation that breaks the graph out of the block.",
+    ),
+)

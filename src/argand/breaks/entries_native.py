@@ -1,0 +1,461 @@
+"""Breaks at native code, which reads and changes what no guard sees."""
+
+from __future__ import annotations
+
+from argand.breaks.page import Page
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        kind="call of native code that is not known",
+        what="A function written in C or C++ is called of which argand does not know what it reads or changes.",
+        why="It may look at any object and do anything, unseen by guards and by the graph.",
+        remedy="Call it before or after the compiled part. If it only computes on tensors, wrap it in a Python "
+        "function marked with `argand.allow_in_graph`.",
+        before="""
+        import time
+
+
+        @argand.compile
+        def f(x):
+            y = x * 2
+            now = time.time()
+            return y + (now > 0)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        import time
+
+
+        @argand.compile
+        def f(x, now):
+            return x * 2 + (now > 0)
+
+
+        print(f(torch.ones(3), time.time()))
+        """,
+    ),
+    Page(
+        kind="call of a library that is not captured",
+        what="A function of the standard library is called whose purpose is outside the program: files, processes,"
+        " sockets, threads, tests, warnings of the interpreter.",
+        why="Each call must act on the world again; a graph only computes.",
+        remedy="Call it before or after the compiled part.",
+        before="""
+        import subprocess
+
+
+        @argand.compile
+        def f(x):
+            y = x * 2
+            text = subprocess.list2cmdline(["a", "b"])
+            return y + len(text)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        import subprocess
+
+
+        @argand.compile
+        def f(x, text):
+            return x * 2 + len(text)
+
+
+        print(f(torch.ones(3), subprocess.list2cmdline(["a", "b"])))
+        """,
+    ),
+    Page(
+        kind="native object from outside",
+        what="An object that existed before the call, whose class is written in C, is handed to native code.",
+        why="The native code reads the object past every guard, so a change of it would go unnoticed in the next "
+        "call.",
+        remedy="Pass what is needed of it as a list, tuple, number or string.",
+        before="""
+        import functools
+
+        increase = functools.partial(int.__add__, 1)
+
+
+        @argand.compile
+        def f(x):
+            return x * 2 + sum(map(functools.partial(increase), [1, 2]))
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        def increase(n):
+            return 1 + n
+
+
+        @argand.compile
+        def f(x):
+            return x * 2 + sum(map(increase, [1, 2]))
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="iterator from outside",
+        what="An iterator that existed before the call is advanced.",
+        why="An iterator is used up as it is read, and its state cannot be looked at without changing it.",
+        remedy="Pass the list itself and make the iterator inside, or read the values outside and pass them in.",
+        before="""
+        @argand.compile
+        def f(x, numbers):
+            return x * next(numbers)
+
+
+        print(f(torch.ones(3), iter([1, 2, 3])))
+        """,
+        after="""
+        @argand.compile
+        def f(x, number):
+            return x * number
+
+
+        print(f(torch.ones(3), next(iter([1, 2, 3]))))
+        """,
+    ),
+    Page(
+        kind="loop that goes on after a graph break",
+        what="The graph broke in a loop or a comprehension. Python runs the loop itself from there on, and "
+        "compiles each round's body.",
+        why="The loop's iterator is in use when the graph ends, and goes on living beside the graphs.",
+        remedy="Remove the break in the loop, which is reported too: this one goes with it.",
+        before="""
+        @argand.compile
+        def f(x):
+            for factor in (2, 3, 4):
+                x = x * factor
+                print("multiplied")
+            return x
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            for factor in (2, 3, 4):
+                x = x * factor
+            return x
+
+
+        print("multiplied\\nmultiplied\\nmultiplied")
+        print(f(torch.ones(3)))
+        """,
+        also=("print",),
+    ),
+    Page(
+        kind="end of a comprehension",
+        what="A comprehension ends in which the graph broke.",
+        why="Python runs the comprehension itself, and its end stands in the middle of an instruction that no "
+        "graph can begin in.",
+        remedy="Move the operation that breaks the graph out of the comprehension.",
+    ),
+    Page(
+        kind="Python object used by native code",
+        what="Native code gets an object with methods written in Python, which it would call: a class of yours "
+        "derived from `list`, or elements with `__eq__`, `__lt__` or `__hash__`.",
+        why="What native code calls is not interpreted, so no guard and no graph would know of it.",
+        remedy="Convert the object to a list, dict, number or string first.",
+        before="""
+        class Sizes(list):
+            def __getitem__(self, i):
+                return list.__getitem__(self, i) + 0
+
+
+        @argand.compile
+        def f(x, sizes):
+            return x.reshape(sizes)
+
+
+        print(f(torch.ones(6), Sizes([2, 3])))
+        """,
+        after="""
+        class Sizes(list):
+            def __getitem__(self, i):
+                return list.__getitem__(self, i) + 0
+
+
+        @argand.compile
+        def f(x, sizes):
+            return x.reshape([sizes[0], sizes[1]])
+
+
+        print(f(torch.ones(6), Sizes([2, 3])))
+        """,
+    ),
+    Page(
+        kind="native code that calls Python",
+        what="An attribute of a type parameter or type alias is read, which Python evaluates at the first reading.",
+        why="The evaluation runs code of the program from within native code, which does not see what captured "
+        "code wrote.",
+        remedy="Read the attribute outside the compiled function.",
+        before="""
+        from typing import TypeVar
+
+        scope = {}
+        exec("type Number = int | float", scope)
+
+
+        @argand.compile
+        def f(x):
+            alias = scope["Number"]
+            return x * 2 if alias.__value__ == int | float else x
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        scope = {}
+        exec("type Number = int | float", scope)
+        value = scope["Number"].__value__
+
+
+        @argand.compile
+        def f(x):
+            return x * 2 if value == int | float else x
+
+
+        print(f(torch.ones(3)))
+        """,
+        since=(3, 12),
+    ),
+    Page(
+        kind="native code that warns",
+        what="Native code gives a warning, for example that a way of calling it is deprecated.",
+        why="A warning names the line of the program that caused it, at every call, and in a graph there is no "
+        "such line.",
+        remedy="Do what the warning says.",
+        before="""
+        class Whole:
+            def __int__(self):
+                return True
+
+
+        @argand.compile
+        def f(x):
+            return x * int(Whole())
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Whole:
+            def __int__(self):
+                return 1
+
+
+        @argand.compile
+        def f(x):
+            return x * int(Whole())
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="native descriptor used by hand",
+        what="The `__get__` of a descriptor that C code implements is called directly, or through another name "
+        "than its own.",
+        why="It reads an object from outside in a way that no guard can follow.",
+        remedy="Read the attribute by its name: `obj.name`.",
+    ),
+    Page(
+        kind="native attribute written",
+        what="An attribute is set that native code keeps, such as the `__code__` or `__defaults__` of a function.",
+        why="The native code checks or converts what it is given, and may refuse it.",
+        remedy="Set it outside the compiled function.",
+        before="""
+        def scale(x, factor=2):
+            return x * factor
+
+
+        @argand.compile
+        def f(x):
+            scale.__defaults__ = (3,)
+            return scale(x)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        def scale(x, factor=2):
+            return x * factor
+
+
+        @argand.compile
+        def f(x):
+            return scale(x, 3)
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="lru_cache statistics",
+        what="`cache_info()` or `cache_clear()` of a function under `functools.lru_cache` is called.",
+        why="Captured code runs the function behind the cache and leaves the cache itself alone.",
+        remedy="Call it outside the compiled function.",
+        before="""
+        import functools
+
+
+        @functools.lru_cache
+        def factor(n):
+            return n + 1
+
+
+        @argand.compile
+        def f(x):
+            y = x * factor(1)
+            factor.cache_clear()
+            return y
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        import functools
+
+
+        @functools.lru_cache
+        def factor(n):
+            return n + 1
+
+
+        @argand.compile
+        def f(x):
+            return x * factor(1)
+
+
+        print(f(torch.ones(3)))
+        factor.cache_clear()
+        """,
+    ),
+    Page(
+        kind="cached function that reads what can change",
+        what="A function under `functools.lru_cache` reads something besides its arguments, such as a global, or "
+        "computes with tensors.",
+        why="Eager keeps what the function gave the first time, whatever has changed since; code compiled now "
+        "would give what it gives now.",
+        remedy="Pass what it reads as an argument, or call it outside the compiled function.",
+        before="""
+        import functools
+
+
+        class Config:
+            sizes = [1, 2, 3]
+
+
+        @functools.lru_cache
+        def total(config):
+            return [sum(config.sizes)]
+
+
+        config = Config()
+
+
+        @argand.compile
+        def f(x):
+            return x * total(config)[0]
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Config:
+            sizes = [1, 2, 3]
+
+
+        def total(config):
+            return [sum(config.sizes)]
+
+
+        config = Config()
+
+
+        @argand.compile
+        def f(x):
+            return x * total(config)[0]
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="cached function with another wrapped one",
+        what="The attribute `__wrapped__` of a function under `functools.lru_cache` was replaced.",
+        why="The cache calls the function that it was made with, which Python code cannot see any more.",
+        remedy="Leave `__wrapped__` as `functools.lru_cache` sets it.",
+        before="""
+        import functools
+
+
+        @functools.lru_cache
+        def factor(n):
+            return n + 1
+
+
+        factor.__wrapped__ = lambda n: n
+
+
+        @argand.compile
+        def f(x):
+            return x * factor(1)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        import functools
+
+
+        @functools.lru_cache
+        def factor(n):
+            return n + 1
+
+
+        @argand.compile
+        def f(x):
+            return x * factor(1)
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="decimal arithmetic",
+        what="Numbers of `decimal.Decimal` are added, multiplied or otherwise computed with.",
+        why="The result is rounded as the thread's decimal context says, which guards do not see.",
+        remedy="Compute with them outside the compiled function, or with floats.",
+        before="""
+        from decimal import Decimal
+
+
+        @argand.compile
+        def f(x, price):
+            return x * float(price * 2)
+
+
+        print(f(torch.ones(3), Decimal("1.5")))
+        """,
+        after="""
+        from decimal import Decimal
+
+
+        @argand.compile
+        def f(x, price):
+            return x * float(price) * 2
+
+
+        print(f(torch.ones(3), Decimal("1.5")))
+        """,
+    ),
+)

@@ -1,0 +1,521 @@
+"""Breaks over objects, classes and their attributes."""
+
+from __future__ import annotations
+
+from argand.breaks.page import Page
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        kind="class definition",
+        what="A class is defined whose metaclass has an `mro()` of its own, or whose bases define "
+        "`__init_subclass__` in a way that cannot be put off.",
+        why="Making the class runs code of the program from within native code.",
+        remedy="Define the class outside the compiled function.",
+        before="""
+        class Meta(type):
+            def mro(cls):
+                return super().mro()
+
+
+        @argand.compile
+        def f(x):
+            class Scale(metaclass=Meta):
+                factor = 2
+
+            return x * Scale.factor
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Meta(type):
+            def mro(cls):
+                return super().mro()
+
+
+        class Scale(metaclass=Meta):
+            factor = 2
+
+
+        @argand.compile
+        def f(x):
+            return x * Scale.factor
+
+
+        print(f(torch.ones(3)))
+        """,
+        also=('call of native code that is not known',),
+    ),
+    Page(
+        kind="class under construction",
+        what="The `mro()` of a metaclass, which runs while a class is made, looks at that class.",
+        why="The class has no bases yet by which attributes could be looked up.",
+        remedy="Define the class outside the compiled function.",
+        before="""
+        @argand.compile
+        def named(x, cls):
+            return x * len(cls.__name__)
+
+
+        class Meta(type):
+            def mro(cls):
+                print(named(torch.ones(3), cls))
+                return type.mro(cls)
+
+
+        class Scale(metaclass=Meta):
+            pass
+        """,
+        after="""
+        @argand.compile
+        def named(x, cls):
+            return x * len(cls.__name__)
+
+
+        class Meta(type):
+            def mro(cls):
+                return type.mro(cls)
+
+
+        class Scale(metaclass=Meta):
+            pass
+
+
+        print(named(torch.ones(3), Scale))
+        """,
+    ),
+    Page(
+        kind="class of an object changed",
+        what="`obj.__class__ = ...` for an object that existed before the call.",
+        why="Everything that was guarded about the object would be about its former class.",
+        remedy="Assign `__class__` outside the compiled function, or make a new object.",
+        before="""
+        class Small:
+            factor = 2
+
+
+        class Large:
+            factor = 3
+
+
+        scale = Small()
+
+
+        @argand.compile
+        def f(x):
+            scale.__class__ = Large
+            return x * scale.factor
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Small:
+            factor = 2
+
+
+        class Large:
+            factor = 3
+
+
+        scale = Small()
+
+
+        @argand.compile
+        def f(x):
+            return x * scale.factor
+
+
+        scale.__class__ = Large
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="class that changes too often",
+        what="A class was changed so often that Python gives it no version number any more.",
+        why="The version number is how a guard tells that a class is as it was.",
+        remedy="Do not change the class while the program runs: keep what varies in an object.",
+    ),
+    Page(
+        kind="class that its metaclass compares or reads",
+        what="A class is used whose metaclass has an `__eq__`, `__hash__` or `__getattribute__` of its own.",
+        why="Whatever looks at the class would run that code, argand's guards too.",
+        remedy="Leave these methods out of the metaclass, or use the class outside the compiled function.",
+        before="""
+        class Meta(type):
+            def __eq__(cls, other):
+                return cls is other
+
+            def __hash__(cls):
+                return 1
+
+
+        class Scale(metaclass=Meta):
+            factor = 2
+
+
+        @argand.compile
+        def f(x):
+            return x * Scale.factor
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Meta(type):
+            pass
+
+
+        class Scale(metaclass=Meta):
+            factor = 2
+
+
+        @argand.compile
+        def f(x):
+            return x * Scale.factor
+
+
+        print(f(torch.ones(3)))
+        """,
+        also=('argument cannot be captured',),
+    ),
+    Page(
+        kind="class attribute deleted",
+        what="`del cls.name` for a class that existed before the call.",
+        why="Other code sees the class change; the change would come when the graph has run, and not where it "
+        "stands.",
+        remedy="Delete it outside the compiled function, or set it to None.",
+        before="""
+        class Scale:
+            factor = 2
+
+
+        @argand.compile
+        def f(x):
+            y = x * Scale.factor
+            del Scale.factor
+            return y
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Scale:
+            factor = 2
+
+
+        @argand.compile
+        def f(x):
+            y = x * Scale.factor
+            Scale.factor = None
+            return y
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="attribute deleted",
+        what="An attribute of a module (of the `import` kind) is deleted.",
+        why="Other code sees the module change; the change would come when the graph has run, and not where it "
+        "stands.",
+        remedy="Delete it outside the compiled function, or set it to None.",
+        before="""
+        import types
+
+        settings = types.ModuleType("settings")
+        settings.factor = 2
+
+
+        @argand.compile
+        def f(x):
+            y = x * settings.factor
+            del settings.factor
+            return y
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        import types
+
+        settings = types.ModuleType("settings")
+        settings.factor = 2
+
+
+        @argand.compile
+        def f(x):
+            y = x * settings.factor
+            settings.factor = None
+            return y
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="attribute that raises",
+        what="Reading an attribute that C code computes raises something other than AttributeError.",
+        why="A guard reads the attribute at each call, and could not tell one error from another.",
+        remedy="Read it outside the compiled function.",
+    ),
+    Page(
+        kind="module attribute written",
+        what="An attribute of a module is set whose class has a `__setattr__` of its own.",
+        why="The module decides itself what becomes of the value.",
+        remedy="Set it outside the compiled function.",
+    ),
+    Page(
+        kind="annotations made by asking for them",
+        what="`module.__annotations__` is read, and the module has none.",
+        why="Python then puts an empty dict into the module, which would be an effect of looking.",
+        remedy="Read it outside the compiled function, or with `vars(module).get(\"__annotations__\")`.",
+        before="""
+        import types
+
+        settings = types.ModuleType("settings")
+
+
+        @argand.compile
+        def f(x):
+            return x * (2 + len(settings.__annotations__))
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        import types
+
+        settings = types.ModuleType("settings")
+
+
+        @argand.compile
+        def f(x):
+            return x * (2 + len(vars(settings).get("__annotations__", ())))
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="namespace that the class defines itself",
+        what="An object is used whose class defines `__dict__` itself, for example as a property.",
+        why="What the object really holds cannot be told from what it says.",
+        remedy="Give the property another name, or use such objects outside the compiled function.",
+        before="""
+        class Settings:
+            def __init__(self):
+                self.factor = 2
+
+            @property
+            def __dict__(self):
+                return {}
+
+
+        settings = Settings()
+
+
+        @argand.compile
+        def f(x):
+            return x * settings.factor
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Settings:
+            def __init__(self):
+                self.factor = 2
+
+            @property
+            def shown(self):
+                return {}
+
+
+        settings = Settings()
+
+
+        @argand.compile
+        def f(x):
+            return x * settings.factor
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="instance check of a protocol",
+        what="`isinstance` of a `typing.Protocol`, or of another class that looks at the object, cannot be "
+        "answered without running code of the program.",
+        why="The check reads attributes of the object, which may be properties, or were changed in captured code.",
+        remedy="Check outside the compiled function, or test for the attribute: `hasattr(obj, \"name\")`.",
+        before="""
+        from typing import Protocol, runtime_checkable
+
+
+        @runtime_checkable
+        class Sized(Protocol):
+            size: int
+
+
+        class Box:
+            pass
+
+
+        box = Box()
+
+
+        @argand.compile
+        def f(x):
+            box.size = 3
+            return x * 2 if isinstance(box, Sized) else x
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Box:
+            pass
+
+
+        box = Box()
+
+
+        @argand.compile
+        def f(x):
+            box.size = 3
+            return x * 2 if hasattr(box, "size") else x
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="copying an object",
+        what="`copy.copy`, `copy.deepcopy` or `pickle` is used on an object whose class is written in C, or says "
+        "in an unusual way how it is copied.",
+        why="What the copy takes over is read by native code.",
+        remedy="Copy the object outside the compiled function.",
+    ),
+    Page(
+        kind="object with a finalizer",
+        what="An object is made whose class has a `__del__`.",
+        why="`__del__` must run when eager's object dies, and exactly once; a captured object lives and dies at "
+        "other times.",
+        remedy="Make the object outside the compiled function, or let go of what it holds in a method that is "
+        "called, such as `close()`.",
+        before="""
+        class Handle:
+            def __del__(self):
+                pass
+
+
+        @argand.compile
+        def f(x):
+            handle = Handle()
+            return x * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Handle:
+            def close(self):
+                pass
+
+
+        @argand.compile
+        def f(x):
+            handle = Handle()
+            y = x * 2
+            handle.close()
+            return y
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="object dropped",
+        what="An object from outside with a `__del__`, or a generator with a `finally`, is overwritten or taken "
+        "out of where it was kept.",
+        why="It may die there and run its code, which belongs at that place and not behind the graph.",
+        remedy="Keep it until the compiled function has returned.",
+        before="""
+        class Handle:
+            def __del__(self):
+                pass
+
+
+        holder = [Handle()]
+
+
+        @argand.compile
+        def f(x):
+            holder.clear()
+            return x * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Handle:
+            def __del__(self):
+                pass
+
+
+        holder = [Handle()]
+
+
+        @argand.compile
+        def f(x):
+            return x * 2
+
+
+        print(f(torch.ones(3)))
+        holder.clear()
+        """,
+    ),
+    Page(
+        kind="weak reference with a callback",
+        what="A weak reference with a callback is made to an object that existed before the call.",
+        why="The callback lives on with that object, long after the capture.",
+        remedy="Make the weak reference outside the compiled function.",
+        before="""
+        import weakref
+
+
+        class Node:
+            pass
+
+
+        node = Node()
+
+
+        @argand.compile
+        def f(x):
+            return x * 2, weakref.ref(node, lambda ref: None)
+
+
+        print(f(torch.ones(3))[0])
+        """,
+        after="""
+        import weakref
+
+
+        class Node:
+            pass
+
+
+        node = Node()
+
+
+        @argand.compile
+        def f(x, ref):
+            return x * 2, ref
+
+
+        print(f(torch.ones(3), weakref.ref(node, lambda ref: None))[0])
+        """,
+    ),
+)

@@ -1,0 +1,442 @@
+"""Breaks over tensors and what is set on them."""
+
+from __future__ import annotations
+
+from argand.breaks.page import Page
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        kind="argument that a graph cannot hold",
+        what="An object of the program's is passed to a torch function.",
+        why="A graph holds tensors, numbers, strings, dtypes and containers of these.",
+        remedy="Convert the object to a tensor or a number before the call.",
+        before="""
+        class Box:
+            def __init__(self, value):
+                self.value = value
+
+            def __float__(self):
+                return self.value
+
+
+        @argand.compile
+        def f(x):
+            return torch.full((2,), Box(3.0)) + x
+
+
+        try:
+            print(f(torch.ones(2)))
+        except TypeError:
+            print("refused")
+        """,
+        after="""
+        class Box:
+            def __init__(self, value):
+                self.value = value
+
+            def __float__(self):
+                return self.value
+
+
+        @argand.compile
+        def f(x):
+            return torch.full((2,), float(Box(3.0))) + x
+
+
+        try:
+            print(f(torch.ones(2)) * 0)
+        except TypeError:
+            print("refused")
+        """,
+    ),
+    Page(
+        kind="input that a graph cannot hold",
+        what="An argument, or something that the function reads, is a tensor of a kind that cannot be an input of "
+        "a graph, such as a sparse one.",
+        why="Graphs are compiled for tensors that lie in memory by sizes and strides.",
+        remedy="Pass a plain tensor (`to_dense()`), or use this value outside the compiled function.",
+        before="""
+        @argand.compile
+        def f(x, table):
+            return table["weight"] @ x
+
+
+        print(f(torch.ones(3, 2), {"weight": torch.eye(3).to_sparse()}))
+        """,
+        after="""
+        @argand.compile
+        def f(x, table):
+            return table["weight"] @ x
+
+
+        print(f(torch.ones(3, 2), {"weight": torch.eye(3)}))
+        """,
+    ),
+    Page(
+        kind="argument cannot be captured",
+        what="An argument or a local variable is of a kind that graphs cannot hold, and it is read before anything"
+        " else could be compiled.",
+        why="A graph can break at an operation, but not at the reading of a variable, so the function runs "
+        "eagerly. The reason is told with it.",
+        remedy="See the reason that comes with it; or pass such a value to a function of its own, and compile the "
+        "rest.",
+        before="""
+        @argand.compile
+        def f(x, weight):
+            return weight @ x
+
+
+        print(f(torch.ones(3, 2), torch.eye(3).to_sparse()))
+        """,
+        after="""
+        @argand.compile
+        def f(x, weight):
+            return weight @ x
+
+
+        print(f(torch.ones(3, 2), torch.eye(3)))
+        """,
+    ),
+    Page(
+        kind="tensor of a class that graphs cannot hold",
+        what="A tensor becomes one of a class with `__torch_dispatch__`, `__slots__` or similar, by `as_subclass` "
+        "or an operation.",
+        why="Such classes decide below torch's operations what happens, where no graph sees it.",
+        remedy="Make it outside the compiled function, or use a class that defines `__torch_function__` only.",
+        before="""
+        class Slotted(torch.Tensor):
+            __slots__ = ("unit",)
+
+
+        @argand.compile
+        def f(x):
+            return x.as_subclass(Slotted) * 2
+
+
+        print(f(torch.ones(3)).as_subclass(torch.Tensor))
+        """,
+        after="""
+        class Plain(torch.Tensor):
+            pass
+
+
+        @argand.compile
+        def f(x):
+            return x.as_subclass(Plain) * 2
+
+
+        print(f(torch.ones(3)).as_subclass(torch.Tensor))
+        """,
+    ),
+    Page(
+        kind="tensor object made",
+        what="A `Parameter`, or a tensor of a class of yours, is made in a way that gives autograd or the program "
+        "a new object with a state of its own.",
+        why="The object must be a new one at each call, and lives on after the graph.",
+        remedy="Make it outside the compiled function. In place of a class's constructor, "
+        "`tensor.as_subclass(cls)` is captured.",
+        before="""
+        class Named(torch.Tensor):
+            pass
+
+
+        @argand.compile
+        def f(x):
+            return Named([1.0, 2.0, 3.0]) + x
+
+
+        print(f(torch.ones(3)).as_subclass(torch.Tensor))
+        """,
+        after="""
+        class Named(torch.Tensor):
+            pass
+
+
+        @argand.compile
+        def f(x):
+            return torch.tensor([1.0, 2.0, 3.0]).as_subclass(Named) + x
+
+
+        print(f(torch.ones(3)).as_subclass(torch.Tensor))
+        """,
+    ),
+    Page(
+        kind="tensor constructor",
+        what="`torch.tensor(x)` or `new_tensor(x)` of a tensor copies its values.",
+        why="torch reads the values one by one, and warns that this is not the way to copy.",
+        remedy="Use `x.clone().detach()`, and `requires_grad_()` where needed.",
+        before="""
+        @argand.compile
+        def f(x):
+            return x.new_tensor(x * 2)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            return (x * 2).clone().detach()
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="tensor from foreign memory",
+        what="A tensor is made from memory that is not torch's: `frombuffer`, `from_dlpack`, `from_file`.",
+        why="Whoever owns the memory may change it at any time.",
+        remedy="Make the tensor outside the compiled function and pass it as an argument.",
+        before="""
+        @argand.compile
+        def f(x, memory):
+            return x + torch.frombuffer(memory, dtype=torch.float32)
+
+
+        print(f(torch.ones(3), bytearray(12)))
+        """,
+        after="""
+        @argand.compile
+        def f(x, y):
+            return x + y
+
+
+        print(f(torch.ones(3), torch.frombuffer(bytearray(12), dtype=torch.float32)))
+        """,
+    ),
+    Page(
+        kind="tensor of unknown origin",
+        what="A torch function gets a tensor that capture did not see being made.",
+        why="The graph would need it as an input, and there is no place in the program from which the next call "
+        "could read it.",
+        remedy="Make the tensor inside the compiled function with a torch function, or pass it as an argument.",
+    ),
+    Page(
+        kind="tensors on different devices",
+        what="An operation gets tensors on different devices.",
+        why="torch refuses most of these and moves the values in some; which, is left to torch.",
+        remedy="Move the tensors to one device before the compiled function.",
+        before="""
+        @argand.compile
+        def f(x, y):
+            return x + y
+
+
+        try:
+            f(torch.ones(3), torch.ones(3, device="meta"))
+        except RuntimeError:
+            print("refused")
+        """,
+        after="""
+        @argand.compile
+        def f(x, y):
+            return x + y
+
+
+        f(torch.ones(3, device="meta"), torch.ones(3, device="meta"))
+        print("refused")
+        """,
+    ),
+    Page(
+        kind="write to an expanded tensor",
+        what="An in-place operation writes to a tensor several of whose elements are the same memory, such as the "
+        "result of `expand`.",
+        why="The result depends on the order in which elements are written; eager raises in most cases.",
+        remedy="Write to a copy: `x.expand(...).clone()`.",
+        before="""
+        @argand.compile
+        def f(x):
+            y = x.expand(3, 3)
+            try:
+                y.add_(1)
+            except RuntimeError:
+                pass
+            return y * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            y = x.expand(3, 3).clone()
+            y.add_(0)
+            return y * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="size of a subclass changed in place",
+        what="`transpose_`, `squeeze_`, `resize_` or the like changes the size of a tensor from outside whose "
+        "class is yours.",
+        why="The object must keep its identity, its class and its attributes, which no operation of a graph can "
+        "do.",
+        remedy="Use the operation without the underscore, which makes a new tensor.",
+        before="""
+        class Named(torch.Tensor):
+            pass
+
+
+        @argand.compile
+        def f(x):
+            x.t_()
+            return x * 2
+
+
+        print(f(torch.ones(2, 3).as_subclass(Named)).as_subclass(torch.Tensor))
+        """,
+        after="""
+        class Named(torch.Tensor):
+            pass
+
+
+        @argand.compile
+        def f(x):
+            return x.t() * 2
+
+
+        print(f(torch.ones(2, 3).as_subclass(Named)).as_subclass(torch.Tensor))
+        """,
+    ),
+    Page(
+        kind="tensor attribute assignment",
+        what="One of torch's own attributes of a tensor is set or deleted, for which argand has no rule, such as "
+        "`names`.",
+        why="What torch does with the value is not known to the graph.",
+        remedy="Set it outside the compiled function.",
+        before="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            y.names = ("n",)
+            return y.rename(None)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            return x * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="attribute of a tensor written",
+        what="An attribute of a tensor is set after its `__dict__` was read as a whole.",
+        why="The dict that was read is a copy, and would not show the new attribute.",
+        remedy="Set the attribute first, or read single attributes.",
+    ),
+    Page(
+        kind="attributes of a tensor looked at",
+        what="The `__dict__` of a tensor from outside is read as a whole after attributes were set.",
+        why="The attributes that were set are written to the tensor when the graph has run.",
+        remedy="Read single attributes with `getattr`.",
+    ),
+    Page(
+        kind="autograd state of an input changed",
+        what="`requires_grad_()`, `detach_()` or the like is called on a tensor that exists outside.",
+        why="Other code sees the tensor change, and autograd records what follows in another way.",
+        remedy="Do it before the call of the compiled function.",
+        before="""
+        @argand.compile
+        def f(x):
+            x.requires_grad_()
+            return (x * 2).sum()
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            return (x * 2).sum()
+
+
+        print(f(torch.ones(3).requires_grad_()))
+        """,
+    ),
+    Page(
+        kind="legacy tensor type name",
+        what="`x.type(\"torch.DoubleTensor\")` converts by the name of a tensor type.",
+        why="The name says device and dtype at once, in a way that torch has given up.",
+        remedy="Use `x.to(dtype)`.",
+        before="""
+        @argand.compile
+        def f(x):
+            return x.type("torch.DoubleTensor") * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            return x.to(torch.float64) * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="hook on a tensor",
+        what="`register_hook` is called on a tensor that exists outside, the hook's handle is used, or the hook "
+        "returns something else than a gradient.",
+        why="The hook belongs to the tensor, which lives on; the handle exists only when the graph has run.",
+        remedy="Register the hook outside the compiled function. Hooks on results of the compiled part are "
+        "captured.",
+        before="""
+        @argand.compile
+        def f(x):
+            x.register_hook(lambda grad: grad * 2)
+            return (x * 3).sum()
+
+
+        x = torch.ones(3, requires_grad=True)
+        f(x).backward()
+        print(x.grad)
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            return (x * 3).sum()
+
+
+        x = torch.ones(3, requires_grad=True)
+        x.register_hook(lambda grad: grad * 2)
+        f(x).backward()
+        print(x.grad)
+        """,
+    ),
+    Page(
+        kind="gradient inside the graph",
+        what="`torch.autograd.grad` is called for tensors whose history began outside the graph, or with options "
+        "that are not captured.",
+        why="The graph can only differentiate what is in it.",
+        remedy="Do the whole computation in the compiled function, use `torch.func.grad`, or call "
+        "`torch.autograd.grad` outside.",
+        before="""
+        @argand.compile
+        def f(x, y):
+            return torch.autograd.grad(y.sum(), x)[0] * 2
+
+
+        x = torch.ones(3, requires_grad=True)
+        print(f(x, x**2))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            y = x**2
+            return torch.autograd.grad(y.sum(), x)[0] * 2
+
+
+        x = torch.ones(3, requires_grad=True)
+        print(f(x))
+        """,
+    ),
+)
