@@ -110,7 +110,7 @@ PAGES: tuple[Page, ...] = (
         numbers.discard(8)
         print(f(torch.ones(3), list(numbers)))
         """,
-        also=('loop that goes on after a graph break',),
+        also=("loop that goes on after a graph break",),
     ),
     Page(
         kind="deque with methods of its own",

@@ -7,32 +7,9 @@ from argand.breaks.page import Page
 PAGES: tuple[Page, ...] = (
     Page(
         kind="generator as root",
-        what="The compiled function is itself a generator, or a generator runs that nothing compiled iterates "
-        "over.",
+        what="The compiled function is itself a generator, or a generator runs that nothing compiled iterates over.",
         why="A generator stops and goes on between calls, which one graph per call cannot do.",
         remedy="Iterate over it in a compiled function: generators that are used up there are inlined.",
-        before="""
-        @argand.compile
-        def doubled(xs):
-            for x in xs:
-                yield x * 2
-
-
-        print(list(doubled([torch.ones(3)])))
-        """,
-        after="""
-        def doubled(xs):
-            for x in xs:
-                yield x * 2
-
-
-        @argand.compile
-        def f(xs):
-            return list(doubled(xs))
-
-
-        print(f([torch.ones(3)]))
-        """,
     ),
     Page(
         kind="async function",
@@ -73,10 +50,9 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="generator dropped",
-        what="A loop over a generator is left early after a graph break, and the generator has `finally` or `with`"
-        " blocks.",
         why="Letting go of the generator runs these blocks, at that place.",
         remedy="Call its `close()` outside the compiled function, or let the loop run to its end.",
+        what="A loop over a generator from outside is left early, and the generator has `finally` or `with` blocks.",
         before="""
         def numbers():
             try:
@@ -88,7 +64,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x, numbers):
             for n in numbers:
-                print("round", n)
                 if n == 1:
                     break
             return x * 2
@@ -112,10 +87,9 @@ PAGES: tuple[Page, ...] = (
             return x * 2
 
 
-        print("round 0\\nround 1")
         print(f(torch.ones(3)))
         """,
-        also=("print", "loop that goes on after a graph break"),
+        also=("iterator from outside",),
     ),
     Page(
         kind="generator held by a traceback",
@@ -176,8 +150,6 @@ PAGES: tuple[Page, ...] = (
         before="""
         import sys
 
-        sys.unraisablehook = lambda info: print("ignored:", info.exc_value)
-
 
         def numbers():
             try:
@@ -192,10 +164,14 @@ PAGES: tuple[Page, ...] = (
             return x * n
 
 
+        sys.unraisablehook = lambda info: sys.stdout.write("ignored ")
         print(f(torch.ones(3)))
         sys.unraisablehook = sys.__unraisablehook__
         """,
         after="""
+        import sys
+
+
         def numbers():
             try:
                 yield 1
@@ -214,8 +190,11 @@ PAGES: tuple[Page, ...] = (
             return x * n
 
 
+        sys.unraisablehook = print
         print(f(torch.ones(3)))
+        sys.unraisablehook = sys.__unraisablehook__
         """,
+        also=("call of native code that is not known",),
     ),
     Page(
         kind="frame of a generator",
@@ -379,8 +358,7 @@ PAGES: tuple[Page, ...] = (
         kind="graph break inside an except block",
         what="The graph breaks in an `except` or `finally` block, and which exception is handled there depends on "
         "the function's caller.",
-        why="What comes after the break goes on in a function of its own, which must handle the same exceptions "
-        "again.",
+        why="What comes after the break goes on in a function of its own, which must handle the same exceptions again.",
         remedy="Move the operation that breaks the graph out of the block.",
     ),
 )

@@ -70,8 +70,7 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="native object from outside",
         what="An object that existed before the call, whose class is written in C, is handed to native code.",
-        why="The native code reads the object past every guard, so a change of it would go unnoticed in the next "
-        "call.",
+        why="The native code reads the object past every guard, so a change of it would go unnoticed in the next call.",
         remedy="Pass what is needed of it as a list, tuple, number or string.",
         before="""
         import functools

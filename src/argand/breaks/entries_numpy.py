@@ -11,8 +11,7 @@ PAGES: tuple[Page, ...] = (
         "used in a way that differs.",
         why="Captured numpy runs as torch operations, so that it can be compiled with the rest; each must give "
         "exactly numpy's result.",
-        remedy="Use the torch function of the same meaning on tensors, or call numpy outside the compiled "
-        "function.",
+        remedy="Use the torch function of the same meaning on tensors, or call numpy outside the compiled function.",
         before="""
         import numpy as np
 

@@ -44,7 +44,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        also=('call of native code that is not known',),
+        also=("call of native code that is not known",),
     ),
     Page(
         kind="class under construction",
@@ -177,13 +177,12 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        also=('argument cannot be captured',),
+        also=("argument cannot be captured",),
     ),
     Page(
         kind="class attribute deleted",
         what="`del cls.name` for a class that existed before the call.",
-        why="Other code sees the class change; the change would come when the graph has run, and not where it "
-        "stands.",
+        why="Other code sees the class change; the change would come when the graph has run, and not where it stands.",
         remedy="Delete it outside the compiled function, or set it to None.",
         before="""
         class Scale:
@@ -217,8 +216,7 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="attribute deleted",
         what="An attribute of a module (of the `import` kind) is deleted.",
-        why="Other code sees the module change; the change would come when the graph has run, and not where it "
-        "stands.",
+        why="Other code sees the module change; the change would come when the graph has run, and not where it stands.",
         remedy="Delete it outside the compiled function, or set it to None.",
         before="""
         import types
@@ -269,7 +267,7 @@ PAGES: tuple[Page, ...] = (
         kind="annotations made by asking for them",
         what="`module.__annotations__` is read, and the module has none.",
         why="Python then puts an empty dict into the module, which would be an effect of looking.",
-        remedy="Read it outside the compiled function, or with `vars(module).get(\"__annotations__\")`.",
+        remedy='Read it outside the compiled function, or with `vars(module).get("__annotations__")`.',
         before="""
         import types
 
@@ -348,7 +346,7 @@ PAGES: tuple[Page, ...] = (
         what="`isinstance` of a `typing.Protocol`, or of another class that looks at the object, cannot be "
         "answered without running code of the program.",
         why="The check reads attributes of the object, which may be properties, or were changed in captured code.",
-        remedy="Check outside the compiled function, or test for the attribute: `hasattr(obj, \"name\")`.",
+        remedy='Check outside the compiled function, or test for the attribute: `hasattr(obj, "name")`.',
         before="""
         from typing import Protocol, runtime_checkable
 

@@ -10,44 +10,6 @@ PAGES: tuple[Page, ...] = (
         what="An object of the program's is passed to a torch function.",
         why="A graph holds tensors, numbers, strings, dtypes and containers of these.",
         remedy="Convert the object to a tensor or a number before the call.",
-        before="""
-        class Box:
-            def __init__(self, value):
-                self.value = value
-
-            def __float__(self):
-                return self.value
-
-
-        @argand.compile
-        def f(x):
-            return torch.full((2,), Box(3.0)) + x
-
-
-        try:
-            print(f(torch.ones(2)))
-        except TypeError:
-            print("refused")
-        """,
-        after="""
-        class Box:
-            def __init__(self, value):
-                self.value = value
-
-            def __float__(self):
-                return self.value
-
-
-        @argand.compile
-        def f(x):
-            return torch.full((2,), float(Box(3.0))) + x
-
-
-        try:
-            print(f(torch.ones(2)) * 0)
-        except TypeError:
-            print("refused")
-        """,
     ),
     Page(
         kind="input that a graph cannot hold",
@@ -56,21 +18,30 @@ PAGES: tuple[Page, ...] = (
         why="Graphs are compiled for tensors that lie in memory by sizes and strides.",
         remedy="Pass a plain tensor (`to_dense()`), or use this value outside the compiled function.",
         before="""
+        weights = {"first": torch.eye(3).to_sparse()}
+
+
         @argand.compile
-        def f(x, table):
-            return table["weight"] @ x
+        def f(x):
+            y = x + 1
+            return weights["first"] @ y
 
 
-        print(f(torch.ones(3, 2), {"weight": torch.eye(3).to_sparse()}))
+        print(f(torch.ones(3, 2)))
         """,
         after="""
+        weights = {"first": torch.eye(3)}
+
+
         @argand.compile
-        def f(x, table):
-            return table["weight"] @ x
+        def f(x):
+            y = x + 1
+            return weights["first"] @ y
 
 
-        print(f(torch.ones(3, 2), {"weight": torch.eye(3)}))
+        print(f(torch.ones(3, 2)))
         """,
+        also=("argument cannot be captured",),
     ),
     Page(
         kind="argument cannot be captured",
@@ -104,29 +75,32 @@ PAGES: tuple[Page, ...] = (
         why="Such classes decide below torch's operations what happens, where no graph sees it.",
         remedy="Make it outside the compiled function, or use a class that defines `__torch_function__` only.",
         before="""
-        class Slotted(torch.Tensor):
-            __slots__ = ("unit",)
+        class Unit(torch.Tensor):
+            __slots__ = ("name",)
 
 
         @argand.compile
         def f(x):
-            return x.as_subclass(Slotted) * 2
+            y = x * 2
+            return y.as_subclass(Unit)
 
 
         print(f(torch.ones(3)).as_subclass(torch.Tensor))
         """,
         after="""
-        class Plain(torch.Tensor):
-            pass
+        class Unit(torch.Tensor):
+            name = ""
 
 
         @argand.compile
         def f(x):
-            return x.as_subclass(Plain) * 2
+            y = x * 2
+            return y.as_subclass(Unit)
 
 
         print(f(torch.ones(3)).as_subclass(torch.Tensor))
         """,
+        also=("argument cannot be captured",),
     ),
     Page(
         kind="tensor object made",
@@ -136,28 +110,23 @@ PAGES: tuple[Page, ...] = (
         remedy="Make it outside the compiled function. In place of a class's constructor, "
         "`tensor.as_subclass(cls)` is captured.",
         before="""
-        class Named(torch.Tensor):
-            pass
-
-
         @argand.compile
         def f(x):
-            return Named([1.0, 2.0, 3.0]) + x
+            weight = torch.nn.Parameter(x * 2)
+            return weight + 1
 
 
-        print(f(torch.ones(3)).as_subclass(torch.Tensor))
+        print(f(torch.ones(3)))
         """,
         after="""
-        class Named(torch.Tensor):
-            pass
-
-
         @argand.compile
         def f(x):
-            return torch.tensor([1.0, 2.0, 3.0]).as_subclass(Named) + x
+            weight = x * 2
+            return weight + 1
 
 
-        print(f(torch.ones(3)).as_subclass(torch.Tensor))
+        weight = torch.nn.Parameter(f(torch.ones(3)))
+        print(weight)
         """,
     ),
     Page(
@@ -184,24 +153,38 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="tensor from foreign memory",
-        what="A tensor is made from memory that is not torch's: `frombuffer`, `from_dlpack`, `from_file`.",
         why="Whoever owns the memory may change it at any time.",
         remedy="Make the tensor outside the compiled function and pass it as an argument.",
+        what="A tensor is made from memory that is not torch's, such as a file: `torch.from_file`.",
         before="""
+        import tempfile
+
+        file = tempfile.NamedTemporaryFile()
+        file.write(bytes(12))
+        file.flush()
+
+
         @argand.compile
-        def f(x, memory):
-            return x + torch.frombuffer(memory, dtype=torch.float32)
+        def f(x):
+            return x + torch.from_file(file.name, size=3)
 
 
-        print(f(torch.ones(3), bytearray(12)))
+        print(f(torch.ones(3)))
         """,
         after="""
+        import tempfile
+
+        file = tempfile.NamedTemporaryFile()
+        file.write(bytes(12))
+        file.flush()
+
+
         @argand.compile
         def f(x, y):
             return x + y
 
 
-        print(f(torch.ones(3), torch.frombuffer(bytearray(12), dtype=torch.float32)))
+        print(f(torch.ones(3), torch.from_file(file.name, size=3)))
         """,
     ),
     Page(
@@ -271,8 +254,7 @@ PAGES: tuple[Page, ...] = (
         kind="size of a subclass changed in place",
         what="`transpose_`, `squeeze_`, `resize_` or the like changes the size of a tensor from outside whose "
         "class is yours.",
-        why="The object must keep its identity, its class and its attributes, which no operation of a graph can "
-        "do.",
+        why="The object must keep its identity, its class and its attributes, which no operation of a graph can do.",
         remedy="Use the operation without the underscore, which makes a new tensor.",
         before="""
         class Named(torch.Tensor):
@@ -306,12 +288,18 @@ PAGES: tuple[Page, ...] = (
         "`names`.",
         why="What torch does with the value is not known to the graph.",
         remedy="Set it outside the compiled function.",
+    ),
+    Page(
+        kind="attribute of a tensor written",
+        what="An attribute of a tensor is set after its `__dict__` was read as a whole.",
+        why="The dict that was read is a copy, and would not show the new attribute.",
+        remedy="Set the attribute first, or read single attributes.",
         before="""
         @argand.compile
         def f(x):
-            y = x * 2
-            y.names = ("n",)
-            return y.rename(None)
+            attributes = x.__dict__
+            x.unit = 3
+            return x * (len(attributes) + x.unit)
 
 
         print(f(torch.ones(3)))
@@ -319,23 +307,39 @@ PAGES: tuple[Page, ...] = (
         after="""
         @argand.compile
         def f(x):
-            return x * 2
+            attributes = {}
+            x.unit = 3
+            return x * (len(attributes) + x.unit)
 
 
         print(f(torch.ones(3)))
         """,
     ),
     Page(
-        kind="attribute of a tensor written",
-        what="An attribute of a tensor is set after its `__dict__` was read as a whole.",
-        why="The dict that was read is a copy, and would not show the new attribute.",
-        remedy="Set the attribute first, or read single attributes.",
-    ),
-    Page(
         kind="attributes of a tensor looked at",
         what="The `__dict__` of a tensor from outside is read as a whole after attributes were set.",
         why="The attributes that were set are written to the tensor when the graph has run.",
         remedy="Read single attributes with `getattr`.",
+        before="""
+        @argand.compile
+        def f(x):
+            x.unit = 3
+            attributes = vars(x)
+            return x * (len(attributes) + x.unit)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            x.unit = 3
+            attributes = [getattr(x, "unit")]
+            return x * (len(attributes) + x.unit)
+
+
+        print(f(torch.ones(3)))
+        """,
     ),
     Page(
         kind="autograd state of an input changed",
@@ -362,13 +366,14 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="legacy tensor type name",
-        what="`x.type(\"torch.DoubleTensor\")` converts by the name of a tensor type.",
         why="The name says device and dtype at once, in a way that torch has given up.",
         remedy="Use `x.to(dtype)`.",
+        what='`x.type("torch.sparse.FloatTensor")` converts by the name of a tensor type that is not one of a '
+        "plain CPU tensor.",
         before="""
         @argand.compile
         def f(x):
-            return x.type("torch.DoubleTensor") * 2
+            return x.type("torch.sparse.FloatTensor")
 
 
         print(f(torch.ones(3)))
@@ -376,7 +381,7 @@ PAGES: tuple[Page, ...] = (
         after="""
         @argand.compile
         def f(x):
-            return x.to(torch.float64) * 2
+            return x.to(torch.float64)
 
 
         print(f(torch.ones(3)))
@@ -387,8 +392,7 @@ PAGES: tuple[Page, ...] = (
         what="`register_hook` is called on a tensor that exists outside, the hook's handle is used, or the hook "
         "returns something else than a gradient.",
         why="The hook belongs to the tensor, which lives on; the handle exists only when the graph has run.",
-        remedy="Register the hook outside the compiled function. Hooks on results of the compiled part are "
-        "captured.",
+        remedy="Register the hook outside the compiled function. Hooks on results of the compiled part are captured.",
         before="""
         @argand.compile
         def f(x):

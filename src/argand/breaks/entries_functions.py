@@ -1,0 +1,447 @@
+"""Breaks at functions that are given functions."""
+
+from __future__ import annotations
+
+from argand.breaks.page import Page
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        kind="control flow operator",
+        what="`torch.cond`, `torch.while_loop`, `scan` or `map` gets functions that do not fit: branches with "
+        "different results, a loop that needs gradients, random numbers.",
+        why="Both branches, or every round, must have the same form to become one operation of the graph.",
+        remedy="Make the functions return tensors of the same sizes, strides and types; draw random numbers before"
+        " the call.",
+        before="""
+        @argand.compile
+        def f(x):
+            return torch.cond(x.sum() > 0, lambda x: x + torch.rand(3), lambda x: x - 1, (x,))
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            noise = torch.rand(3)
+            return torch.cond(x.sum() > 0, lambda x: x + noise, lambda x: x - 1, (x,))
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="flex_attention",
+        what="`flex_attention` gets a `score_mod` or `mask_mod` that a graph of one score cannot hold, or tensors "
+        "of mixed types under autocast.",
+        why="The function is compiled into the attention's loop, score by score.",
+        remedy="Return one scalar from `score_mod` and one bool from `mask_mod`; look random numbers and tables up"
+        " in tensors that are made before.",
+        before="""
+        from torch.nn.attention.flex_attention import flex_attention
+
+
+        @argand.compile
+        def f(q):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return flex_attention(q, q, q).shape
+
+
+        print(f(torch.ones(1, 1, 4, 8)))
+        """,
+        after="""
+        from torch.nn.attention.flex_attention import flex_attention
+
+
+        @argand.compile
+        def f(q):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return flex_attention(q, q, q).shape
+
+
+        print(f(torch.ones(1, 1, 4, 8, dtype=torch.bfloat16)))
+        """,
+        also=("modes left out of order",),
+    ),
+    Page(
+        kind="activation checkpoint",
+        what="`torch.utils.checkpoint.checkpoint` is called with a `context_fn`, or in its old form with a "
+        "function that returns its argument.",
+        why="Recomputation in the graph follows the checkpoint's plain rules; what a context of the program's "
+        "would do in the backward is not known.",
+        remedy="Pass `use_reentrant=False` and no `context_fn`.",
+        before="""
+        import contextlib
+
+        from torch.utils.checkpoint import checkpoint
+
+
+        def contexts():
+            return contextlib.nullcontext(), contextlib.nullcontext()
+
+
+        @argand.compile
+        def f(x):
+            return checkpoint(torch.sin, x, use_reentrant=False, context_fn=contexts)
+
+
+        print(f(torch.ones(3, requires_grad=True)))
+        """,
+        after="""
+        from torch.utils.checkpoint import checkpoint
+
+
+        @argand.compile
+        def f(x):
+            return checkpoint(torch.sin, x, use_reentrant=False)
+
+
+        print(f(torch.ones(3, requires_grad=True)))
+        """,
+    ),
+    Page(
+        kind="autograd.Function",
+        what="A `torch.autograd.Function` is applied that uses what is not captured (`vjp`, `jvp`, "
+        "`set_materialize_grads`, ...) or whose results or gradients have an unusual form.",
+        why="Its forward and backward become graphs, which have plain tensors in and out.",
+        remedy="Write it with `forward` and `backward` alone: forward returns a tensor or a tuple of tensors, "
+        "backward a gradient or None for each argument.",
+        before="""
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2, {"unit": 1}
+
+            @staticmethod
+            def backward(ctx, grad, other):
+                return grad * 2
+
+
+        @argand.compile
+        def f(x):
+            return Double.apply(x)[0] + 1
+
+
+        print(f(torch.ones(3, requires_grad=True)))
+        """,
+        after="""
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2, 1
+
+            @staticmethod
+            def backward(ctx, grad, other):
+                return grad * 2
+
+
+        @argand.compile
+        def f(x):
+            return Double.apply(x)[0] + 1
+
+
+        print(f(torch.ones(3, requires_grad=True)))
+        """,
+    ),
+    Page(
+        kind="autograd.Function returns its input",
+        what="The forward of a `torch.autograd.Function` returns its input itself, or writes to it.",
+        why="Autograd treats such results in a special way.",
+        remedy="Return a new tensor from forward, such as `x.view_as(x)` or `x.clone()`.",
+        before="""
+        class Same(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * 2
+
+
+        @argand.compile
+        def f(x):
+            return Same.apply(x) * 3
+
+
+        print(f(torch.ones(3, requires_grad=True)))
+        """,
+        after="""
+        class Same(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * 2
+
+
+        @argand.compile
+        def f(x):
+            return Same.apply(x) * 3
+
+
+        print(f(torch.ones(3, requires_grad=True)))
+        """,
+    ),
+    Page(
+        kind="function transform",
+        what="A function given to `torch.vmap` or `torch.func` returns a tensor that does not come from its "
+        "inputs, such as `torch.tensor(3.0)`.",
+        why="Its result is not on the device for which the function's graph is captured.",
+        remedy="Compute the result from the inputs, or make the tensor outside.",
+        before="""
+        @argand.compile
+        def f(x):
+            return torch.vmap(lambda x: (x, torch.tensor(3.0)))(x)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            return torch.vmap(lambda x: (x, x * 0 + 3.0))(x)
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="vmap",
+        what="`torch.vmap` is called with `in_dims` that do not fit the arguments.",
+        why="Eager raises an error here, which is left to torch.",
+        remedy="Check `in_dims`: one number or None for each argument, within its dimensions.",
+        before="""
+        @argand.compile
+        def f(x):
+            try:
+                return torch.vmap(torch.sum, in_dims=5)(x)
+            except ValueError:
+                return x
+
+
+        print(f(torch.ones(2, 3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            return torch.vmap(torch.sum, in_dims=1)(x)
+
+
+        print(f(torch.ones(2, 3)))
+        """,
+    ),
+    Page(
+        kind="random numbers in a function transform",
+        what="A function given to `torch.func.grad`, `vjp`, `jvp`, `jacrev` or `jacfwd` draws random numbers.",
+        why="The transform runs the function in its own order, and may run it several times.",
+        remedy="Draw the numbers outside and pass them in.",
+        before="""
+        @argand.compile
+        def f(x):
+            return torch.func.jvp(lambda x: x * torch.rand(3), (x,), (x,))[0]
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            noise = torch.rand(3)
+            return torch.func.jvp(lambda x: x * noise, (x,), (x,))[0]
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="argument of a subgraph",
+        what="A function of functions (`torch.cond`, `checkpoint`, `torch.func`, ...) passes its function an "
+        "object that is no tensor or number, or gets one back.",
+        why="What goes in and out becomes the inputs and results of a graph.",
+        remedy="Let the function read the object from its surroundings instead of passing it.",
+        before="""
+        class Scale:
+            factor = 2
+
+
+        @argand.compile
+        def f(x):
+            return torch.func.grad(lambda x, scale: (x * scale.factor).sum())(x, Scale())
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Scale:
+            factor = 2
+
+
+        @argand.compile
+        def f(x):
+            scale = Scale()
+            return torch.func.grad(lambda x: (x * scale.factor).sum())(x)
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="subclass in a subgraph",
+        what="A function of functions (`torch.cond`, `torch.func`, ...) gets a tensor of a class of yours.",
+        why="The function's graph has plain tensors only.",
+        remedy="Pass plain tensors: `x.as_subclass(torch.Tensor)`.",
+        before="""
+        class Named(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                return super().__torch_function__(func, types, args, kwargs)
+
+
+        @argand.compile
+        def f(x):
+            return torch.func.grad(lambda x: (x * x).sum())(x)
+
+
+        print(f(torch.ones(3).as_subclass(Named)).as_subclass(torch.Tensor))
+        """,
+        after="""
+        class Named(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                return super().__torch_function__(func, types, args, kwargs)
+
+
+        @argand.compile
+        def f(x):
+            return torch.func.grad(lambda x: (x * x).sum())(x.as_subclass(torch.Tensor))
+
+
+        print(f(torch.ones(3).as_subclass(Named)).as_subclass(torch.Tensor))
+        """,
+    ),
+    Page(
+        kind="side effect in a subgraph",
+        what="A function given to `torch.cond`, `checkpoint`, `torch.func` or the like changes an object outside "
+        "of it.",
+        why="How often and when the function runs is not up to the program.",
+        remedy="Return what it computes instead, or change the object after the call.",
+        before="""
+        log = []
+
+
+        def double(x):
+            log.append("called")
+            return (x * 2).sum()
+
+
+        @argand.compile
+        def f(x):
+            return torch.func.grad(double)(x)
+
+
+        print(f(torch.ones(3)), log)
+        """,
+        after="""
+        log = []
+
+
+        def double(x):
+            return (x * 2).sum()
+
+
+        @argand.compile
+        def f(x):
+            log.append("called")
+            return torch.func.grad(double)(x)
+
+
+        print(f(torch.ones(3)), log)
+        """,
+    ),
+    Page(
+        kind="write in a subgraph",
+        what="A function given to `torch.cond`, `checkpoint`, `torch.func` or the like writes to a tensor from "
+        "outside of it.",
+        why="How often and when the function runs is not up to the program.",
+        remedy="Make it return a new tensor.",
+        before="""
+        from torch.utils.checkpoint import checkpoint
+
+        total = torch.zeros(())
+
+
+        def double(x):
+            total.add_(1)
+            return x * 2
+
+
+        @argand.compile
+        def f(x):
+            return checkpoint(double, x, use_reentrant=False)
+
+
+        print(f(torch.ones(3, requires_grad=True)), total)
+        """,
+        after="""
+        from torch.utils.checkpoint import checkpoint
+
+        total = torch.zeros(())
+
+
+        def double(x):
+            return x * 2
+
+
+        @argand.compile
+        def f(x):
+            total.add_(1)
+            return checkpoint(double, x, use_reentrant=False)
+
+
+        print(f(torch.ones(3, requires_grad=True)), total)
+        """,
+    ),
+    Page(
+        kind="tensor leaves a subgraph",
+        what="A tensor that was made in a function given to `torch.cond`, `checkpoint`, `torch.func` or the like "
+        "is used outside without being its result.",
+        why="Outside of the function's graph the tensor does not exist.",
+        remedy="Return the tensor from the function.",
+        before="""
+        from torch.utils.checkpoint import checkpoint
+
+
+        @argand.compile
+        def f(x):
+            made = []
+
+            def double(x):
+                made.append(x + 1)
+                return x * 2
+
+            y = checkpoint(double, x, use_reentrant=False)
+            return y + made[0]
+
+
+        print(f(torch.ones(3, requires_grad=True)))
+        """,
+        after="""
+        from torch.utils.checkpoint import checkpoint
+
+
+        @argand.compile
+        def f(x):
+            def double(x):
+                return x * 2, x + 1
+
+            y, z = checkpoint(double, x, use_reentrant=False)
+            return y + z
+
+
+        print(f(torch.ones(3, requires_grad=True)))
+        """,
+    ),
+)

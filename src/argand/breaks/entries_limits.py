@@ -1,0 +1,193 @@
+"""Breaks where capture itself comes to an end."""
+
+from __future__ import annotations
+
+from argand.breaks.page import Page
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        kind="unsupported Python construct",
+        what="An instruction of Python is met that argand does not interpret, such as an `async` construct or a "
+        "`type` statement.",
+        why="It is rare in programs that compute with tensors, or bound to an event loop.",
+        remedy="Move it out of the compiled function.",
+        before="""
+        @argand.compile
+        def f(x):
+            type Number = int | float
+            return x * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        type Number = int | float
+
+
+        @argand.compile
+        def f(x):
+            return x * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+        since=(3, 12),
+    ),
+    Page(
+        kind="inlining too deep",
+        what="Python functions call each other more deeply than `argand.config.inline_limit` (600) allows.",
+        why="Capture inlines every call, and uses the interpreter's own stack for it.",
+        remedy="Make the recursion a loop, or raise `argand.config.inline_limit`.",
+        before="""
+        def power(x, n):
+            return x if n == 0 else power(x * 1.0, n - 1)
+
+
+        @argand.compile
+        def f(x):
+            return power(x, 30)
+
+
+        with argand.config.patch(inline_limit=20):
+            print(f(torch.ones(3)))
+        """,
+        after="""
+        def power(x, n):
+            for _ in range(n):
+                x = x * 1.0
+            return x
+
+
+        @argand.compile
+        def f(x):
+            return power(x, 30)
+
+
+        with argand.config.patch(inline_limit=20):
+            print(f(torch.ones(3)))
+        """,
+        also=(),
+    ),
+    Page(
+        kind="loop too long",
+        what="Loops of the function run more than 200,000 rounds.",
+        why="Capture unrolls loops: each round's operations become part of the graph.",
+        remedy="Compile the body of the loop as a function of its own, or compute with whole tensors instead of "
+        "one element a round.",
+    ),
+    Page(
+        kind="long stretch of plain Python",
+        what="10,000 rounds of loops and calls go by without an operation on a tensor.",
+        why="Interpreting them to capture costs more than compiling could save.",
+        remedy="Do this part outside the compiled function and pass in what it computes.",
+        before="""
+        @argand.compile
+        def f(x):
+            total = 0
+            for n in range(20_000):
+                total += n
+            return x * total
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x, total):
+            return x * total
+
+
+        print(f(torch.ones(3), sum(range(20_000))))
+        """,
+    ),
+    Page(
+        kind="capture takes too long",
+        what="Capturing the function takes more CPU time than `argand.config.capture_time_limit` (10 s).",
+        why="The function does a great deal in Python; a first call that takes minutes helps nobody.",
+        remedy="Move the long part out of the compiled function, compile its body instead, or raise the limit.",
+    ),
+    Page(
+        kind="too many restarts",
+        what="The function breaks the graph in more than about 90 places that are found one after another.",
+        why="Each such break in an inlined call makes capture begin again.",
+        remedy="Compile the parts between the breaks as functions of their own.",
+    ),
+    Page(
+        kind="frame looked at",
+        what="The graph breaks in a function that asks for its own frame or variables: `locals()`, "
+        "`sys._getframe()`, `eval()`.",
+        why="After a break the rest of the function goes on in another frame, which has other variables.",
+        remedy="Move such calls to a function of its own, or remove the break that is told with it.",
+        before="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            argand.graph_break()
+            return y + len(locals())
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            return y + len(("x", "y"))
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="program not repeatable",
+        what="Capturing the function twice took different ways through it.",
+        why="Where the graph is to break is found in the first run and used in the second.",
+        remedy="Look for what changes from one run to the next, such as a counter that native code keeps, and pass"
+        " it in.",
+    ),
+    Page(
+        kind="value cannot be rebuilt",
+        what="The graph breaks while an object is alive that was made in captured code and cannot be made again: "
+        "an open `with` block's manager, an exception that is being handled, an object of C code.",
+        why="The code after the graph needs that very object, with the state that it has.",
+        remedy="Make the object outside the compiled function, or be done with it before what breaks the graph.",
+    ),
+    Page(
+        kind="compiling failed",
+        what="The backend raised while it compiled a graph, and `argand.config.suppress_errors` is set.",
+        why="The function runs eagerly instead of failing.",
+        remedy="Fix the error that is told with it, or leave the function out with `argand.disable`.",
+        before="""
+        def broken(graph, inputs):
+            raise ValueError("no kernels today")
+
+
+        @argand.compile(backend=broken)
+        def f(x):
+            return x * 2
+
+
+        with argand.config.patch(suppress_errors=True):
+            print(f(torch.ones(3)))
+        """,
+        after="""
+        def working(graph, inputs):
+            return graph.forward
+
+
+        @argand.compile(backend=working)
+        def f(x):
+            return x * 2
+
+
+        with argand.config.patch(suppress_errors=True):
+            print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="error inside argand",
+        what="Capture failed in a way that it never should.",
+        why="It is a bug in argand, not in the program. The function runs eagerly.",
+        remedy="Please report it, with the lines that the warning shows.",
+    ),
+)

@@ -1,0 +1,478 @@
+"""Breaks at torch's functions, objects and modes."""
+
+from __future__ import annotations
+
+from argand.breaks.page import Page
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        kind="part of torch that is not captured",
+        what="A function of a part of torch is called that works beside graphs: distributed communication, data "
+        "loading, export, tracing, forward-mode gradients.",
+        why="It talks to other processes, reads files, or captures programs itself.",
+        remedy="Call it before or after the compiled part.",
+        before="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            return torch.autograd.functional.jvp(torch.sin, y, y)[1]
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            return torch.func.jvp(torch.sin, (y,), (y,))[1]
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="torch function that cannot be observed",
+        why="Capture sees torch's operations through such a mode, so this one would be missing in the graph.",
+        remedy="Call it outside the compiled function.",
+        what="A method of a tensor runs without telling torch's function modes, such as `x.set_(y)`.",
+        before="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            y.set_(x + 1)
+            return y
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            y.copy_(x + 1)
+            return y
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="torch function that is not known",
+        what="A function of torch's C++ core is called that is no operation on tensors.",
+        why="What it reads or changes inside torch is not known.",
+        remedy="Call it outside the compiled function.",
+        before="""
+        @argand.compile
+        def f(x):
+            torch.clear_autocast_cache()
+            return x * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            return x * 2
+
+
+        torch.clear_autocast_cache()
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="torch object that is not known",
+        why="Its call is native code that capture cannot look into.",
+        what="A callable object of torch's is called whose code is not Python's, such as a scripted module.",
+        remedy="Call the Python module or function that it was made of, or call it outside the compiled function.",
+        before="""
+        scripted = torch.jit.script(torch.nn.ReLU())
+
+
+        @argand.compile
+        def f(x):
+            return scripted(x) + 1
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        relu = torch.nn.ReLU()
+
+
+        @argand.compile
+        def f(x):
+            return relu(x) + 1
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="torch function of an object",
+        what="A torch function gets an object that has a `__torch_function__` of its own which its class has not.",
+        why="torch asks the object, and what it answers may change from object to object.",
+        remedy="Define `__torch_function__` in the class.",
+        before="""
+        class Wrapped:
+            pass
+
+
+        wrapped = Wrapped()
+        wrapped.__torch_function__ = lambda func, types, args=(), kwargs=None: 7
+
+
+        @argand.compile
+        def f(x, other):
+            return other < x
+
+
+        print(f(torch.ones(3), wrapped))
+        """,
+        after="""
+        class Wrapped:
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                return 7
+
+
+        wrapped = Wrapped()
+
+
+        @argand.compile
+        def f(x, other):
+            return other < x
+
+
+        print(f(torch.ones(3), wrapped))
+        """,
+    ),
+    Page(
+        kind="torch function without an implementation",
+        what="Every `__torch_function__` that torch asks returns NotImplemented.",
+        why="Eager raises a TypeError here, which is left to torch.",
+        remedy="Handle this function in `__torch_function__`.",
+        before="""
+        class Wrapped:
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                return NotImplemented
+
+
+        wrapped = Wrapped()
+
+
+        @argand.compile
+        def f(x):
+            try:
+                return x + torch.sin(wrapped)
+            except TypeError:
+                return x
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        class Wrapped:
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                return torch.zeros(3)
+
+
+        wrapped = Wrapped()
+
+
+        @argand.compile
+        def f(x):
+            return x + torch.sin(wrapped)
+
+
+        print(f(torch.ones(3)))
+        """,
+    ),
+    Page(
+        kind="argument of a function that is called while capturing",
+        what="A function marked with `assume_constant_result` gets a tensor that the graph computes, and it cannot"
+        " be computed beforehand.",
+        why="The function is called once, while capturing; it needs a real tensor then.",
+        remedy="Pass it inputs of the compiled function.",
+        before="""
+        @torch.compiler.assume_constant_result
+        def largest(x):
+            return float(x.max())
+
+
+        @argand.compile
+        def f(x):
+            noise = torch.rand(3)
+            return x * (largest(noise) < 2)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @torch.compiler.assume_constant_result
+        def largest(x):
+            return float(x.max())
+
+
+        @argand.compile
+        def f(x):
+            return x * (largest(x) < 2)
+
+
+        print(f(torch.ones(3)))
+        """,
+        also=("data-dependent value",),
+    ),
+    Page(
+        kind="recurrent layer of unusual arguments",
+        what="`torch.lstm`, `torch.gru` or another recurrent function is called with arguments that torch.nn's "
+        "layers never pass.",
+        why="The size of its result is not known without running it.",
+        remedy="Use `torch.nn.LSTM`, `torch.nn.GRU`, `torch.nn.RNN`, or call the function as they do.",
+        before="""
+        lstm = torch.nn.LSTM(2, 3)
+
+
+        @argand.compile
+        def f(x, h):
+            return torch.lstm(x, (h, h), lstm._flat_weights, True, 1, 0.0, False, False, batch_first=False)[0]
+
+
+        print(f(torch.ones(4, 1, 2), torch.zeros(1, 1, 3)).shape)
+        """,
+        after="""
+        lstm = torch.nn.LSTM(2, 3)
+
+
+        @argand.compile
+        def f(x, h):
+            return lstm(x, (h, h))[0]
+
+
+        print(f(torch.ones(4, 1, 2), torch.zeros(1, 1, 3)).shape)
+        """,
+    ),
+    Page(
+        kind="composed function under autocast",
+        what="Under autocast a function is called that is made of several operations, each of which autocast "
+        "treats differently.",
+        why="The type of its result follows from the operations inside.",
+        remedy="Call it outside autocast, or under `torch.autocast(..., enabled=False)`.",
+        before="""
+        gru = torch.nn.GRU(2, 3)
+
+
+        @argand.compile
+        def f(x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return gru(x)[0]
+
+
+        print(f(torch.ones(4, 1, 2)).shape)
+        """,
+        after="""
+        gru = torch.nn.GRU(2, 3)
+
+
+        @argand.compile
+        def f(x):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
+                return gru(x)[0]
+
+
+        print(f(torch.ones(4, 1, 2)).shape)
+        """,
+        also=("modes left out of order",),
+    ),
+    Page(
+        kind="autocast object from outside",
+        what="A `torch.autocast` object that was made outside is entered.",
+        why="Entering changes the object.",
+        remedy="Write `with torch.autocast(...):` in the compiled function.",
+        before="""
+        context = torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+        @argand.compile
+        def f(x):
+            with context:
+                return x @ x
+
+
+        print(f(torch.eye(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return x @ x
+
+
+        print(f(torch.eye(3)))
+        """,
+        also=("modes left out of order",),
+    ),
+    Page(
+        kind="mode entered before",
+        what="After a graph break in a `with torch.inference_mode():` block, the block is left.",
+        why="The mode was entered for real before the second graph, and only real code can leave it.",
+        remedy="Move what breaks the graph out of the block, or put the block outside.",
+        before="""
+        @argand.compile
+        def f(x):
+            with torch.inference_mode():
+                y = x * 2
+                argand.graph_break()
+            return y
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            with torch.inference_mode():
+                y = x * 2
+            return y
+
+
+        print(f(torch.ones(3)))
+        """,
+        also=("graph break on request",),
+    ),
+    Page(
+        kind="mode left that was entered before",
+        what="After a graph break, a block is left in which torch functions of subclasses are switched off.",
+        why="It was entered for real before the second graph, and only real code can leave it.",
+        remedy="Move what breaks the graph out of the block, or put the block outside.",
+    ),
+    Page(
+        kind="modes left out of order",
+        what="A torch mode (`torch.autocast`, `torch.device`, `inference_mode`, a torch-function mode) is left "
+        "that is not the last one entered in this graph, often after a graph break in its block.",
+        why="The graph can only undo what it did last.",
+        remedy="Enter and leave modes with `with` statements, without a graph break between.",
+        before="""
+        @argand.compile
+        def f(x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = x @ x
+                argand.graph_break()
+            return y
+
+
+        print(f(torch.eye(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = x @ x
+            return y
+
+
+        print(f(torch.eye(3)))
+        """,
+        also=("graph break on request",),
+    ),
+    Page(
+        kind="torch-function modes disabled",
+        what="`torch._C.DisableTorchFunction()` is entered while a torch-function mode is on.",
+        why="It would switch off the mode, and with it what the program expects of the operations inside.",
+        remedy="Use `torch._C.DisableTorchFunctionSubclass()`, which leaves modes on.",
+        before="""
+        def double(x):
+            with torch.device("cpu"):
+                with torch._C.DisableTorchFunction():
+                    return x * 2
+
+
+        @argand.compile
+        def f(x):
+            y = x + 1
+            return double(y)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        def double(x):
+            with torch.device("cpu"):
+                with torch._C.DisableTorchFunctionSubclass():
+                    return x * 2
+
+
+        @argand.compile
+        def f(x):
+            y = x + 1
+            return double(y)
+
+
+        print(f(torch.ones(3)))
+        """,
+        also=("graph ends inside a torch-function mode",),
+    ),
+    Page(
+        kind="graph ends inside a torch-function mode",
+        what="The graph would end inside a `with` block that changes what torch functions do, such as `with "
+        "torch.device(...)`.",
+        why="The code after it would have to go on inside the block; the graph ends before the block instead.",
+        remedy="Move what breaks the graph out of the block. Its reason is told too.",
+        before="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            with torch.device("cpu"):
+                z = torch.ones(3)
+                argand.graph_break()
+            return y + z
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            with torch.device("cpu"):
+                z = torch.ones(3)
+            return y + z
+
+
+        print(f(torch.ones(3)))
+        """,
+        also=(),
+    ),
+    Page(
+        kind="graph ends where torch functions are disabled",
+        what="The graph would end inside a `with torch._C.DisableTorchFunctionSubclass():` block.",
+        why="The code after it would have to go on inside the block; the graph ends before the block instead.",
+        remedy="Move what breaks the graph out of the block. Its reason is told too.",
+        before="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            with torch._C.DisableTorchFunctionSubclass():
+                z = y + 1
+                argand.graph_break()
+            return y + z
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            with torch._C.DisableTorchFunctionSubclass():
+                z = y + 1
+            return y + z
+
+
+        print(f(torch.ones(3)))
+        """,
+        also=(),
+    ),
+)
