@@ -203,6 +203,23 @@ def _gpus() -> dict[str, str]:
 
 
 @app.command()
+def breaks(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="such as AG0001, or the name of a kind")
+    ] = None,
+) -> None:
+    """Show what the graph breaks with these ids mean, with an example before and after; without an id, list all."""
+    from argand.breaks import render
+
+    found = [(name, render.find(name)) for name in ids or ()]
+    unknown = [name for name, page in found if page is None]
+    if unknown:
+        raise typer.BadParameter(f"no graph break {', '.join(unknown)}: `argand breaks` lists them", param_hint="ID")
+    texts = [render.terminal(page) for _, page in found if page is not None]
+    typer.echo(f"\n{'-' * 100}\n\n".join(texts) if texts else render.listing(), nl=False)
+
+
+@app.command()
 def env(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """Show versions, the C++ toolchain and every setting with its value."""
     from argand.config import config

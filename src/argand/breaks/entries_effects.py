@@ -9,8 +9,8 @@ PAGES: tuple[Page, ...] = (
         kind="print",
         what="`print` is called.",
         why="Each call must write; a graph only computes.",
-        remedy="Print the result after the call. To see values in passing while debugging, leave the break: only speed "
-        "is lost.",
+        remedy="Print the result after the call. To see values in passing while debugging, leave the break: only "
+        "speed is lost.",
         before="""
         @argand.compile
         def f(x):

@@ -10,6 +10,8 @@ PAGES: tuple[Page, ...] = (
         what="The compiled function is itself a generator, or a generator runs that nothing compiled iterates over.",
         why="A generator stops and goes on between calls, which one graph per call cannot do.",
         remedy="Iterate over it in a compiled function: generators that are used up there are inlined.",
+        unshown="A generator function that is compiled runs eagerly without a word; only tools that capture a "
+        "function by itself meet this.",
     ),
     Page(
         kind="async function",
@@ -360,5 +362,6 @@ PAGES: tuple[Page, ...] = (
         "the function's caller.",
         why="What comes after the break goes on in a function of its own, which must handle the same exceptions again.",
         remedy="Move the operation that breaks the graph out of the block.",
+        unshown="It is a safeguard: no program is known that comes to it.",
     ),
 )

@@ -72,8 +72,32 @@ PAGES: tuple[Page, ...] = (
         kind="loop too long",
         what="Loops of the function run more than 200,000 rounds.",
         why="Capture unrolls loops: each round's operations become part of the graph.",
-        remedy="Compile the body of the loop as a function of its own, or compute with whole tensors instead of "
-        "one element a round.",
+        remedy="Compile the body of the loop as a function of its own, leave out rounds that do nothing, or "
+        "compute with whole tensors instead of one element a round.",
+        before="""
+        @argand.compile
+        def f(x):
+            for n in range(210_000):
+                x = x + 1 if n % 9000 == 0 else x
+            return x
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        def add(x):
+            return x + 1
+
+
+        @argand.compile
+        def f(x):
+            for _ in range(0, 210_000, 9000):
+                x = add(x)
+            return x
+
+
+        print(f(torch.ones(3)))
+        """,
     ),
     Page(
         kind="long stretch of plain Python",
@@ -105,12 +129,37 @@ PAGES: tuple[Page, ...] = (
         what="Capturing the function takes more CPU time than `argand.config.capture_time_limit` (10 s).",
         why="The function does a great deal in Python; a first call that takes minutes helps nobody.",
         remedy="Move the long part out of the compiled function, compile its body instead, or raise the limit.",
+        before="""
+        @argand.compile
+        def f(x):
+            for _ in range(2000):
+                x = x + 1
+            return x
+
+
+        with argand.config.patch(capture_time_limit=0.02):
+            print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def add(x):
+            return x + 1
+
+
+        x = torch.ones(3)
+        with argand.config.patch(capture_time_limit=0.02):
+            for _ in range(2000):
+                x = add(x)
+        print(x)
+        """,
+        also=("loop that goes on after a graph break",),
     ),
     Page(
         kind="too many restarts",
         what="The function breaks the graph in more than about 90 places that are found one after another.",
         why="Each such break in an inlined call makes capture begin again.",
         remedy="Compile the parts between the breaks as functions of their own.",
+        unshown="It takes more than 90 breaks, each found in a further attempt.",
     ),
     Page(
         kind="frame looked at",
@@ -144,13 +193,35 @@ PAGES: tuple[Page, ...] = (
         why="Where the graph is to break is found in the first run and used in the second.",
         remedy="Look for what changes from one run to the next, such as a counter that native code keeps, and pass"
         " it in.",
+        unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
         kind="value cannot be rebuilt",
-        what="The graph breaks while an object is alive that was made in captured code and cannot be made again: "
-        "an open `with` block's manager, an exception that is being handled, an object of C code.",
         why="The code after the graph needs that very object, with the state that it has.",
         remedy="Make the object outside the compiled function, or be done with it before what breaks the graph.",
+        what="An object that was made in captured code is needed after the graph and cannot be made again: a "
+        "generator that has begun, the manager of an open `with` block, an object of C code.",
+        before="""
+        @argand.compile
+        def f(x):
+            rest = (n for n in (1, 2, 3))
+            return x * next(rest), rest
+
+
+        y, rest = f(torch.ones(3))
+        print(y, list(rest))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            first, *rest = (n for n in (1, 2, 3))
+            return x * first, rest
+
+
+        y, rest = f(torch.ones(3))
+        print(y, list(rest))
+        """,
+        also=("iterator from outside",),
     ),
     Page(
         kind="compiling failed",
@@ -189,5 +260,6 @@ PAGES: tuple[Page, ...] = (
         what="Capture failed in a way that it never should.",
         why="It is a bug in argand, not in the program. The function runs eagerly.",
         remedy="Please report it, with the lines that the warning shows.",
+        unshown="There would be a bug to show; known ones are mended.",
     ),
 )

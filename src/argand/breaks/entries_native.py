@@ -156,6 +156,7 @@ PAGES: tuple[Page, ...] = (
         why="Python runs the comprehension itself, and its end stands in the middle of an instruction that no "
         "graph can begin in.",
         remedy="Move the operation that breaks the graph out of the comprehension.",
+        unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
         kind="Python object used by native code",
@@ -265,6 +266,7 @@ PAGES: tuple[Page, ...] = (
         "than its own.",
         why="It reads an object from outside in a way that no guard can follow.",
         remedy="Read the attribute by its name: `obj.name`.",
+        unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
         kind="native attribute written",

@@ -77,6 +77,7 @@ PAGES: tuple[Page, ...] = (
         why="What the function reads of it would be read without a guard.",
         remedy="Use the torch function of the same meaning, on tensors.",
         needs=("numpy",),
+        unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
         kind="numpy arrays that share memory",

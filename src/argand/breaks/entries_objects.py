@@ -135,6 +135,8 @@ PAGES: tuple[Page, ...] = (
         what="A class was changed so often that Python gives it no version number any more.",
         why="The version number is how a guard tells that a class is as it was.",
         remedy="Do not change the class while the program runs: keep what varies in an object.",
+        unshown="It takes more changes of one class than Python counts (hundreds of millions before Python 3.13, "
+        "1,000 since).",
     ),
     Page(
         kind="class that its metaclass compares or reads",
@@ -253,15 +255,61 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="attribute that raises",
-        what="Reading an attribute that C code computes raises something other than AttributeError.",
         why="A guard reads the attribute at each call, and could not tell one error from another.",
         remedy="Read it outside the compiled function.",
+        what="Reading an attribute that C code computes raises something other than AttributeError, as "
+        "`cell_contents` of an empty cell does.",
+        before="""
+        def make():
+            def read():
+                return value
+
+            return read.__closure__[0]
+            value = 1
+
+
+        cell = make()
+
+
+        @argand.compile
+        def f(x):
+            try:
+                return x * cell.cell_contents
+            except ValueError:
+                return x * 2
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        def make():
+            def read():
+                return value
+
+            value = 1
+            return read.__closure__[0]
+
+
+        cell = make()
+
+
+        @argand.compile
+        def f(x):
+            try:
+                return x * cell.cell_contents
+            except ValueError:
+                return x * 2
+
+
+        print(f(torch.ones(3)))
+        """,
     ),
     Page(
         kind="module attribute written",
         what="An attribute of a module is set whose class has a `__setattr__` of its own.",
         why="The module decides itself what becomes of the value.",
         remedy="Set it outside the compiled function.",
+        unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
         kind="annotations made by asking for them",
@@ -390,10 +438,53 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="copying an object",
-        what="`copy.copy`, `copy.deepcopy` or `pickle` is used on an object whose class is written in C, or says "
-        "in an unusual way how it is copied.",
         why="What the copy takes over is read by native code.",
         remedy="Copy the object outside the compiled function.",
+        what="`copy.copy`, `copy.deepcopy` or `pickle` is used on an object that says in an unusual way how it is "
+        "copied (`__getnewargs_ex__`), or that C code holds more of.",
+        before="""
+        import copy
+
+
+        class Scale:
+            def __new__(cls, *, factor):
+                made = object.__new__(cls)
+                made.factor = factor
+                return made
+
+            def __getnewargs_ex__(self):
+                return (), {"factor": self.factor}
+
+
+        scale = Scale(factor=2)
+
+
+        @argand.compile
+        def f(x):
+            return x * copy.copy(scale).factor
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        import copy
+
+
+        class Scale:
+            def __init__(self, *, factor):
+                self.factor = factor
+
+
+        scale = Scale(factor=2)
+
+
+        @argand.compile
+        def f(x):
+            return x * copy.copy(scale).factor
+
+
+        print(f(torch.ones(3)))
+        """,
     ),
     Page(
         kind="object with a finalizer",

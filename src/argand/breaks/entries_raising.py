@@ -7,9 +7,10 @@ from argand.breaks.page import Page
 PAGES: tuple[Page, ...] = (
     Page(
         kind="operation that may raise inside a try block",
-        what="An operation that some values make raise (an index out of range, a singular matrix) stands in a `try` or "
-        "`with` block, and the program did something before it that cannot be undone.",
-        why="The graph runs as one piece after the Python code around it, so the block would not see the error in time.",
+        what="An operation that some values make raise (an index out of range, a singular matrix) stands in a "
+        "`try` or `with` block, and the program did something before it that cannot be undone.",
+        why="The graph runs as one piece after the Python code around it, so the block would not see the error in "
+        "time.",
         remedy="Move the operation out of the block, or check the values before it.",
         after="""
         @argand.compile
@@ -35,8 +36,8 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="effect before an operation that may raise",
-        what="The program writes to a tensor of its caller's or changes an object, and then calls an operation that some "
-        "values make raise.",
+        what="The program writes to a tensor of its caller's or changes an object, and then calls an operation "
+        "that some values make raise.",
         why="The changes are made when the graph has run. If it raises, they would be lost, where eager has made them.",
         remedy="Call the operation that may raise first, or return values instead of storing them.",
         before="""
@@ -72,8 +73,8 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="effect behind an operation that may raise inside a try block",
-        what="In a `try` or `with` block an operation that some values make raise is followed by one that has an effect "
-        "outside, such as a write to an input.",
+        what="In a `try` or `with` block an operation that some values make raise is followed by one that has an "
+        "effect outside, such as a write to an input.",
         why="If the first raises, the second must not happen, and within one graph that cannot be told apart.",
         remedy="Move the operation that may raise out of the block.",
         before="""
@@ -128,8 +129,10 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="call that capture cannot evaluate",
         what="While the function was captured a call seemed to raise; when it ran, it did not.",
-        why="The call answers differently from one time to the next, or looks at how it is called. From now on it runs by "
-        "itself, between two graphs.",
+        why="The call answers differently from one time to the next, or looks at how it is called. From now on it "
+        "runs by itself, between two graphs.",
         remedy="Call it outside the compiled function.",
+        unshown="It takes several calls, of which one raises and a later one, by another way through the program, "
+        "does not.",
     ),
 )

@@ -7,9 +7,30 @@ from argand.breaks.page import Page
 PAGES: tuple[Page, ...] = (
     Page(
         kind="argument that a graph cannot hold",
-        what="An object of the program's is passed to a torch function.",
         why="A graph holds tensors, numbers, strings, dtypes and containers of these.",
         remedy="Convert the object to a tensor or a number before the call.",
+        what="An object of the program's, or a number of numpy's that torch reads in its own way, is passed to a "
+        "torch function.",
+        before="""
+        import numpy as np
+
+
+        @argand.compile
+        def f(x):
+            return torch.full((3,), np.complex64(2)) + x
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            return torch.full((3,), complex(2)) + x
+
+
+        print(f(torch.ones(3)))
+        """,
+        needs=("numpy",),
     ),
     Page(
         kind="input that a graph cannot hold",
@@ -193,6 +214,25 @@ PAGES: tuple[Page, ...] = (
         why="The graph would need it as an input, and there is no place in the program from which the next call "
         "could read it.",
         remedy="Make the tensor inside the compiled function with a torch function, or pass it as an argument.",
+        before="""
+        @argand.compile
+        def f(x):
+            pair = torch.nested.nested_tensor([x, x])
+            return pair.unbind()[0] + 1
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            pair = torch.stack([x, x])
+            return pair.unbind()[0] + 1
+
+
+        print(f(torch.ones(3)))
+        """,
+        also=("argument cannot be captured",),
     ),
     Page(
         kind="tensors on different devices",
@@ -284,10 +324,30 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="tensor attribute assignment",
-        what="One of torch's own attributes of a tensor is set or deleted, for which argand has no rule, such as "
-        "`names`.",
-        why="What torch does with the value is not known to the graph.",
         remedy="Set it outside the compiled function.",
+        what="One of torch's own attributes of a tensor is set for which argand has no rule, such as `grad`.",
+        why="Other code sees the tensor change, and what torch does with the value is not known to the graph.",
+        before="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            x.grad = y
+            return y + 1
+
+
+        print(f(torch.ones(3, requires_grad=True)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            y = x * 2
+            return y + 1, y
+
+
+        x = torch.ones(3, requires_grad=True)
+        y, x.grad = f(x)
+        print(y)
+        """,
     ),
     Page(
         kind="attribute of a tensor written",

@@ -347,6 +347,7 @@ PAGES: tuple[Page, ...] = (
         what="After a graph break, a block is left in which torch functions of subclasses are switched off.",
         why="It was entered for real before the second graph, and only real code can leave it.",
         remedy="Move what breaks the graph out of the block, or put the block outside.",
+        unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
         kind="modes left out of order",

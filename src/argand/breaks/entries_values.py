@@ -9,8 +9,9 @@ PAGES: tuple[Page, ...] = (
         kind="data-dependent branch",
         what="An `if`, `while`, `and`, `or`, `not` or `assert` asks a tensor whether it is true.",
         why="The tensor has its value only when the graph runs, and the value decides which code comes next.",
-        remedy="Compute both sides and choose with `torch.where`, or put each side into a function for `torch.cond`. "
-        "A condition that never changes belongs outside the compiled function: pass it in as a bool.",
+        remedy="Compute both sides and choose with `torch.where`, or put each side into a function for "
+        "`torch.cond`. A condition that never changes belongs outside the compiled function: pass it in as "
+        "a bool.",
         before="""
         @argand.compile
         def f(x):
@@ -34,8 +35,8 @@ PAGES: tuple[Page, ...] = (
         kind="data-dependent value",
         what="Python needs a number, a list, an address or another plain value out of a tensor.",
         why="The tensor has its values only when the graph runs.",
-        remedy="Go on computing with the tensor itself. What Python must have, such as a number to print, is read from "
-        "the result after the call.",
+        remedy="Go on computing with the tensor itself. What Python must have, such as a number to print, is read "
+        "from the result after the call.",
         before="""
         @argand.compile
         def f(x):
@@ -60,8 +61,8 @@ PAGES: tuple[Page, ...] = (
         what="An operation follows on a tensor whose size depends on values, and the size of its result cannot be "
         "told from what is known.",
         why="Everything after it would have to be compiled for sizes about which nothing is known.",
-        remedy="Keep the shape with `torch.where(mask, x, other)` instead of selecting elements, or state what is known "
-        "of the size with `torch._check`.",
+        remedy="Keep the shape with `torch.where(mask, x, other)` instead of selecting elements, or state what is "
+        "known of the size with `torch._check`.",
         before="""
         @argand.compile
         def f(x):
@@ -83,8 +84,8 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="dynamic output shape",
-        what="An operation returns as many elements as the values of a tensor say: `x[mask]`, `torch.where(mask)`, "
-        "`repeat_interleave` without `output_size`, `one_hot` without `num_classes`.",
+        what="An operation returns as many elements as the values of a tensor say: `x[mask]`, `torch.where(mask)`,"
+        " `repeat_interleave` without `output_size`, `one_hot` without `num_classes`.",
         why="The size of the result is known only when the graph runs, and what follows is compiled for sizes.",
         remedy="Keep the shape with `torch.where(mask, x, other)`, multiply by the mask, or give the size "
         "(`output_size=`, `num_classes=`).",
@@ -162,9 +163,34 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="exception about a value that is not known",
-        what="An error is raised whose text names the type of a value that exists only when the program runs.",
-        why="In the value's place argand has an object of its own, whose type the text would name.",
-        remedy="Avoid the error: the line is one that raises in eager too.",
+        what="A call raises while it is captured, and its error names the type of a value that exists only when "
+        "the program runs, such as a number that numpy computes.",
+        why="In the value's place argand has an object of its own. Whether the call takes the real value, and what"
+        " its error would say, shows when it runs.",
+        remedy="Convert the value before the call, or compute with tensors.",
+        before="""
+        import numpy as np
+
+
+        @argand.compile
+        def f(x, a):
+            return torch.add(x, 1, alpha=a.mean())
+
+
+        print(f(torch.ones(3), np.ones(2)))
+        """,
+        after="""
+        import numpy as np
+
+
+        @argand.compile
+        def f(x, a):
+            return x + torch.from_numpy(a).mean().to(x.dtype)
+
+
+        print(f(torch.ones(3), np.ones(2)))
+        """,
+        needs=("numpy",),
     ),
     Page(
         kind="tensor state known only at run time",
@@ -219,8 +245,8 @@ PAGES: tuple[Page, ...] = (
         what="A torch operation runs whose result's size and type nothing can tell before it runs: it has no meta "
         "implementation.",
         why="What follows is compiled for the sizes and types of its inputs.",
-        remedy="Call it outside the compiled function. An operation of your own: give it a fake implementation with "
-        "`torch.library.register_fake`.",
+        remedy="Call it outside the compiled function. An operation of your own: give it a fake implementation "
+        "with `torch.library.register_fake`.",
         before="""
         @torch.library.custom_op("argand_pages::twice", mutates_args=())
         def twice(x: torch.Tensor) -> torch.Tensor:
@@ -362,6 +388,46 @@ PAGES: tuple[Page, ...] = (
         what="Something that the program reads gives another value each time it is read.",
         why="The compiled code is right only while what was read stays the same, so it would never be right.",
         remedy="Read the value once, outside the compiled function, and pass it in.",
+        before="""
+        import collections
+
+
+        class Table(collections.OrderedDict):
+            def __iter__(self):
+                return iter(["k"])
+
+
+        table = Table()
+        dict.update(table, k=5)
+
+
+        @argand.compile
+        def f(x, table):
+            return x * len(table | {"z": 1})
+
+
+        print(f(torch.ones(3), table))
+        """,
+        after="""
+        import collections
+
+
+        class Table(collections.OrderedDict):
+            def __iter__(self):
+                return iter(["k"])
+
+
+        table = Table()
+        table["k"] = 5
+
+
+        @argand.compile
+        def f(x, table):
+            return x * len(table | {"z": 1})
+
+
+        print(f(torch.ones(3), table))
+        """,
     ),
     Page(
         kind="number too large",

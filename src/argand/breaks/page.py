@@ -9,7 +9,7 @@ from typing import Final
 
 from argand.breaks.ids import IDS
 
-HEAD: Final = "import torch\n\nimport argand\n"
+HEAD: Final = ("import torch", "import argand")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +21,9 @@ class Page:
         what: what the program does.
         why: why that cannot be in a graph.
         remedy: what to do instead, or why there is nothing to do.
-        before: a program that shows it, without the imports that all examples begin with; "" where none can.
-        after: the same program without the break; "" where that is not possible.
+        before: a program that shows it, without the imports that all examples begin with.
+        after: the same program without the break.
+        unshown: why there are no examples.
         also: kinds that come with it in `before`.
         remains: kinds that `after` still has.
         needs: packages that the examples import besides torch.
@@ -35,6 +36,7 @@ class Page:
     remedy: str
     before: str = ""
     after: str = ""
+    unshown: str = ""
     also: tuple[str, ...] = ()
     remains: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -60,4 +62,4 @@ def program(example: str) -> str:
     lines = body.splitlines()
     imports = list(itertools.takewhile(lambda line: line.startswith(("import ", "from ")), lines))
     rest = "\n".join(lines[len(imports) :]).strip("\n")
-    return "\n".join([*imports, *([""] if imports else []), HEAD.rstrip("\n"), "", "", rest, ""])
+    return "\n".join([*imports, *HEAD, "", "", rest, ""])

@@ -165,7 +165,9 @@ class Explanation:
 
     def pages_line(self) -> str:
         """Where examples of these breaks and their remedies are."""
-        return f"(Examples with remedies: argand breaks {' '.join(sorted({reason.id for reason in self.break_reasons}))})"
+        return (
+            f"(Examples with remedies: argand breaks {' '.join(sorted({reason.id for reason in self.break_reasons}))})"
+        )
 
     def _times_line(self) -> str:
         total = self.compile_times.get("capture_frame", sum(self.compile_times.values()))
