@@ -108,7 +108,11 @@ def test_attempts_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     argand.set_logs(dynamo=logging.INFO)
     run_toy()
     text = capsys.readouterr().err
-    assert "[0/0] Step 1" in text and "[0/0_1] Step 1" in text and "Restarting analysis due to [AG0001] data-dependent" in text
+    assert (
+        "[0/0] Step 1" in text
+        and "[0/0_1] Step 1" in text
+        and "Restarting analysis due to [AG0001] data-dependent" in text
+    )
 
 
 def test_what_each_size_costs_is_no_matter_of_eagers_kernels(capsys: pytest.CaptureFixture[str]) -> None:

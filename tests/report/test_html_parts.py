@@ -200,6 +200,16 @@ def test_break_text_of_argand() -> None:
     assert reason.source == "if b.sum() < 0:" and reason.remedies == ("Use torch.where.",)
 
 
+def test_break_record_of_argand_comes_with_its_page() -> None:
+    told = {"id": "AG0001", "kind": "data-dependent branch", "explanation": "It depends.", "remedies": [], "stack": []}
+    reason = reasons.break_from_record(told)
+    assert reason is not None and reason.cause == "[AG0001] data-dependent branch"
+    assert reason.page.startswith("AG0001: data-dependent branch\n") and "torch.where" in reason.page
+    for strange in (None, 7, "AG9999", ["AG0001"]):  # of another version, or damaged
+        reason = reasons.break_from_record({**told, "id": strange})
+        assert reason is not None and reason.cause == "data-dependent branch" and not reason.page
+
+
 @pytest.mark.parametrize(
     "guard, advice",
     [

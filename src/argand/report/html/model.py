@@ -233,6 +233,7 @@ class Reason:
         file, line, function, source: the user's line; "" and 0 where the trace does not say.
         detail: the text as the trace has it.
         group: what makes it the same reason as another one: the cause without the values of one call.
+        page: what the catalogue of graph breaks says of it, with an example.
     """
 
     cause: str
@@ -244,6 +245,7 @@ class Reason:
     source: str = ""
     detail: str = ""
     group: str = ""
+    page: str = ""
 
     @property
     def key(self) -> tuple[str, str, int]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from argand.breaks import render
 from argand.report.html.model import Reason
 
 _PLACE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.M)
@@ -144,12 +145,14 @@ def break_from_record(told: Any) -> Reason | None:
     """The reason that argand's `graph_breaks` artifact tells."""
     if not isinstance(told, dict) or "kind" not in told:
         return None
-    remedies = told.get("remedies")
+    remedies, name = told.get("remedies"), told.get("id")
+    page = render.find(name) if isinstance(name, str) else None
     return Reason(
-        cause=(f"[{told['id']}] " if told.get("id") else "")[:20] + str(told["kind"])[:300],
+        cause=f"[{page.id}] {told['kind']}"[:300] if page is not None else str(told["kind"])[:300],
         explanation=str(told.get("explanation") or "")[:_MAX],
         remedies=tuple(str(r)[:_MAX] for r in remedies[:10]) if isinstance(remedies, list) else (),
         detail=f"context: {told['context']}"[:_MAX] if told.get("context") else "",
+        page=render.terminal(page) if page is not None else "",
         **_user_place(told),
     )
 
