@@ -11,6 +11,7 @@ import pytest
 
 import argand
 import warm
+from argand.breaks.ids import IDS
 
 SCRIPT = """
 import sys, torch
@@ -88,3 +89,14 @@ def test_env_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     found = cli.environment()
     assert (found["GPUs"], found["triton"]) == ("2 x Lamp 6", "3.6.0")
     assert found["GPU kernels"] == "none: this GPU has compute capability 6.1."
+
+
+def test_breaks_prints_pages_and_lists_them(tmp_path: Path) -> None:
+    done = command("breaks", "AG0023", "ag0001", "vmap", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for part in ("AG0023: print\n", "AG0001: data-dependent branch\n", "AG0127: vmap\n", "torch.where(x.sum() > 0"):
+        assert part in done.stdout, part
+    listed = command("breaks", cwd=tmp_path).stdout
+    assert all(f"  {name}  {kind}\n" in listed for kind, name in IDS.items())
+    wrong = command("breaks", "AG9999", cwd=tmp_path)
+    assert wrong.returncode == 2 and "no graph break AG9999" in wrong.stderr

@@ -20,10 +20,9 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import argand
-from argand import cli, errors
+from argand import errors
 from argand.breaks import render
 from argand.breaks.catalogue import SUBJECTS, pages
 from argand.breaks.ids import IDS, RETIRED
@@ -214,18 +213,6 @@ def test_id_in_explain_errors_and_logs(capsys: pytest.CaptureFixture[str]) -> No
     argand.compile(branching, backend="eager")(torch.ones(3))
     said = capsys.readouterr().err
     assert "Graph Break Reason: [AG0001] data-dependent branch" in said and "argand breaks AG0001" in said
-
-
-def test_command_prints_pages_and_lists_them() -> None:
-    run = CliRunner().invoke
-    done = run(cli.app, ["breaks", "AG0023", "ag0001", "vmap"])
-    assert done.exit_code == 0
-    for page in (pages()["AG0023"], pages()["AG0001"], pages()[IDS["vmap"]]):
-        assert f"{page.id}: {page.kind}" in done.output and program(page.after).splitlines()[-1] in done.output
-    listed = run(cli.app, ["breaks"]).output
-    assert all(f"{page.id}  {page.kind}\n" in listed for page in pages().values())
-    wrong = run(cli.app, ["breaks", "AG9999"])
-    assert wrong.exit_code == 2 and "AG9999" in wrong.output
 
 
 def test_document_is_current() -> None:
