@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from argand.breaks import (
+    entries_attributes,
     entries_containers,
     entries_effects,
     entries_functions,
@@ -28,6 +29,7 @@ SUBJECTS: tuple[tuple[str, tuple[Page, ...]], ...] = (
     ("numpy", entries_numpy.PAGES),
     ("Containers and keys", entries_containers.PAGES),
     ("Objects and classes", entries_objects.PAGES),
+    ("Attributes", entries_attributes.PAGES),
     ("Generators and exceptions", entries_generators.PAGES),
     ("Tensors", entries_tensors.PAGES),
     ("torch's functions, objects and modes", entries_torch.PAGES),

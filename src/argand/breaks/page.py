@@ -25,9 +25,8 @@ class Page:
         after: the same program without the break.
         unshown: why there are no examples.
         also: kinds that come with it in `before`.
-        remains: kinds that `after` still has.
         needs: packages that the examples import besides torch.
-        since, until: versions of Python of the examples: (3, 12) is 3.12.
+        since: the version of Python that the examples need: (3, 12) is 3.12.
     """
 
     kind: str
@@ -38,10 +37,8 @@ class Page:
     after: str = ""
     unshown: str = ""
     also: tuple[str, ...] = ()
-    remains: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     since: tuple[int, int] = (3, 11)
-    until: tuple[int, int] = (3, 99)
 
     @property
     def id(self) -> str:
@@ -52,7 +49,6 @@ class Page:
     def condition(self) -> str:
         """What the examples need, in words; "" when every installation has it."""
         versions = [f"Python {'.'.join(map(str, self.since))} or later"] if self.since > (3, 11) else []
-        versions += [f"Python {'.'.join(map(str, self.until))} or earlier"] if self.until < (3, 99) else []
         return ", ".join([*versions, *self.needs])
 
 
