@@ -135,8 +135,7 @@ PAGES: tuple[Page, ...] = (
         what="A class was changed so often that Python gives it no version number any more.",
         why="The version number is how a guard tells that a class is as it was.",
         remedy="Do not change the class while the program runs: keep what varies in an object.",
-        unshown="It takes more changes of one class than Python counts (hundreds of millions before Python 3.13, "
-        "1,000 since).",
+        unshown="It takes more changes of one class than Python has version numbers for: 1,000 since Python 3.13.",
     ),
     Page(
         kind="class that its metaclass compares or reads",
