@@ -198,8 +198,6 @@ PAGES: tuple[Page, ...] = (
         "code wrote.",
         remedy="Read the attribute outside the compiled function.",
         before="""
-        from typing import TypeVar
-
         scope = {}
         exec("type Number = int | float", scope)
 
