@@ -214,3 +214,20 @@ def test_generators_break_the_graph(fn: Any) -> None:
     assert_same(fn(torch.ones(3), generator()), argand.compile(fn, backend="eager")(torch.ones(3), generator()))
     with pytest.raises(argand.errors.Unsupported, match="graphs draw from torch's own generator only"):
         argand.compile(fn, backend="eager", fullgraph=True)(torch.ones(3), generator())
+
+
+def of_three(a: Any, b: Any, c: Any) -> Any:
+    return grad((a * b * b).sum(), [b, c], allow_unused=True)
+
+
+def with_graph(a: Any, b: Any, c: Any) -> Any:
+    return grad((a * b).sum() * 2, b, create_graph=True)[0] * c
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [of_three, with_graph])
+def test_inputs_that_are_one_tensor_in_another_call(fn: Any, backend: str) -> None:
+    compiled = argand.compile(fn, backend=backend)
+    x, y, z = leaf(3), (leaf(3) * 2).detach().requires_grad_(), leaf(3).detach() + 1
+    for args in ((x, y, z), (x, y, y), (x, x, y), (y, x, y), (x, x, x), (x, y, x), (x, y, z.requires_grad_())):
+        assert_same(compiled(*args), fn(*args))

@@ -85,6 +85,9 @@ def _require_whole(state: CaptureState, inputs: list[Any], unused: bool) -> None
             _require(state, info, "is_leaf", True)
         if id(info.tensor) in chosen:
             _require(state, info, "_backward_hooks", None)
+    sources = [info.source for info in infos if info.source is not None]
+    if len(sources) > 1:  # of two that are one tensor, each gradient is the sum
+        state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)
 
 
 def _require(state: CaptureState, info: TensorInfo, name: str, wanted: Any) -> None:
