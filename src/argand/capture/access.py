@@ -282,6 +282,7 @@ class Access:
     def container_length(self, obj: Any) -> int:
         """`len` of a container, guarded if it is outer and untouched."""
         if id(obj) in self.outer and id(obj) not in self.state.shadows:
+            self.state.refuse_written_names(obj)
             length = raw_length(obj)
             self.state.guard(self.outer[id(obj)], "len", length)
             return length
@@ -294,6 +295,7 @@ class Access:
             self.pin(key)
             native_reads.check(self, dict.__contains__, (key,), "hash")
             return bool(self.unread(dict.__contains__, self.shadow(container), key))
+        self.state.refuse_written_names(container)
         present = bool(self.unread(dict.__contains__, container, key))
         source = self.outer[id(container)]
         self.state.guard(source, "has_key" if present else "not_has_key", key)
@@ -311,6 +313,7 @@ class Access:
             return self.unread(_own_getitem, self.state.shadow(container), key)
         if is_a(container, dict):
             if self._plain_key(key):
+                self.state.refuse_written_names(container)
                 return self.state.item(container, key)
         elif is_a(container, list | tuple) and type(key) is int:
             size = self.container_length(container)

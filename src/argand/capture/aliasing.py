@@ -21,6 +21,7 @@ from argand.capture.sources import (
     InstanceDictSource,
     Source,
 )
+from argand.capture.state import whole_globals
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
@@ -51,9 +52,12 @@ def _module_table(source: Source) -> bool:
 
 
 def _objects(state: CaptureState) -> None:
-    written = [entry.original if hasattr(entry, "original") else entry.obj for entry in effects.pending(state)]
-    if not written:
+    pending = effects.pending(state)
+    if not pending:
         return
+    if any(hasattr(entry, "original") and _is_namespace(state, entry.original) for entry in pending):
+        raise whole_globals(skip_frame=True)
+    written = [entry.original if hasattr(entry, "original") else entry.obj for entry in pending]
     groups: dict[type, list[Source]] = defaultdict(list)
     wanted = {type(obj) for obj in written if not classify.is_cell(obj)}
     for obj_id, source in state.outer.items():
@@ -63,6 +67,11 @@ def _objects(state: CaptureState) -> None:
     for sources in groups.values():
         if len(sources) > 1:
             state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)
+
+
+def _is_namespace(state: CaptureState, obj: Any) -> bool:
+    """Whether a dict holds the globals of code, or the names of a module: captured code reads those by name, too."""
+    return obj is state.globals or (type(obj) is dict and ("__builtins__" in obj or "__spec__" in obj))
 
 
 def _tensors(state: CaptureState) -> None:

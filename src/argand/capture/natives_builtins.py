@@ -165,7 +165,10 @@ def _locals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 @function(globals)
 def _globals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     namespace = interp.frames[-1].globals
-    return namespace if interp.concrete else interp.state.load_source(ConstSource(namespace), namespace)
+    if interp.concrete:
+        return namespace
+    interp.state.refuse_written_names(namespace)
+    return interp.state.load_source(ConstSource(namespace), namespace)
 
 
 @function(dir)

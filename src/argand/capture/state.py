@@ -104,6 +104,21 @@ class Overlay:
     values: dict[str, Any] = field(default_factory=dict)
 
 
+def whole_globals(skip_frame: bool = False) -> errors.GraphBreak:
+    """The graph break for the dict of globals that is written to, or read after names were: the two do not know of
+    each other's pending writes."""
+    return errors.graph_break(
+        kind="globals written as a dict",
+        explanation="The globals are written to both by their names and through the dict that globals() returns.",
+        hints=("Write to a name: global name; name = value.",),
+        skip_frame=skip_frame,
+    )
+
+
+_WHICH_OBJECT = frozenset(("id", "is_none"))
+"""Guards that a constant of the transformed code meets for ever; what such an object holds may change."""
+
+
 class CaptureState:
     """All that is known while one frame is being captured. See the module's docstring.
 
@@ -398,11 +413,16 @@ class CaptureState:
 
     def guard(self, source: Source | None, kind: str, *args: Any, label: str | None = None) -> None:
         """Require `kind(*args)` of `source` (kinds: `_core/_C.pyi`, GuardTree.check). Sources may be arguments."""
-        if is_a(source, ConstSource):
+        if is_a(source, ConstSource) and kind in _WHICH_OBJECT:
             return
         self.guards.add(source, kind, *args, label=label)
 
     # ---------------------------------------------------------------- containers that existed before
+
+    def refuse_written_names(self, container: Any) -> None:
+        """End the graph before globals are read as a dict while names of theirs have been written."""
+        if type(container) is dict and id(container) in self.overlay:
+            raise whole_globals()
 
     def resolve(self, obj: Any) -> Any:
         """The shadow of `obj` if it has one, else `obj`."""
@@ -417,6 +437,7 @@ class CaptureState:
         source = self.outer.get(id(obj))
         if source is None or not classify.is_container(obj):
             return obj
+        self.refuse_written_names(obj)
         from argand.capture import shadows
 
         owner = self._object_at.get(source.base) if is_a(source, InstanceDictSource) and source.base else None
