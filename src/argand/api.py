@@ -6,8 +6,8 @@ Importing this module imports torch; `argand/__init__.py` resolves these names o
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
@@ -29,6 +29,7 @@ from argand.capture.marks import (
     mark_step_begin,
 )
 from argand.capture.region import CompilerFn, Region
+from argand.capture.skip import with_frame
 from argand.capture.stance import set_stance
 from argand.capture.strict import error_on_graph_break
 from argand.capture.substitutes import substitute_in_graph
@@ -156,12 +157,14 @@ def _region(
         _C.set_ambient(ambient.snapshot, ambient.restore)
         _C.set_other_compiler(torch._C._dynamo.eval_frame.set_eval_frame)
         profile.connect()
+        copyreg.pickle(_C.Region, _reduce_function)
         _process.exchange_api_set = True
     region = _process.regions.get(key)
     if region is None:
         # The closure of call_backend keeps a callable backend alive, so its id stays its own.
         observe = getattr(backend, "observe_only", False) is True
-        made = Region(_compiler(backend, mode, options), _backend_name(backend), fullgraph, dynamic, observe)
+        request = (backend, fullgraph, dynamic, mode, options)
+        made = Region(_compiler(backend, mode, options), _backend_name(backend), fullgraph, dynamic, observe, request)
         region = _process.regions.setdefault(key, made)
     return region, _process.callbacks.setdefault(region, functools.partial(capture_frame, region=region))
 
@@ -276,15 +279,9 @@ def _original(model: Any) -> Any:
 
 def _compiled_function(fn: Callable[..., Any], callback: Any, region: Region) -> Any:
     """`fn` in a region: a C callable that looks like `fn`."""
-    target = fn
-    if not hasattr(getattr(fn, "__func__", fn), "__code__") and not _has_python_call(fn):
-        # A builtin makes no frame of its own; this one is captured in its place.
-        def call_builtin(*args: Any, **kwargs: Any) -> Any:
-            return fn(*args, **kwargs)
-
-        target = call_builtin
-    compiled = _C.Region(callback, region, target)
+    compiled = _C.Region(callback, region, with_frame(fn))
     functools.update_wrapper(compiled, fn)
+    compiled.__dict__["__prepare_scriptable__"] = lambda: fn  # what torch.jit.script takes instead
     return _audited(compiled, fn)
 
 
@@ -297,12 +294,6 @@ def _audited(compiled: Any, fn: Any) -> Any:
     from argand.debug.audit import audited
 
     return audited(compiled, fn)
-
-
-def _has_python_call(fn: Any) -> bool:
-    if isinstance(fn, functools.partial):
-        return hasattr(fn.func, "__code__") or _has_python_call(fn.func)
-    return any(isinstance(base.__dict__.get("__call__"), types.FunctionType) for base in type(fn).__mro__)
 
 
 class OptimizedModule(torch.nn.Module):
@@ -324,26 +315,31 @@ class OptimizedModule(torch.nn.Module):
 
     def _make_forward(self, module: torch.nn.Module) -> Any:
         callback, region = self.__dict__["_region"]
-        compiled = _audited(_C.Region(callback, region, module.forward), module.forward)
-        return compiled, module.__dict__.get("forward"), type(module).forward
+        compiled = _audited(_C.Region(callback, region, with_frame(module.forward)), module.forward)
+        return compiled, module.__dict__.get("forward"), getattr(type(module), "forward", None)  # None: TorchScript's
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module: Any = self._modules["_orig_mod"]
         if _has_own_hooks(self):  # hooks of every module are the original's to call, once, as in eager
             return super().__call__(*args, **kwargs)
         compiled, own, on_class = self.__dict__["_forward"]
-        if module.__dict__.get("forward") is own and type(module).forward is on_class and not _has_hooks(module):
+        unchanged = module.__dict__.get("forward") is own and getattr(type(module), "forward", None) is on_class
+        if unchanged and not _has_hooks(module):
             return compiled(*args, **kwargs)  # one frame of argand's in tracebacks, not two
         return self._call_original(module, args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if type(args) is not tuple:  # torch.fx.symbolic_trace runs this code with a Proxy in its place
+            raise ArgandError(
+                "torch.fx.symbolic_trace does not trace a compiled module", remedy="trace its _orig_mod, then compile"
+            )
         return self._call_original(self._modules["_orig_mod"], args, kwargs)
 
     def _call_original(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _has_hooks(module):
             return self._with_hooks(module)(*args, **kwargs)
         compiled, own, on_class = self.__dict__["_forward"]
-        if module.__dict__.get("forward") is not own or type(module).forward is not on_class:
+        if module.__dict__.get("forward") is not own or getattr(type(module), "forward", None) is not on_class:
             self.__dict__["_forward"] = self._make_forward(module)
             compiled = self.__dict__["_forward"][0]
         return compiled(*args, **kwargs)
@@ -401,23 +397,52 @@ class OptimizedModule(torch.nn.Module):
         return f"OptimizedModule({self._orig_mod!r})"
 
     def __reduce__(self) -> Any:
-        return _restore_module, (self._orig_mod, *_request_of(self.__dict__["_region"][1]))
+        return _restore, (self._orig_mod, _Request(*self.__dict__["_region"]))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> OptimizedModule:
-        import copy
-
-        return OptimizedModule(copy.deepcopy(self._orig_mod, memo), *self.__dict__["_region"])
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        return self._orig_mod  # what torch.jit.script takes instead
 
 
-def _request_of(region: Region) -> tuple[Any, ...]:
-    for (backend, fullgraph, dynamic, mode, _options), known in _process.regions.items():
-        if known is region and isinstance(backend, str):
-            return backend, fullgraph, dynamic, mode
-    raise TypeError(f"a module compiled with the callable backend {region.backend_name!r} cannot be pickled")
+class _Request:
+    """What `compile` was asked for, as copies of compiled functions share it and pickles tell of it."""
+
+    def __init__(self, callback: Any, region: Region | None) -> None:
+        self.asked = callback, region
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Request:
+        return self
+
+    def __reduce__(self) -> Any:
+        region = self.asked[1]
+        if region is not None and not isinstance(region.request[0], str):
+            raise TypeError(f"what the callable backend {region.backend_name!r} compiles cannot be pickled")
+        return _request, () if region is None else region.request
 
 
-def _restore_module(module: torch.nn.Module, backend: str, fullgraph: bool, dynamic: bool | None, mode: Any) -> Any:
-    return compile(module, backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode)
+def _request(*asked: Any) -> _Request:
+    return _Request(*(_region(*asked)[::-1] if asked else (None, None)))
+
+
+def _reduce_function(compiled: _C.Region) -> Any:
+    """How a compiled function is copied and pickled: by its name, as functions are, or else compiled again."""
+    import sys
+
+    found: Any = sys.modules.get(getattr(compiled, "__module__", None) or "")
+    name: str = getattr(compiled, "__qualname__", "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is compiled:
+        return name
+    fn = compiled.__dict__.get("__wrapped__", compiled.fn)
+    return _restore, (fn, _Request(compiled.callback, compiled.key))
+
+
+def _restore(model: Any, request: _Request) -> Any:
+    callback, region = request.asked
+    if region is None:
+        return disable(model)
+    make: Any = OptimizedModule if isinstance(model, torch.nn.Module) else _compiled_function
+    return make(model, callback, region)
 
 
 def _has_own_hooks(module: torch.nn.Module) -> bool:

@@ -21,6 +21,7 @@ class Region:
         fullgraph: a graph break is an error.
         dynamic: None lets sizes become symbolic after they changed, True from the start, False never.
         observe: one version of each code object is compiled; each further miss is reported and runs eagerly.
+        request: backend, fullgraph, dynamic, mode and options as they were given.
     """
 
     backend: CompilerFn
@@ -28,3 +29,4 @@ class Region:
     fullgraph: bool = False
     dynamic: bool | None = None
     observe: bool = False
+    request: tuple[Any, ...] = ()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import os
 import sysconfig
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -105,3 +108,28 @@ def with_callees(code: types.CodeType) -> bool:
     if filename.startswith("<frozen importlib") or code.co_name == "<module>":
         return True
     return filename.startswith(_COMPILER) and not filename.endswith("external_utils.py")
+
+
+def with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, or a function that calls it, where calling it makes no frame of Python's that can be captured: a builtin,
+    a function of torch's (`torch.vmap(f)`), a generator."""
+    code = _code_of(fn)
+    if code is not None and why_never(code) is None:
+        return fn
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    name = str(getattr(fn, "__name__", type(fn).__name__))
+    code = call.__code__.replace(co_filename=f"<call of {name}>", co_firstlineno=1, co_name=name)
+    return types.FunctionType(code, {"__name__": __name__, "__builtins__": builtins}, name, None, call.__closure__)
+
+
+def _code_of(fn: Any) -> types.CodeType | None:
+    """The code of the first frame of Python's that calling `fn` makes."""
+    if isinstance(fn, functools.partial):
+        return _code_of(fn.func)
+    calls = (base.__dict__.get("__call__") for base in type(fn).__mro__)
+    found = (call for call in (getattr(fn, "__func__", fn), *calls) if isinstance(call, types.FunctionType))
+    function = next(found, None)
+    return None if function is None else function.__code__

@@ -1,0 +1,95 @@
+"""What is compiled need not be a function of the program's: builtins, torch's functions, their transforms, generators."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import argand
+from argand.errors import Unsupported
+
+X = torch.randn(3)
+
+
+def sine(x: torch.Tensor) -> torch.Tensor:
+    return x.sin().sum()
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g * 2
+
+
+ROOTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "torch.sin": (torch.sin, (X,)),
+    "Tensor.add": (torch.Tensor.add, (X, X)),
+    "x.add": (X.add, (X,)),
+    "operator.add": (operator.add, (X, X)),
+    "reduce": (functools.reduce, (operator.add, [X, X])),
+    "einsum": (torch.einsum, ("i,i->i", X, X)),
+    "packet": (torch.ops.aten.add, (X, X)),
+    "overload": (torch.ops.aten.add.Tensor, (X, X)),
+    "vmap": (torch.vmap(sine), (torch.randn(4, 3),)),
+    "grad": (torch.func.grad(sine), (X,)),
+    "no_grad": (torch.no_grad()(sine), (X,)),
+    "Function": (Double.apply, (X,)),
+    "partial": (functools.partial(torch.add, X), (X,)),
+    "partial of vmap": (functools.partial(torch.vmap(sine)), (torch.randn(4, 3),)),
+    "lru_cache": (functools.lru_cache(sine), (X,)),
+    "numpy.sin": (numpy.sin, (X.numpy(),)),
+    "linear": (torch.nn.functional.linear, (torch.randn(2, 3), torch.randn(4, 3))),
+}
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_root_is_one_graph(name: str) -> None:
+    fn, args = ROOTS[name]
+    graphs = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(gm)
+        return gm.forward
+
+    compiled = argand.compile(fn, backend=backend, fullgraph=True)
+    for _ in range(2):
+        result, expected = compiled(*args), fn(*args)
+        torch.testing.assert_close(torch.as_tensor(result), torch.as_tensor(expected))
+    assert len(graphs) == 1
+
+
+async def coroutine(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+@pytest.mark.parametrize("fn", [coroutine, torch.save, print])
+def test_root_that_cannot_be_captured_is_not_taken_for_a_full_graph(fn: Callable[..., Any]) -> None:
+    with pytest.raises(Unsupported):
+        argand.compile(fn, backend="eager", fullgraph=True)(X)
+
+
+def test_generator_function() -> None:
+    def numbers(x: torch.Tensor) -> Any:
+        yield x + 1
+        yield x * 2
+
+    for fn in (numbers, torch.no_grad()(numbers)):
+        for ours, eager in zip(argand.compile(fn, backend="eager")(X), fn(X), strict=True):
+            torch.testing.assert_close(ours, eager)
+
+
+def test_two_builtins_do_not_share_compiled_versions() -> None:
+    with argand.config.patch(cache_size_limit=1):
+        for fn in (torch.sin, torch.cos, torch.exp):
+            graphs = argand.explain(fn)(X).graph_count
+            assert graphs == 1
