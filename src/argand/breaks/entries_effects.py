@@ -323,4 +323,37 @@ PAGES: tuple[Page, ...] = (
         print(f(torch.ones(3)))
         """,
     ),
+    Page(
+        kind="globals written as a dict",
+        what="The globals are written both through the dict that `globals()` returns and by their names.",
+        why="Writes are held back until the graph has run, and the two kinds do not know of each other.",
+        remedy="Write to a name: `global name`, then `name = value`.",
+        before="""
+        calls = 0
+
+
+        @argand.compile
+        def f(x):
+            global calls
+            calls = calls + 1
+            globals()["calls"] += 1
+            return x * 2
+
+
+        print(f(torch.ones(3)), calls)
+        """,
+        after="""
+        calls = 0
+
+
+        @argand.compile
+        def f(x):
+            global calls
+            calls = calls + 2
+            return x * 2
+
+
+        print(f(torch.ones(3)), calls)
+        """,
+    ),
 )

@@ -113,4 +113,38 @@ PAGES: tuple[Page, ...] = (
         """,
         needs=("numpy",),
     ),
+    Page(
+        kind="numpy's error settings",
+        what="The function computes with numpy where `numpy.seterr` or `numpy.errstate` asks for more than a warning.",
+        why="What a graph computes raises no error of numpy's and calls nobody.",
+        remedy="Look for bad values in the results, and let numpy warn or be silent meanwhile.",
+        before="""
+        import numpy as np
+
+
+        @argand.compile
+        def f(a):
+            return np.log(a) + 1
+
+
+        with np.errstate(divide="raise"):
+            print(f(np.ones(3)))
+        """,
+        after="""
+        import numpy as np
+
+
+        @argand.compile
+        def f(a):
+            return np.log(a) + 1
+
+
+        with np.errstate(divide="ignore"):
+            result = f(np.ones(3))
+        if not np.isfinite(result).all():
+            raise FloatingPointError("a number that is not finite")
+        print(result)
+        """,
+        needs=("numpy",),
+    ),
 )

@@ -47,6 +47,7 @@ IDS: Final[Mapping[str, str]] = {
     "import hook": "AG0031",
     "import of an object that is no module": "AG0032",
     "table of imported modules": "AG0033",
+    "globals written as a dict": "AG0146",
     # Native code
     "call of native code that is not known": "AG0034",
     "call of a library that is not captured": "AG0035",
@@ -68,6 +69,7 @@ IDS: Final[Mapping[str, str]] = {
     "numpy array from outside": "AG0050",
     "numpy on values from outside": "AG0051",
     "numpy arrays that share memory": "AG0052",
+    "numpy's error settings": "AG0145",
     # Containers and keys
     "container with very many elements": "AG0053",
     "dict key from outside": "AG0054",

@@ -22,8 +22,7 @@ from argand.capture.native_reads import unseen_object
 from argand.capture.patience import Patience
 from argand.capture.sources import ConstSource, LocalSource, Source
 from argand.capture.symbolic import SYMBOLIC, SymbolicSize
-from argand.capture.tainted import TaintedText as TaintedText
-from argand.capture.tainted import formatted_tensor as formatted_tensor
+from argand.capture.tainted import TaintedText, formatted_tensor
 from argand.capture.text_proxy import PLAIN_VALUES, standing_for, textual, textual_items
 from argand.capture.typefacts import (
     ATOMS,

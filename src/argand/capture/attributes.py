@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
 from argand.capture import calls, classify, descriptors, generators, iteration, symbolic_ops, tensor_attributes
-from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.exceptions import ObservedException
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a, namespace
@@ -28,6 +27,7 @@ from argand.capture.sources import (
 )
 from argand.capture.sources import instance_dict as instance_dict_source
 from argand.capture.symbolic import SYMBOLIC
+from argand.capture.tainted import TaintedText, formatted_tensor
 from argand.capture.typefacts import BOUND_METHODS, finds_attributes_its_own_way, is_heap
 from argand.errors import graph_break
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from argand._core import _C
 from argand.capture import attributes, calls, descriptors, generators, iteration, native_reads, natives, operators
-from argand.capture.access import TaintedText
 from argand.capture.array_value import Method, Traced
 from argand.capture.frames import NULL, Frame
 from argand.capture.kinds import answers_itself, is_a, module_of
 from argand.capture.raising import prepare_reraise_star
 from argand.capture.symbolic import STANDS_FOR
+from argand.capture.tainted import TaintedText
 from argand.errors import graph_break
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import abc
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import attributes, calls, generators, operators, tensor_attributes, virtual
-from argand.capture.access import TaintedText
 from argand.capture.array_value import Traced
 from argand.capture.kinds import is_a, module_of
 from argand.capture.symbolic import STANDS_FOR
+from argand.capture.tainted import TaintedText
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter

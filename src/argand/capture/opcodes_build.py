@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from argand._core import _C
 from argand.bytecode.opcodes import PY313
 from argand.capture import classes, iteration, keys, matching, operators, text
-from argand.capture.access import TaintedText
 from argand.capture.frames import Frame
 from argand.capture.optable import opcode
+from argand.capture.tainted import TaintedText
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter

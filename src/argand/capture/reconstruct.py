@@ -22,7 +22,6 @@ import torch
 
 from argand import errors
 from argand.capture import bulk, classify, identity, positions, rebuild, shadows, symbolic_emit
-from argand.capture.access import TaintedText, formatted_tensor
 from argand.capture.array_value import Method, Traced
 from argand.capture.deferred import DeferredText, Piece
 from argand.capture.effects import changed_shadows
@@ -34,6 +33,7 @@ from argand.capture.iteration import NativeIterator
 from argand.capture.kinds import is_a, module_of, namespace
 from argand.capture.sources import ClosureSource, ConstSource, ImportedSource, LocalSource, Source, root_of
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool, SymbolicSize
+from argand.capture.tainted import TaintedText, formatted_tensor
 from argand.capture.typefacts import is_native
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
 from argand.capture import attributes, calls
-from argand.capture.access import TaintedText
 from argand.capture.kinds import is_a
+from argand.capture.tainted import TaintedText
 from argand.capture.typefacts import CONTAINERS
 
 if TYPE_CHECKING:
