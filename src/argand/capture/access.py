@@ -15,11 +15,13 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import identity, native_reads, natives_numpy, tensor_attributes, virtual
+from argand.capture.binding import guarded_by_code
 from argand.capture.exceptions import InternalFailure, ObservedException
 from argand.capture.frames import NULL, LazyLocal
 from argand.capture.kinds import held_items, is_a, module_of, raw_length
 from argand.capture.native_reads import unseen_object
 from argand.capture.patience import Patience
+from argand.capture.pending import DELETED, UNSET
 from argand.capture.sources import ConstSource, LocalSource, Source
 from argand.capture.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.tainted import TaintedText, formatted_tensor
@@ -90,8 +92,6 @@ class Access:
         self.renew_facts()
         self.deleted: Any = getattr(state, "deleted", None)
         if not self.concrete and self.deleted is None:
-            from argand.capture.state import DELETED
-
             self.deleted = DELETED
         self.outer: dict[int, Any] = {} if self.concrete else state.outer
         self.global_values: dict[tuple[int, str], Any] = {}
@@ -259,8 +259,6 @@ class Access:
 
     def read_overlay(self, obj: Any, name: str) -> Any:
         """A pending write: the value, `deleted`, or NULL if there is none."""
-        from argand.capture.state import UNSET
-
         value = self.state.read_overlay(obj, name)
         return NULL if value is UNSET else value
 
@@ -435,14 +433,14 @@ class Access:
 
         Where each call may bring another function of the same code, that is guarded where it comes from.
         """
-        from argand.capture import natives, state
+        from argand.capture import natives
 
         known = tuple(
             fn
             for key, fn in self.inlined.items()
             if key not in self.local_functions
             and fn.__code__.co_filename not in natives.HELPER_FILES
-            and not state.guarded_by_code(self.state.source_of(fn), fn)
+            and not guarded_by_code(self.state.source_of(fn), fn)
         )
         if known:
             self.state.guards.add(None, "functions", known, shown=False)

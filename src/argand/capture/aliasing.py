@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.capture import classify, effects, identity
+from argand.capture import classify, identity
+from argand.capture.pending import pending as held_back
 from argand.capture.sources import (
     AttrSource,
     CellContentsSource,
@@ -52,7 +53,7 @@ def _module_table(source: Source) -> bool:
 
 
 def _objects(state: CaptureState) -> None:
-    pending = effects.pending(state)
+    pending = held_back(state)
     if not pending:
         return
     if any(hasattr(entry, "original") and _is_namespace(state, entry.original) for entry in pending):

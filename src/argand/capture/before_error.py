@@ -20,9 +20,11 @@ import torch
 from argand import errors
 from argand._core import _C
 from argand.bytecode.resume import transformed_code
-from argand.capture import effects, tracebacks
+from argand.capture import tracebacks
+from argand.capture.effects import Replay
 from argand.capture.emit import Emitter
 from argand.capture.kinds import is_a
+from argand.capture.tensor_attributes import any_pending
 
 if TYPE_CHECKING:
     from torch import fx
@@ -52,7 +54,7 @@ class Points:
         if self.found and self.found[-1][0] is marker:
             return True  # inside a subgraph: effects before it count
         code: CodeType | None = None
-        if effects.any_pending(state):
+        if any_pending(state):
             code = _written_down(state) if len(self.found) < _MOST else None
             if code is None:
                 self.lost = True
@@ -97,7 +99,7 @@ def _emit(state: CaptureState, root: Frame) -> CodeType | None:
         for name, cell in zip(root.program.names, root.fast):
             if is_a(cell, types.CellType) and name in state.code.co_cellvars:
                 values.root_cells[id(cell)] = name
-        replay = effects.Replay(state, values)
+        replay = Replay(state, values)
         replay.evaluate()
         replay.write()
         return not plan.outputs and not values.used_cells  # what the graph computes is not to be had

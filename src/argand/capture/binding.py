@@ -15,8 +15,8 @@ from argand.capture.sources import (
     FuncDefaultsTupleSource,
     FuncKwdefaultsDictSource,
     FuncKwdefaultsSource,
+    Source,
 )
-from argand.capture.state import guarded_by_code
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
@@ -183,3 +183,13 @@ def binding_error(interp: Interpreter, func: types.FunctionType, args: Any, kwar
     except TypeError as e:
         return interp.throw(TypeError(*e.args))
     return interp.throw(TypeError(f"{func.__qualname__}() got arguments that do not fit"))
+
+
+def guarded_by_code(source: Source | None, function: types.FunctionType) -> bool:
+    """Whether a function from here may next time be another one of the same code: with other defaults, other cells."""
+    return (
+        source is not None
+        and source.kind in ("local", "closure")
+        and not is_a(source, ConstSource)
+        and (bool(function.__closure__) or source.base is None)
+    )

@@ -121,9 +121,7 @@ def handling(value: Any) -> str:
     if found == "tensor":
         return "tensor" if is_plain_tensor(value) else "refuse"
     if found == "subclass":
-        from argand.capture import subclasses
-
-        return "tensor" if not subclasses.why_not(cls) and is_plain_tensor(value) else "refuse"
+        return "tensor" if not why_not(cls) and is_plain_tensor(value) else "refuse"
     return found
 
 
@@ -178,3 +176,24 @@ def is_slot(cls: type, name: str) -> bool:
 def in_instance_dict(obj: Any, name: str) -> bool:
     """Whether the real object has `name` in its `__dict__`."""
     return name in (namespace(obj) or ())
+
+
+def why_not(cls: type) -> str:
+    """Why tensors of a class cannot be in a graph; "" where they can."""
+    found = _refusal(cls)
+    if not found and cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # type: ignore[attr-defined]
+        found = (
+            f"{cls.__name__} defines __torch_dispatch__: what its operations do is decided below the level of "
+            "torch functions, at which graphs are captured"
+        )
+    return found
+
+
+@per_class
+def _refusal(cls: type) -> str:
+    if module_of(cls) == "torch" or module_of(cls).startswith("torch."):
+        return f"{cls.__name__} is a class of torch's own that graphs do not know"
+    below = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
+    if any(vars(klass).get("__slots__") for klass in below):
+        return f"{cls.__name__} keeps attributes in __slots__"
+    return ""

@@ -6,47 +6,12 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from argand.capture import bulk, rebuild, shadows, subclasses
+from argand.capture.pending import DELETED, Overlay, Shadow, pending
 from argand.capture.sources import ClosureCellSource, Source
-from argand.capture.state import DELETED, Overlay, Shadow
 
 if TYPE_CHECKING:
     from argand.capture.reconstruct import Reconstructor
     from argand.capture.state import CaptureState
-
-
-def changed_shadows(state: CaptureState) -> list[Shadow]:
-    """Shadows whose contents differ from what they held when made."""
-    return [
-        entry
-        for entry in state.effect_order
-        if isinstance(entry, Shadow)
-        and (
-            not shadows.same_contents(state, entry.snapshot, shadows.contents(entry.shadow))
-            or shadows.reinserted(entry)
-        )
-    ]
-
-
-def pending(state: CaptureState) -> list[Shadow | Overlay]:
-    """Everything to replay, in order."""
-    changed = {id(entry) for entry in changed_shadows(state)}
-    found: list[Shadow | Overlay] = []
-    for entry in state.effect_order:
-        if isinstance(entry, Shadow):
-            if id(entry) in changed:
-                found.append(entry)
-        elif entry.values:
-            found.append(entry)
-    return found
-
-
-def any_pending(state: CaptureState) -> bool:
-    """Whether the program has done something visible besides computing tensors."""
-    if state.extra_effects or pending(state):
-        return True
-    return any(
-        info.source is not None and vars(subclasses.shown(state.graph, info.tensor)) for info in state.tensors.values()
-    )
 
 
 class Replay:

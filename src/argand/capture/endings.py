@@ -10,13 +10,14 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import effects, shadows
+from argand.capture import shadows
 from argand.capture.kinds import is_a, namespace
-from argand.capture.state import Shadow
+from argand.capture.pending import Shadow, pending
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
-    from argand.capture.state import CaptureState, Overlay
+    from argand.capture.pending import Overlay
+    from argand.capture.state import CaptureState
 
 
 def check(state: CaptureState) -> None:
@@ -25,7 +26,7 @@ def check(state: CaptureState) -> None:
     Raises:
         GraphBreak: (skip_frame) the frame runs eagerly.
     """
-    for entry in effects.pending(state):
+    for entry in pending(state):
         for obj in _taken_away(entry):
             if _ends_visibly(obj):
                 raise graph_break(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import warnings
 import weakref
 from dataclasses import dataclass, field
 from types import CodeType
@@ -15,10 +14,11 @@ from argand import errors, events
 from argand._core import _C
 from argand.bytecode.resume import resume_label
 from argand.capture import consequences, recompiles, stance, strict
-from argand.capture.interpreter import user_line
+from argand.capture.per_code import warn_once
 from argand.capture.region import Region
+from argand.capture.stack_text import line_of_frame
 from argand.capture.symbolic_policy import History
-from argand.capture.words import code_words, source_line
+from argand.capture.words import code_words, place_of, source_line
 from argand.config import config
 
 CACHE_LIMIT_HELP = (
@@ -42,18 +42,6 @@ class Known:
     def history(self, region: Region) -> History:
         """What the captures of this code under one region have seen of its inputs."""
         return self.histories.setdefault(region, History())
-
-
-def place(code: CodeType) -> str:
-    """`function (file:line)`."""
-    return f"{code_words(code)} ({code.co_filename}:{code.co_firstlineno})"
-
-
-def warn_once(known: Known, kind: str, text: str, code: CodeType) -> None:
-    """One warning of a kind per function, which points at the function."""
-    if kind not in known.warned:
-        known.warned.add(kind)
-        warnings.warn_explicit(text, UserWarning, code.co_filename, code.co_firstlineno, module=code_words(code))
 
 
 # ---------------------------------------------------------------------- graph breaks
@@ -150,9 +138,9 @@ def failed(error: BaseException, info: _C.FrameInfo, region: Region, known: Know
     if not config.suppress_errors or not isinstance(error, errors.ArgandError) or isinstance(error, errors.Unsupported):
         raise error from error.__cause__
     said = str(error) if config.verbose else f"{error.cause}\n(argand.config.verbose = True shows the whole error)"
-    text = f"argand: {place(info.code)} runs eagerly, because of suppress_errors: {said}"
-    warn_once(known, "failed", text, info.code)
-    events.emit("suppressed", "capture", f"{type(error).__name__}: {error.cause}", function=place(info.code))
+    text = f"argand: {place_of(info.code)} runs eagerly, because of suppress_errors: {said}"
+    warn_once(known.warned, "failed", text, info.code)
+    events.emit("suppressed", "capture", f"{type(error).__name__}: {error.cause}", function=place_of(info.code))
     _report_skipped(info, "compiling failed", error.cause, "Fix the error, or leave the function out: argand.disable.")
     return _C.SKIP
 
@@ -160,7 +148,7 @@ def failed(error: BaseException, info: _C.FrameInfo, region: Region, known: Know
 def internal_failure(error: BaseException, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
     """A bug in argand: the frame runs eagerly, with one warning; with fullgraph it is raised."""
     inner: BaseException = getattr(error, "error", error)
-    cause = f"capturing {place(info.code)} failed inside argand: {type(inner).__name__}: {inner}"
+    cause = f"capturing {place_of(info.code)} failed inside argand: {type(inner).__name__}: {inner}"
     where = _interpreted_lines(error) or (_first_line(info.code),)
     if region.fullgraph and not config.suppress_errors:
         raise errors.InternalError(cause, remedy=report_this(), where=where) from error
@@ -169,8 +157,8 @@ def internal_failure(error: BaseException, info: _C.FrameInfo, region: Region, k
     detail = "\n" + "".join(traceback.format_exception(error)) if config.verbose else ""
     lines = "\n".join(f"  {line}" for line in where)
     text = f"argand: {cause}\nThe function runs eagerly.\n\nfrom user code:\n{lines}\n\n{report_this()}{detail}"
-    warn_once(known, "internal", text, info.code)
-    events.emit("suppressed", "capture", cause, function=place(info.code))
+    warn_once(known.warned, "internal", text, info.code)
+    events.emit("suppressed", "capture", cause, function=place_of(info.code))
     _report_skipped(info, "error inside argand", cause, "Please report it; the function runs eagerly meanwhile.", where)
     return _C.SKIP
 
@@ -200,7 +188,7 @@ def _interpreted_lines(error: BaseException) -> tuple[errors.UserLine, ...]:
     while step is not None:
         frame: Any = step.tb_frame.f_locals.get("frame")
         if step.tb_frame.f_code.co_name in ("run", "run_root") and hasattr(frame, "program") and not frame.quiet:
-            found.append(user_line(frame))
+            found.append(line_of_frame(frame))
         step = step.tb_next
     return tuple(found)
 
@@ -240,9 +228,9 @@ def without_compiling(info: _C.FrameInfo) -> _C.Answer:
     if stance.CURRENT.name != "fail_on_recompile":
         return None
     made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
-    why = f"no compiled version of {place(info.code)} fits this call"
+    why = f"no compiled version of {place_of(info.code)} fits this call"
     if not made.failures:
-        why = f"{place(info.code)} has not been compiled"
+        why = f"{place_of(info.code)} has not been compiled"
     raise errors.RecompileForbidden(
         f'{why}, and the stance is "fail_on_recompile"' + "".join(f"\n  {failure}" for failure in made.failures),
         remedy=made.failures[0].remedy if made.failures else "call it once under the default stance to compile it.",
@@ -257,7 +245,7 @@ def warn_cache_limit(info: _C.FrameInfo, known: Known) -> None:
     lines = [
         f"argand hit config.cache_size_limit ({config.cache_size_limit}): calls that no compiled version fits now run "
         "eagerly.",
-        f"   function: {place(info.code)}",
+        f"   function: {place_of(info.code)}",
         f"   last reason: {last} [{last.guard}]" if last else "   last reason: unknown",
     ]
     if last and last.where is not None:
@@ -266,4 +254,4 @@ def warn_cache_limit(info: _C.FrameInfo, known: Known) -> None:
         lines.append(f"   what to do: {last.remedy}")
     lines.append(f"   {CACHE_LIMIT_HELP}")
     events.emit("cache_size_limit", "capture", "\n".join(lines), function=made.function, recompile=made)
-    warn_once(known, "cache_size_limit", "\n".join(lines), info.code)
+    warn_once(known.warned, "cache_size_limit", "\n".join(lines), info.code)

@@ -52,7 +52,8 @@ from argand.capture.namespaces import ONCE, ThisCallOnly
 from argand.capture.region import Region
 from argand.capture.resumes import Resumes
 from argand.capture.sources import CallSource, ConstSource
-from argand.capture.state import CaptureState, user_line
+from argand.capture.stack_text import line_of_code
+from argand.capture.state import CaptureState
 from argand.capture.symbolic_policy import Policy
 from argand.capture.symbolic_state import Memory, Restart
 from argand.capture.tensors import GraphBuilder, TraceMode
@@ -96,7 +97,7 @@ class _Process:
 _process = _Process()
 
 
-_BY_CODE = (tensors.target_of, stack_text.frame_text, user_line, data_errors.kind, subclasses.announced)
+_BY_CODE = (tensors.target_of, stack_text.frame_text, line_of_code, data_errors.kind, subclasses.announced)
 """Caches whose keys are code objects and functions of the program."""
 
 

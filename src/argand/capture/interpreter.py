@@ -47,7 +47,7 @@ from argand.capture.frames import NULL, RETURN, Frame, LazyLocal, Program
 from argand.capture.kinds import is_a
 from argand.capture.opcodes import OPCODES, ROOT_OPCODES
 from argand.capture.per_code import PerCode
-from argand.capture.words import source_line
+from argand.capture.stack_text import line_of_frame
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Interpreter(Access):
         last = len(frames)
         while last and skip.is_torch(frames[last - 1].code.co_filename):
             last -= 1
-        return tuple(user_line(frame) for frame in frames[: last or None])
+        return tuple(line_of_frame(frame) for frame in frames[: last or None])
 
     # ---- the root frame --------------------------------------------------------------------------------------------
 
@@ -444,32 +444,6 @@ def too_deep() -> GraphBreak:
         explanation="Calls are nested more deeply than argand inlines.",
         hints=("Raise argand.config.inline_limit, or make the recursion a loop.",),
     )
-
-
-def user_line(frame: Frame) -> UserLine:
-    """Position of a frame in the user's program: the text of the line, and the part of it that is being executed."""
-    code = frame.code
-    lineno = frame.lineno
-    line = source_line(code.co_filename, lineno)
-    text = line.strip()
-    start, end = columns(line, frame.instruction.positions) if text else (-1, -1)
-    return UserLine(code.co_filename, lineno, code.co_name, text, start, end)
-
-
-def columns(line: str, positions: tuple[int | None, ...] | None) -> tuple[int, int]:
-    """The characters of `line.strip()` that an instruction covers; (-1, -1): unknown.
-
-    Arguments:
-        positions: (line, last line, column, end column), columns in UTF-8 bytes.
-    """
-    if positions is None or positions[2] is None or positions[3] is None:
-        return -1, -1
-    first, last, column, end = positions
-    raw, indent = line.encode(), len(line) - len(line.lstrip())
-    start = len(raw[:column].decode(errors="replace")) - indent
-    if first != last:
-        return start, len(line.strip())
-    return start, len(raw[:end].decode(errors="replace")) - indent
 
 
 __all__ = [

@@ -11,10 +11,11 @@ import gc
 import types
 from typing import TYPE_CHECKING, Any
 
-from argand.capture import calls, effects, keys
+from argand.capture import calls, keys
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
 from argand.capture.sources import CallSource, ConstSource
+from argand.capture.tensor_attributes import any_pending
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -68,12 +69,12 @@ def _computed(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, A
     if interp.concrete or id(fn.__wrapped__) in interp.local_functions:
         return calls.call(interp, fn.__wrapped__, args, kwargs)
     state: Any = interp.state
-    guards, nodes, pending = len(state.guards), state.graph.calls, effects.any_pending(state)
+    guards, nodes, pending = len(state.guards), state.graph.calls, any_pending(state)
     value = calls.call(interp, fn.__wrapped__, args, kwargs)
     if all(map(_is_steady, list(state.guards)[guards:])):
         return value
     given = (*args, *kwargs.values())
-    alone = state.graph.calls == nodes and not pending and not effects.any_pending(state)
+    alone = state.graph.calls == nodes and not pending and not any_pending(state)
     if not alone or not all(interp.is_constant(part) and not interp.is_outer(part) for part in (value, *given)):
         raise graph_break(
             kind="cached function that reads what can change",

@@ -12,8 +12,8 @@ from torch.nn.modules import module as registry
 from argand.capture import names
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
+from argand.capture.pending import UNSET
 from argand.capture.sources import ConstSource, DictItemSource, InstanceDictSource, Source
-from argand.capture.state import UNSET
 from argand.capture.tensor_methods import special
 from argand.capture.torch_calls import Args, Kwargs, handler
 

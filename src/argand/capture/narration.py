@@ -12,6 +12,8 @@ from torch import fx
 
 from argand import events
 from argand.bytecode.format import instruction_text
+from argand.capture.pending import Shadow, pending
+from argand.capture.stack_text import line_of_frame
 from argand.capture.words import source_line
 
 if TYPE_CHECKING:
@@ -83,9 +85,7 @@ def operation(node: fx.Node, frames: list[Any]) -> None:
     """An operation was put into the graph."""
     if "trace_call" not in events.bus.named:
         return
-    from argand.capture.interpreter import user_line
-
-    line: UserLine | None = next((user_line(frame) for frame in reversed(frames) if not frame.quiet), None)
+    line: UserLine | None = next((line_of_frame(frame) for frame in reversed(frames) if not frame.quiet), None)
     said = f"TRACE FX call {node.name}"
     if line is not None:
         said += f" from {line.filename}:{line.lineno} in {line.function}\n    {line.text}"
@@ -112,9 +112,6 @@ def side_effects(state: CaptureState) -> None:
     """What the transformed code will write to objects that existed before the call."""
     if "side_effects" not in events.bus.named:
         return
-    from argand.capture.effects import pending
-    from argand.capture.state import Shadow
-
     lines = []
     for entry in pending(state):
         if isinstance(entry, Shadow):

@@ -7,10 +7,13 @@ program makes anew (by `exec`, in reloaded modules) would add up.
 from __future__ import annotations
 
 import functools
+import warnings
 import weakref
 from collections.abc import Callable
 from types import CodeType
 from typing import Generic, TypeVar
+
+from argand.capture.words import code_words
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -80,3 +83,10 @@ class _OfCode(Generic[P, T]):
     def cache_clear(self) -> None:
         """Forget everything."""
         self._known.clear()
+
+
+def warn_once(warned: set[str], kind: str, text: str, code: CodeType) -> None:
+    """One warning of a kind per function, which points at the function."""
+    if kind not in warned:
+        warned.add(kind)
+        warnings.warn_explicit(text, UserWarning, code.co_filename, code.co_firstlineno, module=code_words(code))

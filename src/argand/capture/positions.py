@@ -13,8 +13,8 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from argand.capture import classify, rebuild
-from argand.capture.effects import changed_shadows
 from argand.capture.kinds import is_a
+from argand.capture.pending import changed_shadows
 
 if TYPE_CHECKING:
     from argand.capture.reconstruct import Reconstructor

@@ -24,13 +24,13 @@ from argand import errors
 from argand.capture import bulk, classify, identity, positions, rebuild, shadows, symbolic_emit
 from argand.capture.array_value import Method, Traced
 from argand.capture.deferred import DeferredText, Piece
-from argand.capture.effects import changed_shadows
 from argand.capture.emit import Emitter
 from argand.capture.frames import LazyLocal
 from argand.capture.generators import TracedGenerator
 from argand.capture.interpreter import Trampoline
 from argand.capture.iteration import NativeIterator
 from argand.capture.kinds import is_a, module_of, namespace
+from argand.capture.pending import changed_shadows
 from argand.capture.sources import ClosureSource, ConstSource, ImportedSource, LocalSource, Source, root_of
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool, SymbolicSize
 from argand.capture.tainted import TaintedText, formatted_tensor

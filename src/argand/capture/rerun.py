@@ -26,10 +26,12 @@ from argand._core import _C
 from argand.bytecode.assemble import Label
 from argand.bytecode.cells import SAVED_CELL_MARK
 from argand.bytecode.resume import StackSlot, frame_arg_names
-from argand.capture import before_error, effects, failures
+from argand.capture import before_error
 from argand.capture.data_errors import RAISED, RERUNS, OnData, manager_is_told
+from argand.capture.per_code import warn_once
+from argand.capture.tensor_attributes import any_pending
 from argand.capture.tensors import RANDOM
-from argand.capture.words import words
+from argand.capture.words import place_of, words
 
 if TYPE_CHECKING:
     from torch import fx
@@ -173,7 +175,7 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     if found.known is None:
         return None
     random = draws(state)
-    needed = found.noticed or (found.possible and effects.any_pending(state))
+    needed = found.noticed or (found.possible and any_pending(state))
     # Some of the blocks that the frame begins in may be left before the operation: only its own code knows which.
     needed = needed or (found.possible and entry is not None and not entry.of_torch)
     again = not found.outside and (needed or not (gives_away or random))
@@ -300,10 +302,10 @@ def raised(
 def _finished(plan: Rerun, text: str, returned: bool) -> None:
     code = plan.code()
     if returned and not plan.noticed and code is not None:
-        failures.warn_once(
-            plan.known,
+        warn_once(
+            plan.known.warned,
             "rerun",
-            f"argand: the compiled code of {failures.place(code)} raised {text}\nThe function ran eagerly instead, "
+            f"argand: the compiled code of {place_of(code)} raised {text}\nThe function ran eagerly instead, "
             "and did not raise.",
             code,
         )

@@ -28,7 +28,8 @@ from argand.capture.sources import (
 )
 
 if TYPE_CHECKING:
-    from argand.capture.state import CaptureState, Shadow
+    from argand.capture.pending import Shadow
+    from argand.capture.state import CaptureState
 
 
 _FACTORY: Any = vars(collections.defaultdict)["default_factory"]

@@ -10,16 +10,16 @@ from __future__ import annotations
 import collections
 import enum
 import types
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from argand import errors
 from argand.capture import classify, identity, subclasses, symbolic_policy
+from argand.capture.binding import guarded_by_code
 from argand.capture.guards import GuardSet
 from argand.capture.kinds import answers_itself, is_a, module_of, namespace
-from argand.capture.per_code import of_code
+from argand.capture.pending import DELETED, UNSET, Overlay, Shadow
 from argand.capture.sources import (
     AttrSource,
     ConstSource,
@@ -33,75 +33,13 @@ from argand.capture.sources import (
     SequenceItemSource,
     Source,
 )
+from argand.capture.stack_text import line_of_code
 from argand.capture.typefacts import is_foreign_value
-from argand.capture.words import source_line
 
 if TYPE_CHECKING:
     from argand.capture.symbolic_policy import Policy
     from argand.capture.symbolic_state import Memory
     from argand.capture.tensors import GraphBuilder, TensorInfo
-
-
-def guarded_by_code(source: Source | None, function: types.FunctionType) -> bool:
-    """Whether a function from here may next time be another one of the same code: with other defaults, other cells."""
-    return (
-        source is not None
-        and source.kind in ("local", "closure")
-        and not is_a(source, ConstSource)
-        and (bool(function.__closure__) or source.base is None)
-    )
-
-
-class _Marker:
-    """A named unique value."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-
-DELETED = _Marker("<deleted>")
-"""In an overlay: the attribute (global, cell) was deleted."""
-UNSET = _Marker("<unset>")
-"""From a read of an overlay: not written during capture, look at the real object."""
-
-
-@dataclass(slots=True, eq=False)
-class Shadow:
-    """The stand-in of a container that existed before the frame.
-
-    Arguments:
-        original: the container itself, never touched.
-        shadow: a container of the same type, its elements loaded through sources.
-        snapshot: what the shadow held when made (`effects.contents`).
-        source: where the original comes from.
-        probe: an iterator at the end of a dict (`shadows.probe`).
-    """
-
-    original: Any
-    shadow: Any
-    snapshot: Any
-    source: Source
-    probe: Any = None
-
-
-@dataclass(slots=True, eq=False)
-class Overlay:
-    """Pending writes to one object that existed before the frame.
-
-    Arguments:
-        obj: the object (instance, cell, or globals dict).
-        kind: "attr", "global" or "cell".
-        values: name -> value or DELETED, in order of first write.
-    """
-
-    obj: Any
-    kind: str
-    values: dict[str, Any] = field(default_factory=dict)
 
 
 def whole_globals(skip_frame: bool = False) -> errors.GraphBreak:
@@ -188,7 +126,7 @@ class CaptureState:
     def user_stack(self) -> tuple[errors.UserLine, ...]:
         """The user's lines being interpreted, outermost first."""
         frames = getattr(self.interpreter, "frames", None) or ()
-        return tuple(user_line(frame.code, frame.lineno) for frame in frames)
+        return tuple(line_of_code(frame.code, frame.lineno) for frame in frames)
 
     # ---------------------------------------------------------------- loading from outside
 
@@ -576,13 +514,6 @@ class CaptureState:
     def keep(self, obj: Any) -> None:
         """Keep `obj` alive as long as the capture: its id is in use."""
         self._keep.append(obj)
-
-
-@of_code
-def user_line(code: types.CodeType, lineno: int | None) -> errors.UserLine:
-    """The line as errors and stack traces show it."""
-    line = lineno or code.co_firstlineno
-    return errors.UserLine(code.co_filename, line, code.co_name, source_line(code.co_filename, line).strip())
 
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)

@@ -17,7 +17,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from argand import errors
-from argand.capture.kinds import is_a, module_of, per_class
+from argand.capture.classify import why_not
+from argand.capture.kinds import is_a
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
@@ -28,7 +29,6 @@ Kwargs: TypeAlias = dict[str, Any]
 _Tensor = torch.Tensor
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes that graphs know."""
-_dispatch_off: Any = torch._C._disabled_torch_dispatch_impl
 
 
 @dataclass(slots=True, eq=False)
@@ -45,27 +45,6 @@ class Dressed:
 
 
 # ---------------------------------------------------------------------- which classes
-
-
-def why_not(cls: type) -> str:
-    """Why tensors of a class cannot be in a graph; "" where they can."""
-    found = _refusal(cls)
-    if not found and cls.__torch_dispatch__ is not _dispatch_off:  # type: ignore[attr-defined]
-        found = (
-            f"{cls.__name__} defines __torch_dispatch__: what its operations do is decided below the level of "
-            "torch functions, at which graphs are captured"
-        )
-    return found
-
-
-@per_class
-def _refusal(cls: type) -> str:
-    if module_of(cls) == "torch" or module_of(cls).startswith("torch."):
-        return f"{cls.__name__} is a class of torch's own that graphs do not know"
-    below = cls.__mro__[: cls.__mro__.index(_Tensor)]
-    if any(vars(klass).get("__slots__") for klass in below):
-        return f"{cls.__name__} keeps attributes in __slots__"
-    return ""
 
 
 def refused(name: str, value: torch.Tensor) -> errors.GraphBreak:

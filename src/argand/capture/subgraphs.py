@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from argand import errors
 from argand.capture import compat, hops, layouts, metadata, shadows, symbolic_tensors
-from argand.capture.state import Overlay, Shadow
+from argand.capture.pending import Overlay, Shadow
 from argand.capture.words import words
 
 if TYPE_CHECKING:

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from argand.capture import subclasses
 from argand.capture.frames import NULL
+from argand.capture.pending import pending
 from argand.capture.sources import DictItemSource, instance_dict
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
+    from argand.capture.state import CaptureState
 
 
 def read(state: Any, tensor: Any, name: str) -> Any:
@@ -90,3 +93,12 @@ def refuse_write(state: Any, tensor: Any, name: str) -> None:
             explanation=f"The attribute {name} is set after the tensor's __dict__ was read as a whole.",
             hints=("Set it before, or do it outside the compiled function.",),
         )
+
+
+def any_pending(state: CaptureState) -> bool:
+    """Whether the program has done something visible besides computing tensors."""
+    if state.extra_effects or pending(state):
+        return True
+    return any(
+        info.source is not None and vars(subclasses.shown(state.graph, info.tensor)) for info in state.tensors.values()
+    )

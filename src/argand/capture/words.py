@@ -74,3 +74,8 @@ def code_words(code: CodeType) -> str:
     """The function that a code object belongs to, as the user knows it: `Model.forward`, `f.<locals>.g` as `g`."""
     qualname: str = code.co_qualname
     return qualname.rpartition("<locals>.")[2]
+
+
+def place_of(code: CodeType) -> str:
+    """`function (file:line)`."""
+    return f"{code_words(code)} ({code.co_filename}:{code.co_firstlineno})"
