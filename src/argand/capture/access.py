@@ -70,9 +70,9 @@ def raised_here(error: BaseException) -> bool:
 def torch_calls() -> Any:
     """The part of the capture state that knows torch; imported late, for the interpreter also runs without torch."""
     from argand.capture import torch_calls as module
-    from argand.capture import torch_tables
+    from argand.capture import torch_handlers
 
-    del torch_tables  # fills the tables that `wants` looks into: asked before that, it answers wrongly for good
+    del torch_handlers  # fills the tables that `wants` looks into: asked before that, it answers wrongly for good
     return module
 
 

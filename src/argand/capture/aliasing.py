@@ -14,6 +14,7 @@ import torch
 
 from argand.capture import classify, identity
 from argand.capture.pending import pending as held_back
+from argand.capture.pending import whole_globals
 from argand.capture.sources import (
     AttrSource,
     CellContentsSource,
@@ -22,7 +23,6 @@ from argand.capture.sources import (
     InstanceDictSource,
     Source,
 )
-from argand.capture.state import whole_globals
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState

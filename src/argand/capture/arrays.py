@@ -19,7 +19,7 @@ from argand.capture import array_tables as tables
 from argand.capture import numpy_settings, symbolic_ops, torch_calls
 from argand.capture.array_value import BINARY, FUNCTIONS, Method, Traced, needs_values
 from argand.capture.sources import CallSource, ConstSource
-from argand.capture.tensor_methods import special
+from argand.capture.special_calls import special
 from argand.capture.torch_calls import Args, Kwargs, handler
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from argand.capture import metadata
 from argand.capture.words import words
 
 if TYPE_CHECKING:
-    from argand.capture.tensors import TensorInfo
+    from argand.capture.tensor_info import TensorInfo
 
 _LOWER = frozenset(
     words(

@@ -12,7 +12,8 @@ import torch
 from argand.capture.kinds import is_a
 
 if TYPE_CHECKING:
-    from argand.capture.tensors import GraphBuilder, TensorInfo
+    from argand.capture.tensor_info import TensorInfo
+    from argand.capture.tensors import GraphBuilder
 
 _LIMIT = 64  # elements
 _MAKERS = frozenset((torch.tensor, torch.scalar_tensor, torch.as_tensor))

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture.before_error import Points
 from argand.capture.kinds import is_a, module_of
 from argand.capture.words import words
 
@@ -25,9 +24,11 @@ if TYPE_CHECKING:
     from torch import fx
 
     from argand.bytecode.instruction import ExceptionHandler, Instruction
+    from argand.capture.before_error import Points
     from argand.capture.failures import Known
     from argand.capture.frames import Frame
-    from argand.capture.tensors import GraphBuilder, TensorInfo
+    from argand.capture.tensor_info import TensorInfo
+    from argand.capture.tensors import GraphBuilder
 
 RAISED: tuple[type[Exception], ...] = (IndexError, RuntimeError, AssertionError)
 """What torch's operations raise because of values."""
@@ -49,7 +50,7 @@ class OnData:
         noticed: there is one inside a `try` or `with` that would be told.
         outside: the graph does what running the frame again would do twice.
         behind: (the node after which such an operation was recorded, whether it is a noticed one).
-        points: such operations, and what the program did before each.
+        points: such operations, and what the program did before each; None outside of captures.
     """
 
     known: Known | None = None
@@ -59,7 +60,7 @@ class OnData:
     noticed: bool = False
     outside: bool = False
     behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
-    points: Points = field(default_factory=Points)
+    points: Points | None = None
 
     @property
     def split(self) -> bool:
@@ -184,7 +185,8 @@ def raises(builder: GraphBuilder, name: str) -> None:
             raise _inside_try(name)
         found.noticed = True
     last = next(iter(reversed(builder.root.nodes)), builder.root._root)
-    if found.known is not None and not found.points.add(builder.state, last) and found.outside and found.may_split:
+    points = None if found.known is None else found.points
+    if points is not None and not points.add(builder.state, last) and found.outside and found.may_split:
         raise _effects_lost(name)
     if builder.graph is builder.root:
         found.behind.append((last, noticed))
@@ -198,7 +200,9 @@ def keep(builder: GraphBuilder, outputs: list[Any]) -> list[torch.Tensor]:
 
     Returns results that it must return too, lest the backend drop an operation whose error the program would notice.
     """
-    builder.on_data.points.settle()
+    points = builder.on_data.points
+    if points is not None:
+        points.settle()
     found = [(marker.next, noticed) for marker, noticed in builder.on_data.behind if marker.next.op.startswith("call_")]
     if not found:
         return []
@@ -251,7 +255,8 @@ def changes_outside(builder: GraphBuilder, name: str) -> None:
             "one handles exceptions: the graph ends before it.",
             hints=("Move the operation that may raise out of the try block (or the with block).",),
         )
-    if builder.on_data.points.lost and builder.on_data.may_split and builder.on_data.known is not None:
+    points = None if builder.on_data.known is None else builder.on_data.points
+    if points is not None and points.lost and builder.on_data.may_split:
         raise _effects_lost(name)
 
 

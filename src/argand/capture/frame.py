@@ -26,6 +26,8 @@ from argand.bytecode.resume import resume_label, transformed_code
 from argand.capture import (
     aliasing,
     announce,
+    before_error,
+    call_targets,
     consequences,
     data_errors,
     endings,
@@ -44,11 +46,11 @@ from argand.capture import (
     stance,
     strict,
     subclasses,
-    tensors,
     warned,
 )
 from argand.capture.interpreter import Interpreter, RootExit, Session, too_deep
 from argand.capture.namespaces import ONCE, ThisCallOnly
+from argand.capture.overriding import TraceMode
 from argand.capture.region import Region
 from argand.capture.resumes import Resumes
 from argand.capture.sources import CallSource, ConstSource
@@ -56,8 +58,8 @@ from argand.capture.stack_text import line_of_code
 from argand.capture.state import CaptureState
 from argand.capture.symbolic_policy import Policy
 from argand.capture.symbolic_state import Memory, Restart
-from argand.capture.tensors import GraphBuilder, TraceMode
-from argand.capture.torch_tables import TABLES as TABLES
+from argand.capture.tensors import GraphBuilder
+from argand.capture.torch_handlers import TABLES as TABLES
 from argand.capture.transform import Transformed, Transformer
 from argand.capture.words import code_words
 from argand.config import config
@@ -97,7 +99,7 @@ class _Process:
 _process = _Process()
 
 
-_BY_CODE = (tensors.target_of, stack_text.frame_text, line_of_code, data_errors.kind, subclasses.announced)
+_BY_CODE = (call_targets.target_of, stack_text.frame_text, line_of_code, data_errors.kind, subclasses.announced)
 """Caches whose keys are code objects and functions of the program."""
 
 
@@ -293,7 +295,9 @@ class _Capture:
         self._take_back()
         state = CaptureState(info.code, info.globals, info.builtins, info.closure, info.args, config, GraphBuilder())
         self.states.append(state)
-        state.graph.on_data = data_errors.OnData(self.known, not (self.region.fullgraph or strict.wanted()))
+        state.graph.on_data = data_errors.OnData(
+            self.known, not (self.region.fullgraph or strict.wanted()), points=before_error.Points()
+        )
         if self.region.fullgraph:
             state.data_numbers = state.data_sizes = True
         if self.region.dynamic is not False:

@@ -22,7 +22,8 @@ from argand.graph.symbols import Relation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from argand.capture.tensors import GraphBuilder, TensorInfo
+    from argand.capture.tensor_info import TensorInfo
+    from argand.capture.tensors import GraphBuilder
 
 _FEW: Final = 1 << 24
 """Elements that need no second look."""

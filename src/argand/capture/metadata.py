@@ -14,7 +14,7 @@ from argand.capture.words import words
 from argand.graph import time_limit
 
 if TYPE_CHECKING:
-    from argand.capture.tensors import TensorInfo
+    from argand.capture.tensor_info import TensorInfo
 
 _TABLES = (linear, misfits, shapes_nn, shapes_rnn)  # importing them registers their rules
 _META = torch.device("meta")

@@ -14,7 +14,7 @@ from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
 from argand.capture.pending import UNSET
 from argand.capture.sources import ConstSource, DictItemSource, InstanceDictSource, Source
-from argand.capture.tensor_methods import special
+from argand.capture.special_calls import special
 from argand.capture.torch_calls import Args, Kwargs, handler
 
 if TYPE_CHECKING:

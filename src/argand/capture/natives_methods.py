@@ -8,6 +8,8 @@ import re
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
 from argand.capture import attributes, calls, iteration, keys, native_reads, operators, polyfills, symbolic_ops, text
 from argand.capture.kinds import is_a, raw_length
 from argand.capture.natives import (
@@ -466,3 +468,4 @@ for _iterator in (iter([]), iter(()), iter({}), iter({}.items()), iter({}.values
                   iter(collections.deque()), reversed(collections.deque()), iter(_ordered()), iter(range(1 << 70)),
                   reversed({}.items()), reversed({}.values()), iter(memoryview(b"")), reversed(())):  # fmt: skip
     known_iterator(type(_iterator))
+add_methods(torch.Size, read_only, "numel __reduce__")

@@ -8,8 +8,8 @@ import torch
 
 from argand import errors
 from argand.capture import metadata
-from argand.capture.tensor_methods import special
-from argand.capture.tensors import target_of
+from argand.capture.call_targets import target_of
+from argand.capture.special_calls import special
 from argand.capture.torch_calls import Args, Kwargs, find, handler
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from argand import errors
 from argand.capture import attributes, subclasses
@@ -14,7 +15,7 @@ from argand.capture.subclasses import PLAIN
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
-    from argand.capture.tensors import GraphBuilder, TraceMode
+    from argand.capture.tensors import GraphBuilder
 
 
 @functools.cache
@@ -111,3 +112,22 @@ def _overloaded(types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
         if cls in wanted:
             found.setdefault(cls, value)
     return [found[cls] for cls in wanted if cls in found]
+
+
+class TraceMode(TorchFunctionMode):
+    """Sends every torch function to a `GraphBuilder` while it is active."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        super().__init__()
+        self.builder = builder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        builder = self.builder
+        builder.observed += 1
+        if builder.entered or builder.dressed or (types and concerns(builder, types)):
+            return dispatch(self, func, types, args, kwargs or {})
+        return builder.call(func, args, kwargs or {})
+
+    def asked(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that has gone past this mode: what modes and classes of the program say of it."""
+        return dispatch(self, func, types, args, kwargs)

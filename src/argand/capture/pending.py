@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from argand import errors
 from argand.capture import shadows
 from argand.capture.sources import Source
 
@@ -88,3 +89,14 @@ def pending(state: CaptureState) -> list[Shadow | Overlay]:
         elif entry.values:
             found.append(entry)
     return found
+
+
+def whole_globals(skip_frame: bool = False) -> errors.GraphBreak:
+    """The graph break for the dict of globals that is written to, or read after names were: the two do not know of
+    each other's pending writes."""
+    return errors.graph_break(
+        kind="globals written as a dict",
+        explanation="The globals are written to both by their names and through the dict that globals() returns.",
+        hints=("Write to a name: global name; name = value.",),
+        skip_frame=skip_frame,
+    )

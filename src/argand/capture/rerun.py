@@ -27,10 +27,10 @@ from argand.bytecode.assemble import Label
 from argand.bytecode.cells import SAVED_CELL_MARK
 from argand.bytecode.resume import StackSlot, frame_arg_names
 from argand.capture import before_error
+from argand.capture.call_targets import RANDOM
 from argand.capture.data_errors import RAISED, RERUNS, OnData, manager_is_told
 from argand.capture.per_code import warn_once
 from argand.capture.tensor_attributes import any_pending
-from argand.capture.tensors import RANDOM
 from argand.capture.words import place_of, words
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     # Some of the blocks that the frame begins in may be left before the operation: only its own code knows which.
     needed = needed or (found.possible and entry is not None and not entry.of_torch)
     again = not found.outside and (needed or not (gives_away or random))
-    points = found.points if found.outside and found.points.any else None
+    points = found.points if found.outside and found.points is not None and found.points.any else None
     if not again and entry is None and points is None:
         return None
     devices = tuple(dict.fromkeys(info.device for info in builder.tensors.values())) if random and again else ()

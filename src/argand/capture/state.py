@@ -19,7 +19,7 @@ from argand.capture import classify, identity, subclasses, symbolic_policy
 from argand.capture.binding import guarded_by_code
 from argand.capture.guards import GuardSet
 from argand.capture.kinds import answers_itself, is_a, module_of, namespace
-from argand.capture.pending import DELETED, UNSET, Overlay, Shadow
+from argand.capture.pending import DELETED, UNSET, Overlay, Shadow, whole_globals
 from argand.capture.sources import (
     AttrSource,
     ConstSource,
@@ -39,18 +39,8 @@ from argand.capture.typefacts import is_foreign_value
 if TYPE_CHECKING:
     from argand.capture.symbolic_policy import Policy
     from argand.capture.symbolic_state import Memory
-    from argand.capture.tensors import GraphBuilder, TensorInfo
-
-
-def whole_globals(skip_frame: bool = False) -> errors.GraphBreak:
-    """The graph break for the dict of globals that is written to, or read after names were: the two do not know of
-    each other's pending writes."""
-    return errors.graph_break(
-        kind="globals written as a dict",
-        explanation="The globals are written to both by their names and through the dict that globals() returns.",
-        hints=("Write to a name: global name; name = value.",),
-        skip_frame=skip_frame,
-    )
+    from argand.capture.tensor_info import TensorInfo
+    from argand.capture.tensors import GraphBuilder
 
 
 _WHICH_OBJECT = frozenset(("id", "is_none"))
@@ -501,9 +491,9 @@ class CaptureState:
 
     def torch_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call something of torch's; NotImplemented when it is plain Python to be interpreted (see torch_calls)."""
-        from argand.capture import torch_calls, torch_tables
+        from argand.capture import torch_calls, torch_handlers
 
-        del torch_tables  # fills the tables
+        del torch_handlers  # fills the tables
         return torch_calls.torch_call(self, fn, args, kwargs)
 
     def note_local(self, obj: Any) -> None:

@@ -242,9 +242,7 @@ def with_symbols(state: CaptureState, mode: Any, func: Any, args: Args, kwargs: 
     owners = [] if builder.undressing else torch.overrides._get_overloaded_args(tuple(found.values()))
     if not owners and not builder.entered:
         return call(builder, func, args, kwargs)
-    from argand.capture import overriding
-
-    return overriding.dispatch(mode, announced(func), tuple([type(owner) for owner in owners]), args, kwargs)
+    return mode.asked(announced(func), tuple([type(owner) for owner in owners]), args, kwargs)
 
 
 def _converted(state: CaptureState, made: Any, cls: type, new: set[int]) -> Any:

@@ -12,6 +12,7 @@ from torch import fx
 from argand.capture import compat
 from argand.capture.input_names import free_name
 from argand.capture.symbolic import SymbolicBool
+from argand.capture.tensor_info import TensorInfo
 from argand.errors import InternalError, graph_break
 from argand.graph.expr import Const, Expr, FloorDiv, Sym, free_symbols
 from argand.graph.symbols import FUNCTIONS, Relation
@@ -177,8 +178,6 @@ class Nodes:
 
 def new_number(builder: GraphBuilder, source: Source, value: Any) -> fx.Node:
     """A placeholder for a Python number."""
-    from argand.capture.tensors import TensorInfo
-
     node = builder.root.placeholder(free_name(source, builder.input_names))
     node.meta["source"] = source
     builder.inputs.append(TensorInfo(value, node, torch.device("cpu"), source, value))

@@ -21,7 +21,8 @@ from argand.graph.expr import Const, Expr, Sym
 from argand.graph.symbols import Relation
 
 if TYPE_CHECKING:
-    from argand.capture.tensors import GraphBuilder, TensorInfo
+    from argand.capture.tensor_info import TensorInfo
+    from argand.capture.tensors import GraphBuilder
 
 PROBED = (3, 4)  # the assignments that siblings stand for: the rough ones
 _AT = (0, *PROBED)

@@ -12,7 +12,7 @@ from argand import errors
 from argand.capture import metadata, numpy_calls, numpy_scalars
 from argand.capture.array_value import Traced
 from argand.capture.kinds import module_of
-from argand.capture.tensor_methods import _named, special
+from argand.capture.special_calls import named, special
 
 if TYPE_CHECKING:
     from argand.capture.tensors import GraphBuilder
@@ -26,7 +26,7 @@ def _holds_tensor(data: Any) -> bool:
     return isinstance(data, list | tuple) and any(_holds_tensor(item) for item in data)
 
 
-@special(*_named(torch, "tensor", "as_tensor", "asarray", "scalar_tensor"))
+@special(*named(torch, "tensor", "as_tensor", "asarray", "scalar_tensor"))
 def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     if isinstance(data, _T):
@@ -158,7 +158,7 @@ def _copy_of_tensor(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) ->
     return builder.call(_T.to, (made,), target) if target else made
 
 
-@special(*_named(_T, "new_tensor"))
+@special(*named(_T, "new_tensor"))
 def _new_tensor(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     if len(args) < 2 or isinstance(args[1], _T) or _holds_tensor(args[1]) or numpy_scalars.held_in(args[1]):
         raise errors.graph_break(
@@ -170,7 +170,7 @@ def _new_tensor(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any
     return NotImplemented
 
 
-@special(*_named(torch, "from_numpy", "frombuffer", "from_file", "from_dlpack", "set_printoptions", "load"))
+@special(*named(torch, "from_numpy", "frombuffer", "from_file", "from_dlpack", "set_printoptions", "load"))
 def _foreign_memory(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     if func is torch.from_numpy:
         return numpy_calls.to_tensor(builder.state, args[0], "from_numpy")

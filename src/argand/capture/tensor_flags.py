@@ -9,7 +9,7 @@ import torch
 from argand import errors
 from argand.capture import metadata
 from argand.capture.sources import AttrSource
-from argand.capture.tensor_methods import _T, _getter, _info, _named, special
+from argand.capture.special_calls import getter, named, special
 
 if TYPE_CHECKING:
     from argand.capture.tensors import GraphBuilder
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 _BITS = ("is_conj", "is_neg", "is_inference")
 
 
-@special(*_named(_T, *_BITS), *_named(torch, *_BITS))
+@special(*named(torch.Tensor, *_BITS), *named(torch, *_BITS))
 def _view_bit(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     """Stand-ins are made without these bits: an input's are the real tensor's, which its guard compares."""
-    info = _info(builder, args[0])
+    info = builder.state.tensor_info(args[0])
     with torch._C.DisableTorchFunction():
         if info.source is not None and info.real is not None:
             return func(info.real)
@@ -34,10 +34,10 @@ def _view_bit(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         return func(args[0])
 
 
-@special(*(_getter(name) for name in ("retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "name")))
+@special(*(getter(name) for name in ("retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "name")))
 def _rarely_set(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     """What few tensors have: that an input has it not is guarded."""
-    info = _info(builder, args[0])
+    info = builder.state.tensor_info(args[0])
     if info.source is None or info.real is None:
         raise metadata.hidden_state(func)
     with torch._C.DisableTorchFunction():

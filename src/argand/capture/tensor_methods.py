@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,75 +19,17 @@ from argand.capture import (
     unbacked_index,
     unbacked_ops,
 )
+from argand.capture.call_targets import target_of
 from argand.capture.sources import AttrSource
+from argand.capture.special_calls import SPECIAL, Special, getter, named, special
 from argand.capture.words import callable_words, words
 
 if TYPE_CHECKING:
-    from argand.capture.tensors import GraphBuilder, TensorInfo
+    from argand.capture.tensor_info import TensorInfo
+    from argand.capture.tensors import GraphBuilder
 
 _T = torch.Tensor
 _META = torch.device("meta")
-
-Special: TypeAlias = "Callable[[GraphBuilder, Any, tuple[Any, ...], dict[str, Any]], Any]"
-
-
-def _getter(name: str) -> Any:
-    return getattr(_T, name).__get__
-
-
-# Answered by the stand-in itself, no node: sizes, types and flags.
-CONSTANTS: frozenset[Any] = frozenset(
-    [
-        _getter(name)
-        for name in words(
-            """
-    shape ndim dtype layout requires_grad is_sparse is_sparse_csr is_quantized is_mkldnn is_nested
-    itemsize nbytes names
-    """
-        )
-        if hasattr(_T, name)
-    ]
-    + [
-        getattr(_T, name)
-        for name in words(
-            """
-    size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed
-    element_size is_same_size __len__ has_names dim_order __hash__
-    is_distributed __dir__ _nnz _is_zerotensor
-    """
-        )
-        if hasattr(_T, name)
-    ]
-    + [
-        getattr(torch, name)
-        for name in words(
-            """
-    is_floating_point is_complex is_signed numel is_same_size is_distributed
-    result_type can_cast promote_types
-    """
-        )
-        if hasattr(torch, name)
-    ]
-)
-
-SPECIAL: dict[Any, Special] = {}
-
-
-def special(*functions: Any) -> Callable[[Special], Special]:
-    """Register a handler; it may return NotImplemented to leave the call to the general case."""
-
-    def register(fn: Special) -> Special:
-        for function in functions:
-            if function is not None:
-                SPECIAL[function] = fn
-        return fn
-
-    return register
-
-
-def _named(owner: Any, *names: str) -> tuple[Any, ...]:
-    return tuple(getattr(owner, name) for name in names if hasattr(owner, name))
-
 
 # ---------------------------------------------------------------------- values that only the running program knows
 
@@ -144,7 +85,7 @@ def _is_no_number(builder: GraphBuilder, tensor: Any) -> bool:
 
 
 special(
-    *_named(_T, "item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"),
+    *named(_T, "item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"),
     torch.is_nonzero,
 )(
     _data_dependent(
@@ -153,16 +94,16 @@ special(
         _SCALAR_HINT,
     )
 )
-special(*_named(_T, "__contains__", "equal", "allclose"), *_named(torch, "equal", "allclose"))(
+special(*named(_T, "__contains__", "equal", "allclose"), *named(torch, "equal", "allclose"))(
     _data_dependent(
         "whether tensors have equal values is known only when the program runs (data-dependent).",
         "compare with torch.eq(...).all() and keep the result a tensor",
     )
 )
 special(
-    *_named(_T, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount"),
-    *_named(torch, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount", "_unique2"),
-    *_named(torch._VF, "unique_dim", "unique_consecutive"),
+    *named(_T, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount"),
+    *named(torch, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount", "_unique2"),
+    *named(torch._VF, "unique_dim", "unique_consecutive"),
 )(
     _data_dependent(
         "the size of the result depends on values (dynamic output shape).",
@@ -170,7 +111,7 @@ special(
     )
 )
 special(
-    *_named(
+    *named(
         _T,
         "numpy",
         "__array__",
@@ -198,7 +139,7 @@ special(
         "is_set_to",
         "pin_memory",
     ),
-    *_named(torch, "save", "resize_as_"),
+    *named(torch, "save", "resize_as_"),
 )(
     _data_dependent(
         "the data of a tensor is needed, which exists only when the program runs.",
@@ -206,7 +147,7 @@ special(
     )
 )
 special(
-    *_named(_T, "backward", "register_post_accumulate_grad_hook", "retain_grad", "_backward_hooks"),
+    *named(_T, "backward", "register_post_accumulate_grad_hook", "retain_grad", "_backward_hooks"),
     torch.autograd.backward,
 )(
     _data_dependent(
@@ -219,27 +160,27 @@ special(
 # ---------------------------------------------------------------------- devices
 
 
-def _info(builder: GraphBuilder, tensor: Any) -> TensorInfo:
+def info_of(builder: GraphBuilder, tensor: Any) -> TensorInfo:
     return builder.state.tensor_info(tensor)
 
 
-@special(_getter("device"))
+@special(getter("device"))
 def _device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> torch.device:
-    return _info(builder, args[0]).device
+    return info_of(builder, args[0]).device
 
 
 def _is_device(kind: str) -> Special:
-    return lambda builder, func, args, kwargs: _info(builder, args[0]).device.type == kind
+    return lambda builder, func, args, kwargs: info_of(builder, args[0]).device.type == kind
 
 
 for _kind in ("cuda", "cpu", "meta", "xpu", "mps", "ipu", "xla", "hpu", "mtia", "maia", "vulkan", "ort"):
     if hasattr(_T, f"is_{_kind}"):
-        SPECIAL[_getter(f"is_{_kind}")] = _is_device(_kind)
+        SPECIAL[getter(f"is_{_kind}")] = _is_device(_kind)
 
 
 @special(_T.get_device, torch.get_device)
 def _get_device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> int:
-    device = _info(builder, args[0]).device
+    device = info_of(builder, args[0]).device
     if device.index is None:
         return -1 if device.type in ("cpu", "meta") else 0
     return device.index if device.type != "cpu" else -1
@@ -247,7 +188,7 @@ def _get_device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> int
 
 @special(_T.is_pinned)
 def _is_pinned(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
-    if _info(builder, args[0]).device.type == "cpu" and torch.cuda.is_available():
+    if info_of(builder, args[0]).device.type == "cpu" and torch.cuda.is_available():
         raise errors.graph_break(
             kind="data-dependent value",
             context="is_pinned",
@@ -270,7 +211,7 @@ def _target_device(value: Any) -> torch.device | None:
 @special(_T.to)
 def _to(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     self = args[0]
-    info = _info(builder, self)
+    info = info_of(builder, self)
     device = info.device
     meta_args = list(args)
     meta_kwargs = dict(kwargs)
@@ -280,7 +221,7 @@ def _to(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     elif len(args) > 1:
         other = args[1]
         if isinstance(other, _T):
-            device = _info(builder, other).device
+            device = info_of(builder, other).device
         elif not isinstance(other, torch.dtype):
             found = _target_device(other)
             if found is not None:
@@ -298,9 +239,9 @@ def _moved(
     return builder.record(func, args, kwargs, device=device, meta_args=meta_args, meta_kwargs=meta_kwargs)
 
 
-@special(*_named(_T, "cuda", "cpu"))
+@special(*named(_T, "cuda", "cpu"))
 def _to_kind(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    info = _info(builder, args[0])
+    info = info_of(builder, args[0])
     if func.__name__ == "cpu":
         device = torch.device("cpu")
     else:
@@ -323,7 +264,7 @@ _CPU_TYPE_NAMES: dict[str, torch.dtype] = {
 
 @special(_T.type)
 def _type(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    info = _info(builder, args[0])
+    info = info_of(builder, args[0])
     if len(args) == 1 and not kwargs:
         real = torch.empty(0, dtype=args[0].dtype, device=info.device if info.device.type == "cpu" else "cpu")
         name = real.type()
@@ -346,17 +287,17 @@ def _type(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 # ---------------------------------------------------------------------- attributes that belong to autograd
 
 
-@special(_getter("grad"))
+@special(getter("grad"))
 def _grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    info = _info(builder, args[0])
+    info = info_of(builder, args[0])
     if info.source is None or info.real is None:
         return None
     return builder.state.load_source(AttrSource(info.source, "grad"), info.real.grad)
 
 
-@special(_getter("grad_fn"))
+@special(getter("grad_fn"))
 def _grad_fn(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    info = _info(builder, args[0])
+    info = info_of(builder, args[0])
     if info.source is not None and info.real is not None and info.real.grad_fn is None:
         builder.state.guard(AttrSource(info.source, "grad_fn"), "is_none")
         return None
@@ -370,9 +311,9 @@ def _grad_fn(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     )
 
 
-@special(_getter("is_leaf"))
+@special(getter("is_leaf"))
 def _is_leaf(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
-    info = _info(builder, args[0])
+    info = info_of(builder, args[0])
     if info.source is not None and info.real is not None:
         found = bool(info.real.is_leaf)
         builder.state.guard(AttrSource(info.source, "is_leaf"), "id", found)
@@ -381,15 +322,15 @@ def _is_leaf(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
 
 
 @special(
-    *_named(_T, "storage_offset", "_is_view", "is_shared"), _getter("_version"), _getter("output_nr"), _getter("_base")
+    *named(_T, "storage_offset", "_is_view", "is_shared"), getter("_version"), getter("output_nr"), getter("_base")
 )
 def _hidden_state(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     raise metadata.hidden_state(func)
 
 
-@special(*_named(_T, "requires_grad_", "detach_", "rename_", "names"))
+@special(*named(_T, "requires_grad_", "detach_", "rename_", "names"))
 def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
-    info = _info(builder, args[0])
+    info = info_of(builder, args[0])
     wanted = bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
     if func is _T.requires_grad_ and args[0].requires_grad == wanted:
         return args[0]
@@ -403,10 +344,10 @@ def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> 
     return _metadata_in_place(builder, func, args, kwargs)
 
 
-@special(*_named(_T, "unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_"))
+@special(*named(_T, "unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_"))
 def _metadata_in_place(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     """The stand-in itself changes: what was recorded before keeps a copy of the old metadata."""
-    info = _info(builder, args[0])
+    info = info_of(builder, args[0])
     if info.source is not None and id(args[0]) in builder.wearers:
         raise subclasses.changed_in_place(func)
     if info.source is not None and info.dynamic is not None:  # its sizes are read again after the graph
@@ -457,12 +398,12 @@ def _getitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return NotImplemented
 
 
-special(*_named(_T, "split", "split_with_sizes"), *_named(torch, "split", "split_with_sizes"))(unbacked_ops.split)
-special(*_named(_T, "narrow"), *_named(torch, "narrow"))(unbacked_ops.narrow)
-special(*_named(_T, "select"), *_named(torch, "select"))(unbacked_ops.select)
+special(*named(_T, "split", "split_with_sizes"), *named(torch, "split", "split_with_sizes"))(unbacked_ops.split)
+special(*named(_T, "narrow"), *named(torch, "narrow"))(unbacked_ops.narrow)
+special(*named(_T, "select"), *named(torch, "select"))(unbacked_ops.select)
 
 
-@special(*_named(_T, "chunk"), *_named(torch, "chunk"))
+@special(*named(_T, "chunk"), *named(torch, "chunk"))
 def _chunk(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return symbolic_index.guard_chunk(builder, *args, **kwargs)
 
@@ -540,7 +481,7 @@ def _where(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return NotImplemented
 
 
-@special(*_named(torch, "repeat_interleave"), *_named(_T, "repeat_interleave"))
+@special(*named(torch, "repeat_interleave"), *named(_T, "repeat_interleave"))
 def _repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0])
     if isinstance(repeats, _T) and kwargs.get("output_size") is None:
@@ -575,8 +516,6 @@ def _one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _with_result(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     """Record a node whose metadata are already known."""
-    from argand.capture.tensors import target_of
-
     infos: list[Any] = []
     node_args = tuple(builder._to_node(arg, infos) for arg in args)
     node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}

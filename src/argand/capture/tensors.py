@@ -6,15 +6,11 @@ at `GraphBuilder.call`, which records a node and computes the result's metadata 
 
 from __future__ import annotations
 
-import functools
 import operator
-import types
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.overrides import TorchFunctionMode
 
 from argand import errors
 from argand.capture import (
@@ -26,154 +22,30 @@ from argand.capture import (
     metadata,
     narration,
     numpy_scalars,
-    overriding,
     patience,
+    scopes,
     symbolic_bends,
     symbolic_index,
     symbolic_tensors,
 )
+from argand.capture.call_targets import METHODS_OF_OPERATORS, OPERATOR_OPCODES, Target, target_of
 from argand.capture.input_names import free_name
 from argand.capture.native_reads import base_value, refuse_python_sequence
 from argand.capture.sources import Source
+from argand.capture.special_calls import CONSTANTS, SPECIAL
 from argand.capture.stack_text import stack_trace
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool
-from argand.capture.words import words
+from argand.capture.tensor_info import TensorInfo
 from argand.graph import time_limit
 
 if TYPE_CHECKING:
+    from argand.capture.scopes import Scope
     from argand.capture.state import CaptureState
     from argand.capture.subclasses import Dressed
-    from argand.capture.subgraphs import Scope
     from argand.capture.symbolic_state import Dynamics
-    from argand.capture.symbolic_tensors import Dynamic
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
-
-
-@dataclass(slots=True, eq=False)
-class TensorInfo:
-    """What is known of a stand-in.
-
-    Arguments:
-        tensor: the stand-in (kept alive: the table is keyed by its id).
-        node: the fx node that computes it.
-        device: the logical device.
-        source: where it comes from, for a graph input; None for a result.
-        real: the real tensor, for a graph input.
-        constant: the value, where it is known while capturing (small tensors made from numbers).
-        dynamic: sizes that vary from call to call; None where none do.
-    """
-
-    tensor: torch.Tensor
-    node: fx.Node
-    device: torch.device
-    source: Source | None = None
-    real: torch.Tensor | None = None
-    constant: torch.Tensor | None = None
-    dynamic: Dynamic | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Target:
-    """How calls of one torch function are recorded.
-
-    Arguments:
-        op: "call_function" or "call_method".
-        target: the function, or the method's name.
-        swap: a reflected operator: the two arguments change places.
-        mutates: writes to its first argument (or to `out`).
-        keep: stays in the graph although nobody uses its result (random numbers, unknown effects).
-        attribute: for a property, its name.
-        name: of a reflected operator, the method's name.
-    """
-
-    op: str
-    target: Any
-    swap: bool = False
-    mutates: bool = False
-    keep: bool = False
-    attribute: str = ""
-    name: str = ""
-
-
-_BINARY = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv, "div": operator.truediv,
-    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "matmul": operator.matmul,
-    "and": operator.and_, "or": operator.or_, "xor": operator.xor, "lshift": operator.lshift, "rshift": operator.rshift,
-}  # fmt: skip
-_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
-_UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": operator.abs}
-RANDOM = frozenset(
-    words(
-        """
-    dropout alpha_dropout feature_alpha_dropout feature_dropout dropout1d dropout2d dropout3d
-    native_dropout rand randn randint randperm rand_like randn_like randint_like normal bernoulli
-    multinomial poisson binomial rrelu gumbel_softmax fractional_max_pool2d fractional_max_pool3d
-    scaled_dot_product_attention multi_head_attention_forward rnn_tanh rnn_relu lstm gru _assert_async
-    _assert_tensor_metadata
-    """
-    )
-)
-
-
-def _operator_table() -> dict[Any, Target]:
-    table: dict[Any, Target] = {}
-    for name, fn in _BINARY.items():
-        for prefix in ("", "r", "i"):
-            method = getattr(_Tensor, f"__{prefix}{name}__", None)
-            if method is None:
-                continue
-            inplace = getattr(operator, f"i{'truediv' if name == 'div' else name}")
-            table[method] = Target("call_function", inplace if prefix == "i" else fn, prefix == "r", prefix == "i",
-                                   name=method.__name__)  # fmt: skip
-    for name in _COMPARE:
-        table[getattr(_Tensor, f"__{name}__")] = Target("call_function", getattr(operator, name))
-    for name, unary in _UNARY.items():
-        table[getattr(_Tensor, f"__{name}__")] = Target("call_function", unary)
-    table[_Tensor.__getitem__] = Target("call_function", operator.getitem)
-    table[_Tensor.__setitem__] = Target("call_function", operator.setitem, mutates=True)
-    return table
-
-
-_TARGETS: dict[Any, Target] = _operator_table()
-_METHODS_OF_OPERATORS: dict[Any, Target] = {
-    getattr(_Tensor, method): Target("call_function", fn, mutates=mutates)
-    for method, fn, mutates in (
-        ("add", operator.add, False), ("sub", operator.sub, False), ("mul", operator.mul, False),
-        ("div", operator.truediv, False), ("true_divide", operator.truediv, False),
-        ("floor_divide", operator.floordiv, False),
-        ("remainder", operator.mod, False), ("pow", operator.pow, False), ("matmul", operator.matmul, False),
-        ("lt", operator.lt, False), ("le", operator.le, False), ("gt", operator.gt, False), ("ge", operator.ge, False),
-        ("eq", operator.eq, False), ("ne", operator.ne, False), ("neg", operator.neg, False),
-        ("bitwise_not", operator.invert, False), ("add_", operator.iadd, True), ("sub_", operator.isub, True),
-        ("mul_", operator.imul, True), ("div_", operator.itruediv, True), ("pow_", operator.ipow, True),
-    )
-}  # fmt: skip
-"""Torch hands `a + b` over as Tensor.add: where the program wrote an operator, the graph shows it."""
-_OPERATOR_OPCODES = frozenset(
-    ("BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE", "UNARY_INVERT", "BINARY_ADD", "BINARY_TRUE_DIVIDE")
-)
-
-
-@functools.lru_cache(maxsize=8192)
-def target_of(func: Any) -> Target:
-    known = _TARGETS.get(func)
-    if known is not None:
-        return known
-    name = getattr(func, "__name__", "")
-    if isinstance(func, types.MethodWrapperType) and name in ("__get__", "__set__", "__delete__"):
-        owner = getattr(func, "__self__", None)
-        return Target("call_function", getattr, attribute=metadata.property_name(owner, name))
-    mutates = name.endswith("_") and not name.endswith("__")
-    keep = name in RANDOM
-    if getattr(_Tensor, name, None) is func:
-        return Target("call_method", name, False, mutates, keep)
-    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        mutates, keep = compat.op_effects(func)
-    elif getattr(func, "__module__", "") and not str(func.__module__ or "torch").startswith("torch"):
-        keep = True
-    return Target("call_function", func, False, mutates, keep)
 
 
 class GraphBuilder:
@@ -258,9 +130,7 @@ class GraphBuilder:
         node = info.node
         if node.graph is self.graph:
             return node
-        from argand.capture import subgraphs
-
-        return subgraphs.lift(self, info)
+        return scopes.lift(self, info)
 
     # ---------------------------------------------------------------- calls
 
@@ -270,8 +140,6 @@ class GraphBuilder:
         Raises:
             GraphBreak: the call cannot be part of a graph.
         """
-        from argand.capture.tensor_methods import CONSTANTS, SPECIAL
-
         if func in CONSTANTS:
             if self.unsure and id(args[0] if args else None) in self.unsure and func in metadata.LAYOUT_READS:
                 raise metadata.unknown_layout(func)
@@ -409,11 +277,11 @@ class GraphBuilder:
 
     def _operator(self, func: Any, kwargs: dict[str, Any]) -> Target | None:
         """The operator that the program wrote, where `func` is the method behind one."""
-        found = _METHODS_OF_OPERATORS.get(func)
+        found = METHODS_OF_OPERATORS.get(func)
         if found is None or kwargs:
             return None
         frames = getattr(self.state.interpreter, "frames", None)
-        return found if frames and frames[-1].instruction.opname in _OPERATOR_OPCODES else None
+        return found if frames and frames[-1].instruction.opname in OPERATOR_OPCODES else None
 
     def _finish_call(
         self,
@@ -553,8 +421,6 @@ class GraphBuilder:
         Arguments:
             outputs: stand-ins to return, in order, and symbolic numbers that only the graph can tell.
         """
-        from argand.capture import subgraphs
-
         graph = self.root
         graph.output(tuple([self._output(value) for value in outputs]))
         self.drop_dead(graph)
@@ -564,7 +430,7 @@ class GraphBuilder:
         if dead:
             gone = {id(info) for info in dead}
             self.inputs = [info for info in self.inputs if id(info) not in gone]
-        subgraphs.placeholders_first(graph)
+        scopes.placeholders_first(graph)
         module = compat.CapturedGraph(self.constants, graph)
         if self.dynamics is not None and any("sizes" in n.meta or "expr" in n.meta for n in graph.nodes):
             module.meta["symbols"] = self.dynamics.table
@@ -587,18 +453,3 @@ _PLAIN: frozenset[type] = frozenset(
     {int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
      type(...), range, bytes}
 )  # fmt: skip
-
-
-class TraceMode(TorchFunctionMode):
-    """Sends every torch function to a `GraphBuilder` while it is active."""
-
-    def __init__(self, builder: GraphBuilder) -> None:
-        super().__init__()
-        self.builder = builder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        builder = self.builder
-        builder.observed += 1
-        if builder.entered or builder.dressed or (types and overriding.concerns(builder, types)):
-            return overriding.dispatch(self, func, types, args, kwargs or {})
-        return builder.call(func, args, kwargs or {})

@@ -16,7 +16,8 @@ from argand.capture.torch_calls import Args, Kwargs, handler
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
-    from argand.capture.tensors import GraphBuilder, TensorInfo
+    from argand.capture.tensor_info import TensorInfo
+    from argand.capture.tensors import GraphBuilder
 
 _NAMES = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "allow_unused", "is_grads_batched",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import compat, iteration, modes, natives, natives_methods, symbolic, torch_polyfills
+from argand.capture import compat, iteration, modes, natives, symbolic, torch_polyfills
 from argand.capture.torch_calls import NAMED, Args, Kwargs, all_of, handler
 from argand.graph.compat import FLAGS, set_deterministic
 
@@ -197,6 +197,3 @@ def _size(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any])
         if interp.types.python_level(type(item), "__index__"):
             raise natives.python_object_in_native(fn, item)
     return interp.native(symbolic.size_of, [interp.plain(item) for item in items])
-
-
-natives.add_methods(torch.Size, natives_methods.read_only, "numel __reduce__")

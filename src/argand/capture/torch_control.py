@@ -9,6 +9,7 @@ import torch
 
 from argand import errors
 from argand.capture import hops, subgraphs, torch_polyfills
+from argand.capture.scopes import Scope, fixed_sizes, placeholder
 from argand.capture.torch_calls import NAMED, Args, Kwargs, handler
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def _refused(what: str, explanation: str, hint: str) -> errors.GraphBreak:
     return errors.graph_break(kind="control flow operator", context=what, explanation=explanation, hints=(hint,))
 
 
-def _branch(state: CaptureState, what: str, function: Any, args: Args) -> tuple[subgraphs.Scope, subgraphs.Flat]:
+def _branch(state: CaptureState, what: str, function: Any, args: Args) -> tuple[Scope, subgraphs.Flat]:
     """A function captured into a scope that stays open for its graph to be made, and what it returned."""
     with subgraphs.scope(state, what) as scope:
         result = state.interpreter.call(function, args, {})
@@ -38,7 +39,7 @@ def _described(state: CaptureState, flat: subgraphs.Flat) -> Any:
 
 
 def _bodies(
-    state: CaptureState, first: list[torch.Tensor], parts: list[tuple[str, subgraphs.Scope, list[torch.Tensor]]]
+    state: CaptureState, first: list[torch.Tensor], parts: list[tuple[str, Scope, list[torch.Tensor]]]
 ) -> tuple[list[Any], list[tuple[str, fx.GraphModule]]]:
     """The node's tensors (`first`, then what the functions read) and the graphs; `meta["call"]` of each says which of
     the node's tensors it takes."""
@@ -99,8 +100,8 @@ def _while_loop(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any
         with subgraphs.scope(state, what) as scope:
             own = [subgraphs.leaf_like(t, False) for t in inputs]
             for tensor, info in zip(own, infos):
-                subgraphs.fixed_sizes(state.graph, info)
-                state.graph.register(tensor, subgraphs.placeholder(scope.graph, "carried"), info.device)
+                fixed_sizes(state.graph, info)
+                state.graph.register(tensor, placeholder(scope.graph, "carried"), info.device)
             result = state.interpreter.call(function, start.rebuilt(own), {})
         kept.append(subgraphs.flatten(state, result if name == "loop_condition" else tuple(result), what))
         parts.append((name, scope, kept[-1].tensors))

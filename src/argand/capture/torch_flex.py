@@ -12,6 +12,7 @@ import torch
 
 from argand import errors
 from argand.capture import subgraphs, symbolic_ops, torch_polyfills
+from argand.capture.scopes import Scope, fixed_sizes, placeholder
 from argand.capture.torch_calls import NAMED, Args, Kwargs
 from argand.graph import flex
 
@@ -35,7 +36,7 @@ def _attention(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     *info, mask_mod = state.deep_resolve(given["block_mask"])
     for tensor in (*[given[name] for name in _NAMES[:3]], *info):
         if isinstance(tensor, torch.Tensor):
-            subgraphs.fixed_sizes(state.graph, state.tensor_info(tensor))
+            fixed_sizes(state.graph, state.tensor_info(tensor))
     own = subgraphs.flatten(state, [*[given[name] for name in _NAMES[:3]], *symbolic_ops.plain(info)], _WHAT)
     inputs = [state.tensor_info(tensor) for tensor in own.tensors]
     query = inputs[0]
@@ -73,7 +74,7 @@ def _position(flat: list[Any], found: Any) -> int:
 
 def _mod(
     state: CaptureState, function: Any, query: Any, score_grad: bool | None, name: str
-) -> tuple[subgraphs.Scope, torch.Tensor]:
+) -> tuple[Scope, torch.Tensor]:
     """A function of one score, captured with scalars.
 
     Arguments:
@@ -100,16 +101,16 @@ def _mod(
 
 
 def _scalar(
-    state: CaptureState, scope: subgraphs.Scope, name: str, dtype: torch.dtype, device: torch.device, grad: bool
+    state: CaptureState, scope: Scope, name: str, dtype: torch.dtype, device: torch.device, grad: bool
 ) -> torch.Tensor:
     with torch._C.DisableTorchFunction():
         made = torch.empty((), dtype=dtype, device="meta", requires_grad=grad)
-    return state.graph.register(made, subgraphs.placeholder(scope.graph, name), device)
+    return state.graph.register(made, placeholder(scope.graph, name), device)
 
 
 def _check(
-    state: CaptureState, query: Any, inputs: list[Any], leaves: list[Any], scored: subgraphs.Scope,
-    masked: subgraphs.Scope, seen: torch.Tensor,
+    state: CaptureState, query: Any, inputs: list[Any], leaves: list[Any], scored: Scope,
+    masked: Scope, seen: torch.Tensor,
 ) -> None:  # fmt: skip
     """Refuse what torch refuses when the operator runs."""
     if any(found.tensor.requires_grad for found in masked.order):
@@ -125,13 +126,11 @@ def _check(
         raise _refused("Its block mask has no q_indices.", "Make it with compute_q_blocks=True.")
 
 
-def _needs_grad(inputs: list[Any], scored: subgraphs.Scope) -> bool:
+def _needs_grad(inputs: list[Any], scored: Scope) -> bool:
     return torch.is_grad_enabled() and any(found.tensor.requires_grad for found in (*inputs[:3], *scored.order))
 
 
-def _results(
-    state: CaptureState, inputs: list[Any], scored: subgraphs.Scope
-) -> list[tuple[torch.Tensor, torch.device]]:
+def _results(state: CaptureState, inputs: list[Any], scored: Scope) -> list[tuple[torch.Tensor, torch.device]]:
     """Stand-ins of the result, the logarithms of the rows' sums, and their greatest scores."""
     query, value = inputs[0].tensor, inputs[2].tensor
     grad = _needs_grad(inputs, scored)

@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 
 from argand import errors
 from argand.capture import hops, natives, subgraphs, torch_polyfills
+from argand.capture.scopes import Scope, fixed_sizes, placeholder
 from argand.capture.sources import type_lookup
 from argand.capture.torch_calls import CODES, NAMED, Args, Kwargs, all_of, find, handler, name_of
 from argand.capture.torch_calls import leaf as operation
@@ -80,7 +81,7 @@ def _unique(state: CaptureState, tensors: list[torch.Tensor]) -> list[Any]:
     return [state.tensor_info(t) for t in {id(t): t for t in tensors}.values()]
 
 
-def _rest(scope: subgraphs.Scope, infos: list[Any]) -> list[Any]:
+def _rest(scope: Scope, infos: list[Any]) -> list[Any]:
     """What the body reads from its surroundings."""
     known = {id(info) for info in infos}
     return [info for info in scope.order if id(info) not in known]
@@ -226,7 +227,7 @@ class _Captured:
         rebuilt = tuple(next(new) if isinstance(out, torch.Tensor) else out for out in outputs)
         return rebuilt if isinstance(result, tuple) else rebuilt[0]
 
-    def _results(self, outputs: Any, forward: subgraphs.Scope) -> list[torch.Tensor]:
+    def _results(self, outputs: Any, forward: Scope) -> list[torch.Tensor]:
         """The tensors that forward returns, each made there, each once."""
         made = [out for out in outputs if isinstance(out, torch.Tensor)]
         inside = all(self.state.tensor_info(t).node.graph is forward.graph for t in made)
@@ -248,9 +249,9 @@ class _Captured:
                 "Write it with forward and backward alone.",
             )  # fmt: skip
 
-    def _gradient(self, result: torch.Tensor, backward: subgraphs.Scope) -> torch.Tensor:
+    def _gradient(self, result: torch.Tensor, backward: Scope) -> torch.Tensor:
         stand_in = subgraphs.leaf_like(result, False)
-        node = subgraphs.placeholder(backward.graph, "grad")
+        node = placeholder(backward.graph, "grad")
         return self.builder.register(stand_in, node, self.state.tensor_info(result).device)
 
     def _gradients(self, answer: Any) -> list[torch.Tensor | None]:
@@ -325,7 +326,7 @@ def _place(made: list[torch.Tensor], inner: list[Any], info: Any) -> int:
     return len(made) + next(i for i, other in enumerate(inner) if other is info)
 
 
-def _reorder(module: Any, scope: subgraphs.Scope, grads: int, ordered: list[Any]) -> None:
+def _reorder(module: Any, scope: Scope, grads: int, ordered: list[Any]) -> None:
     """Placeholders: the gradients, then these tensors in this order."""
     graph = module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -362,10 +363,10 @@ def _transform(
     infos = [state.tensor_info(t) for t in flat.tensors]
     extras = [state.tensor_info(t) for t in extra.tensors] if extra is not None else []
     for info in (*infos, *extras):
-        subgraphs.fixed_sizes(builder, info)
+        fixed_sizes(builder, info)
     with subgraphs.scope(state, what) as scope, subgraphs.grad_mode(torch.is_grad_enabled() if grad is None else grad):
         for tensor, info in zip(inputs, infos):
-            builder.register(tensor, subgraphs.placeholder(scope.graph, info.node.name), info.device)
+            builder.register(tensor, placeholder(scope.graph, info.node.name), info.device)
         given, named = flat.rebuilt(inputs)
         result = state.interpreter.call(func, given, named)
         made = subgraphs.flatten(state, result, what)

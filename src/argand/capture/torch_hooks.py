@@ -8,6 +8,7 @@ import torch
 
 from argand import errors
 from argand.capture import hops, subgraphs
+from argand.capture.scopes import fixed_sizes, placeholder
 from argand.capture.torch_calls import Args, Kwargs, handler
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ def _register_hook(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> 
     info = state.tensor_info(tensor)
     if not tensor.requires_grad or info.source is not None:
         raise _refused("The hook is put on a tensor that exists outside the compiled function, or needs no gradient.")
-    subgraphs.fixed_sizes(builder, info)
+    fixed_sizes(builder, info)
     grad = subgraphs.leaf_like(tensor, False)
     with subgraphs.scope(state, "Tensor.register_hook") as scope:
-        builder.register(grad, subgraphs.placeholder(scope.graph, "grad"), info.device)
+        builder.register(grad, placeholder(scope.graph, "grad"), info.device)
         with subgraphs.grad_mode(False):
             result = state.interpreter.call(hook, (grad,), {})
     if result is not None and not (isinstance(result, torch.Tensor) and result.shape == tensor.shape):

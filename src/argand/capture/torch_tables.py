@@ -7,22 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import (
-    arrays,
-    marks,
-    metadata,
-    modes,
-    modules,
-    optimizers,
-    overriding,
-    subclass_calls,
-    torch_autograd,
-    torch_contexts,
-    torch_control,
-    torch_flex,
-    torch_higher,
-    torch_hooks,
-)
+from argand.capture import marks, metadata, modes, modules, optimizers, overriding
 from argand.capture.symbolic import SYMBOLIC
 from argand.capture.torch_calls import (
     NAMED,
@@ -40,19 +25,6 @@ from argand.capture.torch_calls import (
 
 if TYPE_CHECKING:
     from argand.capture.state import CaptureState
-
-TABLES = (
-    arrays,
-    modules,
-    optimizers,
-    subclass_calls,
-    torch_autograd,
-    torch_contexts,
-    torch_control,
-    torch_flex,
-    torch_higher,
-    torch_hooks,
-)  # importing it registers its handlers
 
 # ---------------------------------------------------------------------- answers
 

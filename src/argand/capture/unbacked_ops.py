@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand.capture import compat, data_errors, layouts, metadata, symbolic_tensors
+from argand.capture.call_targets import target_of
 from argand.capture.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.symbolic_policy import dynamics_of
-from argand.capture.tensors import TensorInfo, target_of
+from argand.capture.tensor_info import TensorInfo
 from argand.capture.unbacked import Unbacked
 from argand.graph.expr import Expr, Sym
 from argand.graph.symbols import Relation
