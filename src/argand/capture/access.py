@@ -11,6 +11,7 @@ import contextlib
 import enum
 import operator
 import os
+import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +53,14 @@ def _own_getitem(container: Any, key: Any) -> Any:
         if is_a(container, base) and hasattr(base, "__getitem__"):
             return base.__getitem__(container, key)
     return container[key]
+
+
+def _is_module_hook(hook: Any) -> bool:
+    """Whether a `__getattr__` is nn.Module's as torch wrote it, and not what a program put in its place."""
+    if not is_a(hook, types.FunctionType):
+        return False
+    code = hook.__code__
+    return code.co_name == "__getattr__" and code.co_filename == sys.modules["torch.nn.modules.module"].__file__
 
 
 _AN_EMPTY_DEQUE: Final[collections.deque[Any]] = collections.deque(maxlen=0)
@@ -98,7 +107,6 @@ class Access:
         self.builtin_names: set[str] = set()
         self.module_values: dict[tuple[int, str], Any] = {}
         self.attr_values: dict[int, dict[str, Any]] = {}
-        self._module_hook: Any = None
         self.class_values: dict[tuple[int, str], Any] = {}
         self.outer_cells: dict[int, tuple[Any, Source]] = {}
         self.local_cells: dict[int, Any] = {}
@@ -537,12 +545,9 @@ class Access:
         """
         if self.concrete:
             return NULL
-        if self._module_hook is None:
-            import torch
-
-            self._module_hook = torch.nn.Module.__getattr__
-        if hook is not self._module_hook:
+        if not _is_module_hook(hook):
             return NULL
+        self.inlined[id(hook)] = hook
         for table in ("_parameters", "_buffers", "_modules"):
             items = self.own_value(obj, table)
             if type(items) is not dict:

@@ -33,6 +33,8 @@ _TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 def guard(state: CaptureState) -> None:
     """Add what must stay distinct; called once, when the interpretation is over."""
     identity.guard(state)
+    if state.tensors:  # whose operators and methods are asked past the interpreter
+        state.interpreter.types.rely_on(torch.Tensor)
     state.interpreter.guard_classes()
     state.interpreter.guard_functions()
     _objects(state)

@@ -108,6 +108,8 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
 
 def _read_native(interp: Interpreter, obj: Any, name: str) -> Any:
     if interp.is_tensor(obj):
+        if not interp.concrete and tensor_attributes.of_the_program(interp.types.lookup(type(obj), name)):
+            return generic_read(interp, obj, name)
         return interp.tensor_attr(obj, name)
     if name == "__class__":
         return _type_of(obj)

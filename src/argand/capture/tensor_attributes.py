@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from argand.capture import subclasses
 from argand.capture.frames import NULL
+from argand.capture.kinds import is_a
 from argand.capture.pending import pending
 from argand.capture.sources import DictItemSource, instance_dict
 from argand.errors import graph_break
@@ -15,6 +18,9 @@ from argand.errors import graph_break
 if TYPE_CHECKING:
     from argand.capture.interpreter import Interpreter
     from argand.capture.state import CaptureState
+
+
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 
 def read(state: Any, tensor: Any, name: str) -> Any:
@@ -33,6 +39,13 @@ def read(state: Any, tensor: Any, name: str) -> Any:
         state.guard(base, "not_has_key", name)
         return NULL
     return state.load_source(DictItemSource(base, name), held[name])
+
+
+def of_the_program(attribute: Any) -> bool:
+    """Whether what torch.Tensor has under a name is Python code that was put there: it is interpreted like any other.
+    What torch's own answers is asked of the stand-in."""
+    code = attribute.fget if is_a(attribute, property) else attribute
+    return is_a(code, types.FunctionType) and not code.__code__.co_filename.startswith(_TORCH)
 
 
 def of_legacy_type(state: Any, tensor: Any, legacy: Any) -> bool:
