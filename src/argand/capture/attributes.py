@@ -357,7 +357,7 @@ def _read_class_member(interp: Interpreter, meta_attr: Any, obj: type, meta: typ
     value = interp.native(getattr, obj, name)
     if interp.concrete or not is_heap(obj) or id(obj) in interp.local_classes:
         return value
-    if name in _OF_CLASS_ITSELF:
+    if name in _OF_CLASS_ITSELF or is_a(value, dict | list | set):  # such as __annotations__, whose items change
         return interp.state.load_source(AttrSource(ConstSource(obj), name), value)
     return value
 
@@ -454,11 +454,12 @@ def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
             return interp.state.load_source(FuncKwdefaultsDictSource(source), func.__kwdefaults__)
         if name in _IN_FUNCTION_TABLE and getattr(func, name) is None:
             interp.state.guard(AttrSource(source, name), "is_none")
-        if name in _FUNCTION_FIELDS and name not in ("__globals__", "__builtins__", "__code__"):
+        if name in _FUNCTION_FIELDS and name not in _FIXED_FIELDS and hasattr(func, name):
             return interp.state.load_source(AttrSource(source, name), getattr(func, name))
     return _read_native(interp, func, name)
 
 
+_FIXED_FIELDS: Final = frozenset({"__globals__", "__builtins__", "__code__"})
 _IN_FUNCTION_TABLE: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _FUNCTION_FIELDS: Final = frozenset(
     [

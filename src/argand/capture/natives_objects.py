@@ -418,7 +418,7 @@ def _group(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kw
 @function(typing.get_type_hints)
 def _type_hints(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Interpreted for functions: each call may bring another function of the same code with other annotations."""
-    if args and is_a(args[0], type):
+    if args and is_a(args[0], type) and id(args[0]) in interp.local_classes:
         return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
     return NotImplemented
 
@@ -427,13 +427,16 @@ def _type_hints(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
 def _signature(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Which function it is matters: another one of the same code may have other defaults and annotations."""
     function = args[0].__func__ if args and type(args[0]) is types.MethodType else args[0] if args else None
+    if is_a(function, type) and id(function) not in interp.local_classes:
+        return NotImplemented  # interpreted: it reads what the class and its metaclass have
     if len(args) != 1 or kwargs or type(function) is not types.FunctionType or function.__dict__:
         return pure(interp, fn, args, kwargs)
     interp.load_function(function)
     interp.pin(function)
     for name in ("__code__", "__defaults__", "__kwdefaults__", "__annotations__"):
         interp.plain(attributes.load_attr(interp, function, name))
-    attributes.try_attr(interp, function, "__wrapped__")  # has none, and that is guarded
+    for name in ("__wrapped__", "__signature__", "_partialmethod", "__partialmethod__", "__text_signature__"):
+        attributes.try_attr(interp, function, name)  # has none, and that is guarded
     return interp.unread(fn, *args)
 
 
