@@ -142,6 +142,13 @@ def test_powers(dtype):
     check(lambda a: 2.0**a, x, loops_only=True)
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS[:2], torch.int64, torch.bool, torch.complex64])
+def test_complex_numbers_with_real_tensors(dtype):
+    x = (sample(torch.float32, 8).abs() + 1).to(dtype)
+    for op in (torch.pow, torch.float_power, torch.mul, torch.add, torch.div, torch.eq, lambda a, b: b**a):
+        check(op, x, 1 + 0.5j, loops_only=False)
+
+
 def test_integer_powers():
     x = sample(torch.int64, 10)
     for exponent in (0, 1, 2, 3):

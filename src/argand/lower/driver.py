@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -189,8 +189,11 @@ class _Lowering:
         kwargs = {name: self._value(arg) for name, arg in node.kwargs.items()} if node.kwargs else {}
         entry = REGISTRY.entries.get(target)
         reason = ""
-        if _beyond_64_bits((node.args, tuple(node.kwargs.values()))):  # ATen takes some of these, and refuses others
+        numbers = (node.args, tuple(node.kwargs.values()))
+        if _any_number(numbers, _beyond_64_bits):  # ATen takes some of these, and refuses others
             entry, reason = None, "an argument is an integer of more than 64 bits"
+        elif _any_number(numbers, _is_complex):
+            entry, reason = None, "an argument is a complex number"
         if entry is not None:
             try:
                 result = entry.rule(ctx, *args, **kwargs)
@@ -352,10 +355,18 @@ def ctx_hint(ctx: Context, size: tuple[Any, ...]) -> int:
     return ctx.hint(numel(size))
 
 
-def _beyond_64_bits(arg: Any) -> bool:
+def _any_number(arg: Any, which: Callable[[Any], bool]) -> bool:
     if isinstance(arg, (tuple, list)):
-        return any(_beyond_64_bits(item) for item in arg)
+        return any(_any_number(item, which) for item in arg)
+    return which(arg)
+
+
+def _beyond_64_bits(arg: Any) -> bool:
     return isinstance(arg, int) and not -(2**63) <= arg < 2**63
+
+
+def _is_complex(arg: Any) -> bool:
+    return isinstance(arg, complex)
 
 
 def _device_of(val: Any) -> torch.device:
