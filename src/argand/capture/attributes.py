@@ -7,6 +7,7 @@ that existed before the frame are read under guards and written through the stat
 from __future__ import annotations
 
 import enum
+import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
@@ -454,7 +455,7 @@ def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
             return interp.state.load_source(FuncKwdefaultsDictSource(source), func.__kwdefaults__)
         if name in _IN_FUNCTION_TABLE and getattr(func, name) is None:
             interp.state.guard(AttrSource(source, name), "is_none")
-        if name in _FUNCTION_FIELDS and name not in _FIXED_FIELDS and hasattr(func, name):
+        if name in _FUNCTION_FIELDS and name not in _FIXED_FIELDS:
             return interp.state.load_source(AttrSource(source, name), getattr(func, name))
     return _read_native(interp, func, name)
 
@@ -473,8 +474,8 @@ _FUNCTION_FIELDS: Final = frozenset(
         "__annotations__",
         "__closure__",
         "__globals__",
-        "__type_params__",
         "__builtins__",
+        *(("__type_params__",) if sys.version_info >= (3, 12) else ()),
     ]
 )
 
