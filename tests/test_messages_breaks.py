@@ -12,6 +12,25 @@ from helpers import internal_names
 
 # programs: what they do, how many breaks a reader would count, what must be said
 PROGRAMS = {
+    "a generator of the function's own": (
+        """
+        @torch.compile(backend="eager")
+        def f(x):
+            parts = (x * i for i in range(3))
+            print(end="")
+            return sum(parts)
+        f(torch.ones(3))
+        """,
+        2,
+        ("A generator that existed before the graph broke",),
+    ),
+    "a generator that is returned": (
+        """
+        torch.compile(lambda x: (part for part in x.sin()), backend="eager")(torch.ones(3))
+        """,
+        1,
+        ("A generator made in the captured code",),
+    ),
     "a loop": (
         """
         class Net(torch.nn.Module):

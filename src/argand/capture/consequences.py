@@ -7,6 +7,7 @@ from types import CodeType
 from argand.bytecode.resume import resume_label
 from argand.errors import BreakReason
 
+_OUTSIDE = "that existed before the compiled function"
 LOOP = "loop that goes on after a graph break"
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 # What walks a container: a program that has none of these in a variable has them all the same, in its loops.
@@ -25,13 +26,16 @@ def in_terms_of_the_program(reason: BreakReason, code: CodeType) -> BreakReason:
         code: of the frame.
     """
     comprehension = code.co_name in _COMPREHENSIONS
-    if reason.kind != "iterator from outside" or reason.context not in _OF_LOOPS:
-        return reason
-    if comprehension or resume_label(code) is not None:
+    resumed = resume_label(code) is not None
+    if reason.kind == "iterator from outside" and reason.context in _OF_LOOPS and (comprehension or resumed):
         what = "comprehension" if comprehension else "loop"
         reason.kind = LOOP
         reason.explanation = (
             f"Python runs this {what}, because the graph broke in it; each round is compiled by itself."
         )
         reason.hints = (f"Remove the graph break in the {what}, which is reported too.",)
+    elif _OUTSIDE in reason.explanation and resumed:  # perhaps the function made it itself
+        reason.kind = reason.kind.replace("from outside", "from before a graph break")
+        reason.explanation = reason.explanation.replace(_OUTSIDE, "that existed before the graph broke")
+        reason.hints = ("Remove the graph break before it, which is reported too.", *reason.hints)
     return reason

@@ -77,10 +77,11 @@ _VIEWS: dict[type, str] = {
 
 def unreconstructable(obj: Any, why: str = "") -> errors.GraphBreak:
     """The frame needs an object after the graph that cannot be made by transformed code."""
+    cls = types.GeneratorType if type(obj) is TracedGenerator else type(obj)
     found = errors.graph_break(
         kind="value cannot be rebuilt",
-        context=f"{type(obj).__module__}.{type(obj).__qualname__}{': ' + why if why else ''}",
-        explanation=f"A {type(obj).__qualname__} made in the captured code is needed after it and cannot be rebuilt.",
+        context=f"{cls.__module__}.{cls.__qualname__}{': ' + why if why else ''}",
+        explanation=f"A {cls.__qualname__} made in the captured code is needed after it and cannot be rebuilt.",
         hints=("make it outside the compiled function, or do not let it outlive the captured part",),
         skip_frame=True,
     )
