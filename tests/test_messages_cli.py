@@ -110,3 +110,10 @@ def test_syntax_error(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text("def f(:\n")
     done = command("explain", "s.py", cwd=tmp_path)
     assert done.returncode == 1 and "SyntaxError" in done.stderr and "runpy" not in done.stderr
+
+
+def test_how_a_script_ended_shows_no_escape_sequences(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("raise ValueError('\\x1b[2J \\u202e')\n")
+    done = warm.run(["-m", "argand.cli", "explain", script])
+    assert "ended early (ValueError: \\x1b[2J \\u202e)" in done.stdout

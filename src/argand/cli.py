@@ -80,7 +80,7 @@ def _show(error: BaseException, target: str) -> str:
     else:
         sys.excepthook(type(error), error.with_traceback(step), step)
     text = str(error).splitlines()
-    return type(error).__name__ + (f": {text[0]}" if text else "")
+    return type(error).__name__ + (f": {files.printable(text[0])}" if text else "")
 
 
 def _exit_code(outcome: str) -> int:

@@ -90,6 +90,14 @@ def test_compiler_that_is_none(cxx: str, folder: Path) -> None:
     with config.patch({"cpp.cxx": cxx}):
         told = run_compiled()
     assert len(told) == 1 and "eager's kernels" in told[0]
+    assert told[0].replace("\n", "").isprintable()
+
+
+def test_cache_directory_whose_name_turns_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "\x1b[31m\u202e").touch()
+    with config.patch(cache_dir=str(tmp_path / "\x1b[31m\u202e")):
+        told = run_compiled()
+    assert len(told) == 1 and told[0].replace("\n", "").isprintable()
 
 
 def test_compiler_whose_name_is_a_binary_of_nothing(folder: Path, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class _Warned:
         """Warn once about this kind of trouble."""
         if kind not in self.kinds:
             self.kinds.add(kind)
-            warnings.warn(f"argand: {text}", stacklevel=2)
+            warnings.warn(f"argand: {files.printable(text)}", stacklevel=2)
 
 
 _warned = _Warned()

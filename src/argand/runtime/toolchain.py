@@ -223,7 +223,7 @@ def _find_toolchain(candidates: tuple[str, ...], path: str) -> Toolchain | str:
             return _probe([os.path.abspath(program), *words[1:]])
         except (OSError, ValueError, ToolchainError) as error:
             tried.append(f"{candidate}: {error}")
-    return "; ".join(tried)
+    return files.printable("; ".join(tried), 1000)
 
 
 def _note_name(command: Sequence[str]) -> str:
