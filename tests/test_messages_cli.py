@@ -115,5 +115,5 @@ def test_syntax_error(tmp_path: Path) -> None:
 def test_how_a_script_ended_shows_no_escape_sequences(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("raise ValueError('\\x1b[2J \\u202e')\n")
-    done = warm.run(["-m", "argand.cli", "explain", script])
+    done = command("explain", "script.py", cwd=tmp_path)
     assert "ended early (ValueError: \\x1b[2J \\u202e)" in done.stdout
