@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import sys
 import types
 import weakref
@@ -17,6 +18,7 @@ import torch
 
 import argand
 from argand._core import _C
+from argand.capture.per_code import PerCode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
 
@@ -221,3 +223,30 @@ def test_function_with_globals_of_its_own_is_freed_without_a_reset(backend: str)
     program = run()
     gc.collect()
     assert program() is None
+
+
+def test_what_is_forgotten_with_code_is_forgotten_by_c_code() -> None:
+    # An interrupt that is due when objects go is raised in the first Python code that runs, and ignored there.
+    graphs = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        graphs.append(gm)
+        return gm.forward
+
+    argand.compile(residues.new_program(), backend=backend)(torch.ones(4, 4), torch.ones(4, 4))
+    forward = vars(type(graphs[0]))["forward"]
+    filename = forward.__code__.co_filename
+    assert filename in linecache.cache
+    kept = PerCode[int]()
+    kept.set(forward.__code__, 1)
+    assert len(kept) == 1
+    found = [*weakref.getweakrefs(forward.__code__), *weakref.getweakrefs(forward._argand_source)]
+    assert len(found) >= 4
+    for reference in found:
+        callback = reference.__callback__
+        assert callback is None or isinstance(callback.func, types.BuiltinFunctionType)
+    del forward, found, reference, callback
+    graphs.clear()
+    argand.reset()
+    gc.collect()
+    assert filename not in linecache.cache and len(kept) == 0

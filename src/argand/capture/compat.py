@@ -6,6 +6,7 @@ import functools
 import linecache
 import sys
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -50,13 +51,22 @@ def op_effects(func: Any) -> tuple[bool, bool]:
 class _Source:
     """Lives as long as a graph's Python code: then torch.fx and linecache forget the text, which they never would."""
 
-    def __init__(self, filename: str) -> None:
-        self.filename = filename
-        self.caches = (linecache.cache, getattr(getattr(fx.graph_module, "_loader", None), "eval_cache", {}))
+    __slots__ = ("__weakref__",)
 
-    def __del__(self) -> None:
-        for cache in self.caches:
-            cache.pop(self.filename, None)
+
+@functools.cache
+def _sources() -> dict[str, list[weakref.ref[_Source]]]:
+    return {}
+
+
+def _forget_with(source: _Source, filename: str) -> None:
+    """Let the text of `filename` go when `source` goes.
+
+    What does it is C code all through (`dict.pop(filename, reference)`): an interrupt that is due by then, Ctrl-C say,
+    would be raised in the first Python code that runs, and Python ignores what is raised there.
+    """
+    caches = (linecache.cache, getattr(getattr(fx.graph_module, "_loader", None), "eval_cache", {}), _sources())
+    _sources()[filename] = [weakref.ref(source, functools.partial(cache.pop, filename)) for cache in caches]
 
 
 class _LazyForward:
@@ -81,7 +91,8 @@ class CapturedGraph(fx.GraphModule):
         made = super().recompile()
         forward = vars(type(self)).get("forward")
         if isinstance(forward, types.FunctionType):
-            forward.__dict__["_argand_source"] = _Source(forward.__code__.co_filename)
+            forward.__dict__["_argand_source"] = source = _Source()
+            _forget_with(source, forward.__code__.co_filename)
         return made
 
     @property

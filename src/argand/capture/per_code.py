@@ -34,14 +34,9 @@ class PerCode(Generic[T]):
 
     def set(self, code: CodeType, value: T) -> T:
         """The value that a code object has from now on."""
-        held, key = self._held, id(code)
-
-        def forget(ref: weakref.ref[CodeType]) -> None:
-            entry = held.get(key)
-            if entry is not None and entry[0] is ref:
-                del held[key]
-
-        held[key] = (weakref.ref(code, forget), value)
+        key = id(code)
+        # C code all through, `dict.pop(key, reference)`: Python ignores what interrupts Python code that runs then
+        self._held[key] = (weakref.ref(code, functools.partial(self._held.pop, key)), value)
         return value
 
     def add(self, code: CodeType, value: T) -> T:
