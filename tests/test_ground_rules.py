@@ -30,7 +30,7 @@ def imported_names(tree: ast.Module) -> set[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SRC)))
 def test_own_compiler(path: Path) -> None:
-    if path.name == "interop.py":
+    if path.relative_to(SRC).as_posix() == "backends/borrowed.py":
         return
     text = path.read_text()
     tree = ast.parse(text)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argand.graph.expr import Const
-from argand.graph.symbols import CONGRUENT, PROBES, Assumption, Relation, SymbolTable
+from argand.graph.symbol_fits import Assumption
+from argand.graph.symbols import CONGRUENT, PROBES, Relation, SymbolTable
 
 
 def _table(*hints: int):

@@ -1,4 +1,4 @@
-"""The one module that touches torch.compile: argand as one of its backends, and its backends as ours."""
+"""argand under torch.compile: as one of its backends, and `torch.compile` looked at from outside."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from argand import events
+from argand.backends.registry import lookup_backend
 from argand.errors import UserLine
 from argand.graph.meta import user_stack
 from argand.graph.module_text import module_text
@@ -28,8 +29,6 @@ def argand_for_torch_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], 
         gm: torch-level graph; example_inputs: fake tensors and symbolic numbers.
         options: `backend`: name of the argand backend ("native").
     """
-    from argand.backends.registry import lookup_backend
-
     chosen = dict(options.pop("options", None) or {}, **options)
     inner = lookup_backend(chosen.pop("backend", "native"))
     versions: dict[tuple[Any, ...], Callable[..., Any]] = {}
@@ -100,35 +99,6 @@ def _plain(arg: Any) -> Any:
     if isinstance(arg, torch.SymBool):
         return bool(arg)
     return arg
-
-
-def torch_backend_names() -> list[str]:
-    """Names of torch.compile's own backends (importing torch._dynamo, which takes a second)."""
-    import torch._dynamo as dynamo
-
-    return [name for name in dynamo.list_backends(exclude_tags=None) if name != "argand"]
-
-
-def torch_backend(name: str) -> Callable[..., Callable[..., Any]] | None:
-    """One of torch.compile's backends, for our graphs; None when it has none of this name."""
-    if name not in torch_backend_names():
-        return None
-    from torch._dynamo import lookup_backend
-
-    found: Callable[..., Callable[..., Any]] = lookup_backend(name)
-
-    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        if gm.meta.get("unbacked"):  # they would trace it with the values of these inputs
-            return gm.forward
-        return found(gm, _fake(gm, example_inputs), **options)
-
-    backend.__name__ = name
-    return backend
-
-
-def _fake(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
-    """Example inputs as torch's backends get them: real tensors do, as long as no fake mode is active."""
-    return list(example_inputs)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, overload
 
+from argand.backends import borrowed
 from argand.errors import ConfigError
 
 Backend = Callable[..., Callable[..., Any]]
@@ -61,9 +62,7 @@ def list_backends(*, torch_backends: bool = False) -> list[str]:
     """Names that `lookup_backend` knows: argand's, then registered ones; with `torch_backends` also torch.compile's."""
     names = [*_BUILTIN, *sorted(_registry.user)]
     if torch_backends:
-        from argand.backends import interop
-
-        names += [other for other in interop.torch_backend_names() if other not in names]
+        names += [other for other in borrowed.torch_backend_names() if other not in names]
     return names
 
 
@@ -88,11 +87,9 @@ def lookup_backend(backend: str | Backend) -> Backend:
     user = _registry.user.get(backend)
     if user is not None:
         return user
-    from argand.backends import interop
-
-    borrowed = interop.torch_backend(backend)
-    if borrowed is not None:
-        return borrowed
+    of_torch = borrowed.torch_backend(backend)
+    if of_torch is not None:
+        return of_torch
     names = list_backends(torch_backends=True)
     close = difflib.get_close_matches(backend, names, n=2)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""

@@ -16,7 +16,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ import torch
 from argand._core import _C
 from argand.capture.marks import is_compiling
 from argand.debug import bench_profile, gpus
-from argand.debug.bench_profile import Side
+from argand.debug.bench_reasons import Measured, reasons
 from argand.debug.observe import JOINT, Backend
 from argand.debug.work import GraphWork, graph_work
 from argand.events import Event, bus
@@ -181,59 +181,6 @@ class Recorder:
         return found
 
 
-@dataclass(slots=True)
-class Measured:
-    """One function, eager against compiled.
-
-    Arguments:
-        name, place: of the function.
-        shapes: of the arguments.
-        what: "forward", "forward and backward", or "call" of a function that makes the backward itself.
-        calls: how often the script called it.
-        eager_ms, compiled_ms: wall time of the fastest iteration.
-        eager, compiled: what an iteration consists of.
-        copy_gbs: bandwidth that a large copy reaches on this machine, in GB/s.
-        call_us: time that eager takes for an operation on one element.
-    """
-
-    name: str
-    place: str
-    shapes: str
-    what: str
-    calls: int
-    eager_ms: float
-    compiled_ms: float
-    eager: Side
-    compiled: Side
-    copy_gbs: float
-    call_us: float
-    rounds: int = 0
-    reasons: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def speedup(self) -> float:
-        return self.eager_ms / self.compiled_ms if self.compiled_ms else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able form."""
-        return {
-            "function": self.name,
-            "place": self.place,
-            "arguments": self.shapes,
-            "what": self.what,
-            "calls": self.calls,
-            "rounds": self.rounds,
-            "eager_ms": self.eager_ms,
-            "compiled_ms": self.compiled_ms,
-            "speedup": self.speedup,
-            "copy_gbs": self.copy_gbs,
-            "call_us": self.call_us,
-            "eager": self.eager.as_dict(),
-            "compiled": self.compiled.as_dict(),
-            "reasons": self.reasons,
-        }
-
-
 class _Iteration:
     """One iteration of a recorded call: the call, and the backward where the result has one."""
 
@@ -315,8 +262,6 @@ def measure(recorded: Recorded, graphs: dict[str, GraphWork], *, seconds: float 
             sides[name] = bench_profile.profile_side(run, iteration.clear, rows, parts, count)
     iteration.restore()
     device = gpus.device_of(tensors_in((call.args, call.kwargs, iteration.leaves)))
-    from argand.debug.bench_text import reasons
-
     made = Measured(
         recorded.name,
         recorded.place,

@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeAlias
 
 from argand.graph.expr import Const, Expr, FloorDiv, Simplifier, Sym, free_symbols
 
-if TYPE_CHECKING:
-    from argand.graph.symbols import Assumption, Number, SymbolTable
+Number: TypeAlias = "int | float"
 
 _ATOMS = 48  # expressions tried as parts of a new one
 _DIVISORS = 64
 
-Found = tuple[Expr, "Assumption | None"]
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """`expr % modulus == 0`."""
+
+    expr: Expr
+    modulus: int
+
+    def __str__(self) -> str:
+        return f"({self.expr}) % {self.modulus} == 0"
+
+
+Found = tuple[Expr, Assumption | None]
+
+
+class Symbols(Protocol):
+    """What the search asks of a `SymbolTable`."""
+
+    @property
+    def symbols(self) -> Sequence[Sym]: ...
+    @property
+    def kinds(self) -> Mapping[Sym, str]: ...
+    @property
+    def maximum(self) -> Mapping[Sym, int]: ...
+    def evaluate(self, value: Expr, assignment: Mapping[Sym, Number]) -> Number: ...
+    def vector(self, value: Expr) -> tuple[Number, ...]: ...
 
 
 class Fits:
     """Expressions known so far, by their values, and the derivation of new ones."""
 
-    def __init__(self, table: SymbolTable) -> None:
+    def __init__(self, table: Symbols) -> None:
         self.table = table
         self._known: list[Expr] = []
         self._seen: set[Expr] = set()
@@ -133,8 +159,6 @@ class Fits:
 
     def _rational(self, values: tuple[int, ...], atom: Expr, vector: Any, rough_ok: bool) -> Found | None:
         """`(p*atom + b) / q`: exact where only congruent values are known, else with the floor pinned down."""
-        from argand.graph.symbols import Assumption
-
         found = _affine(values, vector)
         if found is not None:
             slope, offset = found
@@ -158,8 +182,6 @@ class Fits:
 
     def _quotient(self, values: tuple[int, ...], at: tuple[int, ...], atoms: Any, rough_ok: bool) -> Found | None:
         """`known / known`, exact."""
-        from argand.graph.symbols import Assumption
-
         for atom, vector in atoms:
             if any(v == 0 or a % v for a, v in zip(vector, values)):
                 continue

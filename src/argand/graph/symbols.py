@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from argand.graph import expr as expressions
-from argand.graph import symbol_fits
 from argand.graph.expr import Expr, Sym, free_symbols
+from argand.graph.symbol_fits import Assumption, Fits, Number
 
-Number: TypeAlias = "int | float"
 Value: TypeAlias = "Expr | int | float"
 Assignment: TypeAlias = "Mapping[Sym, Number]"
 Kind: TypeAlias = Literal["int", "float"]
@@ -55,17 +54,6 @@ class Definition:
 
     op: str
     args: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """`expr % modulus == 0`."""
-
-    expr: Expr
-    modulus: int
-
-    def __str__(self) -> str:
-        return f"({self.expr}) % {self.modulus} == 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +120,7 @@ class SymbolTable:
         self.relations: tuple[Relation, ...] = ()
         self._defined: dict[Any, Sym] = {}
         self._vectors: dict[Value, tuple[Number, ...]] = {}
-        self.fits = symbol_fits.Fits(self)
+        self.fits = Fits(self)
 
     @property
     def assignments(self) -> tuple[dict[Sym, Number], ...]:

@@ -14,9 +14,10 @@ import torch
 
 from argand.codegen.analysis import StageFacts, analyse, apart, flatten, hint, separates
 from argand.codegen.cpp.loops import PARTS, Parallel, StageLoops, product_text, static_points
-from argand.codegen.cpp.plan import StagePlan, lanes_for, plan_stage, sizes_of
 from argand.codegen.cpp.plan import _cost as stage_cost
+from argand.codegen.cpp.plan import lanes_for, plan_stage, sizes_of
 from argand.codegen.cpp.prelude import prelude
+from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Memory, Printer, Writer
 from argand.codegen.cpp.types import element, vector_type
 from argand.config import config

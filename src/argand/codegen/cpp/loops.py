@@ -22,8 +22,9 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from argand.codegen.analysis import StageFacts, flatten, hint
-from argand.codegen.cpp.plan import MATH, StagePlan
+from argand.codegen.cpp.plan import MATH
 from argand.codegen.cpp.reduce import Accumulator, is_arg, position_of
+from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Printer
 from argand.codegen.cpp.tile import emit_tiled
 from argand.graph.expr import Expr, Var, as_int, to_c
@@ -78,7 +79,7 @@ class StageLoops:
         self._assign_levels()
         self.statements(0)
         if self.plan.transposed:
-            emit_tiled(self, self.parallel.pragma)
+            emit_tiled(self.plan, self.printer, self.statements, self.parallel.pragma)
         elif self.parallel.pragma and not self.parallel.pieces:
             self._parallel_point()
         else:

@@ -8,12 +8,12 @@ when not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 
 from argand.codegen.analysis import StageFacts, flatten, hint, lane_stride
 from argand.codegen.cpp import overrides
+from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
 from argand.graph.expr import Expr, Simplifier, Var, as_int
@@ -27,40 +27,6 @@ _PER_LANE_NAMES = (
 MATH = frozenset(_MATH_NAMES.split())
 _PER_LANE = frozenset(_PER_LANE_NAMES.split())
 _FREE = frozenset(("constant", "reduction"))
-
-
-@dataclass(slots=True)
-class StagePlan:
-    """How one stage runs.
-
-    Arguments:
-        point: its own pointwise loops, outermost first; the vector variable, if among them, is last.
-        reduce: reduction loops, outermost first; the vector variable, if among them, is last.
-        sizes: of every loop variable, the kernel's outer ones included.
-        vector: the variable that runs over lanes; None for scalar code.
-        lanes: how many.
-        narrow: int64 values that are computed in 32 bits.
-        cost: estimated work, in vector operations, of one outer point.
-        work: scalar operations of one outer point.
-        transposed: loads that are read in tiles along the second last point loop.
-        streamed: stores that bypass the caches.
-    """
-
-    point: tuple[Var, ...]
-    reduce: tuple[Var, ...]
-    sizes: dict[Var, Expr]
-    vector: Var | None
-    lanes: int
-    narrow: set[Value] = field(default_factory=set)
-    cost: float = 0.0
-    work: float = 0.0
-    transposed: frozenset[Value] = frozenset()
-    streamed: frozenset[Value] = frozenset()
-
-    @property
-    def horizontal(self) -> bool:
-        """Whether lanes run along a reduction."""
-        return self.vector in self.reduce
 
 
 def sizes_of(facts: StageFacts) -> dict[Var, Expr]:

@@ -7,19 +7,16 @@ registers, so that both sides touch whole cache lines.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 
 from argand.codegen.analysis import StageFacts, hint, lane_stride
-from argand.codegen.cpp.statements import Lanes
+from argand.codegen.cpp.stage_plan import StagePlan
+from argand.codegen.cpp.statements import Lanes, Printer
 from argand.codegen.cpp.types import element, vector_type
 from argand.graph.expr import Var, as_int, coefficient, substitute, to_c
 from argand.ir.loops import Value
-
-if TYPE_CHECKING:
-    from argand.codegen.cpp.loops import StageLoops
-    from argand.codegen.cpp.plan import StagePlan
 
 
 def tile_variable(facts: StageFacts, plan: StagePlan) -> tuple[Var, frozenset[Value]] | None:
@@ -58,9 +55,14 @@ def _stores_in_order(facts: StageFacts, vector: Var, lanes: int) -> bool:
     return all(v.args[3] is None and lane_stride(facts, v.args[1], vector, lanes) == 1 for v in stores)
 
 
-def emit_tiled(loops: StageLoops, pragma: str) -> None:
-    """Print the point loops of a tiled stage; the last two are w and v."""
-    plan, out = loops.plan, loops.printer.out
+def emit_tiled(plan: StagePlan, printer: Printer, statements: Callable[[int], None], pragma: str) -> None:
+    """Print the point loops of a tiled stage; the last two are w and v.
+
+    Arguments:
+        statements: prints what belongs directly inside so many of the outermost loops.
+        pragma: before the outermost loop.
+    """
+    out = printer.out
     others, (along, vector) = plan.point[:-2], plan.point[-2:]
     lanes, w, v = plan.lanes, along.name, vector.name
     if pragma:
@@ -70,20 +72,20 @@ def emit_tiled(loops: StageLoops, pragma: str) -> None:
     width, height = to_c(plan.sizes[along]), to_c(plan.sizes[vector])
     # Four tiles side by side: both sides then touch runs of cache lines, which the hardware prefetches.
     with out.block(f"for (i64 {w}_block = 0; {w}_block < {width}; {w}_block += {4 * lanes})"):
-        loops.statements(len(others))
+        statements(len(others))
         out.line(f"const i64 {w}_stop = min_i64({w}_block + {4 * lanes}, {width});")
         out.line(f"for (i64 {v} = 0; {v} < {height}; {v} += {lanes})")
         with out.block(f"for (i64 {w}_tile = {w}_block; {w}_tile < {w}_stop; {w}_tile += {lanes})"):
             whole_w, whole_v = (_divides(plan.sizes[var], lanes) for var in (along, vector))
             if whole_w and whole_v:
-                _tile(loops, along, vector, "", "")
+                _tile(plan, printer, statements, along, vector, "", "")
                 return
             out.line(f"const i64 {w}_count = min_i64({lanes}, {width} - {w}_tile);")
             out.line(f"const i64 {v}_count = min_i64({lanes}, {height} - {v});")
             with out.block(f"if ({w}_count == {lanes} && {v}_count == {lanes})"):
-                _tile(loops, along, vector, "", "")
+                _tile(plan, printer, statements, along, vector, "", "")
             with out.block("else"):
-                _tile(loops, along, vector, f"{w}_count", f"{v}_count")
+                _tile(plan, printer, statements, along, vector, f"{w}_count", f"{v}_count")
 
 
 def _divides(size: object, lanes: int) -> bool:
@@ -91,9 +93,11 @@ def _divides(size: object, lanes: int) -> bool:
     return known is not None and known % lanes == 0
 
 
-def _tile(loops: StageLoops, along: Var, vector: Var, w_count: str, v_count: str) -> None:
+def _tile(
+    plan: StagePlan, printer: Printer, statements: Callable[[int], None], along: Var, vector: Var, w_count: str,
+    v_count: str,
+) -> None:  # fmt: skip
     """One tile: transposed loads, then the body for each of its rows."""
-    plan, printer = loops.plan, loops.printer
     out, lanes, w = printer.out, plan.lanes, along.name
     level = len(plan.point)
     row, column = Var("row"), Var(f"{w}_tile")
@@ -111,5 +115,5 @@ def _tile(loops: StageLoops, along: Var, vector: Var, w_count: str, v_count: str
     with out.block(f"for (int row = 0; row < {w_count or lanes}; ++row)"):
         out.line(f"const i64 {w} = {w}_tile + row;")
         with printer.within(Lanes(vector, lanes, tail=v_count, tile=plan.transposed)):
-            loops.statements(level - 1)
-            loops.statements(level)
+            statements(level - 1)
+            statements(level)

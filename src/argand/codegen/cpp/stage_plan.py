@@ -1,0 +1,42 @@
+"""What planning a stage decides and printing it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from argand.graph.expr import Expr, Var
+from argand.ir.loops import Value
+
+
+@dataclass(slots=True)
+class StagePlan:
+    """How one stage runs.
+
+    Arguments:
+        point: its own pointwise loops, outermost first; the vector variable, if among them, is last.
+        reduce: reduction loops, outermost first; the vector variable, if among them, is last.
+        sizes: of every loop variable, the kernel's outer ones included.
+        vector: the variable that runs over lanes; None for scalar code.
+        lanes: how many.
+        narrow: int64 values that are computed in 32 bits.
+        cost: estimated work, in vector operations, of one outer point.
+        work: scalar operations of one outer point.
+        transposed: loads that are read in tiles along the second last point loop.
+        streamed: stores that bypass the caches.
+    """
+
+    point: tuple[Var, ...]
+    reduce: tuple[Var, ...]
+    sizes: dict[Var, Expr]
+    vector: Var | None
+    lanes: int
+    narrow: set[Value] = field(default_factory=set)
+    cost: float = 0.0
+    work: float = 0.0
+    transposed: frozenset[Value] = frozenset()
+    streamed: frozenset[Value] = frozenset()
+
+    @property
+    def horizontal(self) -> bool:
+        """Whether lanes run along a reduction."""
+        return self.vector in self.reduce
