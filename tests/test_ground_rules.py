@@ -101,7 +101,7 @@ OTHER_READERS = {
     "debug/doctor/child.py": "what its own child wrote into its own folder",
     "debug/doctor/dissect.py": "writes",
     "debug/doctor/healthy.py": "what its own child wrote into its own folder",
-    "debug/doctor/procedure.py": "what its own child wrote into its own folder",
+    "debug/doctor/localise.py": "what its own child wrote into its own folder",
     "debug/doctor/records.py": "what its own child wrote into its own folder",
     "debug/minify/files.py": "/proc, and the reproduction that it just wrote",
     "debug/minify/isolate.py": "/proc, and a file without a name",

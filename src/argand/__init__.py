@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from argand import config, events
+from argand.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from argand.api import (
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
         set_stance,
         substitute_in_graph,
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "CompileProfiler",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
@@ -16,7 +17,7 @@ from torch.nn.modules import module as _modules
 
 from argand._core import _C
 from argand.backends.registry import list_backends, lookup_backend, register_backend
-from argand.capture import marks, stance, strict
+from argand.capture import frame, marks, stance, strict
 from argand.capture.explain import Explanation, Findings
 from argand.capture.frame import capture_frame
 from argand.capture.marks import (
@@ -425,8 +426,6 @@ def _request(*asked: Any) -> _Request:
 
 def _reduce_function(compiled: _C.Region) -> Any:
     """How a compiled function is copied and pickled: by its name, as functions are, or else compiled again."""
-    import sys
-
     found: Any = sys.modules.get(getattr(compiled, "__module__", None) or "")
     name: str = getattr(compiled, "__qualname__", "")
     for part in name.split("."):
@@ -500,10 +499,6 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
 def reset() -> None:
     """Forget all compiled code, recompile counts and regions, in this process. Kernels on disk are kept."""
-    import sys
-
-    from argand.capture import frame
-
     _process.regions.clear()
     _process.callbacks.clear()
     _C.reset_all()
@@ -556,7 +551,7 @@ def answer_torch_compile(backend: str = "native", override: bool = False) -> Ite
         backend: used where the program names none or names torch's default, "inductor".
         override: use it everywhere, whatever the program asks for, also in `argand.compile`.
     """
-    import argand
+    package = vars(sys.modules[__package__ or "argand"])
 
     def answer(model: Any = None, *, backend: Any = "inductor", **kwargs: Any) -> Any:
         chosen = default if override or backend in ("inductor", None) else backend
@@ -570,10 +565,10 @@ def answer_torch_compile(backend: str = "native", override: bool = False) -> Ite
     saved_stance, saved_reset = torch.compiler.set_stance, torch.compiler.reset
     torch.compile, torch.compiler.set_stance, torch.compiler.reset = answer, _answer_set_stance, reset
     if override:
-        argand.__dict__["compile"] = answer_argand
+        package["compile"] = answer_argand
     try:
         yield
     finally:
         torch.compile, torch.compiler.set_stance, torch.compiler.reset = saved, saved_stance, saved_reset
         if override:
-            argand.__dict__.pop("compile", None)
+            package.pop("compile", None)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from argand.autograd.inference import records_gradients
-from argand.autograd.joint import JointProgram, trace_joint
+from argand.autograd.gradients import records_gradients
+from argand.autograd.joint import JointProgram
 from argand.autograd.partition import partition
+from argand.autograd.trace import trace_joint
 
 
 def joint_of(fn: object, *inputs: torch.Tensor) -> JointProgram:

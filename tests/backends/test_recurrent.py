@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import argand
-from argand.autograd.inference import trace_inference
+from argand.autograd import trace_inference
 
 KINDS = {
     "lstm": lambda: nn.LSTM(5, 6),

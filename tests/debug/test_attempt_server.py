@@ -17,8 +17,8 @@ from torch import fx
 from argand.debug.minify import BackendCheck, Limits
 from argand.debug.minify.files import Writer
 from argand.debug.minify.identity import Fingerprint
-from argand.debug.minify.server import Server
-from argand.debug.minify.spawn import environment, run_file
+from argand.debug.minify.server import Server, environment
+from argand.debug.minify.spawn import run_file
 from argand.debug.minify.surgery import Program
 from debug.minify_helpers import graph_for
 
@@ -109,8 +109,7 @@ def test_a_server_that_is_gone_is_done_without(tmp_path: Path) -> None:
 def test_it_ends_when_nobody_is_left_to_ask() -> None:
     code = (
         "import json, os\n"
-        "from argand.debug.minify.server import Server\n"
-        "from argand.debug.minify.spawn import environment\n"
+        "from argand.debug.minify.server import Server, environment\n"
         "print(json.dumps(Server(environment()).process.pid), flush=True)\n"
         "os._exit(0)"
     )

@@ -5,7 +5,8 @@ whose graph has no in-place op, and `runtime.wrap`, which turns a callable for t
 (mutations written back, aliases rebuilt).
 """
 
-from argand.autograd.inference import needs_autograd, trace_inference
+from argand.autograd.gradients import needs_autograd
 from argand.autograd.runtime import wrap
+from argand.autograd.trace import trace_inference
 
 __all__ = ["needs_autograd", "trace_inference", "wrap"]

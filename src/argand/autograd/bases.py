@@ -9,21 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 
-from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.autograd.values import TraceTensor, Value
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.program import BaseSpec
-from argand.graph.specs import Spec
-from argand.graph.strides import is_dense, memory_order
-
-if TYPE_CHECKING:
-    from argand.autograd.inference import InputBuilder
-    from argand.autograd.tracer import Tracer
 
 aten = torch.ops.aten
 T = TypeVar("T")
@@ -86,17 +79,14 @@ class Bases:
         """The group of an input."""
         return self._of.get(id(tensor))
 
-    def stand_in(self, builder: InputBuilder, group: Group, spec: Spec) -> TraceTensor:
-        """What an input of the group is in the trace: a view of the base."""
+    def root_of(self, group: Group, make: Callable[[torch.Tensor, int], TraceTensor]) -> TraceTensor:
+        """The base of a group in the trace; `make` adds it to the inputs, from the base of the example inputs."""
         if group.root is None:
             group.real = torch.as_strided(group.members[0].data, (group.length,), (1,), group.low)
-            group.root = builder.base(group.real, self.groups.index(group))
+            group.root = make(group.real, self.groups.index(group))
             group.stand_ins = []
             self._by_root[id(group.root.value)] = group
-        made = _viewed(builder.tracer, group.root, spec)
-        if group.stand_ins is not None:
-            group.stand_ins.append(made)
-        return made
+        return group.root
 
     def note_write(self, root: Value) -> None:
         """An input was written to: tell autograd of all that may share its version, as some of eager's do.
@@ -112,13 +102,13 @@ class Bases:
         """Whether the value is a base, so that its views are views of inputs that share it."""
         return id(root) in self._by_root
 
-    def finish(self, tracer: Tracer) -> list[BaseSpec]:
-        """The description of each base, when the trace is over."""
+    def finish(self, inputs: Sequence[TraceTensor]) -> list[BaseSpec]:
+        """The description of each base, when the trace with these inputs is over."""
         made = []
         for group in self.groups:
             if group.root is None or group.stand_ins is None:
                 raise AutogradError("inputs that share memory were met in one trace and not in the next")
-            positions = {id(stand_in): index for index, stand_in in enumerate(tracer.inputs)}
+            positions = {id(stand_in): index for index, stand_in in enumerate(inputs)}
             members = tuple(positions[id(stand_in)] for stand_in in group.stand_ins)
             offsets = tuple(stand_in.value.spec.offset - group.stand_ins[0].value.spec.offset
                             for stand_in in group.stand_ins)  # fmt: skip
@@ -164,31 +154,6 @@ def _covering(tensors: list[torch.Tensor]) -> Group:
     if length > _MOST_GAPS * elements + 1024:
         raise AutogradError("inputs that share memory with a written one lie far apart in it")
     return Group(tensors, low, length)
-
-
-def _viewed(tracer: Tracer, root: TraceTensor, spec: Spec) -> TraceTensor:
-    """The part of the base that an input is, with the metadata that eager reports."""
-    start = spec.offset - root.value.spec.offset
-    size, stride = spec.size, spec.stride
-    if is_dense(size, stride) and 0 not in size:
-        order = memory_order(size, stride)
-        inner = [size[d] for d in order]
-        made = tracer.record_view(aten.slice.Tensor, (root, 0, start, start + prod(inner)), {})
-        made = tracer.record_view(aten.view.default, (made, inner), {})
-        if order != tuple(range(len(order))):
-            back = [order.index(d) for d in range(len(order))]
-            made = tracer.record_view(aten.permute.default, (made, back), {})
-        parent, view = made.value.parent, made.value.view
-    else:
-        node = tracer.read(root.value)
-        held = make_tensor(Value(root.value.spec, node))
-        made = tracer.one(aten.as_strided.default, held, list(size), list(stride), start)
-        parent, view = root.value, ("as_strided", (size, stride, start), {})
-    if parent is None or view is None:
-        raise AutogradError("an input that shares memory could not be made a view")
-    value = Value(spec, tracer.read(made.value))
-    tracer.link(value, parent, *view)
-    return make_tensor(value)
 
 
 def base_tensor(

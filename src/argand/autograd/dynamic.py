@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.inference import trace_inference
+from argand.autograd.trace import trace_inference
 from argand.errors import AutogradError
 from argand.graph.expr import Expr, Sym, as_int, evaluate, free_symbols
 from argand.graph.fitting import Fitter, holds, require

@@ -10,7 +10,8 @@ import torch
 from torch import fx
 
 from argand.autograd.dynamic import Assignment, NotGeneral, Prepare, Tracing
-from argand.autograd.joint import JointProgram, trace_joint
+from argand.autograd.joint import JointProgram
+from argand.autograd.trace import trace_joint
 from argand.graph.expr import Expr, Sym
 from argand.graph.program import AtenProgram, TensorSpec
 

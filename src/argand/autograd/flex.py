@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from argand import events
-from argand.autograd.inference import trace_inference
+from argand.autograd import inference, joint
 from argand.autograd.values import TraceTensor
 from argand.codegen.triton.functions import helpers_of
 from argand.codegen.triton.mods import Mod, NotPrintable, print_mod
@@ -165,26 +165,24 @@ def _whole(body: Any, given: Sequence[_Given], size: tuple[int, ...], device: to
 def _traced(gm: fx.GraphModule, given: Sequence[_Given]) -> AtenProgram:
     layouts = {number: one.spec() for number, one in enumerate(given)}
     try:
-        return trace_inference(gm, [one.example() for one in given], layouts=layouts)
+        return inference.trace(gm, [one.example() for one in given], layouts)
     except ArgandError as error:
         raise NotPrintable(str(error)) from error
 
 
 def _differentiated(gm: fx.GraphModule, given: Sequence[_Given]) -> AtenProgram:
     """The gradient with respect to the score, as a graph of the whole matrix."""
-    from argand.autograd.joint import trace_joint
-
     layouts = {number: one.spec(number == 0) for number, one in enumerate(given)}
     try:
         with torch.enable_grad():
-            joint = trace_joint(gm, [one.example(i == 0) for i, one in enumerate(given)], layouts=layouts)
+            made = joint.trace(gm, [one.example(i == 0) for i, one in enumerate(given)], layouts)
     except ArgandError as error:
         raise NotPrintable(str(error)) from error
-    if joint.gradients != (0,):
+    if made.gradients != (0,):
         raise NotPrintable("a score that has no gradient")
-    program = joint.program
+    program = made.program
     output = next(iter(reversed(program.graph.nodes)))
-    output.args = (tuple(output.args[0][joint.results :]),)
+    output.args = (tuple(output.args[0][made.results :]),)
     output.meta["val"] = tuple([node.meta["val"] for node in output.args[0]])
     program.outputs = []
     eliminate_dead(program.graph)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from argand.autograd.recorder import Handler, Recorder
 from argand.graph import compat
-
-if TYPE_CHECKING:
-    from argand.autograd.tracer import Handler, Tracer
 
 aten = torch.ops.aten
 
@@ -67,7 +65,7 @@ _BINARY: dict[str, Callable[..., Any]] = {
 def _one_by_one(call: Callable[..., Any], lists: int) -> Handler:
     """A handler for an op whose first `lists` arguments go tensor by tensor, or are the same for each."""
 
-    def trace(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def trace(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = compat.bound_arguments(func, args, kwargs)
         given = [bound.pop(argument.name) for argument in func._schema.arguments[:lists]]
         count = len(given[0])
@@ -84,7 +82,7 @@ def _one_by_one(call: Callable[..., Any], lists: int) -> Handler:
 def _scaled(call: Callable[..., Any]) -> Handler:
     """addcdiv and addcmul: three lists, and a number or a list of numbers by keyword."""
 
-    def trace(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def trace(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = compat.bound_arguments(func, args, kwargs)
         *names, scale_name = [argument.name for argument in func._schema.arguments[:4]]
         lists = [bound[name] for name in names]
@@ -103,7 +101,7 @@ def _scaled(call: Callable[..., Any]) -> Handler:
     return trace
 
 
-def _norm(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _norm(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     bound = compat.bound_arguments(func, args, kwargs)
     with tracer:
         return [
@@ -111,7 +109,7 @@ def _norm(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         ]
 
 
-def _copy(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _copy(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """_foreach_copy_: the writes themselves."""
     targets, sources = args[0], args[1]
     if len(targets) != len(sources):
@@ -120,12 +118,12 @@ def _copy(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         tracer.run(aten.copy_.default, (target, source), {})
 
 
-def _zero(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _zero(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for target in args[0]:
         tracer.run(aten.zero_.default, (target,), {})
 
 
-def _powers(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _powers(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """_foreach_pow of a number: as Adam's corrections are with `capturable=True`."""
     bound = compat.bound_arguments(func, args, kwargs)
     with tracer:

@@ -1,8 +1,7 @@
-"""`trace_inference`: torch-level graph → functional ATen program, without gradients."""
+"""Torch-level graph → functional ATen program, without gradients; `trace.trace_inference` is the entry."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,110 +10,37 @@ from torch import fx
 
 from argand.autograd import recurrent
 from argand.autograd.attention import ATTENTION, with_cheap_mask
-from argand.autograd.bases import Bases, with_bases
+from argand.autograd.bases import Bases
 from argand.autograd.data_checks import CHECKS
+from argand.autograd.inputs import InputBuilder
 from argand.autograd.outputs import finish
 from argand.autograd.tracer import Tracer
-from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import ArgandError, AutogradError, UserLine
 from argand.graph import compat, flex, time_limit
 from argand.graph.meta import NodeOrigin, attribute, caller_line, user_line, user_stack
-from argand.graph.program import AtenProgram, InputSpec, TensorSpec
+from argand.graph.program import AtenProgram, TensorSpec
 from argand.graph.recurrent import FUNCTIONS as RECURRENT
 
-
-def needs_autograd(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """Running the graph now would record gradients, so that the inference path must not be taken."""
-    if torch.is_inference_mode_enabled():
-        return False
-    return records_gradients(gm, example_inputs, enabled=torch.is_grad_enabled())
+Attention = Callable[..., Any]
+"""`flex_attention` as one operator: called with its arguments; None where it is to be spelt out."""
 
 
-def records_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any], *, enabled: bool) -> bool:
-    """Whether an operation may be recorded by autograd, where gradients are enabled or not when the graph begins.
-
-    An optimizer's step, say, disables them, writes to parameters, and enables them again: nothing is recorded.
-    """
-    values = iter(example_inputs)
-    carrying: set[fx.Node] = set()
-    for node in gm.graph.nodes:
-        if node.op == "placeholder":
-            value = next(values, None)
-            if isinstance(value, torch.Tensor) and value.requires_grad:
-                carrying.add(node)
-            continue
-        switched = _grad_mode(node)
-        if switched is not None:
-            enabled = switched
-            continue
-        if node.op == "call_method" and node.target == "requires_grad_":  # the tensor itself changes
-            carrying.update((node, *node.all_input_nodes))
-            continue
-        if node.kwargs.get("requires_grad"):  # a new tensor
-            carrying.add(node)
-            continue
-        carries = _attribute_requires_grad(gm, node) or any(n in carrying for n in node.all_input_nodes)
-        if not carries or isinstance(node.meta.get("example_value"), (int, float, str)):
-            continue
-        carrying.add(node)
-        if enabled and node.op not in ("get_attr", "output"):
-            return True
-    return False
-
-
-def _grad_mode(node: fx.Node) -> bool | None:
-    """What the node sets the grad mode to, if it may: True where that is not known."""
-    if node.op != "call_function":
-        return None
-    if node.target is torch._C._set_grad_enabled or node.target is torch.set_grad_enabled:
-        return bool(node.args[0]) if node.args and not isinstance(node.args[0], fx.Node) else True
-    return True if node.target is torch.enable_grad else None
-
-
-def _attribute_requires_grad(gm: fx.GraphModule, node: fx.Node) -> bool:
-    if node.op == "get_attr":
-        value = attribute(gm, str(node.target))
-        return isinstance(value, torch.Tensor) and value.requires_grad
-    if node.op == "call_module":
-        module = attribute(gm, str(node.target))
-        return any(p.requires_grad for p in module.parameters())
-    return False
-
-
-def trace_inference(
+def trace(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    *,
-    config: Any = None,
     layouts: Mapping[int, TensorSpec] | None = None,
-    bases: bool = False,
+    shared: Sequence[Sequence[torch.Tensor]] = (),
+    attention: Attention | None = None,
 ) -> AtenProgram:
-    """Trace a torch-level graph into a functional ATen program.
+    """What `trace_inference` does.
 
     Arguments:
-        gm: graph of torch functions, methods, operators and `get_attr`s; `call_module` runs the module's forward.
-        example_inputs: one value per placeholder: tensors (only their metadata is read) or plain Python values, which
-            the program is specialised on.
-        config: unused settings object, kept for stages that are tuned by it.
-        layouts: metadata to trace with in place of the example's own, by argument.
-        bases: inputs that share memory may be written to; the program then holds for calls whose inputs share it in
-            the same way (`program.bases`).
-
-    Raises:
-        AutogradError: the graph cannot be expressed as a functional ATen graph; run it eagerly.
+        shared: groups of inputs that share memory, one of which is written to.
+        attention: of `run_graph`.
     """
-    return with_bases(lambda groups: _trace_inference(gm, example_inputs, layouts, groups), bases)
-
-
-def _trace_inference(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    layouts: Mapping[int, TensorSpec] | None,
-    shared: Sequence[Sequence[torch.Tensor]],
-) -> AtenProgram:
     tracer = Tracer()
     try:
-        return _trace(tracer, gm, example_inputs, layouts, shared)
+        return _trace(tracer, gm, example_inputs, layouts, shared, attention)
     finally:
         tracer.close()
 
@@ -125,6 +51,7 @@ def _trace(
     example_inputs: Sequence[Any],
     layouts: Mapping[int, TensorSpec] | None,
     shared: Sequence[Sequence[torch.Tensor]],
+    attention: Attention | None,
 ) -> AtenProgram:
     tracer.bases = Bases(shared)
     tracer.many_sizes = layouts is not None
@@ -145,98 +72,11 @@ def _trace(
         torch._C._set_grad_enabled(False)
         attributes = lift_attributes(gm, tracer)
         with tracer:
-            result = run_graph(gm, arguments, attributes, tracer)
+            result = run_graph(gm, arguments, attributes, tracer, attention)
         program = finish(tracer, builder, result)
     program.num_args = len(example_inputs)
     program.specialised = specialised
     return program
-
-
-class InputBuilder:
-    """Makes placeholders: for the call's tensor arguments, then for parameters and buffers as they are met."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        self.tracer = tracer
-        self.specs: list[InputSpec] = []
-        self.constants: dict[str, torch.Tensor] = {}
-        self.reals: list[torch.Tensor] = []  # the tensor of each input when traced, for aliasing checks
-        self._names: dict[int, str] = {}
-        self._last: fx.Node | None = None
-
-    def names(self, gm: fx.GraphModule) -> None:
-        """Learn what parameters and buffers are called, for readable placeholders."""
-        for name, tensor in (*gm.named_parameters(remove_duplicate=True), *gm.named_buffers(remove_duplicate=True)):
-            self._names[id(tensor)] = name
-
-    def argument(self, tensor: torch.Tensor, index: int, layout: TensorSpec | None = None) -> TraceTensor:
-        known = self.tracer.lifted.get(id(tensor))
-        if known is not None:
-            return known[1]  # one tensor passed twice is one value
-        return self._add(tensor, f"arg{index}_1", "arg", index, layout)
-
-    def constant(self, tensor: torch.Tensor) -> TraceTensor:
-        known = self._names.get(id(tensor))
-        name = f"p_{known}" if known else f"constant{len(self.constants)}"
-        made = self._add(tensor, re.sub(r"\W", "_", name), "constant", -1)
-        self.constants[self.specs[-1].name] = tensor
-        return made
-
-    def _add(
-        self, tensor: torch.Tensor, name: str, kind: Any, index: int, layout: TensorSpec | None = None
-    ) -> TraceTensor:
-        if not (compat.is_plain_tensor(tensor) or compat.is_fake(tensor)):
-            raise AutogradError(
-                f"an input of the graph is a {type(tensor).__name__} ({tensor.layout}), which cannot be traced",
-                remedy="the graph that holds it runs eagerly",
-            )
-        tracer = self.tracer
-        spec = tracer.specs.make(
-            tuple(int(n) for n in (tensor.shape if layout is None else layout.size)),
-            tuple(int(n) for n in (tensor.stride() if layout is None else layout.stride)),
-            int(tensor.storage_offset()),
-            tensor.dtype,
-            tensor.device,
-        )
-        group = tracer.bases.group_of(tensor)
-        viewed = tracer.bases.stand_in(self, group, spec) if group is not None else None
-        node = self.placeholder(name)
-        node.meta.update(val=spec.meta, device=spec.device, origin=NodeOrigin(name))
-        made = make_tensor(Value(spec, node)) if viewed is None else viewed
-        made.value.input = len(self.specs)
-        plain = TensorSpec(spec.size, spec.stride, spec.offset, spec.dtype, spec.device, tensor.requires_grad)
-        self.specs.append(InputSpec(node.name, kind, index, plain))
-        self.reals.append(tensor)
-        tracer.inputs.append(made)
-        tracer.lifted[id(tensor)] = (tensor, made)
-        return made
-
-    def leaf(self, tensor: TraceTensor) -> int:
-        """An input for a leaf that the graph makes; returns its position."""
-        spec = tensor.value.spec
-        index = sum(one.kind == "leaf" for one in self.specs)
-        node = self.placeholder(f"leaf{index}_1")
-        node.meta.update(val=spec.meta, device=spec.device, origin=NodeOrigin(node.name))
-        plain = TensorSpec(spec.size, spec.stride, 0, spec.dtype, spec.device, True)
-        self.specs.append(InputSpec(node.name, "leaf", index, plain))
-        self.tracer.inputs.append(tensor)
-        return len(self.specs) - 1
-
-    def base(self, real: torch.Tensor, number: int) -> TraceTensor:
-        """An input for the memory that others share."""
-        return self._add(real, f"base{number}", "base", number)
-
-    def placeholder(self, name: str) -> fx.Node:
-        """A new placeholder behind those made so far."""
-        graph = self.tracer.graph
-        if self._last is None:
-            first = next(iter(graph.nodes), None)
-            with graph.inserting_before(first) if first is not None else graph.inserting_after(None):
-                node = graph.placeholder(name)
-        else:
-            with graph.inserting_after(self._last):
-                node = graph.placeholder(name)
-        self._last = node
-        return node
 
 
 def lift_attributes(gm: fx.GraphModule, tracer: Tracer) -> dict[str, Any]:
@@ -249,8 +89,18 @@ def lift_attributes(gm: fx.GraphModule, tracer: Tracer) -> dict[str, Any]:
     return found
 
 
-def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str, Any], tracer: Tracer) -> Any:
-    """Run a torch-level graph node by node under an active tracer; returns what the graph returns."""
+def run_graph(
+    gm: fx.GraphModule,
+    arguments: Sequence[Any],
+    attributes: dict[str, Any],
+    tracer: Tracer,
+    attention: Attention | None = None,
+) -> Any:
+    """Run a torch-level graph node by node under an active tracer; returns what the graph returns.
+
+    Arguments:
+        attention: makes `flex_attention` one operator, where it returns not None; without, it is always spelt out.
+    """
     env: dict[fx.Node, Any] = {}
     remaining = iter(arguments)
     for node in gm.graph.nodes:
@@ -268,8 +118,8 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
                 args, kwargs = with_cheap_mask(args, kwargs, tracer.many_sizes)
             if node.target in RECURRENT:
                 made = recurrent.stands_for(RECURRENT[node.target], args, kwargs, tracer.many_sizes)
-            if node.target is flex.flex_attention:
-                made = _as_kernel(args)
+            if node.target is flex.flex_attention and attention is not None:
+                made = attention(*args)
             env[node] = _call(node, node.target, args, kwargs) if made is None else made
         elif op == "placeholder":
             env[node] = next(remaining) if not node.target.startswith("*") else _rest(node, remaining)
@@ -289,13 +139,6 @@ def run_graph(gm: fx.GraphModule, arguments: Sequence[Any], attributes: dict[str
             time_limit.begin(None)
             return _values(node.args[0], env)
     raise AutogradError("the graph has no output node")
-
-
-def _as_kernel(args: Any) -> Any:
-    """`flex_attention` as one operator, where its device has kernels for it."""
-    from argand.autograd.flex import stands_for  # it traces, too
-
-    return stands_for(*args)
 
 
 def _origin(node: fx.Node) -> NodeOrigin:

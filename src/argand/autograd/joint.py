@@ -1,4 +1,4 @@
-"""`trace_joint`: torch-level graph → one functional ATen graph of its forward and its backward.
+"""Torch-level graph → one functional ATen graph of its forward and its backward; `trace.trace_joint` is the entry.
 
 The torch-level graph runs under the tracer with autograd recording above it, as it would in eager; then the autograd
 engine itself is asked for the gradients, and what it computes arrives at the same tracer. So every formula is torch's.
@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.bases import Bases, with_bases
-from argand.autograd.inference import InputBuilder, lift_attributes, records_gradients, run_graph
+from argand.autograd.bases import Bases
+from argand.autograd.gradients import records_gradients
+from argand.autograd.inference import Attention, lift_attributes, run_graph
+from argand.autograd.inputs import InputBuilder
 from argand.autograd.leaves import reached_leaves, refuse_separate_histories
 from argand.autograd.outputs import Outputs, check_aliased_inputs, written_unseen
 from argand.autograd.tape import Tape, read_tape
@@ -120,34 +122,17 @@ class _Leaves:
     starts: dict[int, Any] = field(default_factory=dict)  # input position -> grad_fn before the graph ran
 
 
-def trace_joint(
+def trace(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    *,
     layouts: Mapping[int, TensorSpec] | None = None,
-    bases: bool = False,
+    shared: Sequence[Sequence[torch.Tensor]] = (),
+    attention: Attention | None = None,
 ) -> JointProgram:
-    """Trace a torch-level graph and its gradients into one functional ATen graph.
-
-    Arguments:
-        gm, example_inputs, layouts, bases: as for `trace_inference`; gradients are made for the inputs that require
-            grad.
-
-    Raises:
-        AutogradError: the graph cannot be differentiated ahead of time; run it eagerly.
-    """
-    return with_bases(lambda groups: _trace_joint(gm, example_inputs, layouts, groups), bases)
-
-
-def _trace_joint(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    layouts: Mapping[int, TensorSpec] | None,
-    shared: Sequence[Sequence[torch.Tensor]],
-) -> JointProgram:
+    """What `trace_joint` does; `shared` and `attention` as for `inference.trace`."""
     tracer = JointTracer()
     try:
-        return _trace(tracer, gm, example_inputs, layouts, shared)
+        return _trace(tracer, gm, example_inputs, layouts, shared, attention)
     finally:
         tracer.close()
 
@@ -158,6 +143,7 @@ def _trace(
     example_inputs: Sequence[Any],
     layouts: Mapping[int, TensorSpec] | None,
     shared: Sequence[Sequence[torch.Tensor]],
+    attention: Attention | None,
 ) -> JointProgram:
     tracer.bases = Bases(shared)
     tracer.many_sizes = layouts is not None
@@ -185,7 +171,7 @@ def _trace(
         }
         tracer.reached.clear()
         with tracer, compat.hidden_from_saved_tensor_hooks():
-            result = run_graph(gm, arguments, attributes, tracer)
+            result = run_graph(gm, arguments, attributes, tracer, attention)
         joint = _Finisher(tracer, builder, leaves).finish(result)
     joint.enables_grad = records_gradients(gm, example_inputs, enabled=False)
     joint.program.num_args = len(example_inputs)
@@ -312,7 +298,7 @@ class _Finisher:
         constants = dict(self.builder.constants)
         constants |= {name: value for name, value in tracer.literals.items() if name in literals}
         out_tree = None if tree.is_leaf() else tree
-        bases = tracer.bases.finish(tracer)
+        bases = tracer.bases.finish(tracer.inputs)
         program = AtenProgram(
             graph, self.builder.specs, specs, mutations, constants, out_tree, specs=tracer.specs, bases=bases,
             leaves=outputs.leaves,

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from argand.autograd.recorder import Recorder
 from argand.autograd.values import TraceTensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.specs import Spec, strided_meta
 from argand.graph.strides import is_dense
-
-if TYPE_CHECKING:
-    from argand.autograd.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ def _candidates(name: str) -> tuple[str, ...]:
     return (name, f"{name}_functional")
 
 
-def run_mutation(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_mutation(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record a writing op: its functional form, then the writes. Returns what the op returns."""
     form = functional_form(func)
     if form is None:
@@ -114,7 +112,7 @@ def run_mutation(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[
     return returned[0] if len(returned) == 1 else (returned or None)
 
 
-def _tensors(tracer: Tracer, tree: Any) -> list[TraceTensor]:
+def _tensors(tracer: Recorder, tree: Any) -> list[TraceTensor]:
     """The tensors in nested lists."""
     if isinstance(tree, torch.Tensor):
         return [tracer.tensor(tree)]
@@ -166,7 +164,7 @@ def _arguments_for(form: FunctionalForm, bound: dict[str, Any]) -> tuple[tuple[A
     return tuple(positional), keywords
 
 
-def _write(tracer: Tracer, target: Any, new: Any) -> None:
+def _write(tracer: Recorder, target: Any, new: Any) -> None:
     if target is None:
         return
     if isinstance(target, (list, tuple)):
@@ -180,7 +178,7 @@ def _write(tracer: Tracer, target: Any, new: Any) -> None:
 
 
 def _check(
-    tracer: Tracer,
+    tracer: Recorder,
     func: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

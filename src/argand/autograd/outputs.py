@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from argand.autograd.bases import shared_memory
+from argand.autograd.inputs import InputBuilder
 from argand.autograd.leaves import is_leaf, refuse_hooks
-from argand.autograd.tracer import Tracer
+from argand.autograd.recorder import Recorder
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
@@ -18,13 +19,10 @@ from argand.graph.meta import eliminate_dead
 from argand.graph.program import AtenProgram, LeafSpec, MutationSpec, OutputSpec, ViewReplay
 from argand.graph.strides import is_dense
 
-if TYPE_CHECKING:
-    from argand.autograd.inference import InputBuilder
-
 aten = torch.ops.aten
 
 
-def finish(tracer: Tracer, inputs: InputBuilder, result: Any) -> AtenProgram:
+def finish(tracer: Recorder, inputs: InputBuilder, result: Any) -> AtenProgram:
     """Close the graph: returned values, written inputs, the output node; `result`: what the torch-level graph gave."""
     flat, tree = compat.tree_flatten(result)
     check_aliased_inputs(tracer, inputs.reals)
@@ -42,16 +40,16 @@ def finish(tracer: Tracer, inputs: InputBuilder, result: Any) -> AtenProgram:
     merged = {**inputs.constants, **{name: value for name, value in tracer.literals.items() if name in literals}}
     return AtenProgram(
         graph, inputs.specs, outputs, mutations, merged, None if tree.is_leaf() else tree, specs=tracer.specs,
-        bases=tracer.bases.finish(tracer), leaves=builder.leaves,
+        bases=tracer.bases.finish(tracer.inputs), leaves=builder.leaves,
     )  # fmt: skip
 
 
-def written_unseen(tracer: Tracer, index: int) -> bool:
+def written_unseen(tracer: Recorder, index: int) -> bool:
     """An input was written to through `.data` only: its stand-in's version did not move."""
     return int(tracer.inputs[index]._version) == 0
 
 
-def check_aliased_inputs(tracer: Tracer, reals: list[torch.Tensor]) -> None:
+def check_aliased_inputs(tracer: Recorder, reals: list[torch.Tensor]) -> None:
     """A written input must not share memory with another one: the trace treats them as separate."""
     if not tracer.mutated:
         return
@@ -75,7 +73,7 @@ def check_aliased_inputs(tracer: Tracer, reals: list[torch.Tensor]) -> None:
 class Outputs:
     """Sorts user outputs into kinds and collects the graph's own outputs."""
 
-    def __init__(self, tracer: Tracer, inputs: InputBuilder, requires_grad: tuple[bool, ...] = ()) -> None:
+    def __init__(self, tracer: Recorder, inputs: InputBuilder, requires_grad: tuple[bool, ...] = ()) -> None:
         self.tracer = tracer
         self.builder = inputs
         self.leaves: list[LeafSpec] = []
@@ -206,7 +204,7 @@ class Outputs:
         return len(self.nodes) - 1
 
 
-def _held(tracer: Tracer, node: fx.Node) -> TraceTensor:
+def _held(tracer: Recorder, node: fx.Node) -> TraceTensor:
     return make_tensor(Value(tracer.specs.of_meta(node.meta["val"], node.meta["device"]), node))
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand.autograd.mutation import refuse_partial_overlap
+from argand.autograd.recorder import Handler, Recorder
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
+from argand.graph.optimizer_ops import optimizer_ops
+from argand.graph.recurrent import recurrent_ops
 from argand.graph.specs import Spec
 from argand.graph.strides import memory_order
-
-if TYPE_CHECKING:
-    from argand.autograd.tracer import Handler, Tracer
 
 aten = torch.ops.aten
 
@@ -22,12 +22,12 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
-def refuse_operator(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def refuse_operator(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A higher-order operator, which is not an ATen op."""
     raise AutogradError(f"{func} is not an ATen operator and cannot be part of an ATen graph")
 
 
-def run_composite(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def run_composite(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """An op that is defined by others: record those."""
     with tracer:
         result = func.decompose(*args, **kwargs)
@@ -36,7 +36,7 @@ def run_composite(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return result
 
 
-def lift_literal(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def lift_literal(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A tensor written down in the program (`torch.tensor(3.0)`): a constant of the graph."""
     real = args[0]
     if real.__class__ is TraceTensor:
@@ -53,7 +53,7 @@ def lift_literal(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return made
 
 
-def read_scalar(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def read_scalar(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`item()`: known for a literal, otherwise the program depends on data."""
     tensor = tracer.tensor(args[0])
     if tensor.constant is not None:
@@ -64,7 +64,7 @@ def read_scalar(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
     )
 
 
-def refuse_metadata(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def refuse_metadata(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """set_, resize_ and their like: the storage itself changes."""
     if func is aten.resize_.default and tuple(args[1]) == tuple(args[0].shape):
         return args[0]
@@ -74,7 +74,7 @@ def refuse_metadata(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> An
     )
 
 
-def change_metadata(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def change_metadata(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """t_, transpose_, unsqueeze_, squeeze_, as_strided_: the tensor object becomes a view of what it was."""
     target = tracer.tensor(args[0])
     if args[0].__class__ is not TraceTensor or any(target is tensor for tensor in tracer.inputs):
@@ -88,12 +88,12 @@ def change_metadata(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> An
     return args[0]
 
 
-def same_tensor(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def same_tensor(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """detach_: nothing to do without autograd."""
     return args[0]
 
 
-def trace_copy_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def trace_copy_(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """copy_: the target takes the source's values in its own dtype and layout."""
     target, source = tracer.tensor(args[0]), tracer.tensor(args[1])
     if target is not source:
@@ -105,7 +105,7 @@ def trace_copy_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return args[0]
 
 
-def trace_fill_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def trace_fill_(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """zero_, fill_ of a number: a fresh full tensor."""
     target = tracer.tensor(args[0])
     spec = target.value.spec
@@ -117,7 +117,7 @@ def trace_fill_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return args[0]
 
 
-def trace_fill_tensor_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def trace_fill_tensor_(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """fill_ of a 0-d tensor."""
     target, source = tracer.tensor(args[0]), tracer.tensor(args[1])
     if source.dim():
@@ -126,7 +126,7 @@ def trace_fill_tensor_(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) ->
     return args[0]
 
 
-def trace_batch_norm(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def trace_batch_norm(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """native_batch_norm writes its running statistics in training, though its schema does not say so."""
     bound = compat.bound_arguments(func, args, kwargs)
     training = bound.get("training", True)
@@ -140,7 +140,7 @@ def trace_batch_norm(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> A
     return out, mean, scale
 
 
-def trace_bernoulli(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def trace_bernoulli(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """bernoulli_: the same stream in the same order of memory, as a fresh tensor."""
     target = tracer.tensor(args[0])
     probability = args[1] if len(args) > 1 else kwargs.pop("p", 0.5)
@@ -158,26 +158,22 @@ def trace_bernoulli(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> An
     return args[0]
 
 
-def trace_optimizer_step(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def trace_optimizer_step(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A fused optimizer kernel: new values of all that it writes to, in one node."""
-    from argand.graph.optimizer_ops import optimizer_ops
-
     step = optimizer_ops().by_writing[func]
     made = tracer.record(step.functional, args, kwargs)
     for target, new in zip(step.targets(args, kwargs), made):
         tracer.write(tracer.tensor(target), new)
 
 
-def trace_recurrent_layer(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def trace_recurrent_layer(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch's LSTM kernel: where gradients are recorded, the form that hands out what its backward reads."""
     if not torch.is_grad_enabled():
         return tracer.record(func, args, kwargs)
-    from argand.graph.recurrent import recurrent_ops
-
     return tracer.record(recurrent_ops().mkldnn_rnn_layer, args, kwargs)
 
 
-def trace_empty(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def trace_empty(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Memory of unknown content, which torch fills where algorithms must be deterministic."""
     made = tracer.record(func, args, kwargs)
     if not compat.fills_empty_tensors():
@@ -189,12 +185,12 @@ def trace_empty(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return tracer.record(aten.full_like.default, (made, value), {})
 
 
-def drop(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def drop(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """An assertion on metadata, which holds once traced."""
     return None
 
 
-def clone_here(tracer: Tracer, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def clone_here(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """lift_fresh_copy and its like."""
     return tracer.run(aten.clone.default, (tracer.tensor(args[0]),), {})
 

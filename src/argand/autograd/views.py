@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from argand.autograd.recorder import Handler, Recorder
+from argand.autograd.special import lift_literal
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph.strides import is_dense
 
-if TYPE_CHECKING:
-    from argand.autograd.tracer import Handler, Tracer
-
 aten = torch.ops.aten
 
-Inverse = Callable[["Tracer", tuple[Any, ...], dict[str, Any], TraceTensor, TraceTensor], TraceTensor]
+Inverse = Callable[[Recorder, tuple[Any, ...], dict[str, Any], TraceTensor, TraceTensor], TraceTensor]
 
 
-def trace_view(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def trace_view(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A view op that stays in the graph as it is."""
     if not isinstance(args[0], torch.Tensor):  # a number that the autograd engine treats as a tensor
-        from argand.autograd.special import lift_literal
-
         with torch._C._DisableTorchDispatch():
             number = torch.tensor(args[0])
         args = (lift_literal(tracer, func, (number,), {}), *args[1:])
     return tracer.record_view(func, args, kwargs)
 
 
-def trace_alias(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def trace_alias(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """detach, alias: another tensor object of the same value; no node."""
     source = tracer.tensor(args[0])
     made = make_tensor(source.value)
@@ -38,7 +35,7 @@ def trace_alias(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return made
 
 
-def trace_split(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def trace_split(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """split and split_with_sizes: one slice each."""
     bound = _bind(func, args, kwargs)
     source = tracer.tensor(bound["self"])
@@ -62,7 +59,7 @@ def trace_split(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return made
 
 
-def trace_unbind(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def trace_unbind(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """unbind: one select each."""
     bound = _bind(func, args, kwargs)
     source = tracer.tensor(bound["self"])
@@ -72,7 +69,7 @@ def trace_unbind(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[
     return [tracer.record_view(aten.select.int, (source, dim, index), {}) for index in range(source.shape[dim])]
 
 
-def trace_as_strided(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def trace_as_strided(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """as_strided: a view of the storage, that is of the root; its offset counts from the root's first element."""
     bound = _bind(func, args, kwargs)
     source = tracer.tensor(bound["self"])
@@ -98,7 +95,7 @@ def trace_as_strided(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: d
 
 
 def replay(
-    tracer: Tracer, func: Any, source: TraceTensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    tracer: Recorder, func: Any, source: TraceTensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> TraceTensor:
     """Make a view anew from what its parent holds now."""
     if func == "as_strided":
@@ -107,7 +104,7 @@ def replay(
 
 
 def _strided(
-    tracer: Tracer, root: TraceTensor, size: tuple[int, ...], stride: tuple[int, ...], start: int
+    tracer: Recorder, root: TraceTensor, size: tuple[int, ...], stride: tuple[int, ...], start: int
 ) -> TraceTensor:
     node = tracer.read(root.value)
     held = node.meta["val"]
@@ -118,7 +115,7 @@ def _strided(
     return tracer.one(aten.as_strided.default, root, list(size), list(stride), start)
 
 
-def unknown_view(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def unknown_view(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A view op that is not in the table: aliasing that cannot be followed."""
     raise AutogradError(f"{func} returns a view, and argand does not know of what part of its argument")
 
@@ -133,7 +130,7 @@ def _bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
 
 
 def inverse(
-    tracer: Tracer, view: tuple[Any, tuple[Any, ...], dict[str, Any]], parent: TraceTensor, new: TraceTensor
+    tracer: Recorder, view: tuple[Any, tuple[Any, ...], dict[str, Any]], parent: TraceTensor, new: TraceTensor
 ) -> TraceTensor:
     """What `parent` holds after its view (op, arguments, keywords) was overwritten by `new`."""
     func, args, kwargs = view
@@ -143,7 +140,7 @@ def inverse(
     return rule(tracer, args, kwargs, parent, new)
 
 
-def reshape(tracer: Tracer, tensor: TraceTensor, size: tuple[int, ...]) -> TraceTensor:
+def reshape(tracer: Recorder, tensor: TraceTensor, size: tuple[int, ...]) -> TraceTensor:
     """The values of a tensor in another shape, as a fresh functional value."""
     if tensor.value.spec.size == size:
         return tensor
@@ -151,38 +148,38 @@ def reshape(tracer: Tracer, tensor: TraceTensor, size: tuple[int, ...]) -> Trace
     return tracer.one(aten.view.default, contiguous, list(size))
 
 
-def _back_by_shape(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_shape(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     return reshape(tracer, new, parent.value.spec.size)
 
 
-def _back_by_permute(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_permute(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     dims = [d % parent.dim() for d in args[0]]
     return tracer.one(aten.permute.default, new, [dims.index(d) for d in range(len(dims))])
 
 
-def _back_by_transpose(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_transpose(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     return tracer.one(aten.transpose.int, new, *args, **kwargs)
 
 
-def _back_by_t(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_t(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     return tracer.one(aten.t.default, new)
 
 
-def _back_by_select(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_select(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     return tracer.one(aten.select_scatter.default, parent, new, *args, **kwargs)
 
 
-def _back_by_slice(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_slice(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     if new.value.spec.size == parent.value.spec.size:
         return new  # the slice was the whole
     return tracer.one(aten.slice_scatter.default, parent, new, *args, **kwargs)
 
 
-def _back_by_diagonal(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_diagonal(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     return tracer.one(aten.diagonal_scatter.default, parent, new, *args, **kwargs)
 
 
-def _back_by_strides(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_strides(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     size, stride, start = args
     node = tracer.read(parent.value)
     if node.meta["val"].storage_offset() or node.meta["val"].stride() != parent.value.spec.stride:
@@ -190,7 +187,7 @@ def _back_by_strides(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor
     return tracer.record(aten.as_strided_scatter.default, (parent, new, list(size), list(stride), start), {})
 
 
-def _back_by_unfold(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_unfold(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     dim, size, step = args
     if step < size:
         raise AutogradError("a write to overlapping windows of unfold")
@@ -207,26 +204,26 @@ def _options(like: TraceTensor, dtype: torch.dtype | None = None) -> dict[str, A
     return {"dtype": dtype or spec.dtype, "device": spec.device}
 
 
-def _back_by_dtype(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_dtype(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     contiguous = tracer.with_strides(new, torch.empty(new.shape, device="meta").stride())
     return tracer.one(aten.view.dtype, contiguous, parent.value.spec.dtype)
 
 
-def _back_by_real(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_real(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     contiguous = tracer.with_strides(new, torch.empty(new.shape, device="meta").stride())
     return tracer.one(aten.view_as_complex.default, contiguous)
 
 
-def _back_by_complex(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_complex(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     contiguous = tracer.with_strides(new, torch.empty(new.shape, device="meta").stride())
     return tracer.one(aten.view_as_real.default, contiguous)
 
 
-def _back_by_conj(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_conj(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     return tracer.one(aten.conj_physical.default, new)
 
 
-def _back_by_neg(tracer: Tracer, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
+def _back_by_neg(tracer: Recorder, args: Any, kwargs: Any, parent: TraceTensor, new: TraceTensor) -> TraceTensor:
     return tracer.one(aten.neg.default, new)
 
 

@@ -11,8 +11,9 @@ from torch import fx
 
 from argand import events
 from argand.autograd import wrap
-from argand.autograd.joint import JointProgram, trace_joint
+from argand.autograd.joint import JointProgram
 from argand.autograd.partition import Partition, partition
+from argand.autograd.trace import trace_joint
 from argand.autograd.training import (
     Boxed,
     LazyBackward,

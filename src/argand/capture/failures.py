@@ -20,6 +20,7 @@ from argand.capture.stack_text import line_of_frame
 from argand.capture.symbolic_policy import History
 from argand.capture.words import code_words, place_of, source_line
 from argand.config import config
+from argand.version import __version__
 
 CACHE_LIMIT_HELP = (
     "See docs/recompiles.md; argand.CompileProfiler counts the guards that fail while the whole program runs."
@@ -165,8 +166,6 @@ def internal_failure(error: BaseException, info: _C.FrameInfo, region: Region, k
 
 def report_this() -> str:
     """The paragraph that ends an internal error: what to send, and how to go on meanwhile."""
-    from argand import __version__
-
     compile_id = events.bus.compile_id
     return (
         "this is a bug in argand, not in your program. Please report it with the lines above, a script that shows it "

@@ -29,7 +29,8 @@ from argand.debug.minify.code import graph_of
 from argand.debug.minify.files import Writer, copy_to_base, new_directory
 from argand.debug.minify.identity import Fingerprint, fingerprint
 from argand.debug.minify.isolate import Outcome
-from argand.debug.minify.loop import Limits, MinifyResult, NotReproduced, Search, minify
+from argand.debug.minify.limits import Limits
+from argand.debug.minify.loop import MinifyResult, NotReproduced, Search, minify
 from argand.debug.minify.loop import run as run_check
 from argand.debug.minify.progress import Progress
 from argand.debug.minify.spawn import run_file

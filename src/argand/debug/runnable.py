@@ -22,6 +22,7 @@ from argand.graph.printing import graph_source
 from argand.graph.program import AtenProgram, InputSpec
 from argand.graph.symbolic import SymbolicTensor
 from argand.runtime import host
+from argand.version import __version__
 
 _INLINE = 16
 """Constants of at most so many elements are written into the text."""
@@ -43,8 +44,6 @@ def runnable_text(program: AtenProgram, title: str, saved: Sequence[str] = ()) -
         title: what the graph is, for the comment at the top.
         saved: names of constants that lie in `fx_graph_constants.pt` beside the text; other large ones are random.
     """
-    from argand import __version__
-
     module, names = _module(program)
     missing = [name for name in names if name not in program.constants]
     lines = [

@@ -20,6 +20,7 @@ from argand.report.chromium import chrome_event
 from argand.report.metrics import ROOTS, Collector, CompilationMetrics
 from argand.report.records import digest_of
 from argand.report.tracefile import TraceFile, to_json
+from argand.version import __version__
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]+")
@@ -62,8 +63,6 @@ class TraceSink:
     def _introduce(self, event: Event, where: tuple[str, int]) -> None:
         """What every file begins with."""
         import platform
-
-        from argand import __version__
 
         torch = sys.modules.get("torch")
         facts = {

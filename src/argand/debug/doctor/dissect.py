@@ -25,7 +25,8 @@ from argand.debug.minify.checks import BackendCheck, Surroundings
 from argand.debug.minify.files import new_directory
 from argand.debug.minify.identity import fingerprint
 from argand.debug.minify.isolate import Outcome
-from argand.debug.minify.loop import Limits, MinifyResult, NotReproduced, name_of
+from argand.debug.minify.limits import Limits
+from argand.debug.minify.loop import MinifyResult, NotReproduced, name_of
 from argand.debug.minify.loop import run as run_check
 from argand.debug.minify.surgery import Program, clone_inputs
 from argand.debug.observe import Backend

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from argand.debug.doctor.alone import fails_alone
 from argand.debug.doctor.child import GraphBackend, Mode
-from argand.debug.doctor.procedure import only_others, threads_of
+from argand.debug.doctor.examination import Examination, only_others, threads_of
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repeated import ONE_THREAD, THREADS, Tally
 from argand.debug.doctor.script_stages import UNCACHED, blame_script
@@ -15,11 +14,8 @@ from argand.debug.doctor.setup import source_of
 from argand.debug.doctor.shrink import written
 from argand.debug.doctor.verdict import Verdict, stage_text
 
-if TYPE_CHECKING:
-    from argand.debug.doctor.procedure import Doctor
 
-
-def blame_flaky(doctor: Doctor, eager: Run, own: Run, mode: Mode, found: Difference, counted: Tally) -> Verdict:
+def blame_flaky(doctor: Examination, eager: Run, own: Run, mode: Mode, found: Difference, counted: Tally) -> Verdict:
     """The stage to blame for a fault that some runs do not show: each way to run the script is tried several times."""
     flaky = _Flaky(doctor, eager, counted)
     threads = False
@@ -55,7 +51,7 @@ def blame_flaky(doctor: Doctor, eager: Run, own: Run, mode: Mode, found: Differe
 class _Flaky:
     """Looks for a fault that shows in some runs only."""
 
-    def __init__(self, doctor: Doctor, eager: Run, counted: Tally) -> None:
+    def __init__(self, doctor: Examination, eager: Run, counted: Tally) -> None:
         self.doctor = doctor
         self.eager = eager
         self.counted = counted
@@ -71,6 +67,6 @@ class _Flaky:
         return False
 
 
-def _repro(doctor: Doctor, mode: Mode, found: Difference, counted: Tally) -> Path:
+def _repro(doctor: Examination, mode: Mode, found: Difference, counted: Tally) -> Path:
     more = f", times={3 * counted.needed}"
     return written(doctor, source_of(doctor.script.path), mode, found.text, more)

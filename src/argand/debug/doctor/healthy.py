@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -19,22 +18,22 @@ from argand.backends import native
 from argand.backends.watch import watching
 from argand.debug import gpus
 from argand.debug.doctor.child import OWN, PLAIN, Mode, Recorder
-from argand.debug.doctor.records import Difference, Run
+from argand.debug.doctor.leaks import leaks
+from argand.debug.doctor.localise import Localiser
+from argand.debug.doctor.records import Run
 from argand.debug.doctor.verdict import Verdict
 from argand.debug.observe import Backend
+from argand.graph.hints import size_hints
 from argand.graph.program import AtenProgram
 from argand.ir.kernel import KernelPlan, Schedule
-
-if TYPE_CHECKING:
-    from argand.debug.doctor.procedure import Doctor
+from argand.runtime.host import load_module
+from argand.schedule.access import hint_bytes
 
 _MANY = 4  # recompiles of one function that are worth a word
-_STEADY = {"tensors": 3, "objects": 5, "bytes": 5}  # calls in a row that each leave more alive
 _TIMED = 5  # calls without a compile from which on times are compared
-_LEAST = {"tensors": 1, "objects": 1, "bytes": 1 << 16}  # that one call must leave for it to be a leak
 
 
-def examine_healthy(doctor: Doctor, eager: Run, own: Run, mode: Mode) -> Verdict:
+def examine_healthy(doctor: Localiser, eager: Run, own: Run, mode: Mode) -> Verdict:
     """What to say of a script whose results are right."""
     found = _leak(doctor, mode)
     if found is not None:
@@ -59,7 +58,7 @@ def examine_healthy(doctor: Doctor, eager: Run, own: Run, mode: Mode) -> Verdict
 # ----------------------------------------------------------------------- leaks
 
 
-def _leak(doctor: Doctor, mode: Mode) -> Verdict | None:
+def _leak(doctor: Localiser, mode: Mode) -> Verdict | None:
     """Compiled calls after which more lives than before, again and again, where eager ones leave nothing."""
     plain = doctor.run(replace(PLAIN, count=True))
     found = leaks(plain, doctor.run(replace(mode, count=True)))
@@ -91,8 +90,6 @@ def _without_kernels(recorder: Recorder, function: Backend, asked: Any) -> Backe
     """The native backend, in the child, whose kernels do nothing."""
 
     def compiled(program: AtenProgram) -> Callable[..., Any]:
-        from argand.runtime.host import load_module
-
         made = native.schedule_program(program)
         module = load_module(native.host_text(made), made.constants)
         for plan in made.kernels():
@@ -107,37 +104,9 @@ def _without_kernels(recorder: Recorder, function: Backend, asked: Any) -> Backe
     return compile_graph
 
 
-def own_backends(doctor: Doctor, mode: Mode) -> list[str]:
+def own_backends(doctor: Localiser, mode: Mode) -> list[str]:
     """Backends that the script asks for."""
     return [str(name) for name in doctor.run(mode).facts.get("backends", [])]
-
-
-def _growth(run: Run) -> dict[tuple[str, str], int]:
-    """By function and kind: what each of its last calls left alive; 0 where that does not grow steadily."""
-    counts: dict[tuple[str, str], list[int]] = {}
-    for call in run.calls:
-        for kind, number in call.held.items():
-            counts.setdefault((call.function, kind), []).append(number)
-    found = {}
-    for key, numbers in counts.items():
-        steps = [b - a for a, b in itertools.pairwise(numbers)][-_STEADY[key[1]] :]
-        found[key] = min(steps) if len(steps) == _STEADY[key[1]] else 0
-    return found
-
-
-def leaks(eager: Run, other: Run) -> Difference | None:
-    """The leak of a run that an eager one does not have."""
-    before, after = _growth(eager), _growth(other)
-    for kind, least in _LEAST.items():
-        grown = {
-            name: n for (name, k), n in after.items() if k == kind and n >= max(before.get((name, k), 0), 0) + least
-        }
-        if grown:
-            name, count = max(grown.items(), key=lambda item: item[1])
-            what = {"tensors": "more tensor", "objects": "more object", "bytes": "more byte"}[kind]
-            text = f"each call of {name} leaves {count} {what}{'s' if count > 1 else ''} alive than the call before"
-            return Difference("leak", text, function=name)
-    return None
 
 
 # ----------------------------------------------------------------------- recompiles
@@ -180,8 +149,6 @@ class Timed:
         return compile_graph
 
     def compiled(self, program: AtenProgram) -> Callable[..., Any]:
-        from argand.runtime.host import load_module
-
         made = native.schedule_program(program)
         module = load_module(native.host_text(made), made.constants)
         for plan in made.kernels():
@@ -222,14 +189,11 @@ class Timed:
 
 def _bytes(plan: KernelPlan, schedule: Schedule) -> int:
     """Memory that a kernel must at least read and write."""
-    from argand.graph.hints import size_hints
-    from argand.schedule.access import hint_bytes
-
     with size_hints(schedule.hints):
         return sum(hint_bytes(plan.buffers[name]) for name in (*plan.inputs, *plan.outputs))
 
 
-def _slow(doctor: Doctor, eager: Run, own: Run) -> str | None:
+def _slow(doctor: Localiser, eager: Run, own: Run) -> str | None:
     """What takes the time, where the last compiled calls are slower than eager's."""
     ratio = _ratio(eager, own)
     if ratio is None:
@@ -285,6 +249,3 @@ def _ratio(eager: Run, own: Run) -> float | None:
             before += min(plain[1:])  # on a loaded machine most calls, of either kind, wait for a processor
             after += min(compiled[1:])
     return after / before if before > 0 and after > 1e-5 else None
-
-
-__all__ = ["Timed", "examine_healthy", "leaks"]

@@ -13,21 +13,21 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 
+from argand.config import config
 from argand.debug.doctor.child import PLAIN, Allowed, Mode, Recorder, Script, run_script
 from argand.debug.doctor.differences import first_difference
+from argand.debug.doctor.examination import Examination
+from argand.debug.doctor.leaks import leaks
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repeated import with_variants
 from argand.debug.doctor.setup import source_of
 from argand.debug.minify.files import hardware_lines, new_directory
 from argand.debug.minify.identity import Fingerprint, fingerprint
 from argand.debug.observe import Backend
-
-if TYPE_CHECKING:
-    from argand.debug.doctor.procedure import Doctor
 
 _SECONDS, _ATTEMPTS = 120.0, 400
 _BODIES = ("body", "orelse", "finalbody", "handlers")
@@ -120,8 +120,6 @@ def difference(eager: Run, other: Run, mode: Mode) -> Difference | None:
     """The first difference of two runs; where tensors were counted, a leak too."""
     found = first_difference(eager, other)
     if found is None and mode.count:
-        from argand.debug.doctor.healthy import leaks
-
         return leaks(eager, other)
     return found
 
@@ -293,7 +291,7 @@ if __name__ == "__main__":
 '''
 
 
-def shrink_script(doctor: Doctor, found: Difference, mode: Mode) -> tuple[Path | None, int, list[str]]:
+def shrink_script(doctor: Examination, found: Difference, mode: Mode) -> tuple[Path | None, int, list[str]]:
     """The smallest program that goes wrong in the same way, as a file.
 
     Returns:
@@ -330,7 +328,7 @@ def shrink_script(doctor: Doctor, found: Difference, mode: Mode) -> tuple[Path |
     return path, nodes, _lines(tree, found, doctor.script.path, source)
 
 
-def written(doctor: Doctor, source: str, mode: Mode, said: str, more: str = "") -> Path:
+def written(doctor: Examination, source: str, mode: Mode, said: str, more: str = "") -> Path:
     """A file that runs a program eagerly and compiled, and raises where the two differ.
 
     Arguments:
@@ -339,8 +337,6 @@ def written(doctor: Doctor, source: str, mode: Mode, said: str, more: str = "") 
         said: what differs.
         more: further arguments of `run_program`, as text.
     """
-    from argand.config import config
-
     with config.patch(base_dir=str(doctor.output)):
         directory = new_directory()
     path = directory / "repro.py"

@@ -22,7 +22,7 @@ from argand.config import config
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.identity import Fingerprint, fingerprint
 from argand.debug.minify.isolate import Outcome, can_fork, run_isolated
-from argand.debug.minify.loop import Limits
+from argand.debug.minify.limits import Limits
 from argand.debug.minify.spawn import run_spawned
 from argand.debug.minify.surgery import Program
 from argand.debug.work import tensors_of

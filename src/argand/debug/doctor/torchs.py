@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from argand.debug.doctor.child import Mode
+from argand.debug.doctor.localise import Localiser
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.verdict import Verdict
-
-if TYPE_CHECKING:
-    from argand.debug.doctor.procedure import Doctor
 
 _STAGES = (
     ("eager", "capture", "TorchDynamo"),
@@ -26,7 +23,7 @@ def prepare() -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
-def blame_torch(doctor: Doctor, eager: Run, own: Run, found: Difference) -> Verdict:
+def blame_torch(doctor: Localiser, eager: Run, own: Run, found: Difference) -> Verdict:
     """The first of torch's backends with which the script goes wrong."""
     asked = [str(name) for name in own.facts.get("backends", [])]
     if asked and all(name not in NAMES for name in asked):

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from argand.debug.minify.checks import BackendCheck, Surroundings
     from argand.debug.minify.identity import Fingerprint, fingerprint, normalise
     from argand.debug.minify.isolate import Outcome, mark, outcome_of, run_isolated
-    from argand.debug.minify.loop import Limits, MinifyResult, NotReproduced, minify
+    from argand.debug.minify.limits import Limits
+    from argand.debug.minify.loop import MinifyResult, NotReproduced, minify
     from argand.debug.minify.surgery import Program
 
 __all__ = [
@@ -67,7 +68,7 @@ _PLACES = {
     "mark": "argand.debug.minify.isolate",
     "outcome_of": "argand.debug.minify.isolate",
     "run_isolated": "argand.debug.minify.isolate",
-    "Limits": "argand.debug.minify.loop",
+    "Limits": "argand.debug.minify.limits",
     "MinifyResult": "argand.debug.minify.loop",
     "NotReproduced": "argand.debug.minify.loop",
     "minify": "argand.debug.minify.loop",

@@ -23,6 +23,7 @@ from argand.debug.minify.identity import Fingerprint
 from argand.debug.minify.sources import Definitions, setup_lines
 from argand.debug.minify.surgery import Program
 from argand.runtime.gpu.target import triton_version
+from argand.version import __version__
 
 _VARIABLES = ("ARGAND_", "TORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "CUDA_", "PYTORCH_", "CXX", "LD_PRELOAD")
 
@@ -211,8 +212,6 @@ def replace(path: Path, text: str) -> None:
 @lru_cache(maxsize=1)
 def hardware_lines() -> tuple[str, ...]:
     """Versions and hardware, a line each."""
-    from argand import __version__
-
     lines = [
         f"argand version: {__version__}",
         f"torch version: {torch.__version__}",

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import fx
 
+from argand.debug.minify.code import NotCode, path_of
 from argand.debug.minify.identity import Fingerprint, fingerprint
 from argand.debug.minify.isolate import Outcome, can_fork, run_isolated
+from argand.debug.minify.limits import Check, Limits
+from argand.debug.minify.simplify import SIMPLIFICATIONS, oddness
+from argand.debug.minify.spawn import run_spawned
 from argand.debug.minify.strategies import STRATEGIES, State, Strategy
 from argand.debug.minify.surgery import Program, ancestors
 from argand.errors import ArgandError
 
-Check = Callable[[fx.GraphModule, list[Any]], Any]
 _PATIENCE = 4.0  # seconds, and four times as long as any attempt took, until a part of a program that hangs hangs
 
 
@@ -24,21 +27,6 @@ class NotReproduced(ArgandError):
     """The program that is to be shrunk does not fail in a child process, or fails otherwise than it did."""
 
     stage = "minify"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What an attempt, and the whole search, may take.
-
-    Arguments:
-        attempt_seconds: an attempt that takes longer hangs.
-        memory: bytes that an attempt may take beyond what the process has; 0 is no limit.
-        total_seconds: after so long the smallest program so far is the result; 0 is no limit.
-    """
-
-    attempt_seconds: float = 60.0
-    memory: int = 0
-    total_seconds: float = 0.0
 
 
 class Listener(Protocol):
@@ -106,8 +94,6 @@ class MinifyResult:
 
 def name_of(node: fx.Node) -> str:
     """What a node calls, as one would write it."""
-    from argand.debug.minify.code import NotCode, path_of
-
     if isinstance(node.target, str):
         return node.target
     try:
@@ -192,8 +178,6 @@ class Search:
 def run(check: Check, program: Program, limits: Limits) -> Outcome:
     """One attempt, in a forked child or, where this process cannot be forked, in a new process."""
     if not can_fork():
-        from argand.debug.minify.spawn import run_spawned
-
         return run_spawned(check, program, limits)
     return run_isolated(
         lambda: check(program.gm, program.inputs), time_limit=limits.attempt_seconds, memory_limit=limits.memory
@@ -202,8 +186,6 @@ def run(check: Check, program: Program, limits: Limits) -> Outcome:
 
 def measure(program: Program) -> tuple[int, ...]:
     """What must become smaller: calls, then inputs and results, then how much they hold, then how odd it looks."""
-    from argand.debug.minify.simplify import oddness
-
     elements = sum(value.numel() for value in program.inputs if isinstance(value, torch.Tensor))
     return len(program.calls), len(program.inputs) + len(program.outputs), elements, oddness(program)
 
@@ -259,8 +241,6 @@ def minify(
     listener.line(f"Started off with {before} nodes")
     finished = _shrink(search)
     if simplify and finished:
-        from argand.debug.minify.simplify import SIMPLIFICATIONS
-
         while not search.out_of_time and sum(_apply(search, strategy, 1) for strategy in SIMPLIFICATIONS):
             finished = _shrink(search)
     final = search.state.program

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand import events
-
-if TYPE_CHECKING:
-    from argand.debug.minify.isolate import Outcome
-    from argand.debug.minify.loop import Search
+from argand.debug.minify.isolate import Outcome
+from argand.debug.minify.loop import Search
 
 
 class Progress:

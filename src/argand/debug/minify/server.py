@@ -1,7 +1,7 @@
 """A process that has imported everything and used no GPU: its forks make attempts where others cannot be forked.
 
-Starting Python, torch and argand takes seconds, a fork milliseconds. `python -m argand.debug.minify.server` reads a
-line of JSON for each attempt, and answers with how the child ended; it ends itself when nobody is left to ask.
+Starting Python, torch and argand takes seconds, a fork milliseconds. `python -m argand.debug.minify.serving` is the
+process; this is the side that asks it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import json
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 from argand.debug.minify import isolate
 from argand.locks import fork_safe_lock
 
-_POLL = 0.005  # seconds
+_SETTINGS = ("ARGAND_REPRO_AFTER", "TORCHDYNAMO_REPRO_AFTER")  # would start a search in the search
 
 
 class Server:
@@ -33,7 +31,7 @@ class Server:
     def __init__(self, environment: dict[str, str]) -> None:
         self.lock = fork_safe_lock()
         self.process: subprocess.Popen[str] | None = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", "argand.debug.minify.serving"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -75,66 +73,9 @@ class Server:
 @functools.cache
 def server_of(process: int) -> Server | None:
     """The server of this process, `process` being its id; None where there is no fork."""
-    from argand.debug.minify.spawn import environment
-
     return Server(environment()) if hasattr(os, "fork") else None
 
 
-# ----------------------------------------------------------------------- the other side
-
-
-def serve() -> None:
-    """Answer until the input ends."""
-    from argand.debug.doctor.child import warm
-
-    requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # nothing that an import prints is an answer
-        os.dup2(nothing, stream)
-    warm()
-    import argand.debug.repro  # noqa: F401 - so that forks need not
-
-    for line in requests:
-        request = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            _attempt(request)
-        deadline = time.monotonic() + request["seconds"]
-        done = False
-        while not done and time.monotonic() < deadline:
-            done = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-            time.sleep(0 if done else _POLL)
-        isolate.kill(child)  # and what it has started, while its number is still its own
-        answers.write(json.dumps({"ended": done, "status": os.waitpid(child, 0)[1]}) + "\n")
-        answers.flush()
-
-
-def _attempt(request: dict[str, Any]) -> None:
-    """The child; does not return."""
-    code = 70
-    try:
-        from argand.debug.minify import spawn
-
-        os.setsid()
-        folder = Path(request["folder"])
-        output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-        os.chdir(request["cwd"])
-        spawn.main(Path(request["path"]), folder, request["memory"], request["within"])
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        code = 1
-    finally:
-        os._exit(code)
-
-
-if __name__ == "__main__":
-    serve()
+def environment() -> dict[str, str]:
+    """What attempts find in the environment."""
+    return {name: value for name, value in os.environ.items() if name not in _SETTINGS}

@@ -1,6 +1,6 @@
 """Attempts in new processes, for where a fork cannot do what its parent does (a GPU is in use).
 
-The program goes there as the text that `repro.py` would be; `python -m argand.debug.minify.spawn FILE FOLDER` runs it
+The program goes there as the text that `repro.py` would be; `python -m argand.debug.minify.spawned FILE FOLDER` runs it
 and writes its outcome into the folder. Attempts are forks of a process that has imported all of that (`server`); what
 is to show that a file fails by itself gets a Python of its own.
 """
@@ -8,34 +8,27 @@ is to show that a file fails by itself gets a Python of its own.
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
 import json
-import mmap
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.debug.minify import isolate
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.files import Writer
 from argand.debug.minify.identity import Fingerprint
 from argand.debug.minify.isolate import Outcome
-from argand.debug.minify.server import Server, server_of
+from argand.debug.minify.limits import Check, Limits
+from argand.debug.minify.server import Server, environment, server_of
 from argand.debug.minify.surgery import Program
 from argand.errors import ArgandError
 
-if TYPE_CHECKING:
-    from argand.debug.minify.loop import Check, Limits
-
 Within = tuple[str, dict[str, Any]] | None
-_SETTINGS = ("ARGAND_REPRO_AFTER", "TORCHDYNAMO_REPRO_AFTER")  # would start a search in the search
+_CHILD = "argand.debug.minify.spawned"
 _STARTING = 60.0  # seconds that imports may take besides the attempt
 
 
@@ -87,16 +80,19 @@ def run_file(path: Path, limits: Limits, within: Within = None, server: Server |
         return isolate.outcome_of_process(data, answer["ended"], answer["status"], took, text, stage)
 
 
-def environment() -> dict[str, str]:
-    """What attempts find in the environment."""
-    return {name: value for name, value in os.environ.items() if name not in _SETTINGS}
-
-
 def _run_alone(path: Path, folder: Path, seconds: float, memory: int, within: Within) -> dict[str, Any]:
     """Whether a Python of its own "ended" by itself, and its "status" as of `os.waitpid`."""
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(path), str(folder), str(memory), json.dumps(within)],
+            [
+                sys.executable,
+                "-m",
+                "argand.debug.minify.spawned",
+                str(path),
+                str(folder),
+                str(memory),
+                json.dumps(within),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -113,28 +109,3 @@ def _run_alone(path: Path, folder: Path, seconds: float, memory: int, within: Wi
             process.wait()
     code = process.returncode
     return {"ended": ended, "status": -code if code < 0 else code << 8}
-
-
-def main(path: Path, folder: Path, memory_limit: int, within: Within) -> None:
-    """The new process."""
-    import faulthandler
-
-    from argand.debug.repro import load_module, program_of
-
-    faulthandler.enable()
-    with open(folder / "stage", "r+b") as file:
-        isolate.use_stage(mmap.mmap(file.fileno(), 4096))
-    module = load_module(path)
-    program = program_of(module.Repro(), module.args)
-    isolate.limit_memory(memory_limit)
-    attempt: Callable[..., Any] = module.check
-    if within is not None:
-        name, given = within
-        place, _, function = name.partition(":")
-        attempt = functools.partial(getattr(importlib.import_module(place), function), module.check, **given)
-    outcome = isolate.call(lambda: attempt(program.gm, program.inputs))
-    (folder / "outcome.json").write_text(json.dumps(asdict(outcome)))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))
