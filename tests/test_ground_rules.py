@@ -107,6 +107,7 @@ OTHER_READERS = {
     "debug/minify/isolate.py": "/proc, and a file without a name",
     "debug/minify/sources.py": "a file that the user named in a setting",
     "debug/minify/spawn.py": "what its own child wrote into its own folder",
+    "debug/minify/spawned.py": "the stage that it is in, which its parent made room for",
     "debug/minify/surgery.py": "loads the C library",
     "debug/record_reader.py": "a descriptor of files.open_file",
     "debug/repro.py": "a descriptor of files.open_file",

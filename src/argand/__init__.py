@@ -5,6 +5,7 @@ The public names resolve on first use, so that `import argand` costs next to not
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from argand import config, events
@@ -65,8 +66,6 @@ __all__ = [
 
 def _install_sinks() -> None:
     """Called when compiling begins for the first time: whoever wants to listen subscribes (see their sinks.py)."""
-    import importlib
-
     for_debug = importlib.import_module("argand.debug.sinks").refresh
     for_report = importlib.import_module("argand.report.sinks").refresh
 
@@ -83,8 +82,6 @@ events.bus.prepare = _install_sinks
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        import importlib
-
         importlib.import_module("argand._core.imports").wait_at_forks()
         return getattr(importlib.import_module("argand.api"), name)
     raise AttributeError(f"module 'argand' has no attribute {name!r}")

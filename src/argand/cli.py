@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import platform
 import runpy
 import sys
 from pathlib import Path
@@ -13,11 +14,14 @@ from typing import Annotated, Any
 
 import typer
 
+import argand
 from argand import files
+from argand.config import config, default_cache_dir
 from argand.debug.doctor.command import doctor
 from argand.debug.late_options import note_late_options
 from argand.debug.minify.command import minify
 from argand.debug.replay import replay
+from argand.errors import ArgandError
 from argand.report import command as _report
 
 app = typer.Typer(
@@ -163,13 +167,8 @@ def bench(
 
 def environment() -> dict[str, Any]:
     """Versions, compiler, CPU and settings that decide what argand does on this machine."""
-    import platform
-
     import torch
 
-    import argand
-    from argand.config import default_cache_dir
-    from argand.errors import ArgandError
     from argand.runtime import toolchain
 
     try:
@@ -222,8 +221,6 @@ def breaks(
 @app.command()
 def env(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """Show versions, the C++ toolchain and every setting with its value."""
-    from argand.config import config
-
     facts = environment()
     settings = {name: (_setting(name), text) for name, _default, text in config.describe()}
     if as_json:
@@ -244,8 +241,6 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = Fa
 
 
 def _setting(dotted: str) -> Any:
-    from argand.config import config
-
     value: Any = config
     for part in dotted.split("."):
         value = getattr(value, part)
@@ -276,8 +271,6 @@ app.command()(replay)
 
 def main() -> None:
     """Entry point of the `argand` command."""
-    from argand.errors import ArgandError
-
     try:
         app()
     except (ArgandError, OSError) as error:  # the program's own are shown by `_run_as_main`

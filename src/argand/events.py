@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,8 +141,6 @@ class EventBus:
                 continue
             except Exception as error:
                 self.unsubscribe(sink)
-                import warnings
-
                 warnings.warn(f"argand: event sink {sink!r} raised {error!r} and was removed", stacklevel=2)
 
     @property

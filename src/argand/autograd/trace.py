@@ -9,7 +9,6 @@ from torch import fx
 
 from argand.autograd import inference, joint
 from argand.autograd.bases import with_bases
-from argand.autograd.flex import stands_for
 from argand.autograd.joint import JointProgram
 from argand.graph.program import AtenProgram, TensorSpec
 
@@ -36,7 +35,7 @@ def trace_inference(
     Raises:
         AutogradError: the graph cannot be expressed as a functional ATen graph; run it eagerly.
     """
-    return with_bases(lambda groups: inference.trace(gm, example_inputs, layouts, groups, stands_for), bases)
+    return with_bases(lambda groups: inference.trace(gm, example_inputs, layouts, groups, _as_kernel), bases)
 
 
 def trace_joint(
@@ -55,4 +54,11 @@ def trace_joint(
     Raises:
         AutogradError: the graph cannot be differentiated ahead of time; run it eagerly.
     """
-    return with_bases(lambda groups: joint.trace(gm, example_inputs, layouts, groups, stands_for), bases)
+    return with_bases(lambda groups: joint.trace(gm, example_inputs, layouts, groups, _as_kernel), bases)
+
+
+def _as_kernel(*args: Any) -> Any:
+    """`flex_attention` as one operator, where its device has kernels for it."""
+    from argand.autograd.flex import stands_for  # with lowering and Triton's code, which most graphs do not need here
+
+    return stands_for(*args)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.specs import Spec
 
@@ -61,8 +62,6 @@ class TraceTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Reached only when a tensor outlives its trace or is used by another thread.
-        from argand.errors import InternalError
-
         raise InternalError(f"{func} ran on a tensor of a trace that is not active")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:

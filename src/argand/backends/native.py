@@ -19,6 +19,9 @@ from argand.backends.aot_eager import run_eagerly
 from argand.backends.common import compile_inference
 from argand.backends.graph_key import graph_key
 from argand.backends.targets import devices_in, problem_of, target_of, without_target
+from argand.codegen.host import module
+from argand.codegen.host.kernels import kernel_source
+from argand.codegen.host.products import choose_products
 from argand.config import config
 from argand.errors import GpuError, ToolchainError, ToolchainMissing
 from argand.graph import compat
@@ -30,8 +33,16 @@ from argand.graph.program import AtenProgram
 from argand.ir.kernel import Schedule
 from argand.ir.loops import tensor_refs
 from argand.ir.target import Target
+from argand.lower import lower
+from argand.passes import joint, run_passes
+from argand.runtime import cache, toolchain
+from argand.runtime.arena import arena_pool
+from argand.runtime.gpu import arena as device_arena
 from argand.runtime.host import HostCall, load_module
 from argand.schedule.dump import post_fusion_text
+from argand.schedule.inplace import write_inputs_in_place
+from argand.schedule.pipeline import join_kernels, schedule
+from argand.schedule.product_rules import choose_by_rule
 from argand.schedule.provenance import provenance
 
 RECORDED_MODES = ("reduce-overhead", "max-autotune")
@@ -54,8 +65,6 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     Raises:
         LoweringError, CppCompileError: a stage failed.
     """
-    from argand.passes import run_passes
-
     events.emit("pre_grad_graphs", "backend", lambda: module_text(gm))
     others = without_target(map(torch.device, devices_of(gm, example_inputs)))
     if others:
@@ -74,9 +83,7 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
 
 def _prepare_joint(program: AtenProgram) -> None:
     """Rewrite a graph of forward and backward, before it is cut in two."""
-    from argand.passes.joint import prepare_joint
-
-    prepare_joint(program)
+    joint.prepare_joint(program)
     _lay_out(program)
 
 
@@ -219,9 +226,6 @@ def schedule_program(program: AtenProgram) -> Schedule:
 
 def _finish(made: Schedule) -> Schedule:
     """What is done to a schedule last, in place: who computes products, and one launch for small kernels alike."""
-    from argand.codegen.host.products import choose_products
-    from argand.schedule.pipeline import join_kernels
-
     with size_hints(made.hints):
         choose_products(made)
         if config.fusion:
@@ -237,12 +241,6 @@ def _tell(program: AtenProgram, made: Schedule) -> None:
 
 def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
     """What comes before `_finish`; `by_rule` takes what is faster than ATen's products, by rule."""
-    from argand.lower import lower
-    from argand.passes import run_passes
-    from argand.schedule.inplace import write_inputs_in_place
-    from argand.schedule.pipeline import schedule
-    from argand.schedule.product_rules import choose_by_rule
-
     if not program.scalars:  # a program for many sizes is generalised from traces that passes have rewritten
         with events.span("passes", "passes"):
             program = run_passes(program)
@@ -273,12 +271,9 @@ def _kept(program: AtenProgram, made: Schedule) -> frozenset[str]:
 
 def host_text(schedule: Schedule) -> str:
     """The host module of a schedule, kernels' source included."""
-    from argand.codegen.host.kernels import kernel_source
-    from argand.codegen.host.module import host_module
-
     with events.span("codegen", "codegen"), size_hints(schedule.hints):
         kernels = kernel_source(schedule)
-        text = host_module(schedule, kernels)
+        text = module.host_module(schedule, kernels)
     events.emit("kernel_code", "codegen", kernels.all_text if kernels is not None else "")
     events.emit("output_code", "codegen", text)
     if config.output_code:
@@ -331,10 +326,6 @@ _memo = _Memo()
 
 def reset() -> None:
     """Forget compiled graphs and free the memory kept for temporaries."""
-    from argand.runtime import cache, toolchain
-    from argand.runtime.arena import arena_pool
-    from argand.runtime.gpu import arena as device_arena
-
     cache.reset()
     toolchain.reset()
     _memo.clear()

@@ -9,6 +9,7 @@ error is a result that is further from the float64 one than eager's is, by more 
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from argand.errors import ArgandError
 from argand.graph.meta import attribute
@@ -284,8 +286,6 @@ _WIDER_METHODS = {"float": "double", "half": "double", "bfloat16": "double"}
 
 def in_float64(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The same graph computing in float64: its dtype arguments, casts, parameters and constants."""
-    from torch import fx
-
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
@@ -301,8 +301,6 @@ def in_float64(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         elif isinstance(value, torch.Tensor):
             root[name] = widened(value)
         elif isinstance(value, torch.nn.Module):
-            import copy
-
             root[name] = copy.deepcopy(value).double()
     return fx.GraphModule(root, graph)
 

@@ -28,6 +28,7 @@ from argand.debug.bench_reasons import Measured, reasons
 from argand.debug.observe import JOINT, Backend
 from argand.debug.work import GraphWork, graph_work
 from argand.events import Event, bus
+from argand.graph.printing import describe
 
 _WARM_UP = 3
 _MAX_ROUNDS = 200
@@ -73,8 +74,6 @@ class Call:
 
     def shapes(self) -> str:
         """`f32[8, 16][16, 1]` and so on: dtype, sizes and strides of every tensor."""
-        from argand.graph.printing import describe
-
         return ", ".join(describe(t) for t in tensors_in((self.args, self.kwargs)))
 
 

@@ -6,6 +6,7 @@ these loggers. Nothing is subscribed that nobody asked for.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import re
@@ -13,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from types import FrameType
 from typing import Any, TextIO
 
@@ -121,8 +123,6 @@ def _module(name: str) -> str | None:
     """The logger of a module of argand's; None where there is no such module."""
     if not name.startswith(ROOT + "."):
         return None
-    from importlib.util import find_spec
-
     try:
         return name if find_spec(name) is not None else None
     except (ImportError, ValueError):
@@ -130,8 +130,6 @@ def _module(name: str) -> str | None:
 
 
 def _unknown(name: str) -> ConfigError:
-    import difflib
-
     parts = sorted([*COMPONENTS, *ALIASES])
     artifacts = sorted(name for name, artifact in ARTIFACTS.items() if artifact.events)
     close = difflib.get_close_matches(name.lstrip("+-"), [*parts, *artifacts], n=3)

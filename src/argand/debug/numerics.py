@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from argand._core.calls import capture_off
+from argand.backends import native
 from argand.backends.targets import devices_in, without_target
 from argand.backends.watch import CompileProgram, watching
 from argand.debug import accuracy, gpus
@@ -28,6 +29,7 @@ from argand.graph.printing import target_name
 from argand.graph.program import AtenProgram
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import TensorRef
+from argand.runtime.host import load_module
 
 Backend = Callable[..., Callable[..., Any]]
 
@@ -71,8 +73,6 @@ def _watcher(compile_program: CompileProgram, backend: str, boxed: bool) -> Comp
         return compile_program
 
     def compile_checked(program: AtenProgram) -> Callable[..., Any]:
-        from argand.backends import native
-
         if without_target(devices_in(program)):
             return compile_program(program)
         schedule = native.schedule_program(program)
@@ -90,8 +90,6 @@ class CheckedGraph:
     """
 
     def __init__(self, text: str, schedule: Schedule) -> None:
-        from argand.runtime.host import load_module
-
         self.schedule = schedule
         self.module = load_module(text, schedule.constants)
         self.steps = [step for step in schedule.steps if isinstance(step, KernelPlan)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import hashlib
+import inspect
 import io
 import json
 import marshal
@@ -263,8 +264,6 @@ def record(
 
 
 def _source(code: types.CodeType) -> str:
-    import inspect
-
     try:
         return inspect.getsource(code)[:100_000]
     except (OSError, TypeError):

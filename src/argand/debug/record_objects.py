@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import types
 from collections import OrderedDict
@@ -148,8 +149,6 @@ class Builder:
 
     def _make_function(self, number: int, data: Any) -> Any:
         _, code, name, used, cells, defaults, kwdefaults = data
-        import builtins
-
         globals_: dict[str, Any] = {"__builtins__": builtins, "__name__": "argand_replay"}
         closure = tuple(types.CellType() for _ in cells)
         made = types.FunctionType(self.codes[code], globals_, name, None, closure or None)

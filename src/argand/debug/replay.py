@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from argand.config import config
+
 
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a record that config.replay_record_enabled wrote")],
@@ -50,7 +52,6 @@ def replay_record(file: Path, *, backend: str = "eager", trust: bool = False) ->
 def _run(record: Any, backend: str, trust: bool) -> Any:
     import torch
 
-    from argand.config import config
     from argand.debug.record import call_of, rebuild
 
     function, raw = rebuild(record, trust=trust)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+import argand
 from argand import files
 from argand.config import config
 from argand.graph.expr import Expr, as_int
@@ -22,6 +23,7 @@ from argand.graph.printing import graph_source
 from argand.graph.program import AtenProgram, InputSpec
 from argand.graph.symbolic import SymbolicTensor
 from argand.runtime import host
+from argand.runtime.ops import argand_ops
 from argand.version import __version__
 
 _INLINE = 16
@@ -176,9 +178,6 @@ def load_constants(script: str, name: str) -> dict[str, torch.Tensor]:
 
 def run(module: torch.nn.Module, args: Sequence[Any], backend: str = "native") -> tuple[Any, ...]:
     """Run `module` compiled and eagerly on the same inputs; print and return the compiled results."""
-    import argand
-    from argand.runtime.ops import argand_ops
-
     argand_ops()  # registers them
     torch.manual_seed(0)
     with torch.no_grad():

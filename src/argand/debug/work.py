@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from argand.codegen.host.calls import as_linear
 from argand.graph.expr import Expr, Sym, Var, evaluate
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, TensorRef, Value, tensor_refs
@@ -262,8 +263,6 @@ class GraphWork:
 
 def graph_work(graph: str, schedule: Schedule) -> GraphWork:
     """What one run of a compiled graph does; `graph` is how names of its kernels begin ("graph_0")."""
-    from argand.codegen.host.calls import as_linear
-
     made = GraphWork({}, {})
     for step in schedule.steps:
         if isinstance(step, KernelPlan):

@@ -18,9 +18,10 @@ from argand.graph.expr import Expr, Var, free_symbols
 from argand.graph.meta import user_lines
 from argand.graph.program import AtenProgram
 from argand.graph.symbolic import MetaTensor, SymbolicTensor, is_tensor
-from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef, Value, checks_positions
+from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef, Value, checks_positions, statements_of
 from argand.ir.target import Targets
 from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
+from argand.lower.dump import dump
 from argand.lower.layout import numel
 from argand.lower.lowerings import REGISTRY
 from argand.lower.recorder import Recorder
@@ -57,8 +58,6 @@ def lower(
 
 
 def _dump(program: Program) -> str:
-    from argand.lower.dump import dump
-
     text: str = dump(program)
     return text
 
@@ -454,8 +453,6 @@ def reads_of(node: Any) -> set[str]:
     if isinstance(node, ExternNode):
         collect_refs((node.args, node.kwargs), found)
         return found
-    from argand.ir.loops import statements_of
-
     return {statement.args[0] for statement in statements_of(node.body) if statement.op == "load"} | set(node.mutates)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from argand.errors import InternalError
 from argand.graph.expr import Expr, Sym, Var
 from argand.ir.loops import ExternNode, LoopBlock, LoopNode, Program, TensorRef, Value
+from argand.lower.dump import dump_node
 from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, REDUCTIONS, SCANS, UNARY
 
 OPS = frozenset(
@@ -116,8 +117,6 @@ def _refs(value: Any) -> list[str]:
 
 
 def _show(program: Program, culprit: LoopNode | ExternNode) -> str:
-    from argand.lower.dump import dump_node
-
     at = program.nodes.index(culprit)
     return "\n".join(dump_node(program, node) for node in program.nodes[max(at - 1, 0) : at + 1])
 

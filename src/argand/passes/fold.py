@@ -11,6 +11,7 @@ from torch import fx
 from argand.graph.meta import is_impure
 from argand.graph.program import AtenProgram
 from argand.graph.specs import SpecTable
+from argand.graph.strides import is_dense
 from argand.passes.cse import returned_storages
 
 _LIMIT = 1 << 16  # elements of a folded result: larger ones are cheaper to compute than to keep
@@ -79,8 +80,6 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tenso
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    from argand.graph.strides import is_dense
-
     return is_dense(tuple(tensor.shape), tensor.stride())
 
 

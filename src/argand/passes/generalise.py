@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import lcm
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import fx
 
 from argand.errors import AutogradError
 from argand.graph import time_limit
-from argand.graph.expr import Expr, Sym, as_expr, as_int, free_symbols, substitute
+from argand.graph.expr import Expr, FloorDiv, Mod, Sym, as_expr, as_int, free_symbols, substitute
 from argand.graph.fitting import Fitter, at_least, require
 from argand.graph.program import AtenProgram, LeafSpec, OutputSpec, ViewReplay
 from argand.graph.strides import memory_order
@@ -438,15 +439,11 @@ def divided(sym: Sym, factor: int) -> Sym:
 
 
 def _combine(factors: dict[Sym, int], sym: Sym, divisor: int) -> None:
-    from math import lcm
-
     factors[sym] = lcm(factors.get(sym, 1), divisor)
 
 
 def _needed_divisor(expr: Expr, sym: Sym) -> int:
     """The least divisor of `sym` that makes `expr` vanish, or else its quotients exact; 1 if there is none."""
-    from argand.graph.expr import FloorDiv, Mod
-
     found = 1
     for monomial, _ in expr.poly:
         for atom in monomial:

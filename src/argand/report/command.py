@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -91,8 +92,6 @@ def _wait(address: str, open_browser: bool) -> None:
 
 
 def _open(address: str) -> None:
-    import webbrowser
-
     if not webbrowser.open(address):
         typer.echo(f"no browser could be started; open {address}", err=True)
 

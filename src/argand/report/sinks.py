@@ -6,6 +6,7 @@ files are written when `config.trace_dir`, `config.chrome_trace` or `config.metr
 
 from __future__ import annotations
 
+import atexit
 import os
 import warnings
 from collections import deque
@@ -105,8 +106,6 @@ def _install_trace(installed: _Installed, path: Path) -> Callable[[], None]:
 
 
 def _install_chrome(installed: _Installed, path: Path) -> Callable[[], None]:
-    import atexit
-
     from argand.report.chromium import ChromeTraceSink
 
     sink = ChromeTraceSink(path)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import platform
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,8 +64,6 @@ class TraceSink:
 
     def _introduce(self, event: Event, where: tuple[str, int]) -> None:
         """What every file begins with."""
-        import platform
-
         torch = sys.modules.get("torch")
         facts = {
             "argand": __version__,
@@ -87,8 +87,6 @@ class TraceSink:
         """What a compile ended with that came to nothing."""
         error = sys.exception()
         if event.data["span"] in ROOTS and error is not None:
-            import traceback
-
             text = f"{type(error).__name__}: {error}\n\n" + "".join(traceback.format_exception(error))
             self.artifact(event, "dynamo_error", text, where)
 

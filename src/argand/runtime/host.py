@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from argand.errors import InternalError
+from argand.runtime import toolchain
 from argand.runtime.arena import Arena, arena_pool
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel, label
@@ -37,8 +38,6 @@ def load_kernels(source: str, kernels: Mapping[str, tuple[str, int, int]], parts
         CppCompileError: the compiler refused the text.
         ToolchainMissing: there is no compiler.
     """
-    from argand.runtime import toolchain
-
     library = toolchain.load_text(source, parts=parts)
     loaded = []
     for name, (symbol, tensors, ints) in kernels.items():

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
+from argand.graph.device_ops import device_ops
+from argand.graph.optimizer_ops import optimizer_ops
+from argand.graph.random_ops import random_ops
+from argand.graph.recurrent import recurrent_ops
+from argand.runtime.gpu.flex import flex_ops
+
 
 @functools.cache
 def argand_ops() -> Any:
     """`torch.ops.argand`, with every operator of argand's registered: what generated code refers to."""
-    from argand.graph.device_ops import device_ops
-    from argand.graph.optimizer_ops import optimizer_ops
-    from argand.graph.random_ops import random_ops
-    from argand.graph.recurrent import recurrent_ops
-    from argand.runtime.gpu.flex import flex_ops
-
     random_ops(), device_ops(), optimizer_ops(), recurrent_ops(), flex_ops()
     return torch.ops.argand

@@ -7,6 +7,7 @@ on, so that those who wait for a process that was stopped do not wait long.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import functools
@@ -241,8 +242,6 @@ class _Private:
             return path
         path, descriptor = _new_directory(Path(place), "argand-kernels-")
         if not self.made:
-            import atexit
-
             atexit.register(self.remove)
         self.made[place] = path, descriptor, os.getpid()
         for other in Path(place).glob("argand-kernels-*"):

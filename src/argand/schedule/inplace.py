@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from argand.graph.expr import Expr, Simplifier, as_int, product, sum_of
+from argand.graph.optimizer_ops import optimizer_ops
 from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import (
     Buffer,
@@ -98,8 +99,6 @@ def _updating(
     made: Schedule, step: ExternNode, number: int, written: Sequence[tuple[str, int]], last: dict[str, int]
 ) -> ExternNode:
     """A fused optimizer's step as a call of torch's kernel that writes to the inputs, where all it writes are such."""
-    from argand.graph.optimizer_ops import optimizer_ops
-
     fused = optimizer_ops().by_functional[step.target]
     targets = fused.targets(step.args, step.kwargs)
     returned = [ref.buffer for ref in tensor_refs(made.outputs)]

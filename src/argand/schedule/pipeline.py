@@ -11,6 +11,7 @@ from argand.config import config
 from argand.ir.kernel import KernelPlan, Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, LoopNode, Origin, Program
 from argand.ir.target import Target, Targets, on_cpu
+from argand.schedule import dump
 from argand.schedule.access import Graph, build_graph, is_empty
 from argand.schedule.alike import join_alike
 from argand.schedule.emit import Emitter
@@ -156,7 +157,5 @@ def _report(graph: Graph, units: list[Unit]) -> None:
 
 def _text(function: str, *args: object) -> str:
     """A text of `schedule.dump`, which is imported only when somebody reads it."""
-    from argand.schedule import dump
-
     text: str = getattr(dump, function)(*args)
     return text

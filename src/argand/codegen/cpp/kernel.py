@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from argand.codegen.analysis import StageFacts, analyse, apart, flatten, hint, separates
+from argand.codegen.cpp import overrides
 from argand.codegen.cpp.loops import PARTS, Parallel, StageLoops, product_text, static_points
 from argand.codegen.cpp.plan import _cost as stage_cost
 from argand.codegen.cpp.plan import lanes_for, plan_stage, sizes_of
@@ -431,8 +432,6 @@ def _bytes(buffer: Buffer) -> int:
 
 
 def _has_override(facts: StageFacts) -> bool:
-    from argand.codegen.cpp import overrides
-
     return any(overrides.known(v.op) and overrides.replaced(v.op) for v in flatten(facts.statements))
 
 

@@ -18,7 +18,7 @@ from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products
 from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
 from argand.codegen.host.products import INTO, OWN, PADDED
 from argand.errors import InternalError
-from argand.graph.expr import Const, Expr, Sym, as_int
+from argand.graph.expr import Const, Expr, Sym, as_int, evaluate
 from argand.ir.kernel import CPU, KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef, aliases_arguments
 
@@ -487,7 +487,5 @@ class _Writer:
 
 
 def _example(expr: Expr, env: Mapping[str, int]) -> int:
-    from argand.graph.expr import evaluate
-
     names = {atom.name: env.get(atom.name, 16) for atom in expr.free if isinstance(atom, Sym)}
     return int(evaluate(expr, names))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib
 import itertools
 import json
+import linecache
 import os
+import pkgutil
 import random
 import runpy
 import sys
@@ -16,11 +19,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from argand import events
+from argand.backends.interop import torch_compile_observed
 from argand.backends.registry import lookup_backend
 from argand.capture.marks import is_compiling
 from argand.config import config
@@ -67,9 +72,6 @@ class Script:
         if not self.source:
             runpy.run_path(self.path, run_name="__main__")
             return
-        import linecache
-        from types import ModuleType
-
         linecache.cache[self.path] = (len(self.source), None, self.source.splitlines(keepends=True), self.path)
         main = ModuleType("__main__")
         main.__file__ = self.path
@@ -252,8 +254,6 @@ class Recorder:
             with front_door("answer_torch_compile")(backend="native"):
                 yield
             return
-        from argand.backends.interop import torch_compile_observed
-
         chosen: str | Callable[[Any], Any] = self.mode.torch
         graphs = self.graphs
         if graphs is not None:
@@ -463,9 +463,6 @@ def _thread() -> str:
 
 def warm() -> None:
     """Import what every child needs, before it is forked."""
-    import importlib
-    import pkgutil
-
     importlib.import_module("argand.api")
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # torch imports it at the first meta kernel
     for name in ("autograd", "passes", "lower", "schedule", "codegen", "runtime"):
@@ -479,8 +476,6 @@ def warm() -> None:
 
 def front_door(name: str) -> Any:
     """A function of `argand.api`, as a script would call it (this package is below that module)."""
-    import importlib
-
     return getattr(importlib.import_module("argand.api"), name)
 
 

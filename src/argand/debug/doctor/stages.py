@@ -18,6 +18,7 @@ from torch import fx
 from argand.backends import native
 from argand.backends.targets import target_of
 from argand.backends.watch import CompileProgram, watching
+from argand.codegen.host.kernels import kernel_source
 from argand.config import config
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.identity import Fingerprint, fingerprint
@@ -26,9 +27,16 @@ from argand.debug.minify.limits import Limits
 from argand.debug.minify.spawn import run_spawned
 from argand.debug.minify.surgery import Program
 from argand.debug.work import tensors_of
+from argand.graph.hints import size_hints
 from argand.graph.program import AtenProgram
 from argand.ir.kernel import KernelPlan, Schedule
+from argand.lower import lower
+from argand.lower.interpret import interpret
+from argand.lower.verify import verify
 from argand.passes import pipeline
+from argand.runtime import host
+from argand.runtime.gpu import load
+from argand.schedule.reference import run_kernel, run_program, run_schedule
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -203,9 +211,6 @@ def _after_passes(count: int) -> CompileProgram:
 
 
 def _interpreted(program: AtenProgram) -> Boxed:
-    from argand.lower import lower
-    from argand.lower.interpret import interpret
-
     loops = lower(_passed(program), targets=target_of)
     loops.mutations = []
 
@@ -221,9 +226,6 @@ def _verified_passes(program: AtenProgram) -> Boxed:
 
 
 def _verified_loops(program: AtenProgram) -> Boxed:
-    from argand.lower import lower
-    from argand.lower.verify import verify
-
     with config.patch(verify_ir=False):
         loops = lower(_passed(program), targets=target_of)
     verify(loops)
@@ -236,9 +238,6 @@ def _verified_schedule(program: AtenProgram) -> Boxed:
 
 
 def _unscheduled(program: AtenProgram) -> Boxed:
-    from argand.lower import lower
-    from argand.schedule.reference import run_program
-
     loops = lower(_passed(program), targets=target_of)
     loops.mutations = []
 
@@ -250,8 +249,6 @@ def _unscheduled(program: AtenProgram) -> Boxed:
 
 
 def _scheduled(program: AtenProgram) -> Boxed:
-    from argand.schedule.reference import run_schedule
-
     made = native.schedule_program(program)
 
     def call(args: list[Any]) -> tuple[Any, ...]:
@@ -262,10 +259,6 @@ def _scheduled(program: AtenProgram) -> Boxed:
 
 
 def _generated(program: AtenProgram) -> Boxed:
-    from argand.codegen.host.kernels import kernel_source
-    from argand.graph.hints import size_hints
-    from argand.schedule.reference import run_schedule
-
     made = native.schedule_program(program)
     with size_hints(made.hints):
         kernel_source(made)
@@ -278,8 +271,6 @@ def _generated(program: AtenProgram) -> Boxed:
 
 
 def _hosted(program: AtenProgram) -> Boxed:
-    from argand.runtime import host
-
     made = native.schedule_program(program)
     with _no_kernels():
         module = host.load_module(native.host_text(made), made.constants)
@@ -312,8 +303,6 @@ class _Interpreted:
                 self.sizes[symbol] = int(given[name].size(dim))
 
     def run(self, *args: Any) -> None:
-        from argand.schedule.reference import run_kernel
-
         plan = self.steps[self.position % len(self.steps)]
         self.position += 1
         tensors = dict(zip((*plan.inputs, *plan.outputs), tensors_of(self.schedule, plan, args)))
@@ -338,9 +327,6 @@ def _none_loaded(text: str, kernels: Mapping[str, Any], *_: Any) -> list[Any]:
 @contextlib.contextmanager
 def _no_kernels() -> Iterator[None]:
     """Host modules are loaded without their kernels being compiled."""
-    from argand.runtime import host
-    from argand.runtime.gpu import load
-
     loaders: tuple[tuple[Any, str], ...] = ((host, "load_kernels"), (load, "load_triton_kernels"))
     saved = [(module, name, getattr(module, name)) for module, name in loaders]
     for module, name in loaders:

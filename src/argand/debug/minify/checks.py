@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.autograd import trace_inference, wrap
+from argand.backends import aot_eager, native
+from argand.backends.registry import lookup_backend
 from argand.config import config
 from argand.debug import accuracy, gpus
 from argand.debug.accuracy import AccuracyError, run_forward_backward
@@ -111,8 +114,6 @@ class BackendCheck:
         """A callable for the graph."""
         if self.after == "aot":
             return compile_aten(gm, inputs, self.backend)
-        from argand.backends.registry import lookup_backend
-
         return lookup_backend(self.backend)(gm, inputs, **self.options)
 
 
@@ -134,9 +135,6 @@ def _turned(inputs: Sequence[Any], by: int) -> list[Any]:
 
 def compile_aten(gm: fx.GraphModule, inputs: list[Any], backend: str | Callable[..., Any]) -> Callable[..., Any]:
     """The stages from the ATen graph on: passes, lowering, scheduling, code generation."""
-    from argand.autograd import trace_inference, wrap
-    from argand.backends import aot_eager, native
-
     with torch.no_grad():
         program = trace_inference(gm, inputs)
         if backend == "aot_eager":

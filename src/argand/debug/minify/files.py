@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
 import time
@@ -22,6 +23,8 @@ from argand.debug.minify.code import NotCode, literal, module_code
 from argand.debug.minify.identity import Fingerprint
 from argand.debug.minify.sources import Definitions, setup_lines
 from argand.debug.minify.surgery import Program
+from argand.errors import ArgandError
+from argand.runtime import toolchain
 from argand.runtime.gpu.target import triton_version
 from argand.version import __version__
 
@@ -168,8 +171,6 @@ def _quoted(text: str) -> str:
 
 def _modules_named(code: str) -> list[str]:
     """Import statements for modules that the graph's text names."""
-    import re
-
     found: dict[str, None] = {}
     for path in re.findall(r"(?<![\w.\"'#/])((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)\(", code):
         parts = path.split(".")
@@ -231,9 +232,6 @@ def hardware_lines() -> tuple[str, ...]:
 
 
 def _compiler() -> str:
-    from argand.errors import ArgandError
-    from argand.runtime import toolchain
-
     try:
         return toolchain.describe()
     except ArgandError as error:

@@ -14,8 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from argand.codegen.cpp import overrides as of_cpp
+from argand.codegen.triton import overrides as of_triton
 from argand.config import config
 from argand.debug.minify.code import NotCode, literal, path_of
+from argand.lower.lowerings import REGISTRY
 
 _OWN_SETTINGS = (
     "repro_", "trace.", "log", "verbose", "debug", "output_code", "base_dir", "cache_dir", "check_numerics",
@@ -227,9 +230,6 @@ def setup_lines(definitions: Definitions) -> list[str]:
 
 
 def _replaced_overrides(definitions: Definitions) -> list[str]:
-    from argand.codegen.cpp import overrides as of_cpp
-    from argand.codegen.triton import overrides as of_triton
-
     lines = []
     for table in (of_cpp, of_triton):
         for name in table.DEFAULTS:
@@ -241,8 +241,6 @@ def _replaced_overrides(definitions: Definitions) -> list[str]:
 
 
 def _replaced_lowerings(definitions: Definitions) -> list[str]:
-    from argand.lower.lowerings import REGISTRY
-
     lines = []
     for op, entry in REGISTRY.entries.items():
         module = getattr(entry.rule, "__module__", "") or ""

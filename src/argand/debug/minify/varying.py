@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -136,7 +137,5 @@ def restore(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 def _parsed(text: str) -> Any:
     """An expression over sizes from its text."""
-    import re
-
     names = {name: Sym(name, 2) for name in re.findall(r"[A-Za-z_]\w*", text)}
     return eval(text, {"__builtins__": {}}, names)

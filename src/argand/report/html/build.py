@@ -22,8 +22,10 @@ from argand.report.html.names import NO_ID, safe_name
 from argand.report.html.provenance import provenance
 from argand.report.html.ranks import compare_runs
 from argand.report.html.search import SearchIndex, words_of
+from argand.report.html.single import pack
 from argand.report.html.store import Folder
 from argand.report.html.trie import build_trie
+from argand.report.reader import Reader
 from argand.report.records import TraceId, trace_files
 
 MARKER = ".argand-report"
@@ -64,8 +66,6 @@ def build(source: Path, out: Path, single_file: bool = False, limits: Limits | N
     limits = limits or Limits()
     if not single_file:
         return Builder(source, out, limits).build()
-    from argand.report.html.single import pack
-
     if out.is_dir():
         raise ConfigError(f"{out} is a directory", remedy="name a file, such as report.html, for --single-file")
     with tempfile.TemporaryDirectory(prefix="argand-report-") as temporary:
@@ -100,8 +100,6 @@ class Builder:
     """
 
     def __init__(self, source: Path, out: Path, limits: Limits, live: bool = False) -> None:
-        from argand.report.reader import Reader
-
         self.source = source
         self.limits = limits
         self.live = live
@@ -136,8 +134,6 @@ class Builder:
 
     def build(self) -> Built:
         """Read everything, then write every page."""
-        from argand.report.reader import Reader
-
         for path in self.files:
             writer = self.run_for(path, len(self.files) > 1)
             reader = Reader(path)

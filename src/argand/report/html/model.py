@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from argand.report.html.names import folder_of
 from argand.report.records import StackFrame, TraceId
 
 # A report's colours of compile ids, with what each says.
@@ -113,8 +114,6 @@ class Attempt:
 
     @property
     def folder(self) -> str:
-        from argand.report.html.names import folder_of
-
         return folder_of(self.id)
 
 

@@ -14,6 +14,7 @@ from typing import BinaryIO
 from markupsafe import escape
 
 from argand.report.html.model import Limits
+from argand.report.html.pages import POLICY
 
 _SCRIPT_LINK = '<script src="assets/report.js" defer></script>'
 _STYLE_LINK = '<link rel="stylesheet" href="assets/report.css">'
@@ -28,8 +29,6 @@ def _hash(text: str) -> str:
 
 def _shell(folder: Path) -> str:
     """The first page with style and script inside, allowed by their hashes alone."""
-    from argand.report.html.pages import POLICY
-
     page = (folder / "index.html").read_text(encoding="utf-8")
     style = (folder / "assets/report.css").read_text(encoding="utf-8")
     script = (folder / "assets/report.js").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ import torch
 
 from argand.errors import GpuError
 from argand.locks import fork_safe_lock
-from argand.runtime.gpu import source
+from argand.runtime.gpu import libdevice, source
 from argand.runtime.gpu.spec import LaunchSpec
 
 _LOCK = fork_safe_lock()  # corrections are attributes of triton's own modules
@@ -140,8 +140,6 @@ def _bound(function: Any, semantic: Any) -> Any:
 def _extern_elementwise(builder: Any, lib: str, path: str, symbol: str, args: Any, kind: Any, pure: bool) -> Any:
     from triton.runtime import interpreter
 
-    from argand.runtime.gpu import libdevice
-
     result = libdevice.call(symbol, [arg.data for arg in args], interpreter._get_np_dtype(kind))
     return interpreter.TensorHandle(result, kind.scalar)
 
@@ -162,8 +160,6 @@ def _compared(original: Any) -> Any:
 
 def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
     from triton.runtime import interpreter
-
-    from argand.runtime.gpu import libdevice
 
     return interpreter.TensorHandle(libdevice.fma(x.data, y.data, z.data), z.dtype.scalar)
 

@@ -1,0 +1,217 @@
+"""Modules import one way, and at the top: nothing can be understood, moved or tested by itself in a circle of imports.
+
+A module is looked at as text. An import inside a function, or for type checkers only, counts as any other.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+
+# What capture/ still has of circles and of imports inside functions. These numbers only fall.
+LARGEST_CIRCLE_IN_CAPTURE = 81
+IMPORTS_IN_FUNCTIONS_IN_CAPTURE = 44
+
+PACKAGES = {
+    "torch": "parts that torch itself loads late, or torch where a module is also used without",
+    "triton": "optional",
+    "numpy": "optional",
+    "rich": "heavy: tables and bars of the command line",
+    "orjson": "heavy: only who writes or reads traces pays for it",
+    "platformdirs": "heavy: only who asks for the default folder pays for it",
+    "fcntl": "not on every system",
+    "resource": "not on every system",
+}
+
+ALLOWED = {
+    "the extension may not be built, or is older than this": {
+        "runtime/gpu/blas.py: argand._core._C",
+        "runtime/gpu/launch.py: argand._core._C",
+        "runtime/launch.py: argand._core._C",
+        "runtime/profile.py: argand._core._C",
+    },
+    "`import argand` costs next to nothing": {
+        "config.py: difflib",
+    },
+    "a setting asks for it": {
+        "api.py: argand.debug.audit",
+        "api.py: argand.debug.minify.watch",
+        "api.py: argand.debug.numerics",
+        "debug/directory.py: argand.debug.diagram",
+        "debug/directory.py: argand.debug.runnable",
+        "debug/sinks.py: argand.debug.directory",
+        "debug/sinks.py: argand.debug.record",
+        "debug/sinks.py: argand.debug.suppressed",
+        "report/sinks.py: argand.report.chromium",
+        "report/sinks.py: argand.report.writer",
+    },
+    "most graphs do not need it": {
+        "autograd/trace.py: argand.autograd.flex",
+        "backends/native.py: argand.backends.autotune",
+        "backends/native.py: argand.backends.cudagraphs",
+        "backends/native.py: argand.backends.layouts",
+        "backends/targets.py: argand.runtime.gpu.blas",
+        "codegen/host/kernels.py: argand.codegen.cpp",
+        "codegen/host/kernels.py: argand.codegen.triton",
+        "codegen/host/kernels.py: argand.runtime.toolchain",
+    },
+    "a command of `argand` loads what it runs, and `argand --help` does not load torch": {
+        "cli.py: argand.api",
+        "cli.py: argand.capture.explain",
+        "cli.py: argand.debug.bench",
+        "cli.py: argand.debug.bench_text",
+        "cli.py: argand.runtime.cache",
+        "cli.py: argand.runtime.gpu.target",
+        "cli.py: argand.runtime.toolchain",
+        "debug/doctor/command.py: argand.debug.doctor.child",
+        "debug/doctor/command.py: argand.debug.doctor.procedure",
+        "debug/replay.py: argand.debug.record",
+        "report/command.py: argand.report.html.build",
+        "report/command.py: argand.report.html.model",
+        "report/command.py: argand.report.html.serve",
+    },
+    "a process that is to import it at a certain point": {
+        "debug/minify/isolate.py: argand.debug.gpus",
+        "debug/minify/serving.py: argand.debug.doctor.child",
+        "debug/minify/serving.py: argand.debug.minify.spawned",
+    },
+}
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {_name(path): path for path in sorted((SRC / "argand").rglob("*.py"))}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """An import: of which module, on which line, inside a function or not, under TYPE_CHECKING or not."""
+
+    target: str
+    line: int
+    in_function: bool
+    for_types: bool
+
+
+def targets(node: ast.AST) -> Iterator[str]:
+    """The modules that a statement imports: `from argand.graph import compat` imports `argand.graph.compat`."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        for alias in node.names:
+            full = f"{node.module}.{alias.name}"
+            yield full if full in MODULES or full == "argand._core._C" else node.module
+
+
+def imports(tree: ast.AST, in_function: bool = False, for_types: bool = False) -> Iterator[Imported]:
+    """Every import of a module, wherever it stands."""
+    for node in ast.iter_child_nodes(tree):
+        for target in targets(node):
+            yield Imported(target, getattr(node, "lineno", 0), in_function, for_types)
+        function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        typed = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        yield from imports(node, in_function or function, for_types or typed)
+
+
+IMPORTS = {name: tuple(imports(ast.parse(path.read_text()))) for name, path in MODULES.items()}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected groups of more than one node (Tarjan's algorithm, without recursion)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    open_nodes: set[str] = set()
+    found = []
+    for start in graph:
+        path = [(start, iter(sorted(graph[start])))] if start not in number else []
+        while path:
+            node, rest = path[-1]
+            if node not in number:
+                number[node] = lowest[node] = len(number)
+                stack.append(node)
+                open_nodes.add(node)
+            unseen = None
+            for other in rest:
+                if other not in number:
+                    unseen = other
+                    break
+                if other in open_nodes:
+                    lowest[node] = min(lowest[node], lowest[other])
+            if unseen is not None:
+                path.append((unseen, iter(sorted(graph[unseen]))))
+                continue
+            path.pop()
+            if path:
+                lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[node])
+            if lowest[node] == number[node]:
+                group = stack[stack.index(node) :]
+                del stack[stack.index(node) :]
+                open_nodes.difference_update(group)
+                if len(group) > 1:
+                    found.append(sorted(group))
+    return found
+
+
+def in_capture(module: str) -> bool:
+    return f"{module}.".startswith("argand.capture.")
+
+
+def graph_of(modules: dict[str, tuple[Imported, ...]]) -> dict[str, set[str]]:
+    return {name: {one.target for one in found if one.target in modules} for name, found in modules.items()}
+
+
+def test_modules_import_one_way() -> None:
+    found = [group for group in circles(graph_of(IMPORTS)) if not all(map(in_capture, group))]
+    assert not found, (
+        f"circles of imports: {found}. Move what both sides need below them, or hand what is called upward in as an "
+        "argument"
+    )
+
+
+def test_the_circle_in_capture_does_not_grow() -> None:
+    run = {name: tuple(one for one in found if not one.for_types) for name, found in IMPORTS.items()}
+    largest = max(map(len, circles(graph_of(run))), default=0)
+    assert largest <= LARGEST_CIRCLE_IN_CAPTURE, f"{largest} modules import each other in a circle"
+
+
+def test_imports_inside_functions_of_capture_do_not_grow() -> None:
+    found = {
+        (name, one.target)
+        for name, ones in IMPORTS.items()
+        for one in ones
+        if in_capture(name) and one.in_function and one.target in MODULES
+    }
+    assert len(found) <= IMPORTS_IN_FUNCTIONS_IN_CAPTURE, sorted(found)
+
+
+def test_imports_stand_at_the_top() -> None:
+    """An import inside a function hides what a module needs: it has a reason, which is one of `ALLOWED`, or none."""
+    allowed = {place for places in ALLOWED.values() for place in places}
+    found = {
+        f"{MODULES[name].relative_to(SRC / 'argand').as_posix()}: {one.target}": one.line
+        for name, ones in IMPORTS.items()
+        for one in ones
+        if not in_capture(name) and one.in_function and one.target.partition(".")[0] not in PACKAGES
+    }
+    assert not set(found) - allowed, f"imports inside functions: { {k: found[k] for k in set(found) - allowed} }"
+    assert not allowed - set(found), f"no longer there: {allowed - set(found)}"
+
+
+def test_a_circle_is_found_wherever_its_imports_stand() -> None:
+    made = {
+        "a": "from b import one\nimport d",
+        "b": "def f():\n    import c",
+        "c": "if TYPE_CHECKING:\n    from a import two",
+        "d": "import e",
+        "e": "",
+    }
+    found = {name: {one.target for one in imports(ast.parse(text))} for name, text in made.items()}
+    assert circles(found) == [["a", "b", "c"]]
