@@ -35,7 +35,6 @@ def in_terms_of_the_program(reason: BreakReason, code: CodeType) -> BreakReason:
         )
         reason.hints = (f"Remove the graph break in the {what}, which is reported too.",)
     elif _OUTSIDE in reason.explanation and resumed:  # perhaps the function made it itself
-        reason.kind = reason.kind.replace("from outside", "from before a graph break")
         reason.explanation = reason.explanation.replace(_OUTSIDE, "that existed before the graph broke")
         reason.hints = ("Remove the graph break before it, which is reported too.", *reason.hints)
     return reason

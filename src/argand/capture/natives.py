@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture import calls, lru_caches, virtual
 from argand.capture.frames import NULL
 from argand.capture.kinds import is_a
+from argand.capture.registering import enter
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -57,9 +58,7 @@ def function(*fns: Any) -> Callable[[Handler], Handler]:
     """Register the handler of callables."""
 
     def register(handler: Handler) -> Handler:
-        for fn in fns:
-            FUNCTIONS[id(fn)] = handler
-            KEEP.append(fn)
+        add_functions(handler, *fns)
         return handler
 
     return register
@@ -69,9 +68,9 @@ def method(cls: type, *names: str) -> Callable[[MethodHandler], MethodHandler]:
     """Register the handler of methods of a C class."""
 
     def register(handler: MethodHandler) -> MethodHandler:
-        for name in names:
-            METHODS[id(cls), name] = handler
         KEEP.append(cls)
+        for name in names:
+            enter(METHODS, (id(cls), name), handler)
         return handler
 
     return register
@@ -82,14 +81,28 @@ def add_methods(cls: type, handler: MethodHandler, names: str) -> None:
     KEEP.append(cls)
     for name in names.split():
         if hasattr(cls, name):
-            METHODS[id(cls), name] = handler
+            enter(METHODS, (id(cls), name), handler)
+
+
+def other_methods(cls: type, handler: MethodHandler, without: Collection[str] = ()) -> None:
+    """Register one handler for all methods of a class that have none yet."""
+    KEEP.append(cls)
+    for name in dir(cls):
+        if name not in without:
+            METHODS.setdefault((id(cls), name), handler)
 
 
 def add_functions(handler: Handler, *fns: Any) -> None:
     """Register one handler for several callables."""
     for fn in fns:
-        FUNCTIONS[id(fn)] = handler
         KEEP.append(fn)
+        enter(FUNCTIONS, id(fn), handler)
+
+
+def replace_function(fn: Any, handler: Handler) -> None:
+    """The handler of a callable from now on, whatever it was."""
+    KEEP.append(fn)
+    FUNCTIONS[id(fn)] = handler
 
 
 # ---- ready-made handlers -------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ CALLABLE_OBJECTS[operator.itemgetter] = _itemgetter
 CALLABLE_OBJECTS[operator.attrgetter] = _attrgetter
 CALLABLE_OBJECTS[operator.methodcaller] = _methodcaller
 
-_OWN = {math.floor, math.ceil, math.trunc}
+_OWN = {math.floor, math.ceil, math.trunc, math.prod, math.fsum, math.dist, math.hypot, math.gcd, math.lcm}
 for _module in (math, cmath, struct):
     add_functions(pure, *[f for f in vars(_module).values() if is_a(f, types.BuiltinFunctionType) and f not in _OWN])
 

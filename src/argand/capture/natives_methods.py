@@ -17,6 +17,7 @@ from argand.capture.natives import (
     SAFE_NEW,
     add_methods,
     method,
+    other_methods,
     python_object_in_native,
 )
 from argand.capture.natives_iteration import hashed_items, sort_list, update_dict
@@ -193,26 +194,13 @@ def subscript(interp: Interpreter, cls: type, name: str, owner: Any, args: Args,
 
 # ---- str, bytes, numbers -------------------------------------------------------------------------------------------
 
-_STR = "format"
 _cls: Any
-for _cls in (str, bytes, bytearray):
-    add_methods(_cls, read_only, " ".join(n for n in dir(_cls) if n not in ("format", "join", "__class__", "__new__",
-                "__init__", "__getattribute__", "__setattr__", "__delattr__", "__init_subclass__",
-                "__subclasshook__")))  # fmt: skip
-    add_methods(_cls, joining, "join")
 add_methods(str, formatting, "format format_map")
 
 
 @method(str, "__mod__")
 def _str_mod(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     return operators.binary(interp, operators.BINARY["%"], owner, *args)
-
-
-for _cls in (int, float, bool, complex, range, slice, memoryview, types.GenericAlias, types.UnionType, type(None),
-             types.MappingProxyType, types.CodeType, type(...), type(NotImplemented)):  # fmt: skip
-    add_methods(_cls, read_only, " ".join(n for n in dir(_cls) if n not in ("__class__", "__new__", "__init__",
-                "__getattribute__", "__setattr__", "__delattr__", "__init_subclass__",
-                "__subclasshook__")))  # fmt: skip
 
 
 def mapping_behind(proxy: Any) -> Any:
@@ -232,6 +220,16 @@ def _through_proxy(interp: Interpreter, cls: type, name: str, owner: Any, args: 
 add_methods(
     types.MappingProxyType, _through_proxy, "keys values items get copy __getitem__ __contains__ __iter__ __len__"
 )
+_NOT_CALLED = frozenset(
+    ("__class__", "__new__", "__init__", "__getattribute__", "__setattr__", "__delattr__", "__init_subclass__",
+     "__subclasshook__")
+)  # fmt: skip
+for _cls in (str, bytes, bytearray):
+    add_methods(_cls, joining, "join")
+    other_methods(_cls, read_only, _NOT_CALLED)
+for _cls in (int, float, bool, complex, range, slice, memoryview, types.GenericAlias, types.UnionType, type(None),
+             types.MappingProxyType, types.CodeType, type(...), type(NotImplemented)):  # fmt: skip
+    other_methods(_cls, read_only, _NOT_CALLED)
 
 
 # ---- sequences -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from argand.capture.registering import enter
 from argand.capture.words import words
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def special(*functions: Any) -> Callable[[Special], Special]:
     def register(fn: Special) -> Special:
         for function in functions:
             if function is not None:
-                SPECIAL[function] = fn
+                enter(SPECIAL, function, fn)
         return fn
 
     return register

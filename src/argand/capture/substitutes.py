@@ -59,7 +59,7 @@ def substitute_in_graph(original: Callable[..., Any], *, skip_signature_check: b
         def call(interp: Any, fn: Any, args: Any, kwargs: Any) -> Any:
             return interp.call(replacement, args, kwargs)
 
-        natives.function(original)(call)
+        natives.replace_function(original, call)
         return replacement
 
     return register

@@ -113,7 +113,6 @@ special(
 special(
     *named(
         _T,
-        "numpy",
         "__array__",
         "data_ptr",
         "untyped_storage",
@@ -130,7 +129,6 @@ special(
         "apply_",
         "map_",
         "map2_",
-        "is_shared",
         "resize_",
         "resize_as_",
         "set_",

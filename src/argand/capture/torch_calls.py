@@ -21,6 +21,7 @@ from argand.capture import assumed, marks, metadata, native_reads, numpy_calls, 
 from argand.capture.array_value import Traced, needs_values
 from argand.capture.exceptions import ObservedException
 from argand.capture.kinds import attributes_of, is_a, module_of
+from argand.capture.registering import enter
 from argand.capture.words import public_name
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def handler(*functions: Any) -> Callable[[Handler], Handler]:
     def register(fn: Handler) -> Handler:
         for function in functions:
             if function is not None:
-                HANDLERS[_key(function)] = fn
+                enter(HANDLERS, _key(function), fn)
         return fn
 
     return register

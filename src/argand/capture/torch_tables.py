@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 
 _CONSTANTS = """
 finfo iinfo is_tensor is_storage device Size promote_types result_type can_cast broadcast_shapes typename
-jit.is_scripting jit.is_tracing _jit_internal.is_scripting _C._jit_internal nn.functional._canonical_mask_never
 overrides.is_tensor_like overrides.is_tensor_method_or_property _utils_internal.justknobs_check
 nn.modules.utils._single nn.modules.utils._pair nn.modules.utils._triple nn.modules.utils._quadruple
-_VF utils._python_dispatch.is_traceable_wrapper_subclass _C._get_tracing_state _C._is_tracing
-_C._log_api_usage_once _C._functorch.is_batchedtensor _C._functorch.maybe_get_level
+_VF utils._python_dispatch.is_traceable_wrapper_subclass _C._is_tracing
+_C._functorch.is_batchedtensor _C._functorch.maybe_get_level
 _functorch.utils.unwrap_dead_wrappers
 """
 _GUARDED = """
@@ -44,7 +43,7 @@ backends.mps.is_available backends.mps.is_built backends.mkldnn.is_available
 backends.cudnn.is_available backends.cudnn.version
 
 get_num_threads get_num_interop_threads is_warn_always_enabled distributed.is_available distributed.is_initialized
-accelerator.is_available accelerator.current_accelerator onnx.is_in_onnx_export get_default_device
+accelerator.is_available accelerator.current_accelerator get_default_device
 is_anomaly_enabled is_anomaly_check_nan_enabled
 _C._get_privateuse1_backend_name __future__.get_swap_module_params_on_conversion
 __future__.get_overwrite_module_params_on_conversion backends.opt_einsum.is_available
@@ -97,7 +96,7 @@ def _compiling(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool
     *all_of(
         "compiler.is_exporting jit.is_tracing jit.is_scripting _jit_internal.is_scripting "
         "overrides.is_torch_function_mode_enabled "
-        "_C._is_torch_function_mode_enabled onnx.is_in_onnx_export _C._get_tracing_state_never"
+        "_C._is_torch_function_mode_enabled onnx.is_in_onnx_export"
     )
 )
 def _no(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
