@@ -187,7 +187,7 @@ def run_case(case: unittest.TestCase, compiled: bool) -> Outcome:
 
 def _collect_internal() -> list[str]:
     """A list that gets the texts of argand's warnings about itself, which go no further."""
-    from argand.capture import failures
+    from argand.capture.driver import failures
 
     found: list[str] = []
 

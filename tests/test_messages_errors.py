@@ -260,7 +260,7 @@ def test_suppressed_errors_are_explained() -> None:
 
 @pytest.fixture
 def bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    from argand.capture import operators
+    from argand.capture.objects import operators
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("an invariant does not hold")

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import argand
-from argand.capture.recompiles import GuardFailure, Recompile
+from argand.capture.driver.recompiles import GuardFailure, Recompile
 from argand.debug.times import as_csv
 from helpers import assert_same, collected
 

@@ -313,9 +313,9 @@ def test_substitute_in_graph() -> None:
         compiled = argand.compile(lambda x: x * operator.indexOf([1, 2, 3], 2), backend="eager", fullgraph=True)
         assert_same(X * 101, compiled(X))
     finally:
-        from argand.capture import natives
+        from argand.capture.objects import native_handlers
 
-        del natives.FUNCTIONS[id(operator.indexOf)]
+        del native_handlers.FUNCTIONS[id(operator.indexOf)]
 
 
 def test_substitute_in_graph_checks() -> None:

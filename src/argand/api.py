@@ -17,10 +17,15 @@ from torch.nn.modules import module as _modules
 
 from argand._core import _C
 from argand.backends.registry import list_backends, lookup_backend, register_backend
-from argand.capture import frame, marks, stance, strict
-from argand.capture.explain import Explanation, Findings
-from argand.capture.frame import capture_frame
-from argand.capture.marks import (
+from argand.capture.driver import frame, stance, strict
+from argand.capture.driver.explain import Explanation, Findings
+from argand.capture.driver.frame import capture_frame
+from argand.capture.driver.region import CompilerFn, Region
+from argand.capture.driver.stance import set_stance
+from argand.capture.driver.strict import error_on_graph_break
+from argand.capture.driver.substitutes import substitute_in_graph
+from argand.capture.facts import directives
+from argand.capture.facts.directives import (
     allow_in_graph,
     assume_constant_result,
     graph_break,
@@ -29,12 +34,8 @@ from argand.capture.marks import (
     mark_static,
     mark_step_begin,
 )
-from argand.capture.region import CompilerFn, Region
-from argand.capture.skip import with_frame
-from argand.capture.stance import set_stance
-from argand.capture.strict import error_on_graph_break
-from argand.capture.substitutes import substitute_in_graph
-from argand.capture.tracebacks import tidy
+from argand.capture.facts.skip import with_frame
+from argand.capture.output.tracebacks import tidy
 from argand.config import config
 from argand.debug.accuracy import same
 from argand.debug.logs import set_logs
@@ -491,10 +492,10 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         code = getattr(getattr(fn, "__func__", fn), "__code__", None)
         if code is not None:
             _C.skip_code(code)
-        return marks.mark_disabled(fn, reason)
+        return directives.mark_disabled(fn, reason)
     wrapper = _C.Region(None, None, fn)
     functools.update_wrapper(wrapper, fn)
-    return marks.mark_disabled(wrapper, reason)
+    return directives.mark_disabled(wrapper, reason)
 
 
 def reset() -> None:

@@ -123,7 +123,7 @@ def explain(
 ) -> None:
     """Run SCRIPT and list its graphs and graph breaks, with the line and the remedy of each."""
     from argand.api import answer_torch_compile
-    from argand.capture.explain import ScriptReport
+    from argand.capture.driver.explain import ScriptReport
 
     note_late_options(context)
     report = ScriptReport()

@@ -6,9 +6,9 @@ import copy
 import types
 from typing import Any
 
-from argand.capture.exceptions import ObservedException
-from argand.capture.interpreter import Interpreter, Session
-from argand.capture.protocol import NullState
+from argand.capture.facts.exceptions import ObservedException
+from argand.capture.interp.interpreter import Interpreter, Session
+from argand.capture.interp.protocol import NullState
 
 SESSION = Session()
 

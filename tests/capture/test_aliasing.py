@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from argand.capture.aliasing import same_sharing, sharing
+from argand.capture.world.aliasing import same_sharing, sharing
 
 
 def test_pairs_of_a_mutated_tensor_and_another_that_share_memory() -> None:

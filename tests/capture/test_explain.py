@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 import argand
-from argand.capture.explain import Explanation
+from argand.capture.driver.explain import Explanation
 
 
 def toy(a, b):

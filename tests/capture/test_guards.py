@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import argand
-from argand.capture.guards import GuardSet
-from argand.capture.sources import ConstSource, GlobalSource, LocalSource
+from argand.capture.facts.sources import ConstSource, GlobalSource, LocalSource
+from argand.capture.record.guards import GuardSet
 from helpers import CountingBackend, assert_same
 
 

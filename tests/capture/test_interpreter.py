@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from argand.bytecode.opcodes import SUPPORTED_VERSIONS, all_opnames
-from argand.capture.exceptions import InternalFailure, ObservedException
-from argand.capture.interpreter import Interpreter, Session
-from argand.capture.opcodes import _table
-from argand.capture.optable import UNSUPPORTED
-from argand.capture.protocol import NullState
+from argand.capture.facts.exceptions import InternalFailure, ObservedException
+from argand.capture.interp.interpreter import Interpreter, Session
+from argand.capture.interp.opcodes import _table
+from argand.capture.interp.optable import UNSUPPORTED
+from argand.capture.interp.protocol import NullState
 from argand.errors import GraphBreak
 
 from .interpret import interpret
@@ -40,7 +40,7 @@ def test_root_raises():
 
 
 def test_arguments_that_are_not_read_stay_unread():
-    from argand.capture.frames import LazyLocal
+    from argand.capture.facts.frames import LazyLocal
 
     def f(a, b):
         return a

@@ -11,7 +11,7 @@ import torch
 from tests.helpers import assert_same
 
 import argand
-from argand.capture import memory
+from argand.capture.metadata import memory
 
 HUGE = 1 << 45
 

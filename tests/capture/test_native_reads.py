@@ -103,7 +103,7 @@ def test_named(subject: str, expression: str) -> None:
 
 def test_sample_can_fail() -> None:
     """Without the check at the door, the same pairs differ."""
-    from argand.capture import native_reads
+    from argand.capture.world import native_reads
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native_reads, "check", lambda *args: None)

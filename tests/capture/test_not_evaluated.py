@@ -12,7 +12,7 @@ from tests.capture.standin_programs import PROGRAMS
 
 import argand
 from argand import errors
-from argand.capture.interpreter import Interpreter
+from argand.capture.interp.interpreter import Interpreter
 
 
 def outcome(run: Any) -> Any:

@@ -18,7 +18,7 @@ import torch
 
 import argand
 from argand._core import _C
-from argand.capture.per_code import PerCode
+from argand.capture.facts.per_code import PerCode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
 
@@ -187,7 +187,9 @@ def test_a_loop_of_resume_functions_whose_user_function_is_gone() -> None:
 
 
 def test_facts_about_classes_die_with_them() -> None:
-    from argand.capture import callables, classify, kinds, native_reads, subclasses, typefacts
+    from argand.capture.facts import callables, classify, kinds, typefacts
+    from argand.capture.sizes import subclasses
+    from argand.capture.world import native_reads
 
     asked = [
         classify.handling_of_type, native_reads.kind, kinds._namespace_place, typefacts.finds_attributes_its_own_way,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from argand._core import _C
-from argand.capture import sources as s
-from argand.capture.input_names import placeholder_name
+from argand.capture.facts import sources as s
+from argand.capture.facts.input_names import placeholder_name
 
 
 def chain() -> s.Source:

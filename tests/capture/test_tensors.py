@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 import argand
 from argand import errors
-from argand.capture.sources import LocalSource
-from argand.capture.state import CaptureState
-from argand.capture.tensors import GraphBuilder, TraceMode
+from argand.capture.facts.sources import LocalSource
+from argand.capture.interp.state import CaptureState
+from argand.capture.record.tensors import GraphBuilder, TraceMode
 from helpers import CountingBackend, assert_same, check
 
 

@@ -12,7 +12,7 @@ import torch
 
 import argand
 from argand import events
-from argand.capture import words
+from argand.capture.facts import words
 
 SOURCE = """
 def f(x, how):

@@ -333,7 +333,7 @@ def test_debug_level_of_the_root_logger_does_not_flood(caplog: pytest.LogCapture
 
 def test_nothing_is_made_for_nobody() -> None:
     """With logs off the bus has no sink for anything but graph breaks, and instructions are not looked at."""
-    from argand.capture import narration
+    from argand.capture.world import narration
 
     native_inference()
     mine = [name for name, sinks in events.bus.named.items() if LOGS in sinks]

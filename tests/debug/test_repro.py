@@ -372,7 +372,7 @@ def test_nested_graphs_come_back(tmp_path: Path) -> None:
     gm, inputs = graph_for(f, torch.ones(3))
     text, _ = module_code(gm)
     path = tmp_path / "nested.py"
-    modules = "\n".join(f"import {m}" for m in ("argand.capture.hops", "torch", "operator"))
+    modules = "\n".join(f"import {m}" for m in ("argand.capture.torch_functions.hops", "torch", "operator"))
     path.write_text(f"{modules}\n\n\n{text}\n")
     again = graph_of(repro.load_module(path).Repro())
     assert argand.debug.accuracy.same(gm(*inputs), again(*inputs))

@@ -49,7 +49,7 @@ def hang() -> None:
 
 
 def _swap_call(chosen: Callable[[Any], bool], change: Callable[..., Any]) -> None:
-    from argand.capture.tensors import GraphBuilder
+    from argand.capture.record.tensors import GraphBuilder
 
     original = GraphBuilder.call
 
@@ -125,7 +125,7 @@ def capture_hangs() -> None:
 @plant
 def capture_forgets_write() -> None:
     """Attributes that the program sets are not set."""
-    from argand.capture.effects import Replay
+    from argand.capture.output.effects import Replay
 
     Replay.write = lambda self: None  # type: ignore[method-assign]
 
@@ -140,7 +140,7 @@ def capture_nan() -> None:
 
 
 def _without_guards(*kinds: str) -> None:
-    from argand.capture.guards import GuardSet
+    from argand.capture.record.guards import GuardSet
 
     original = GuardSet.add
 

@@ -16,7 +16,7 @@ from plants import _after_trace, _lowering, _pass, _rule, aten, crash, hang, pla
 @plant
 def capture_loses_append() -> None:
     """What a program does to lists from outside is lost."""
-    from argand.capture.effects import Replay
+    from argand.capture.output.effects import Replay
 
     Replay._evaluate_shadow = lambda self, entry: None  # type: ignore[method-assign]
 
@@ -24,7 +24,7 @@ def capture_loses_append() -> None:
 @plant
 def capture_wrong_resume() -> None:
     """After a graph break local variables come in another order."""
-    from argand.capture.resumes import Resumes
+    from argand.capture.output.resumes import Resumes
 
     original = Resumes.get
 
@@ -43,7 +43,7 @@ def capture_wrong_resume() -> None:
 @plant
 def capture_wrong_number() -> None:
     """Numbers that the program multiplies tensors by are rounded."""
-    from argand.capture.tensors import GraphBuilder
+    from argand.capture.record.tensors import GraphBuilder
 
     original = GraphBuilder.call
 

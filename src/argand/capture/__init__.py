@@ -3,15 +3,18 @@
 In: a frame that the hook offers (code, arguments, globals, closure) and the region's settings.
 Out: an `fx.GraphModule` for the backend, the guards under which it holds, and the code that runs in the frame's place.
 
-    interpreter.py, frames.py, opcodes*.py      the dispatch loop, frames, one handler per opcode
-    calls.py, binding.py, classes.py            what a call does: inlined, taken apart, native by permission, or a break
-    attributes.py, attribute_writes.py, names.py, operators.py, iteration.py, text.py
-                                                Python's own protocols, native only where nothing else takes part
-    generators.py, raising.py, matching.py      generators, exceptions, match statements
-    natives*.py, polyfills.py                   which native code is known, and how it is run
-    access.py, protocol.py                      what the interpreter asks of the state
-    state.py, sources.py, guards.py, shadows.py objects that existed before the frame, and what must hold of them
-    tensors.py, torch_*.py, modules.py          tensors as stand-ins, calls into torch
-    frame.py, transform.py, emit.py, reconstruct.py, effects.py
-                                                the driver, and the code that it makes
+Twelve rooms; each imports only from those below it (`make lint`), and its docstring says what comes in and goes out:
+
+    driver           from a frame to an answer for it; messages, explain, recompile reasons
+    output           from a finished interpretation to the code that stands in for the frame
+    interp           the dispatch loop, opcodes, names, the state of one capture
+    natives          handlers of builtins and of the standard library's C code
+    arrays           numpy arrays that a graph computes
+    torch_functions  calls into torch: recorded, answered, interpreted, captured with subgraphs
+    objects          Python's protocols on any object: attributes, calls, operators, iteration, classes, generators
+    record           the graph being recorded, its constants and its guards
+    sizes            sizes and numbers that vary, or that only the running program knows
+    metadata         sizes, strides, dtypes and devices of results; whether eager would raise
+    world            objects from before the frame: what stands for them, what native code may read, what is held back
+    facts            sources, kinds of values, types, names
 """

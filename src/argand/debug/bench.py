@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from argand._core import _C
-from argand.capture.marks import is_compiling
+from argand.capture.facts.directives import is_compiling
 from argand.debug import bench_profile, gpus
 from argand.debug.bench_reasons import Measured, reasons
 from argand.debug.observe import JOINT, Backend

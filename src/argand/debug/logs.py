@@ -381,7 +381,7 @@ def make_formatter() -> logging.Formatter:
 
 
 class LinePrefix(logging.Formatter):
-    """`V1121 13:33:12.089000 1954 argand/capture/frame.py:314] [0/0] [__graph_code] text`, on each line."""
+    """`V1121 13:33:12.089000 1954 argand/capture/driver/frame.py:314] [0/0] [__graph_code] text`, on each line."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join([f"{self.prefix(record)} {line}" for line in self.text(record).split("\n")])

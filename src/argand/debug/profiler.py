@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from argand.capture.explain import Findings, counted, many, ops_of
-from argand.capture.recompiles import GuardFailure, Recompile
+from argand.capture.driver.explain import Findings, counted, many, ops_of
+from argand.capture.driver.recompiles import GuardFailure, Recompile
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The line format of structured traces: one file per process, one record per line, its payload in indented lines below.
 
-    V1121 13:32:44.840000 1390 argand/capture/frame.py:114] {"dynamo_start": {...}, "frame_id": 0, ...}
+    V1121 13:32:44.840000 1390 argand/capture/driver/frame.py:114] {"dynamo_start": {...}, "frame_id": 0, ...}
 
 In: record kind, fields, compile id, payload. Out: appended bytes. Nothing here ever raises into the program that is
 being compiled: where the file cannot be written there is one warning, and the trace ends.

@@ -1,0 +1,5 @@
+"""numpy arrays that a graph computes.
+
+In comes a call of numpy on a `Traced` array; out goes another one, and torch calls in the graph that compute its
+values. A function of numpy that `torch._numpy` computes as numpy does is a row of `array_tables`.
+"""

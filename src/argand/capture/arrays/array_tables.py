@@ -1,0 +1,48 @@
+"""Which functions of numpy torch._numpy computes as numpy does, and the dtypes that both have."""
+
+from __future__ import annotations
+
+import torch
+
+from argand.capture.facts.words import words
+
+LARGEST_BYTES = 1 << 26
+DTYPES = {
+    "float16": torch.float16, "float32": torch.float32, "float64": torch.float64, "int8": torch.int8,
+    "int16": torch.int16, "int32": torch.int32, "int64": torch.int64, "uint8": torch.uint8, "bool": torch.bool,
+    "complex64": torch.complex64, "complex128": torch.complex128,
+}  # fmt: skip
+UFUNCS = words(
+    """
+    add subtract multiply divide true_divide power float_power negative positive absolute fabs sign exp exp2 expm1 log
+    log2 log10 log1p sqrt square cbrt reciprocal sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh
+    arccosh arctanh hypot deg2rad rad2deg degrees radians maximum minimum fmax fmin floor ceil trunc rint isnan isinf
+    isfinite signbit copysign logaddexp logaddexp2 heaviside equal not_equal less less_equal greater greater_equal
+    logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor invert left_shift right_shift
+    matmul conjugate floor_divide remainder fmod gcd lcm nextafter ldexp
+    """
+)
+FUNCTIONS = words(
+    """
+    sum mean std var min max amin amax prod cumsum cumprod argmax argmin all any count_nonzero ptp average median
+    quantile percentile diff cov corrcoef
+    reshape ravel transpose swapaxes moveaxis rollaxis squeeze expand_dims atleast_1d atleast_2d atleast_3d concatenate
+    stack vstack hstack dstack column_stack split array_split hsplit vsplit dsplit broadcast_to broadcast_arrays
+    flip flipud fliplr rot90 roll tile repeat diag diagonal trace tril triu kron outer inner dot vdot tensordot einsum
+    where clip round around copy array asarray zeros_like ones_like full_like empty_like full meshgrid sort take
+    take_along_axis cross real imag angle isclose nan_to_num isreal iscomplex searchsorted pad vander append resize
+    fix sinc
+    """
+)
+METHODS = frozenset(
+    words(
+        """
+    sum mean std var min max prod cumsum cumprod argmax argmin all any reshape transpose swapaxes ravel flatten squeeze
+    copy clip round dot repeat take diagonal trace conj conjugate astype ptp
+    """
+    )
+)
+LINALG = frozenset(("norm", "multi_dot"))
+FFT = frozenset(words("fft ifft rfft irfft fft2 ifft2 fftn ifftn fftshift ifftshift"))
+INTEGER_ERRORS = frozenset(("floor_divide", "remainder", "fmod", "mod", "power", "divmod", "left_shift", "right_shift"))
+UNDEFINED = frozenset(("empty_like",))

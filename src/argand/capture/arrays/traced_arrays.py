@@ -1,0 +1,614 @@
+"""numpy arrays traced through torch: numpy decides type, dtype, shape and aliasing, a graph of torch calls the values.
+
+Every call on a `Traced` array is made three times. numpy runs it on arrays of made-up values: what comes out has the
+right type, dtype and shape, is a view or is not, and numpy's errors are found. `torch._numpy` (numpy's functions
+written with torch's) runs it on tensors of the same made-up values: where its answer is not numpy's the graph ends.
+Then it runs on the stand-ins, under the trace mode, which records the torch calls.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.arrays import array_tables as tables
+from argand.capture.facts import numpy_settings
+from argand.capture.facts.array_value import BINARY, FUNCTIONS, Method, Traced, needs_values
+from argand.capture.facts.sources import CallSource, ConstSource
+from argand.capture.metadata.special_calls import special
+from argand.capture.sizes import symbolic_ops
+from argand.capture.torch_functions import torch_calls
+from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
+
+if TYPE_CHECKING:
+    from argand.capture.facts.sources import Source
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.record.tensors import GraphBuilder
+
+
+def tensor_of(array: Any) -> torch.Tensor:
+    """The tensor that shares the memory of an array (called by transformed code)."""
+    return torch.from_numpy(array)
+
+
+def no_overlap(count: int, *values: Any) -> bool:
+    """Whether none of the first `count` values, arrays, shares memory with another value (arrays and tensors)."""
+    spans = [_span(value) for value in values]
+    return not any(
+        i != j and spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1]
+        for i in range(count)
+        for j in range(len(spans))
+    )
+
+
+def _span(value: Any) -> tuple[int, int]:
+    """First byte, and the first one behind."""
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunction():
+            start = value.data_ptr()
+            if not start:
+                return 0, 0
+            steps = sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
+            return start, start + (steps + 1) * value.element_size() if value.numel() else start
+    start = int(value.__array_interface__["data"][0])
+    steps = sum((size - 1) * step for size, step in zip(value.shape, value.strides))  # none is negative
+    return start, start + steps + value.itemsize if value.size else start
+
+
+def layout_of(array: Any) -> tuple[Any, ...]:
+    """What a graph relies on of an array that it gets."""
+    return array.dtype.str, array.shape, array.strides, array.flags.writeable
+
+
+def _break(name: str, why: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="call of numpy", context=f"numpy {name}", explanation=f"numpy's {name} is not captured here: {why}.",
+        hints=("Use the torch function of the same meaning, on tensors, or call it outside the compiled function.",),
+    )  # fmt: skip
+
+
+def load(state: CaptureState, source: Source, value: Any) -> Any:
+    """The stand-in of an array found outside, or NotImplemented where torch cannot hold it.
+
+    Arguments:
+        source: where it is; a ConstSource (a constant of the code) is left alone.
+    """
+    import numpy
+
+    if type(value) is not numpy.ndarray or isinstance(source, ConstSource) or not _supported(value):
+        return NotImplemented
+    arrays = of(state)
+    known = arrays.by_real.get(id(value))
+    if known is not None:
+        if known._a_source != source:
+            state.guards.add(source, "same_object", known._a_source)
+        return known
+    state.guard(source, "type", numpy.ndarray)
+    state.guard(source, "call", layout_of, layout_of(value), label="ARRAY_MATCH")
+    with torch._C.DisableTorchFunction():
+        tensor = state.graph.new_input(CallSource(source, tensor_of), torch.from_numpy(value))
+    made = arrays.by_real[id(value)] = Traced(arrays, _dummy(value.shape, value.strides, value.dtype), tensor, source)
+    arrays.real[id(made)] = value
+    state.keep(value)
+    return made
+
+
+def of(state: CaptureState) -> Arrays:
+    """The arrays of a capture."""
+    if state.arrays is None:
+        state.arrays = Arrays(state)
+    found: Arrays = state.arrays
+    return found
+
+
+def _supported(value: Any) -> bool:
+    step = value.dtype.itemsize
+    return (
+        value.dtype.name in tables.DTYPES
+        and value.dtype.isnative
+        and value.flags.writeable
+        and value.nbytes <= tables.LARGEST_BYTES
+        and all(s >= 0 and s % step == 0 for s in value.strides)
+    )
+
+
+def _dummy(shape: Any, strides: Any, dtype: Any) -> Any:
+    """An array of made-up values: small ones, such that integers can be indices."""
+    import numpy
+
+    if 0 in shape:
+        return numpy.lib.stride_tricks.as_strided(numpy.zeros(1, dtype), shape, strides)
+    count = 1 + sum((size - 1) * step for size, step in zip(shape, strides)) // dtype.itemsize
+    if count * dtype.itemsize > tables.LARGEST_BYTES:
+        raise _break("array", "it is very large")
+    cycle = numpy.arange(count) % (5 if dtype.kind in "fc" else 2)
+    base = (cycle + (1 if dtype.kind in "fc" else 0)).astype(dtype)
+    return numpy.lib.stride_tricks.as_strided(base, shape, strides)
+
+
+class Arrays:
+    """The traced arrays of one capture.
+
+    Fields:
+        by_real: id of an array from outside -> its stand-in.
+        real: id of such a stand-in -> the array.
+        recording: torch._numpy runs on stand-ins: it changes torch's default dtype around what it makes of numbers.
+    """
+
+    def __init__(self, state: CaptureState) -> None:
+        import torch._numpy
+
+        self.state = state
+        self.by_real: dict[int, Traced] = {}
+        self.real: dict[int, Any] = {}
+        self.library: Any = torch._numpy
+        self.recording = False
+
+    def guard_aliases(self) -> None:
+        """Arrays that were traced as several share no memory with each other or with a tensor.
+
+        Raises:
+            GraphBreak: they do now.
+        """
+        held = list(self.by_real.values())
+        sources = [array._a_source for array in held]
+        if len(held) > 1:
+            self.state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)
+        if not self.state.graph.writing:
+            return
+        others = [
+            info
+            for info in self.state.graph.inputs
+            if info.source is not None and info.device.type == "cpu" and not isinstance(info.source, CallSource)
+        ]
+        if len(held) + len(others) < 2:
+            return
+        reals = [*(self.real[id(array)] for array in held), *(info.real for info in others)]
+        check = functools.partial(no_overlap, len(held))
+        if not check(*reals):
+            raise errors.graph_break(
+                kind="numpy arrays that share memory", context=", ".join(source.name() for source in sources),
+                explanation="An array that is written to shares its memory with another array or tensor.",
+                hints=("Make a copy of one of them, or make the view inside the compiled function.",), skip_frame=True,
+            )  # fmt: skip
+        every: list[Any] = [*sources, *(info.source for info in others)]
+        self.state.guards.add(None, "python", check, every, label="NO_ALIASING", shown=False)
+
+    # ---------------------------------------------------------------- calls
+
+    def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of numpy's; NotImplemented where no traced array is among the arguments.
+
+        Raises:
+            GraphBreak: torch has no equivalent, or the result depends on values.
+        """
+        import numpy
+
+        if not _involved((args, kwargs)):
+            return NotImplemented
+        name = getattr(fn, "__name__", "?")
+        module = getattr(fn, "__module__", None) or ""
+        ufunc = isinstance(fn, numpy.ufunc)
+        bound = getattr(fn, "__self__", None)
+        if isinstance(bound, numpy.ndarray | numpy.generic):
+            return self._of_constant(bound, name, args, kwargs)
+        owner = self.library
+        if module == "numpy.linalg" and name in tables.LINALG:
+            owner = self.library.linalg
+        elif module == "numpy.fft" and name in tables.FFT:
+            owner = self.library.fft
+        elif getattr(numpy, name, None) is not fn or name not in (tables.UFUNCS if ufunc else tables.FUNCTIONS):
+            raise _break(name, "torch has no function that is known to do the same")
+        other = getattr(owner, name, None)
+        if other is None:
+            raise _break(name, "torch has no such function")
+        self._check_call(name, args, kwargs)
+        out = kwargs.pop("out", None) if "out" in (kwargs := dict(kwargs)) else None
+        out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
+        if out is not None:
+            return self._into(name, fn, other, args, kwargs, out)
+        return self._run(name, fn, other, args, kwargs)
+
+    def _of_constant(self, array: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """A method of an array that is a constant of the capture, on traced ones."""
+        known = BINARY.get(name)
+        if known is not None and len(args) == 1 and not kwargs:
+            return self.named(known[0], (args[0], array) if known[1] else (array, args[0]))
+        raise _break(name, "a constant array meets one that the graph computes")
+
+    def named(self, ufunc: str, args: tuple[Any, ...]) -> Any:
+        """An operator, by the name of its ufunc."""
+        import numpy
+
+        if any(isinstance(arg, torch.Tensor) for arg in args):
+            raise _break(ufunc, "an array meets a tensor")
+        if any(not _operand(arg) for arg in args):
+            raise _break(ufunc, "the other operand is none of numpy's")
+        if ufunc == "power":
+            _check_power(*args)
+        if ufunc == "multiply" and any(type(arg) in (list, tuple) for arg in args) and any(map(_is_scalar, args)):
+            raise _break(ufunc, "a scalar would repeat a sequence")
+        return self.call(getattr(numpy, ufunc), args, {})
+
+    def inplace(self, ufunc: str, target: Traced, other: Any) -> Any:
+        """`target op= other`."""
+        import numpy
+
+        if not isinstance(target._a_dummy, numpy.ndarray):
+            return self.named(ufunc, (target, other))
+        if isinstance(other, torch.Tensor) or not _operand(other):
+            raise _break(ufunc, "the other operand is none of numpy's")
+        if ufunc == "power":
+            _check_power(target, other)
+        return self.call(getattr(numpy, ufunc), (target, other), {"out": (target,)})
+
+    def method(self, array: Traced, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`array.name(*args, **kwargs)`."""
+        import numpy
+
+        if name == "fill" and len(args) == 1 and not kwargs:
+            self.set_item(array, ..., args[0])
+            return None
+        if name not in tables.METHODS or "out" in kwargs:
+            raise needs_values(f"method {name}")
+        self._check_call(name, (array, *args), kwargs)
+        scalar = not isinstance(array._a_dummy, numpy.ndarray)
+        if scalar and name in ("ravel", "flatten", "reshape", "repeat", "transpose"):
+            raise _break(name, "it is called on a scalar")
+
+        def expected(given: Any, *rest: Any, **named: Any) -> Any:
+            return getattr(given, name)(*rest, **named)
+
+        return self._run(name, expected, expected, (array, *args), kwargs)
+
+    def attribute(self, array: Traced, name: str) -> Any:
+        """`array.T` and the like."""
+
+        def read(given: Any) -> Any:
+            return getattr(given, name)
+
+        def rewritten(given: Any) -> Any:
+            return given.tensor.mT if name == "mT" else getattr(given, name)
+
+        return self._run(name, read, rewritten, (array,), {})
+
+    def _check_call(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
+        import numpy
+
+        if name in tables.INTEGER_ERRORS:
+            kinds = [_dtype_of(arg).kind for arg in args]
+            constant = len(args) > 1 and type(args[1]) is int and args[1] > 0
+            if all(kind in "biu" for kind in kinds) and not constant:
+                raise _break(name, "what happens with zeros and negative numbers differs for integers")
+        if name == "where" and len(args) + len(kwargs) != 3:
+            raise needs_values("where with one argument")
+        if name == "repeat" and any(_involved(arg) or isinstance(arg, numpy.ndarray) for arg in args[1:]):
+            raise needs_values("repeat with an array of repeats")
+        for key in ("where", "casting", "order", "subok", "signature", "like", "initial"):
+            if key in kwargs:
+                raise _break(name, f"the argument {key} is given")
+
+    # ---------------------------------------------------------------- items
+
+    def item(self, array: Traced, key: Any) -> Any:
+        """`array[key]`."""
+        if _has_mask(key):
+            raise needs_values("indexing by a mask")
+
+        def get(given: Any, index: Any) -> Any:
+            return given[index]
+
+        return self._run("indexing", get, get, (array, key), {})
+
+    def set_item(self, array: Traced, key: Any, value: Any) -> None:
+        """`array[key] = value`."""
+        import numpy
+
+        if isinstance(value, torch.Tensor) or not _operand(value):
+            raise _break("item assignment", "the value is none of numpy's")
+        if _has_mask(key) and numpy.ndim(_plain(value)):
+            raise needs_values("assignment of an array to a mask")
+
+        def put(given: Any, index: Any, what: Any) -> Any:
+            given = given.copy()
+            given[index] = what
+            return given
+
+        self._expect("item assignment", put, (array, key, value), {})
+        with torch._C.DisableTorchFunction():
+            checked = put(*self._to_library((array, key, value), real=True))
+        self._same("item assignment", put(*_plain((array, key, value))), checked.tensor)
+        given, index, what = self._to_library((array, key, value), real=False)
+        try:
+            given[index] = what
+        except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError) as e:
+            raise _break("item assignment", f"torch says {e}") from e
+
+    def _into(self, name: str, fn: Any, other: Any, args: Any, kwargs: Any, out: Any) -> Any:
+        """A result that is written to an array."""
+        import numpy
+
+        if type(out) is not Traced or not isinstance(out._a_dummy, numpy.ndarray):
+            raise _break(name, "it writes to an array that is not followed")
+        given, named = _plain(args), _plain(kwargs)
+        target = out._a_dummy.copy()
+        target.flags.writeable = out._a_dummy.flags.writeable
+        try:
+            with numpy_settings.quiet():
+                fn(*given, **named, out=target)
+        except Exception as e:
+            raise _break(name, f"numpy says {e}") from e
+        made = self._run(name, fn, other, args, kwargs)
+        if type(made) is not Traced or made._a_dummy.shape != out._a_dummy.shape:
+            raise _break(name, "the result and the array that it is written to differ in shape")
+        out._a_tensor.copy_(made._a_tensor)
+        return out
+
+    # ---------------------------------------------------------------- the three runs
+
+    def _run(self, name: str, fn: Any, other: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        expected = self._expect(name, fn, args, kwargs)
+        if name != "astype" and _integers((args, kwargs)) and getattr(expected, "dtype", _dtype_of(0)).kind == "f":
+            args, kwargs = self._as_float(args, expected.dtype), self._as_float(kwargs, expected.dtype)
+        try:
+            with torch._C.DisableTorchFunction(), numpy_settings.quiet():
+                checked = other(*self._to_library(args, real=True), **self._to_library(kwargs, real=True))
+            self.recording = True
+            made = other(*self._to_library(args, real=False), **self._to_library(kwargs, real=False))
+        except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as e:
+            raise _break(name, f"its torch equivalent says {e}") from e
+        finally:
+            self.recording = False
+        inputs: list[Traced] = []
+        _collect((args, kwargs), inputs)
+        return self._results(name, expected, checked, made, inputs)
+
+    def _as_float(self, value: Any, dtype: Any) -> Any:
+        """Integer arrays as the floats that numpy makes of them first; torch would make float32 of them."""
+        import numpy
+
+        if type(value) is Traced:
+            made = torch.Tensor.to(value._a_tensor, tables.DTYPES[dtype.name])
+            return Traced(self, numpy.asarray(value._a_dummy).astype(dtype), made)
+        if type(value) in (tuple, list):
+            return type(value)([self._as_float(item, dtype) for item in value])
+        if type(value) is dict:
+            return {key: self._as_float(item, dtype) for key, item in value.items()}
+        return value
+
+    def _expect(self, name: str, fn: Any, args: Any, kwargs: Any) -> Any:
+        numpy_settings.rely(self.state, name)
+        try:
+            with numpy_settings.quiet():
+                return fn(*_plain(args), **_plain(kwargs))
+        except Exception as e:  # numpy's error: the program gets it where the call really runs
+            raise _break(name, f"numpy says {type(e).__name__}: {e}") from e
+
+    def _results(self, name: str, expected: Any, checked: Any, made: Any, inputs: list[Traced]) -> Any:
+        import numpy
+
+        if isinstance(expected, tuple | list):
+            if not isinstance(made, tuple | list) or len(made) != len(expected):
+                raise _break(name, "its torch equivalent gives another number of results")
+            parts = [self._results(name, *three, inputs) for three in zip(expected, checked, made)]
+            return parts if type(expected) is list else tuple(parts)
+        if not isinstance(expected, numpy.ndarray | numpy.generic):
+            raise needs_values(name)
+        for given in inputs:
+            if given._a_dummy is expected:
+                return given
+        ours, stand_in = _tensor(checked), _tensor(made)
+        if ours is None or stand_in is None:
+            raise _break(name, "its torch equivalent gives no array")
+        self._same(name, expected, ours, name in tables.UNDEFINED)
+        return Traced(self, expected, self._aliased(name, expected, ours, stand_in, inputs))
+
+    def _same(self, name: str, expected: Any, got: torch.Tensor, undefined: bool = False) -> None:
+        import numpy
+
+        with torch._C.DisableTorchFunction():
+            if got.dtype is not tables.DTYPES.get(expected.dtype.name) or tuple(got.shape) != expected.shape:
+                raise _break(name, "its torch equivalent gives another dtype or shape")
+            if undefined:
+                return
+            near = numpy.allclose(got.numpy(), expected, rtol=1e-2, atol=1e-2, equal_nan=expected.dtype.kind in "fc")
+        if not near:
+            raise _break(name, "its torch equivalent gives other values")
+
+    def _aliased(self, name: str, expected: Any, ours: torch.Tensor, made: torch.Tensor, inputs: list[Traced]) -> Any:
+        """The stand-in of a result: a view where numpy's is one, a copy where numpy's is a copy."""
+        import numpy
+
+        if not expected.size:
+            return made
+        with torch._C.DisableTorchFunction():
+            theirs = ours.numpy()
+        shares = view = False
+        for given in inputs:
+            wanted = numpy.may_share_memory(expected, given._a_dummy)
+            found = numpy.may_share_memory(theirs, given._a_dummy)
+            if wanted and not (found and _steps(theirs) == _steps(expected)):
+                raise _break(name, "numpy gives a view of its argument, torch does not")
+            shares, view = shares or (found and not wanted), view or wanted
+        made = torch.Tensor.clone(made) if shares else made
+        return made if view else _laid_out(name, made, expected)
+
+    def _to_library(self, value: Any, *, real: bool) -> Any:
+        """Arguments as torch._numpy takes them: tensors of made-up values, or the stand-ins."""
+        import numpy
+
+        if type(value) is Traced:
+            tensor = torch.from_numpy(numpy.asarray(value._a_dummy)) if real else value._a_tensor
+            return self.library.ndarray(tensor)
+        if isinstance(value, tuple | list):
+            return type(value)([self._to_library(item, real=real) for item in value])
+        if isinstance(value, dict):
+            return {key: self._to_library(item, real=real) for key, item in value.items()}
+        if isinstance(value, numpy.ndarray | numpy.generic):
+            if value.dtype.name not in tables.DTYPES:
+                raise _break("array", f"torch has no dtype {value.dtype}")
+            with torch._C.DisableTorchFunction():
+                held = torch.from_numpy(numpy.array(value))
+                return self.library.ndarray(held if real else self.state.graph.constant(held))
+        if isinstance(value, numpy.dtype) or (isinstance(value, type) and issubclass(value, numpy.generic)):
+            return self.library.dtype(numpy.dtype(value).name)
+        return value
+
+
+def _steps(array: Any) -> list[int]:
+    return [step for size, step in zip(array.shape, array.strides) if size > 1]
+
+
+def _laid_out(name: str, made: torch.Tensor, expected: Any) -> torch.Tensor:
+    """A new array in memory as numpy lays it out, where torch lays it out otherwise."""
+
+    def matches() -> bool:
+        with torch._C.DisableTorchFunction():
+            steps = [step * expected.itemsize for size, step in zip(made.shape, made.stride()) if size > 1]
+        return steps == _steps(expected)
+
+    if matches():
+        return made
+    order = sorted(range(expected.ndim), key=lambda dim: -expected.strides[dim])
+    made = torch.Tensor.permute(made, order)
+    made = torch.Tensor.permute(torch.Tensor.contiguous(made), [order.index(dim) for dim in range(len(order))])
+    if not matches():
+        raise _break(name, "its torch equivalent lays the array out in another way")
+    return made
+
+
+def _tensor(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value
+    found = getattr(value, "tensor", None)
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _integers(value: Any) -> bool:
+    """Whether the traced arrays among the arguments hold integers, all of them."""
+    found: list[Traced] = []
+    _collect(value, found)
+    return all(array._a_dummy.dtype.kind in "biu" for array in found)
+
+
+def _operand(value: Any) -> bool:
+    import numpy
+
+    if type(value) in (list, tuple):
+        return all(_operand(item) for item in value)
+    return type(value) in (Traced, bool, int, float, complex) or isinstance(value, numpy.ndarray | numpy.generic)
+
+
+def _check_power(base: Any, exponent: Any) -> None:
+    """The operator `**` is another function than the ufunc for some exponents (-1, 0, 0.5, 1, 2).
+
+    Raises:
+        GraphBreak: its result is of another type then, or it raises, or it is not known to be the same.
+    """
+    import numpy
+
+    if type(exponent) is Traced and not exponent.ndim:
+        raise _break("power", "what it computes depends on the exponent")
+    plain = [value._a_dummy if type(value) is Traced else value for value in (base, exponent)]
+    try:
+        with numpy.errstate(all="ignore"):
+            same = numpy.asarray(plain[0] ** plain[1]).dtype == numpy.power(*plain).dtype
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise _break("power", "the operator is not the function for this exponent")
+
+
+def _is_scalar(value: Any) -> bool:
+    import numpy
+
+    return isinstance(value._a_dummy if type(value) is Traced else value, numpy.generic)
+
+
+def _dtype_of(value: Any) -> Any:
+    import numpy
+
+    return value._a_dummy.dtype if type(value) is Traced else numpy.asarray(value).dtype
+
+
+def _involved(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return any(_involved(item) for item in value)
+    if type(value) is dict:
+        return any(_involved(item) for item in value.values())
+    return type(value) is Traced
+
+
+def _collect(value: Any, found: list[Traced]) -> None:
+    if type(value) is Traced:
+        found.append(value)
+    elif type(value) in (tuple, list, dict):
+        for item in value.values() if type(value) is dict else value:
+            _collect(item, found)
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is Traced:
+        return value._a_dummy
+    if type(value) in (tuple, list):
+        return type(value)([_plain(item) for item in value])
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _has_mask(key: Any) -> bool:
+    if type(key) in (tuple, list):
+        return any(_has_mask(item) for item in key)
+    return type(key) is Traced and key._a_dummy.dtype.kind == "b"
+
+
+@handler(*FUNCTIONS)
+def _natively(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The methods of `Traced` are called, not interpreted."""
+    if state.graph.dynamics is not None:
+        args, kwargs = symbolic_ops.plain(args), symbolic_ops.plain(kwargs)
+    return torch_calls.leaf(state, fn, args, kwargs)
+
+
+@handler(Method)
+def _method(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`array.sum(...)`."""
+    args = tuple([state.deep_resolve(arg) for arg in args])
+    kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+    if state.graph.dynamics is not None:
+        args, kwargs = symbolic_ops.plain(args), symbolic_ops.plain(kwargs)
+    return fn(*args, **kwargs)
+
+
+@special(torch.Tensor.numpy)
+def _numpy(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.numpy()`: an array that shares the tensor's memory."""
+    tensor = args[0]
+    info = builder.tensors.get(id(tensor))
+    if (
+        len(args) > 1
+        or kwargs
+        or info is None
+        or info.device.type != "cpu"
+        or tensor.requires_grad
+        or builder.scopes
+        or tensor.is_complex()
+        or id(tensor) in builder.unsure
+        or info.dynamic is not None
+    ):
+        raise needs_values("Tensor.numpy() of such a tensor")
+    name = next((key for key, dtype in tables.DTYPES.items() if dtype is tensor.dtype), None)
+    if name is None:
+        raise needs_values(f"Tensor.numpy() of {tensor.dtype}")
+    import numpy
+
+    kind = numpy.dtype(name)
+    with torch._C.DisableTorchFunction():
+        strides = tuple(step * kind.itemsize for step in tensor.stride())
+        dummy = _dummy(tuple(tensor.shape), strides, kind)
+    return Traced(of(builder.state), dummy, tensor)

@@ -1,0 +1,73 @@
+"""Says which frame is being compiled, who called it and what was found: for traces and metrics."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+
+from argand import events
+from argand._core import _C
+from argand.capture.facts.words import code_words, source_line
+from argand.capture.record.guards import GuardSet
+from argand.errors import UserLine
+from argand.own import OWN_FOLDER
+
+_OWN = str(Path(OWN_FOLDER).resolve())
+_DEEPEST = 400
+_RUNPY = ("<frozen runpy>", runpy.__file__)
+
+
+def frame_start(info: _C.FrameInfo) -> None:
+    """Emit "frame_start": the function, how many compiled versions it has, and (payload) the user's stack."""
+    if not events.bus.wanted("frame_start"):
+        return
+    code, caller = info.code, sys._getframe(1)
+    events.emit(
+        "frame_start",
+        "capture",
+        lambda: [*_callers(caller), (code.co_filename, code.co_firstlineno, code_words(code))],
+        function=code_words(code),
+        filename=code.co_filename,
+        lineno=code.co_firstlineno,
+        entries=info.entries,
+    )
+
+
+def captured(guards: GuardSet) -> None:
+    """Emit "captured": how many guards the new version of a frame has, and its conditions on symbolic sizes."""
+    if not events.bus.wanted("captured"):
+        return
+    conditions: list[str] = []
+    if guards.dynamics is not None:
+        from argand.capture.sizes import symbolic_emit
+
+        conditions = [line.removeprefix("- ") for line in symbolic_emit.listing(guards.dynamics)]
+    events.emit("captured", "capture", None, guards=len(guards), conditions=conditions)
+
+
+def place(position: tuple[CodeType, int] | None) -> UserLine | None:
+    """The line of the program that made a guard necessary; None where that is not known."""
+    if position is None:
+        return None
+    code, line = position
+    return UserLine(code.co_filename, line, code_words(code), source_line(code.co_filename, line).strip())
+
+
+def _callers(frame: FrameType | None) -> list[tuple[str, int, str]]:
+    """(file name, line, function) of the frames on the stack that are not argand's, outermost first.
+
+    A program that argand started (`argand run`) begins with its own first frame.
+    """
+    found: list[tuple[str, int, str]] = []
+    while frame is not None and len(found) < _DEEPEST:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OWN):
+            found.append((code.co_filename, frame.f_lineno or code.co_firstlineno, code_words(code)))
+        elif found and found[-1][0] in _RUNPY:
+            while found and found[-1][0] in _RUNPY:
+                found.pop()
+            break
+        frame = frame.f_back
+    return found[::-1]

@@ -1,0 +1,256 @@
+"""What is said, and to whom, when a frame cannot be captured or compiled as asked."""
+
+from __future__ import annotations
+
+import platform
+import weakref
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import torch
+
+from argand import errors, events
+from argand._core import _C
+from argand.bytecode.resume import resume_label
+from argand.capture.driver import consequences, recompiles, stance, strict
+from argand.capture.driver.region import Region
+from argand.capture.facts.per_code import warn_once
+from argand.capture.facts.stack_text import line_of_frame
+from argand.capture.facts.words import code_words, place_of, source_line
+from argand.capture.sizes.symbolic_policy import History
+from argand.config import config
+from argand.version import __version__
+
+CACHE_LIMIT_HELP = (
+    "See docs/recompiles.md; argand.CompileProfiler counts the guards that fail while the whole program runs."
+)
+
+
+@dataclass(slots=True)
+class Known:
+    """What is remembered of a code object."""
+
+    frame_id: int
+    compiles: int = 0
+    too_deep: int = 0
+    reruns: int = 0
+    not_raising: dict[int, int | None] = field(default_factory=dict)
+    warned: set[str] = field(default_factory=set)
+    raised_in: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
+    histories: dict[Region, History] = field(default_factory=dict)
+
+    def history(self, region: Region) -> History:
+        """What the captures of this code under one region have seen of its inputs."""
+        return self.histories.setdefault(region, History())
+
+
+# ---------------------------------------------------------------------- graph breaks
+
+
+def unsupported(found: errors.GraphBreak, code: CodeType) -> errors.Unsupported:
+    """What fullgraph=True raises for a break."""
+    reason = found.reason
+    if resume_label(code) is not None:
+        strict.reset()  # the `with error_on_graph_break(...)` that this function goes on in will not be left in order
+    context = f" ({reason.context})" if config.verbose and reason.context else ""
+    cause = f"graph break, which fullgraph=True and error_on_graph_break turn into an error: {reason.headline}{context}"
+    return errors.Unsupported(cause, remedy=f"{' Or: '.join(reason.hints)}\nMore: {reason.more}", where=reason.where)
+
+
+def program_raises(found: errors.GraphBreak) -> bool:
+    """Whether a break stands for an exception that the program itself raises in this call."""
+    return isinstance(found.exception, Exception)
+
+
+def must_raise(found: errors.GraphBreak, region: Region) -> bool:
+    """Whether this break is an error: asked for by the region or around the code, and not the program's own error."""
+    return (region.fullgraph or found.strict or strict.wanted()) and not program_raises(found)
+
+
+def gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
+    """The frame cannot be captured: it runs eagerly, what it calls is still looked at."""
+    if must_raise(found, region):
+        raise unsupported(found, info.code) from None
+    name, reason = code_words(info.code), consequences.in_terms_of_the_program(found.reason, info.code)
+    events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)
+    if program_raises(found):  # in this call; it may not in the next
+        place = -1 if found.sequence is None else found.sequence, getattr(found.instruction, "offset", None)
+        return unless_it_returns(info, region, known, found.reason.headline, place)
+    return _C.SKIP
+
+
+def not_evaluated(code: CodeType) -> errors.BreakReason:
+    """Why the graph ends at an instruction that capture once found to raise, which it did not."""
+    return errors.BreakReason(
+        "call that capture cannot evaluate",
+        "",
+        "A call seemed to raise while it was captured, and did not when it ran.",
+        ("Call it outside the compiled function.",),
+        (_first_line(code),),
+    )
+
+
+def unless_it_returns(
+    info: _C.FrameInfo, region: Region, known: Known, what: str, origin: tuple[int, int | None]
+) -> _C.Answer:
+    """The program raises in this call, so capture found: it runs eagerly, and is believed only if it does raise.
+
+    Arguments:
+        what: what it is said to raise.
+        origin: number and offset of the root instruction that is said to raise.
+    """
+    code, fullgraph = info.code, region.fullgraph
+
+    def returned() -> None:
+        events.emit("frame_returned", "capture", what, function=code_words(code))
+        known.raised_in.discard(region)
+        known.not_raising[origin[0]] = origin[1]  # from now on the graph ends there, and the instruction runs as it is
+        if fullgraph:
+            raise errors.Unsupported(
+                f"capture cannot evaluate a call that seemed to raise, and did not ({what}); fullgraph=True",
+                remedy="leave fullgraph out, or call it outside the compiled function.",
+                where=(_first_line(code),),
+            )
+
+    return returned
+
+
+def because_of(found: errors.GraphBreak, inner: errors.BreakReason | None) -> errors.GraphBreak:
+    """A frame that is given up because it cannot be split at a break: name the break, its line and its hints too."""
+    reason = found.reason
+    if inner is not None and inner is not reason and not reason.where:
+        reason.where = inner.where
+        if inner.explanation not in reason.explanation:
+            reason.explanation = f"{inner.explanation} {reason.explanation}"
+        reason.hints = tuple(dict.fromkeys((*inner.hints, *reason.hints)))
+    return found
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def failed(error: BaseException, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
+    """An error of argand's or of a backend: raised, or with `suppress_errors` one warning; the frame runs eagerly."""
+    if isinstance(error, errors.InternalError):
+        return internal_failure(error, info, region, known)
+    if isinstance(error, errors.ArgandError) and not error.where:
+        error.where = (_first_line(info.code),)
+    if not config.suppress_errors or not isinstance(error, errors.ArgandError) or isinstance(error, errors.Unsupported):
+        raise error from error.__cause__
+    said = str(error) if config.verbose else f"{error.cause}\n(argand.config.verbose = True shows the whole error)"
+    text = f"argand: {place_of(info.code)} runs eagerly, because of suppress_errors: {said}"
+    warn_once(known.warned, "failed", text, info.code)
+    events.emit("suppressed", "capture", f"{type(error).__name__}: {error.cause}", function=place_of(info.code))
+    _report_skipped(info, "compiling failed", error.cause, "Fix the error, or leave the function out: argand.disable.")
+    return _C.SKIP
+
+
+def internal_failure(error: BaseException, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
+    """A bug in argand: the frame runs eagerly, with one warning; with fullgraph it is raised."""
+    inner: BaseException = getattr(error, "error", error)
+    cause = f"capturing {place_of(info.code)} failed inside argand: {type(inner).__name__}: {inner}"
+    where = _interpreted_lines(error) or (_first_line(info.code),)
+    if region.fullgraph and not config.suppress_errors:
+        raise errors.InternalError(cause, remedy=report_this(), where=where) from error
+    import traceback
+
+    detail = "\n" + "".join(traceback.format_exception(error)) if config.verbose else ""
+    lines = "\n".join(f"  {line}" for line in where)
+    text = f"argand: {cause}\nThe function runs eagerly.\n\nfrom user code:\n{lines}\n\n{report_this()}{detail}"
+    warn_once(known.warned, "internal", text, info.code)
+    events.emit("suppressed", "capture", cause, function=place_of(info.code))
+    _report_skipped(info, "error inside argand", cause, "Please report it; the function runs eagerly meanwhile.", where)
+    return _C.SKIP
+
+
+def report_this() -> str:
+    """The paragraph that ends an internal error: what to send, and how to go on meanwhile."""
+    compile_id = events.bus.compile_id
+    return (
+        "this is a bug in argand, not in your program. Please report it with the lines above, a script that shows it "
+        f"if you can, and: argand {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}, compile id [{compile_id}]. argand.config.verbose = True (or "
+        "ARGAND_VERBOSE=1) shows argand's own stack trace; argand.disable on the function leaves it out."
+    )
+
+
+def _first_line(code: CodeType) -> errors.UserLine:
+    line = code.co_firstlineno
+    return errors.UserLine(code.co_filename, line, code.co_name, source_line(code.co_filename, line).strip())
+
+
+def _interpreted_lines(error: BaseException) -> tuple[errors.UserLine, ...]:
+    """The user's lines that were being interpreted when an error came up, read off argand's own frames."""
+    found = []
+    step = error.__traceback__
+    while step is not None:
+        frame: Any = step.tb_frame.f_locals.get("frame")
+        if step.tb_frame.f_code.co_name in ("run", "run_root") and hasattr(frame, "program") and not frame.quiet:
+            found.append(line_of_frame(frame))
+        step = step.tb_next
+    return tuple(found)
+
+
+def _report_skipped(
+    info: _C.FrameInfo, kind: str, explanation: str, hint: str, where: tuple[errors.UserLine, ...] = ()
+) -> None:
+    if events.bus.wanted("graph_breaks"):
+        lines = where or (_first_line(info.code),)
+        reason = errors.BreakReason(kind, "", errors.sentence(explanation), (hint,), lines)
+        events.emit(
+            "graph_breaks", "capture", str(reason), reason=reason, function=code_words(info.code), frame_skipped=True
+        )
+
+
+# ---------------------------------------------------------------------- recompiles
+
+
+def report_recompile(info: _C.FrameInfo) -> None:
+    """Tell whoever listens why no compiled version fitted."""
+    if not info.failures or not events.bus.wanted("recompiles"):
+        return
+    made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
+    events.emit(
+        "recompiles",
+        "capture",
+        str(made),
+        function=made.function,
+        reasons=[str(failure) for failure in made.failures],
+        recompile=made,
+    )
+
+
+def without_compiling(info: _C.FrameInfo) -> _C.Answer:
+    """A miss under a stance that compiles nothing: the frame runs eagerly, or is an error."""
+    report_recompile(info)
+    if stance.CURRENT.name != "fail_on_recompile":
+        return None
+    made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
+    why = f"no compiled version of {place_of(info.code)} fits this call"
+    if not made.failures:
+        why = f"{place_of(info.code)} has not been compiled"
+    raise errors.RecompileForbidden(
+        f'{why}, and the stance is "fail_on_recompile"' + "".join(f"\n  {failure}" for failure in made.failures),
+        remedy=made.failures[0].remedy if made.failures else "call it once under the default stance to compile it.",
+        where=(_first_line(info.code),),
+    )
+
+
+def warn_cache_limit(info: _C.FrameInfo, known: Known) -> None:
+    """One warning per function that there are as many compiled versions as allowed."""
+    made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
+    last = made.failures[0] if made.failures else None
+    lines = [
+        f"argand hit config.cache_size_limit ({config.cache_size_limit}): calls that no compiled version fits now run "
+        "eagerly.",
+        f"   function: {place_of(info.code)}",
+        f"   last reason: {last} [{last.guard}]" if last else "   last reason: unknown",
+    ]
+    if last and last.where is not None:
+        lines.append("   needed by: " + str(last.where).replace("\n", "\n   "))
+    if last:
+        lines.append(f"   what to do: {last.remedy}")
+    lines.append(f"   {CACHE_LIMIT_HELP}")
+    events.emit("cache_size_limit", "capture", "\n".join(lines), function=made.function, recompile=made)
+    warn_once(known.warned, "cache_size_limit", "\n".join(lines), info.code)

@@ -1,0 +1,484 @@
+"""Captures a frame: the callback of the frame hook.
+
+FrameInfo -> interpret (restarting at the instruction where the graph breaks) -> graph, guards, new code -> Entry
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand import errors, events
+from argand._core import _C
+from argand.bytecode.decode import decode
+from argand.bytecode.format import dis_text
+from argand.bytecode.resume import resume_label, transformed_code
+from argand.capture.driver import announce, consequences, failures, process_limits, recompiles, release, stance, strict
+from argand.capture.driver.region import Region
+from argand.capture.facts import effort_limits, skip, stack_text
+from argand.capture.facts.namespaces import ONCE, ThisCallOnly
+from argand.capture.facts.sources import CallSource, ConstSource
+from argand.capture.facts.stack_text import line_of_code
+from argand.capture.facts.words import code_words
+from argand.capture.interp.interpreter import Interpreter, RootExit, Session, too_deep
+from argand.capture.interp.state import CaptureState
+from argand.capture.interp.torch_handlers import TABLES as TABLES
+from argand.capture.metadata import call_targets, data_errors
+from argand.capture.natives import native_warnings
+from argand.capture.objects import generators
+from argand.capture.output import before_error, endings, installed_names, rerun
+from argand.capture.output.resumes import Resumes
+from argand.capture.output.transform import Transformed, Transformer
+from argand.capture.record.tensors import GraphBuilder
+from argand.capture.sizes import subclasses
+from argand.capture.sizes.symbolic_policy import Policy
+from argand.capture.sizes.symbolic_state import Memory, Restart
+from argand.capture.torch_functions import modes
+from argand.capture.torch_functions.overriding import TraceMode
+from argand.capture.world import aliasing, narration
+from argand.config import config
+from argand.graph.compat import keep_torch_compiler_out
+from argand.graph.module_text import module_text
+
+BreakAt = dict[int, int | None]
+"""As `Interpreter.run_root` takes it: number of an executed root instruction -> its offset, or None."""
+_TOO_DEEP = 3  # so many captures of a function run out of stack; then it is not tried again
+_RESTARTS = 96  # attempts on one frame: each restart breaks at one more place, or has learned about sizes
+
+
+class _Process:
+    """Process-wide bookkeeping: frame numbers and the interpreter's caches."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.known: weakref.WeakKeyDictionary[types.CodeType, failures.Known] = weakref.WeakKeyDictionary()
+        self.frame_ids = itertools.count()
+        self.local = threading.local()
+        self.resumes = Resumes()
+
+    def of(self, code: types.CodeType) -> failures.Known:
+        known = self.known.get(code)
+        return known or self.known.setdefault(code, failures.Known(next(self.frame_ids)))
+
+    def session(self) -> Session:
+        """The decoded programs of this thread."""
+        session: Session | None = getattr(self.local, "session", None)
+        if session is None:
+            session = self.local.session = Session()
+        return session
+
+
+_process = _Process()
+
+
+_BY_CODE = (call_targets.target_of, stack_text.frame_text, line_of_code, data_errors.kind, subclasses.announced)
+"""Caches whose keys are code objects and functions of the program."""
+
+
+def reset() -> None:
+    """Forget frame numbers, warnings, decoded programs, and what is remembered of code objects and functions."""
+    _process.reset()
+    for remembered in _BY_CODE:
+        remembered.cache_clear()
+
+
+def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
+    """Answer the frame hook for a frame that no entry matched.
+
+    Returns:
+        An Entry; SKIP for code that is never captured; RUN_ONLY past the cache limit; None to run this call eagerly.
+
+    Raises:
+        Unsupported: `region.fullgraph` (or `error_on_graph_break`), and the frame cannot be captured whole.
+        RecompileForbidden: the stance is "fail_on_recompile".
+        BackendCompilerFailed: the backend raised (unless `config.suppress_errors`).
+    """
+    code = info.code
+    if not process_limits.can_capture() or config.disable or (config.debug_function and not _asked_for(code)):
+        return None
+    if skip.why_never(code) is not None:
+        return _C.SKIP_RECURSIVE if skip.with_callees(code) else _C.SKIP
+    if modes.cannot_capture():
+        return None
+    events.bus.prepare()
+    known = _process.of(code)
+    if info.entries >= (1 if region.observe else config.cache_size_limit):
+        if region.observe:
+            failures.report_recompile(info)
+            return None
+        failures.warn_cache_limit(info, known)
+        return _C.RUN_ONLY
+    if stance.CURRENT.name != "default":
+        return failures.without_compiling(info)
+    if region.fullgraph and _caller_raises(region):
+        return None
+    events.bus.prepare()
+    compile_id = events.CompileId(known.frame_id, known.compiles)
+    known.compiles += 1
+    with (
+        events.bus.compiling(compile_id),
+        events.span("capture_frame", "capture", function=code.co_name),
+        _without_gc(),
+    ):
+        announce.frame_start(info)
+        failures.report_recompile(info)
+        try:
+            return _Capture(info, region, known).run()
+        except errors.GraphBreak as found:
+            events.bus.detail("capture_failed", "capture", None, info=info, error=found)
+            if failures.program_raises(found):
+                known.raised_in.add(region)
+            found.__traceback__ = found.__context__ = None  # its frames hold the arguments, which may be the last to
+            return failures.gave_up(found, info, region, known)
+        except BaseException as error:
+            events.bus.detail("capture_failed", "capture", None, info=info, error=error)
+            if process_limits.ran_out(error):
+                events.emit("frame_raised", "capture", repr(error), function=code.co_name)
+                return None
+            if not isinstance(error, Exception):  # Ctrl-C, a signal handler, another thread: none of capture's business
+                raise
+            if isinstance(error, errors.ArgandError):
+                return failures.failed(error, info, region, known)
+            if isinstance(error, RecursionError):  # values nested too deeply, say
+                known.too_deep += 1
+                return failures.gave_up(too_deep(), info, region, known) if known.too_deep >= _TOO_DEEP else None
+            return failures.internal_failure(error, info, region, known)
+
+
+def _caller_raises(region: Region) -> bool:
+    """Whether this is called by a function that runs eagerly as the program raises in it.
+
+    With fullgraph=True nothing that it calls is to be captured for itself: what would break the graph there, an
+    iterator that the function has begun, say, is part of the graph when the function is captured.
+    """
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        known = _process.known.get(frame.f_code)
+        if known is not None and region in known.raised_in:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _asked_for(code: types.CodeType) -> bool:
+    """Whether `config.debug_function` names this function: by name or qualified name, several separated by commas."""
+    names = {name.strip() for name in config.debug_function.split(",")}
+    return code.co_name in names or code.co_qualname in names or code_words(code) in names
+
+
+@contextlib.contextmanager
+def _without_gc() -> Iterator[None]:
+    """No cyclic garbage collection meanwhile: compiling makes many objects that live, and each full collection walks
+    the whole process (0.2 to 1 s with a model loaded)."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Capture:
+    """One answer of the hook: as many attempts as the frame needs."""
+
+    def __init__(self, info: _C.FrameInfo, region: Region, known: failures.Known) -> None:
+        self.info = info
+        self.region = region
+        self.known = known
+        self.reason: errors.BreakReason | None = None
+        self.handled = sys.exception()
+        self.states: list[CaptureState] = []
+        self.performed: CaptureState | None = None  # whose transformed code runs
+        self.memory = Memory()
+        self.spent = 0
+        self.surroundings = 0  # guards that every frame has
+        self.clock = effort_limits.Clock()
+
+    def run(self) -> _C.Answer:
+        """Capture the frame."""
+        try:
+            return self._attempts()
+        finally:
+            self._take_back()
+            for state in self.states:
+                release.forget(state)
+
+    def _take_back(self) -> None:
+        """Undo what attempts did to classes, except that one whose transformed code goes on from there."""
+        for state in self.states:
+            if state is not self.performed and (interpreter := getattr(state, "interpreter", None)) is not None:
+                interpreter.types.namespaces.take_back()
+
+    def _attempts(self) -> _C.Answer:
+        # Where capture once thought that the program raised, and it did not, the program's own instruction runs.
+        break_at: BreakAt = {} if self.region.fullgraph or strict.wanted() else dict(self.known.not_raising)
+        if break_at:
+            self.reason = failures.not_evaluated(self.info.code)
+        for attempt in range(_RESTARTS):
+            if attempt:
+                self._announce_restart(attempt)
+            with modes.restored() as before:
+                state = self._new_state()
+                try:
+                    with self.clock.running():
+                        exit = self._trace(state, break_at)
+                except Restart:
+                    self._count(state)
+                    continue
+                except errors.GraphBreak as found:
+                    if strict.wanted(state.read_overlay):
+                        found.strict = True
+                    break_at = self._restart(found, break_at)
+                    continue
+                after = modes.snapshot()
+            if exit.kind == "raise":
+                return self._raised(exit)
+            if (first := _first_time(state, exit)) is not None:
+                break_at = {first: None}
+                continue
+            try:
+                return self._compile(state, exit, before, after)
+            except Restart:
+                self._count(state)
+                continue
+            except errors.GraphBreak as found:
+                break_at = self._earlier(failures.because_of(found, self.reason), state, exit)
+        raise errors.graph_break(
+            kind="too many restarts",
+            explanation="The function breaks the graph in too many places.",
+            hints=("Compile the parts between the breaks as functions of their own.",),
+            skip_frame=True,
+        )
+
+    def _count(self, state: CaptureState) -> None:
+        self.spent += state.interpreter.patience.spent
+        effort_limits.check_restarts(0 if self.region.fullgraph else self.spent, len(state.tensors))
+
+    def _announce_restart(self, attempt: int) -> None:
+        """Say why; what is emitted from now on belongs to another attempt at the same compile."""
+        reason = self.reason
+        text = "sizes or numbers were found to matter" if reason is None else str(reason)
+        events.emit("restart", "capture", text, reason=reason, next=attempt, function=self.info.code.co_name)
+        events.bus.next_attempt(attempt)
+
+    def _new_state(self) -> CaptureState:
+        info = self.info
+        self._take_back()
+        state = CaptureState(info.code, info.globals, info.builtins, info.closure, info.args, config, GraphBuilder())
+        self.states.append(state)
+        state.graph.on_data = data_errors.OnData(
+            self.known, not (self.region.fullgraph or strict.wanted()), points=before_error.Points()
+        )
+        if self.region.fullgraph:
+            state.data_numbers = state.data_sizes = True
+        if self.region.dynamic is not False:
+            state.policy = Policy(self.known.history(self.region), self.region.dynamic)
+            state.memory = self.memory
+        return state
+
+    def _trace(self, state: CaptureState, break_at: BreakAt) -> RootExit:
+        """`_interpret`, its begin and end told: step 1."""
+        code = self.info.code
+        name = resume_label(code) or code.co_name
+        with events.span(
+            "trace_frame", "capture", function=name, filename=code.co_filename, line=code.co_firstlineno
+        ) as told:
+            try:
+                exit = self._interpret(state, break_at)
+            except (errors.GraphBreak, Restart) as found:
+                told["outcome"] = (
+                    "graph break" if isinstance(found, errors.GraphBreak) else "restarts for symbolic sizes"
+                )
+                raise
+            told["outcome"] = exit.kind if exit.instruction is None else exit.instruction.opname
+            return exit
+
+    def _interpret(self, state: CaptureState, break_at: BreakAt) -> RootExit:
+        modes.guard_surroundings(state)
+        self.surroundings = len(state.guards)
+        session = _process.session()
+        resume = _process.resumes.of(self.info.code)
+        if resume is not None:  # maybe made in another thread
+            session.original_offsets.set(resume.made.code, resume.made.original_offsets)
+        interpreter = Interpreter(state, session)
+        state.interpreter = interpreter
+        interpreter.handled_outside = self.handled
+        interpreter.patience.endless = self.region.fullgraph
+        keep_torch_compiler_out()
+        with TraceMode(state.graph), native_warnings.heard():
+            try:
+                exit = interpreter.run_root(break_at)
+            finally:
+                for _, guard, _ in reversed(state.open_modes):
+                    if guard is not None:
+                        guard.__exit__(None, None, None)
+        if state.graph.entered and exit.kind != "raise":
+            from argand.capture.torch_functions import torch_contexts
+
+            raise torch_contexts.still_open(state.graph.entered)
+        if state.graph.undressing and exit.kind != "raise":
+            raise subclasses.still_off(state.graph.undressing)
+        return exit
+
+    def _restart(self, found: errors.GraphBreak, break_at: BreakAt) -> BreakAt:
+        if failures.must_raise(found, self.region):
+            raise failures.unsupported(found, self.info.code) from None
+        if found.skip_frame or found.sequence is None or found.sequence in break_at:
+            raise found
+        self.reason = found.reason
+        return {found.sequence: None}
+
+    def _earlier(self, found: errors.GraphBreak, state: CaptureState, exit: RootExit) -> BreakAt:
+        """Where to break the graph because of an object that transformed code cannot rebuild: where it is made."""
+        obj = found.needed
+        made = None if obj is None or state.interpreter is None else state.interpreter.born.get(id(obj))
+        if made is None or made[1] >= exit.sequence or self.region.fullgraph:
+            raise found
+        if generators.ends_visibly(obj) and any(value is obj for value in (*exit.frame.stack, *exit.frame.fast)):
+            raise found  # calls hold on to their arguments: it would be closed later than in eager
+        if self.reason is None:
+            self.reason = found.reason
+        return {made[1]: None}
+
+    def _raised(self, exit: RootExit) -> _C.Answer:
+        """The program raises in this call: run it for real, so that everything about the exception is right."""
+        self.known.raised_in.add(self.region)
+        events.emit("frame_raised", "capture", lambda: _shown(exit.exc), function=self.info.code.co_name)
+        interpreter = self.states[-1].interpreter
+        assert exit.exc is not None and interpreter is not None
+        origin = interpreter.born.get(id(exit.exc), (None, exit.sequence))[1]
+        place = origin, interpreter.offset_at(origin)
+        return failures.unless_it_returns(self.info, self.region, self.known, _shown(exit.exc), place)
+
+    def _compile(self, state: CaptureState, exit: RootExit, before: modes.Snapshot, after: modes.Snapshot) -> _C.Answer:
+        empty = _is_empty(state)
+        if exit.kind == "return" and empty:
+            return self._without_graph(state)
+        endings.check(state)
+        aliasing.guard(state)
+        if rerun.draws(state):
+            modes.guard_transforms(state)
+        transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
+        prefix = transformer.build_prefix() if empty else None
+        made = prefix or transformer.build(self._backend)
+        once = _this_call_only(state)
+        guards = state.guards.build(made.collected)
+        positions = state.guards.positions.items()
+        needed = recompiles.Needed({label: (weakref.ref(code), number) for label, (code, number) in positions})
+        info = self.info
+        outcome = guards.evaluate(info.args, info.globals, info.builtins, info.closure)
+        if outcome is not True:
+            raise errors.graph_break(
+                kind="condition that changes by itself",
+                context=str(outcome),
+                explanation="Something that the captured code relies on is different each time it is looked at "
+                f"({outcome[1] if isinstance(outcome, tuple) else outcome}).",
+                hints=("Read the value once, outside the compiled function, and pass it in.",),
+                skip_frame=True,
+            )
+        if once is not None:
+            once.open = False
+        self.performed = state if prefix is None else None
+        installed_names.install(made.globals, made.code, info.globals)
+        for resume in made.resumes:
+            _process.session().original_offsets.set(resume.code, resume.original_offsets)
+        self._emit_events(state, made)
+        return _C.Entry(made.code, guards, self.region, needed, self._label(), info.globals)
+
+    def _label(self) -> str:
+        """How torch's profiler calls the compiled code."""
+        now = events.bus.compile_id
+        number = "" if now is None else f" {now.frame}/{now.recompile}"
+        return f"Argand-Compiled Region:{number} ({self.info.code.co_name})"
+
+    def _without_graph(self, state: CaptureState) -> _C.Answer:
+        """Nothing of torch's ran: the frame's own code, kept under the guards that led here."""
+        if len(state.guards) <= self.surroundings:
+            return _C.SKIP
+        announce.captured(state.guards)
+        code = self.info.code
+        return _C.Entry(transformed_code(code, decode(code)), state.guards.build(), self.region, None)
+
+    def _backend(self, graph: fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        with events.span("backend", "capture", backend=self.region.backend_name):
+            changes = modes.changed_by(graph.graph)
+            places = subclasses.places(inputs)
+            compiled = self.region.backend(graph, subclasses.bare_at(places, inputs))
+            if places:
+                compiled = subclasses.bared(compiled, places)
+        if changes:
+            compiled = modes.put_back_on_error(compiled, changes)
+        return _C.Region(None, None, compiled)  # Python code of the backend's own is not captured
+
+    def _emit_events(self, state: CaptureState, made: Transformed) -> None:
+        code = self.info.code
+        if not events.bus.listening:
+            return
+        if self.reason is not None:
+            reason = consequences.in_terms_of_the_program(self.reason, code)
+            events.emit("graph_breaks", "capture", str(reason), reason=reason, function=code.co_name)
+        if made.graph is not None:
+            graph = made.graph
+            events.emit("graph_code", "capture", lambda: module_text(graph), graph_name=made.graph_name)
+        name = resume_label(code) or code.co_name
+        where = f"{name} {code.co_filename} line {code.co_firstlineno}"
+        events.emit(
+            "bytecode",
+            "capture",
+            lambda: f"ORIGINAL BYTECODE {where}\n{dis_text(code)}\nMODIFIED BYTECODE {where}\n{dis_text(made.code)}",
+            function=code.co_name,
+        )
+        announce.captured(state.guards)
+        if events.bus.wanted("guards"):
+            shown = [g for g in state.guards if g.shown]
+            # Texts, not callables: the capture's state is gone when a sink that keeps events asks.
+            text, places = f"GUARDS:\n{state.guards.listing()}", [announce.place(g.position) for g in shown]
+            events.emit("guards", "capture", text, guards=[g.text() for g in shown], places=places)
+        narration.side_effects(state)
+        if "verbose_guards" in events.bus.named:
+            events.bus.detail("verbose_guards", "capture", f"GUARDS:\n{state.guards.verbose()}")
+
+
+def _this_call_only(state: CaptureState) -> ThisCallOnly | None:
+    """The guard that has to be closed once the entry is made, where classes changed after capture had read them."""
+    interpreter = state.interpreter
+    if not interpreter.types.changed_meanwhile(interpreter.local_classes):
+        return None
+    once = ThisCallOnly()
+    state.guards.add(CallSource(ConstSource(None), once), "id", True, label=ONCE, shown=False)
+    return once
+
+
+def _shown(exc: BaseException | None) -> str:
+    """An exception without running the program's own code."""
+    args = () if exc is None else vars(BaseException)["args"].__get__(exc)
+    plain = (repr(arg) if type(arg) in (str, int, float, bool) else f"<{type(arg).__name__}>" for arg in args)
+    return f"{type(exc).__name__}({', '.join(plain)})"
+
+
+def _first_time(state: CaptureState, exit: RootExit) -> int | None:
+    """For a break before anything was recorded: when its instruction was executed for the first time, if it was before.
+
+    Breaking there lets the program's own code run up to it (prefix.py), and is as good.
+    """
+    if exit.instruction is None or exit.kind == "return" or not _is_empty(state):
+        return None
+    assert state.interpreter is not None
+    return state.interpreter.first_number.get(exit.frame.program.index[exit.instruction])
+
+
+def _is_empty(state: CaptureState) -> bool:
+    return not any(node.op.startswith("call") for node in state.graph.graph.nodes)

@@ -1,0 +1,48 @@
+"""Lets go of what a capture looked at as soon as it is over.
+
+State, interpreter and frames refer to each other in circles: without this, the program's objects would live until the
+next garbage collection, and weak references and finalizers would show it.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from typing import TYPE_CHECKING
+
+from argand.capture.facts.typefacts import HEAP_TYPE
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+
+
+class _Parked:
+    """Base of classes that a capture made and does not need any more."""
+
+
+def forget(state: CaptureState) -> None:
+    """Empty a capture state that is not needed any more, with its interpreter and the frames that it ran."""
+    interpreter = getattr(state, "interpreter", None)
+    if interpreter is not None:
+        for frame in (interpreter.root, *(generator._frame for generator in interpreter.generators)):
+            if frame is not None:
+                frame.fast = []
+                frame.stack = []
+                frame.func = frame.locals = frame.result = frame.generator = None
+                frame.closure = ()
+                frame.exc.value = None
+        for cls in interpreter.local_classes.values():
+            _leave_bases(cls)
+        vars(interpreter).clear()
+    builder = getattr(state, "graph", None)
+    if builder is not None:  # which knows the program's tensors
+        vars(builder).clear()
+    vars(state).clear()
+
+
+def _leave_bases(cls: type) -> None:
+    """Take a class out of the `__subclasses__()` of its bases, where it would stay until the next collection."""
+    if type(cls) not in (type, abc.ABCMeta) or not any(base.__flags__ & HEAP_TYPE for base in cls.__bases__):
+        return
+    with contextlib.suppress(TypeError):  # their instances are laid out differently: it stays for a while
+        cls.__bases__ = (_Parked,)

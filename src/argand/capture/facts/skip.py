@@ -1,0 +1,136 @@
+"""Which code objects are never captured; decided once per code object."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import os
+import sysconfig
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from argand.bytecode.decode import ambiguous_names
+from argand.own import OWN_FOLDER
+
+_HERE = OWN_FOLDER + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_TORCH_CAPTURED = (
+    os.path.join(_TORCH, "nn", "modules") + os.sep,
+    os.path.join(_TORCH, "nn", "functional.py"),
+    os.path.join(_TORCH, "nn", "utils") + os.sep,
+    os.path.join(_TORCH, "optim") + os.sep,
+)
+_TORCH_NEVER = (
+    os.path.join(_TORCH, "nn", "modules", "module.py"),
+    os.path.join(_TORCH, "nn", "modules", "lazy.py"),
+    os.path.join(_TORCH, "optim", "lr_scheduler.py"),  # counts and rates on plain numbers
+)
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_TESTS = os.path.join(_STDLIB, "test") + os.sep
+_SITE = (os.path.join(_STDLIB, "site-packages"), os.path.join(_STDLIB, "dist-packages"))
+_NEVER_PACKAGES = (
+    "_pytest", "pytest", "pluggy", "hypothesis", "coverage", "xdist", "execnet", "rich", "tqdm", "typer", "numpy",
+)  # fmt: skip
+_GENERATOR = 0x20 | 0x80 | 0x100 | 0x200
+
+
+@functools.lru_cache(maxsize=65536)
+def skipped_file(filename: str) -> bool:
+    """Whether no function of this file is captured (as a frame of its own; inlining is another matter)."""
+    if filename.startswith(("<frozen", "<eval_with_key>", "<torch_package>", "<argand ")):
+        return True
+    if filename.startswith(_HERE):
+        return True
+    if filename.startswith(_TORCH):
+        return filename in _TORCH_NEVER or not filename.startswith(_TORCH_CAPTURED)
+    if filename.startswith(_STDLIB):
+        return not filename.startswith((*_SITE, _TESTS)) or _in_never_package(filename)
+    return _in_never_package(filename)
+
+
+def library_of(filename: str) -> str:
+    """The installed package, or module of Python's library, that a file belongs to; "" for the program's own files."""
+    parts = filename.split(os.sep)
+    for i, part in enumerate(parts[:-1]):
+        if part in ("site-packages", "dist-packages"):
+            return parts[i + 1].removesuffix(".py")
+    if filename.startswith(_TORCH):
+        return "torch"
+    if filename.startswith(_STDLIB) and not filename.startswith(_TESTS):
+        return filename[len(_STDLIB) :].split(os.sep)[0].removesuffix(".py")
+    return ""
+
+
+def _in_never_package(filename: str) -> bool:
+    parts = filename.split(os.sep)
+    for i, part in enumerate(parts[:-1]):
+        if part in ("site-packages", "dist-packages"):
+            return parts[i + 1].removesuffix(".py") in _NEVER_PACKAGES
+    return False
+
+
+def why_never(code: types.CodeType) -> str | None:
+    """Why this code object cannot be captured whatever its arguments; None if it can."""
+    if code.co_flags & _GENERATOR:
+        return "it is a generator or coroutine"
+    if skipped_file(code.co_filename):
+        return "it belongs to Python, torch or argand itself"
+    if code.co_filename.startswith(_TORCH) and code.co_name in (
+        "__init__",
+        "reset_parameters",
+        "extra_repr",
+        "__repr__",
+    ):
+        return "it sets up a module of torch's"
+    if code.co_name in ("<module>", "<genexpr>") and not code.co_flags & 1:
+        return "it is a module body"
+    if not code.co_flags & 1:  # CO_OPTIMIZED: class bodies and executed text keep locals in a dict
+        return "it is a class body"
+    if ambiguous_names(code):
+        return "two of its variables share a name"
+    return None
+
+
+def is_torch(filename: str) -> bool:
+    """Whether a file is part of torch."""
+    return filename.startswith(_TORCH)
+
+
+_COMPILER = tuple(os.path.join(_TORCH, name) + os.sep for name in ("_dynamo", "_inductor", "_functorch", "_export"))
+
+
+def with_callees(code: types.CodeType) -> bool:
+    """Whether what this code calls is not captured either: imports, and torch's own compiler, which compiles or leaves
+    alone what it calls by its own rules."""
+    filename = code.co_filename
+    if filename.startswith("<frozen importlib") or code.co_name == "<module>":
+        return True
+    return filename.startswith(_COMPILER) and not filename.endswith("external_utils.py")
+
+
+def with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, or a function that calls it, where calling it makes no frame of Python's that can be captured: a builtin,
+    a function of torch's (`torch.vmap(f)`), a generator."""
+    code = _code_of(fn)
+    if code is not None and why_never(code) is None:
+        return fn
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    name = str(getattr(fn, "__name__", type(fn).__name__))
+    code = call.__code__.replace(co_filename=f"<call of {name}>", co_firstlineno=1, co_name=name)
+    return types.FunctionType(code, {"__name__": __name__, "__builtins__": builtins}, name, None, call.__closure__)
+
+
+def _code_of(fn: Any) -> types.CodeType | None:
+    """The code of the first frame of Python's that calling `fn` makes."""
+    if isinstance(fn, functools.partial):
+        return _code_of(fn.func)
+    calls = (base.__dict__.get("__call__") for base in type(fn).__mro__)
+    found = (call for call in (getattr(fn, "__func__", fn), *calls) if isinstance(call, types.FunctionType))
+    function = next(found, None)
+    return None if function is None else function.__code__

@@ -1,0 +1,306 @@
+"""Numbers that vary from call to call, as the interpreted program sees them.
+
+A symbolic number is a plain object that answers to `isinstance(n, int)`. Arithmetic gives symbolic numbers; comparisons
+are decided by the value in the call at hand and leave a guard; whatever needs the number itself (an index, a text, a
+hash) gets it, and the number is a constant of this version from there on.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import torch
+
+from argand.graph.expr import Expr
+
+if TYPE_CHECKING:
+    from argand.capture.sizes.symbolic_state import Dynamics
+
+
+class SymbolicNumber:
+    """What SymbolicInt and SymbolicFloat share.
+
+    Arguments:
+        dynamics: the capture's symbols.
+        expr: the expression.
+        hint: its value in the call at hand.
+    """
+
+    __slots__ = ("dynamics", "expr", "hint")
+
+    def __init__(self, dynamics: Dynamics, expr: Expr, hint: Any) -> None:
+        self.dynamics = dynamics
+        self.expr = expr
+        self.hint = hint
+
+    def number(self) -> Any:
+        """The plain number; it is a constant of this compiled version from now on."""
+        return self.dynamics.specialise(self)
+
+    def __bool__(self) -> bool:
+        return self.dynamics.compare("ne", self, 0)
+
+    def __index__(self) -> Any:
+        return self.number()
+
+    def __int__(self) -> int:
+        return int(self.number())
+
+    def __float__(self) -> float:
+        return float(self.number())
+
+    def __complex__(self) -> complex:
+        return complex(self.number())
+
+    def __hash__(self) -> int:
+        return hash(self.number())
+
+    def __str__(self) -> str:
+        return str(self.number())
+
+    def __repr__(self) -> str:
+        return repr(self.number())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.number(), spec)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.number().__reduce_ex__(protocol)
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __round__(self, digits: Any = None) -> Any:
+        if digits is None:
+            return self if type(self) is SymbolicInt else self.dynamics.apply("round", self)
+        return round(self.number(), digits)
+
+
+class SymbolicInt(SymbolicNumber):
+    """An int that varies from call to call."""
+
+    __slots__ = ()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return int
+
+    def __trunc__(self) -> Any:
+        return self
+
+    __floor__ = __ceil__ = __trunc__
+
+    def __invert__(self) -> Any:
+        return self.dynamics.arithmetic("sub", -1, self)
+
+
+class SymbolicFloat(SymbolicNumber):
+    """A float that varies from call to call."""
+
+    __slots__ = ()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return float
+
+    def __index__(self) -> NoReturn:
+        raise TypeError("'float' object cannot be interpreted as an integer")
+
+    def __trunc__(self) -> Any:
+        return self.dynamics.apply("trunc", self)
+
+    def __floor__(self) -> Any:
+        return self.dynamics.apply("floor", self)
+
+    def __ceil__(self) -> Any:
+        return self.dynamics.apply("ceil", self)
+
+
+class SymbolicBool(SymbolicNumber):
+    """A comparison of numbers that are known only when the graph runs, and that nothing known decides."""
+
+    __slots__ = ("relation",)
+
+    def __init__(self, dynamics: Dynamics, relation: Any) -> None:
+        self.dynamics = dynamics
+        self.relation = relation
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return bool
+
+    @property
+    def expr(self) -> Any:  # type: ignore[override]
+        return self.number()
+
+    @property
+    def hint(self) -> Any:
+        return self.number()
+
+    def number(self) -> Any:
+        """Raises GraphBreak."""
+        raise self.dynamics.unbacked.undecided(self.relation)  # type: ignore[union-attr]
+
+    def __bool__(self) -> bool:
+        return bool(self.number())
+
+
+SYMBOLIC: frozenset[type] = frozenset((SymbolicInt, SymbolicFloat, SymbolicBool))
+_INT_ONLY = frozenset(("and", "or", "xor", "lshift", "rshift"))
+
+
+def is_number(value: Any) -> bool:
+    """A number that may stand beside a symbolic one."""
+    return type(value) in SYMBOLIC or type(value) in (int, float, bool)
+
+
+def _operand(value: Any) -> bool:
+    return is_number(value)
+
+
+def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    def forward(self: Any, other: Any) -> Any:
+        if not _operand(other):
+            return _with_tensor(self, other, name, False)
+        return self.dynamics.arithmetic(name, self, other)
+
+    def reflected(self: Any, other: Any) -> Any:
+        if not _operand(other):
+            return _with_tensor(self, other, name, True)
+        return self.dynamics.arithmetic(name, other, self)
+
+    return forward, reflected
+
+
+def _with_tensor(number: Any, other: Any, name: str, reflected: bool) -> Any:
+    if isinstance(other, torch.Tensor):
+        return number.dynamics.with_tensor(name, number, other, reflected)
+    if isinstance(other, complex | str | bytes | list | tuple):  # native code takes the plain number
+        plain = number.number()
+        native = getattr(operator, f"{name}_" if name in ("and", "or") else name)
+        return native(other, plain) if reflected else native(plain, other)
+    return NotImplemented
+
+
+def _comparison(name: str) -> Callable[[Any, Any], Any]:
+    def compare(self: Any, other: Any) -> Any:
+        if not _operand(other):
+            if isinstance(other, torch.Tensor):
+                return self.dynamics.with_tensor(name, self, other, False)
+            return NotImplemented
+        return self.dynamics.compare(name, self, other)
+
+    return compare
+
+
+def _unary(name: str) -> Callable[[Any], Any]:
+    return lambda self: self.dynamics.apply(name, self)
+
+
+def _fill() -> None:
+    for cls in (SymbolicInt, SymbolicFloat):  # a comparison has no arithmetic: its number is asked for
+        names = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow"]
+        if cls is SymbolicInt:
+            names += sorted(_INT_ONLY)
+        for name in names:
+            forward, reflected = _binary(name)
+            setattr(cls, f"__{name}__", forward)
+            setattr(cls, f"__r{name}__", reflected)
+        for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+            setattr(cls, f"__{name}__", _comparison(name))
+        cls.__hash__ = SymbolicNumber.__hash__  # type: ignore[method-assign]
+        for name in ("neg", "abs"):
+            setattr(cls, f"__{name}__", _unary(name))
+
+
+_fill()
+
+
+class SymbolicSize(tuple):  # type: ignore[type-arg]
+    """A torch.Size with symbolic numbers in it."""
+
+    __slots__ = ()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return torch.Size
+
+    def numel(self) -> Any:
+        """The product."""
+        total: Any = 1
+        for item in tuple.__iter__(self):
+            total = total * item
+        return total
+
+    def __getitem__(self, index: Any) -> Any:
+        found = tuple.__getitem__(self, index)
+        return size_of(found) if isinstance(index, slice) else found
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, tuple):
+            return NotImplemented if hasattr(type(other), "__radd__") else torch.Size() + other  # in torch's words
+        return size_of(tuple.__add__(self, tuple(other)))
+
+    def __radd__(self, other: Any) -> Any:
+        return size_of(tuple(other) + tuple(tuple.__iter__(self))) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, count: Any) -> Any:
+        return size_of(tuple.__mul__(self, count))
+
+    __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        return repr(torch.Size([operator.index(item) for item in tuple.__iter__(self)]))
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> Any:
+        return torch.Size, (list(tuple.__iter__(self)),)
+
+
+SymbolicSize.__name__ = "torch.Size"  # what C code calls it
+
+
+STANDS_FOR: frozenset[type] = SYMBOLIC | {SymbolicSize}
+"""Types that pass for another one."""
+
+
+_SIZES: Final = (int, SymbolicInt)
+
+
+def size_of(items: Any) -> Any:
+    """A SymbolicSize, or a torch.Size where no item is symbolic."""
+    items = tuple(items)
+    if any(type(item) in SYMBOLIC for item in items) and all(issubclass(type(item), _SIZES) for item in items):
+        return SymbolicSize(items)
+    return torch.Size([item.number() if type(item) in SYMBOLIC else item for item in items])  # or raises
+
+
+def holds_symbols(value: Any) -> bool:
+    """Whether a symbolic number is in a value that is handed to torch: in (nested) tuples, lists, dicts, slices."""
+    cls = type(value)
+    if cls in SYMBOLIC:
+        return True
+    if cls is slice:
+        return type(value.start) in SYMBOLIC or type(value.stop) in SYMBOLIC or type(value.step) in SYMBOLIC
+    if cls is SymbolicSize:
+        return True
+    if cls is tuple or cls is list:
+        return any(holds_symbols(item) for item in value)
+    if cls is dict:
+        return any(holds_symbols(item) for item in value.values())
+    return False

@@ -1,0 +1,61 @@
+"""Values that only the running program knows and that capture lets through as long as nobody looks at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from argand.capture.facts.words import words
+from argand.errors import GraphBreak, graph_break
+
+
+class TaintedText:
+    """What formatting a tensor gives: a text that depends on the tensor's values, which are not known.
+
+    Also a number that is drawn anew at each run (`like` is 0.0 then).
+
+    It may be dropped, stored, formatted into another text or put into an exception. No `str`, so that native code can
+    never take its content for the real one; whatever else is asked of it ends the graph.
+
+    Arguments:
+        sequence: of the root instruction that made it: where the graph must end instead.
+        like: a value of its type.
+    """
+
+    __slots__ = ("like", "sequence")
+
+    def __init__(self, sequence: int, like: Any = "") -> None:
+        self.like = like
+        self.sequence = sequence
+
+
+def formatted_tensor(text: TaintedText) -> GraphBreak:
+    """The graph break for a use of such a value: where it was made, so that the real one is made there."""
+    if text.like == "":
+        found = graph_break(
+            kind="data-dependent text",
+            explanation="A text that contains the values of a tensor is needed while the graph is captured.",
+            hints=("Print or format tensors outside of the compiled function.",),
+        )
+    else:
+        found = graph_break(
+            kind="random number of Python's",
+            explanation="A number that Python's random module draws at each call is needed while capturing.",
+            hints=("Draw it outside of the compiled function and pass it in, or use torch.rand.",),
+        )
+    if text.sequence >= 0:
+        found.sequence = text.sequence
+    return found
+
+
+def _refuse(self: TaintedText, *args: Any, **kwargs: Any) -> Any:
+    raise formatted_tensor(self)
+
+
+for _name in words(
+    """
+    add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod divmod rdivmod pow rpow neg pos abs round
+    trunc floor ceil complex eq ne lt le gt ge hash bool len iter contains getitem str repr format reduce_ex reduce int
+    float index bytes copy deepcopy
+    """
+):
+    setattr(TaintedText, f"__{_name}__", _refuse)

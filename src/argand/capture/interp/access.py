@@ -1,0 +1,572 @@
+"""What the interpreter asks about objects: is it outer, can native code have it, what stands for it.
+
+Base class of `Interpreter`; the questions come from every operator and handler, the answers from the capture state.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import contextlib
+import enum
+import operator
+import os
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from argand.capture.facts.effort_limits import Patience
+from argand.capture.facts.exceptions import InternalFailure, ObservedException
+from argand.capture.facts.frames import NULL, LazyLocal
+from argand.capture.facts.kinds import held_items, is_a, module_of, raw_length
+from argand.capture.facts.sources import ConstSource, LocalSource, Source
+from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize
+from argand.capture.facts.tainted import TaintedText, formatted_tensor
+from argand.capture.facts.typefacts import (
+    ATOMS,
+    BOUND_METHODS,
+    BUFFERS,
+    CONTAINERS,
+    TypeFacts,
+    is_heap,
+    is_native,
+)
+from argand.capture.objects import virtual
+from argand.capture.objects.binding import guarded_by_code
+from argand.capture.objects.text_proxy import PLAIN_VALUES, standing_for, textual, textual_items
+from argand.capture.record import numpy_functions, tensor_attributes
+from argand.capture.world import identity, native_reads
+from argand.capture.world.native_reads import unseen_object
+from argand.capture.world.pending import DELETED, UNSET
+from argand.errors import graph_break
+from argand.own import OWN_FOLDER
+
+if TYPE_CHECKING:
+    from argand.capture.interp.protocol import State
+
+_COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
+_CAPTURE_FOLDER = os.path.join(OWN_FOLDER, "capture")
+_PLAIN_METACLASSES: frozenset[type] = frozenset({type, abc.ABCMeta, enum.EnumMeta})
+_ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
+
+
+def _own_getitem(container: Any, key: Any) -> Any:
+    """An item of a container, past any `__getitem__` of its class, which is the program's and not asked here."""
+    for base in CONTAINERS:
+        if is_a(container, base) and hasattr(base, "__getitem__"):
+            return base.__getitem__(container, key)
+    return container[key]
+
+
+def _is_module_hook(hook: Any) -> bool:
+    """Whether a `__getattr__` is nn.Module's as torch wrote it, and not what a program put in its place."""
+    if not is_a(hook, types.FunctionType):
+        return False
+    code = hook.__code__
+    return code.co_name == "__getattr__" and code.co_filename == sys.modules["torch.nn.modules.module"].__file__
+
+
+_AN_EMPTY_DEQUE: Final[collections.deque[Any]] = collections.deque(maxlen=0)
+
+
+def raised_here(error: BaseException) -> bool:
+    """Whether the innermost Python frame of an exception is argand's."""
+    traceback = error.__traceback__
+    filename = ""
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        traceback = traceback.tb_next
+    return filename.startswith(_CAPTURE_FOLDER)
+
+
+def torch_calls() -> Any:
+    """The part of the capture state that knows torch; imported late, for the interpreter also runs without torch."""
+    from argand.capture.interp import torch_handlers
+    from argand.capture.torch_functions import torch_calls as module
+
+    del torch_handlers  # fills the tables that `wants` looks into: asked before that, it answers wrongly for good
+    return module
+
+
+class Access:
+    """Questions about objects. `concrete`: nothing is outer, the interpreter is a plain Python interpreter."""
+
+    containers = CONTAINERS
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.concrete = bool(getattr(state, "concrete", False))
+        self.tensor_types: tuple[type, ...] = tuple(getattr(state, "tensor_types", ()))
+        if not self.concrete and not self.tensor_types:
+            import torch
+
+            self.tensor_types = (torch.Tensor,)
+        self.renew_facts()
+        self.deleted: Any = getattr(state, "deleted", None)
+        if not self.concrete and self.deleted is None:
+            self.deleted = DELETED
+        self.outer: dict[int, Any] = {} if self.concrete else state.outer
+        self.global_values: dict[tuple[int, str], Any] = {}
+        self.builtin_names: set[str] = set()
+        self.module_values: dict[tuple[int, str], Any] = {}
+        self.attr_values: dict[int, dict[str, Any]] = {}
+        self.class_values: dict[tuple[int, str], Any] = {}
+        self.outer_cells: dict[int, tuple[Any, Source]] = {}
+        self.local_cells: dict[int, Any] = {}
+        self.cell_values: dict[int, Any] = {}
+        self.local_functions: dict[int, Any] = {}
+        self.local_classes: dict[int, type] = {}
+        self.tainted = False
+        self.unregistered: virtual.Unregistered | None = None
+        self.dynamic = False
+        self.patience = Patience()
+        self.number = -1
+        self.handled_outside: BaseException | None = None  # by whoever called the captured code
+        self.unseen: list[Any] = []
+        """Iterators of comprehensions whose containers were added to without being looked at."""
+        self.born: dict[int, tuple[Any, int]] = {}
+        """id -> (object, number of the root instruction that made it), for objects that may be impossible to rebuild:
+        generators, classes, and exceptions (where they were raised)."""
+        self.odd_keys: dict[int, Any] = {}
+        """Dicts and sets, by id, that have keys with Python-level `__hash__` or `__eq__`."""
+        self.lru_caches: dict[int, tuple[Any, dict[Any, Any]]] = {}
+        self._noted_classes: set[int] = set()
+        self.inlined: dict[int, types.FunctionType] = {}
+        """Functions whose code, or whose defaults, the answer depends on."""
+
+    def renew_facts(self) -> None:
+        """(Re)build what is known of types."""
+        found = getattr(self, "types", None)
+        if found is None:
+            self.types = found = TypeFacts()
+        self.fast: set[type] = set(ATOMS)
+        if not self.concrete:
+            import torch
+
+            self.fast.update((torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size))
+        if not self.concrete:
+            for symbolic in (*SYMBOLIC, SymbolicSize):
+                found.python[id(symbolic)] = frozenset()
+            self.fast.add(SymbolicSize)
+        for cls in self.tensor_types:
+            found.python[id(cls)] = frozenset()
+            found.native.add(id(cls))
+            self.fast.add(cls)
+        if self.tensor_types and not self.concrete:
+            import torch
+
+            found.python[id(torch.nn.Parameter)] = frozenset()
+            self.fast.add(torch.nn.Parameter)
+        self.settled = frozenset(self.fast - BOUND_METHODS)
+        """Types whose objects native code may always have: values, and the stand-ins of tensors."""
+
+    def count_round(self) -> None:
+        """A loop begins its body again, or a function is called."""
+        patience = self.patience
+        patience.left -= 1
+        if not patience.left:
+            patience.check(self)  # type: ignore[arg-type]
+
+    # ---- tensors ---------------------------------------------------------------------------------------------------
+
+    def is_tensor(self, obj: Any) -> bool:
+        """Whether an object is a tensor (in a capture: a stand-in)."""
+        return is_a(obj, self.tensor_types)
+
+    def tensor_attr(self, obj: Any, name: str) -> Any:
+        """Attribute of a tensor: the trace mode answers."""
+        if name == "__dict__":
+            return tensor_attributes.namespace(self.state, obj)
+        try:
+            return getattr(obj, name)
+        except AttributeError:
+            return tensor_attributes.read(self.state, obj, name)
+        except Exception as e:
+            error = e
+        raise self.observe(error)
+
+    def tensor_setattr(self, obj: Any, name: str, value: Any) -> None:
+        """Attribute of a tensor set: the trace mode sees properties, Python attributes are kept on the stand-in."""
+        tensor_attributes.refuse_write(self.state, obj, name)
+        self.unread(setattr, obj, name, value)
+
+    def observe(self, exc: BaseException) -> ObservedException:
+        raise NotImplementedError
+
+    def native(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def unread(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def reading(self, what: str, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """As `native`, for code that only compares, hashes or formats its arguments (`native_reads.READS`)."""
+        if self.outer:
+            native_reads.check(self, fn, (*args, *kwargs.values()), what)
+        return self.unread(fn, *args, **kwargs)
+
+    # ---- outer objects ---------------------------------------------------------------------------------------------
+
+    def is_outer(self, obj: Any) -> bool:
+        """Whether an object existed before the frame."""
+        return id(obj) in self.outer
+
+    def source(self, obj: Any) -> Source:
+        """Source of an outer object."""
+        return self.state.source_of(obj) or ConstSource(obj)
+
+    def shadow(self, obj: Any) -> Any:
+        """What stands for a container (itself if it is local)."""
+        if id(obj) not in self.outer:
+            return obj
+        if is_a(obj, BUFFERS):
+            raise unseen_object(obj)
+        return self.state.shadow(obj)
+
+    def plain(self, obj: Any) -> Any:
+        """The object as native code may have it: outer containers in it, at any depth, replaced by their shadows."""
+        cls = type(obj)
+        if self.concrete or cls in self.fast or cls in SYMBOLIC:
+            return obj
+        if cls is TaintedText:
+            raise formatted_tensor(obj)
+        if id(obj) in self.outer:
+            if module_of(cls) == "numpy" and cls.__name__ == "ndarray":
+                raise numpy_functions.outer_array(obj)
+            if is_a(obj, BUFFERS) or self.is_native_iterator(obj):
+                raise unseen_object(obj)
+        return self.state.deep_resolve(obj)
+
+    def plain_shallow(self, obj: Any) -> Any:
+        """A tuple, list or dict whose items may be taken natively."""
+        return self.shadow(obj)
+
+    def origin(self, obj: Any) -> Any:
+        """The object that a shadow stands for."""
+        if self.concrete:
+            return obj
+        entry = self.state.shadow_origin.get(id(obj))
+        return obj if entry is None else entry.original
+
+    def same_origin(self, a: Any, b: Any) -> bool:
+        """Whether two objects here are one to the program."""
+        if not self.concrete and type(a) is type(b) and type(a) not in ATOMS:
+            identity.compared(self.state, a)
+            identity.compared(self.state, b)
+        if not self.concrete and self.state.graph.maybe_same:
+            from argand.capture.record import contiguity
+
+            contiguity.compared(self.state.graph, a, b)
+        return self.origin(a) is self.origin(b)
+
+    def pin(self, obj: Any) -> None:
+        """The program depends on which object this is: on its hash, id or default text."""
+        if id(obj) in self.outer and not self.concrete:
+            identity.pin(self.state, obj)
+
+    def state_has_origin(self, *objs: Any) -> bool:
+        """Whether one of the objects is a shadow."""
+        return not self.concrete and any(id(obj) in self.state.shadow_origin for obj in objs)
+
+    def read_overlay(self, obj: Any, name: str) -> Any:
+        """A pending write: the value, `deleted`, or NULL if there is none."""
+        value = self.state.read_overlay(obj, name)
+        return NULL if value is UNSET else value
+
+    def load_argument(self, lazy: LazyLocal) -> Any:
+        """Read an argument of the root frame for the first time."""
+        if self.concrete:
+            return lazy.value
+        return self.state.load_source(LocalSource(lazy.name, lazy.index), lazy.value)
+
+    def suspended(self) -> Any:
+        """Context in which torch functions are not recorded (imports of modules)."""
+        if self.concrete:
+            return contextlib.nullcontext()
+        import torch
+
+        return torch._C.DisableTorchFunction()
+
+    def container_length(self, obj: Any) -> int:
+        """`len` of a container, guarded if it is outer and untouched."""
+        if id(obj) in self.outer and id(obj) not in self.state.shadows:
+            self.state.refuse_written_names(obj)
+            length = raw_length(obj)
+            self.state.guard(self.outer[id(obj)], "len", length)
+            return length
+        found: int = self.unread(len, self.shadow(obj))
+        return found
+
+    def outer_has_key(self, container: dict[Any, Any], key: Any) -> bool:
+        """`key in container` for an outer dict."""
+        if id(container) in self.state.shadows or not self._plain_key(key):
+            self.pin(key)
+            native_reads.check(self, dict.__contains__, (key,), "hash")
+            return bool(self.unread(dict.__contains__, self.shadow(container), key))
+        self.state.refuse_written_names(container)
+        present = bool(self.unread(dict.__contains__, container, key))
+        source = self.outer[id(container)]
+        self.state.guard(source, "has_key" if present else "not_has_key", key)
+        return present
+
+    def _plain_key(self, key: Any) -> bool:
+        """Whether a key means the same outside: a stand-in is only a key of shadows."""
+        return (type(key) in self.fast and not self.is_tensor(key)) or is_a(key, type)
+
+    def outer_item(self, container: Any, key: Any) -> Any:
+        """An item of an outer container: by its own source while the container is untouched."""
+        if is_a(container, collections.deque) and self.types.lookup(type(key), "__index__") is NULL:
+            return self.unread(operator.getitem, _AN_EMPTY_DEQUE, key)  # refused, in other words than by the method
+        if id(container) in self.state.shadows:
+            return self.unread(_own_getitem, self.state.shadow(container), key)
+        if is_a(container, dict):
+            if self._plain_key(key):
+                self.state.refuse_written_names(container)
+                return self.state.item(container, key)
+        elif is_a(container, list | tuple) and type(key) is int:
+            size = self.container_length(container)
+            if -size <= key < size:
+                return self.state.item(container, key % size)
+        return self.unread(_own_getitem, self.state.shadow(container), key)
+
+    # ---- may native code have it? ----------------------------------------------------------------------------------
+
+    def benign(self, obj: Any) -> bool:
+        """Whether native code that compares, hashes, orders or formats the object runs no Python of the program."""
+        fast = self.fast
+        if type(obj) in fast:
+            return True
+        todo = [obj]
+        seen: set[int] = set()
+        while todo:
+            obj = todo.pop()
+            cls = type(obj)
+            if cls in fast or id(obj) in seen:
+                continue
+            seen.add(id(obj))
+            dunders = self.types.python_dunders(cls)
+            if dunders and (not issubclass(cls, type) or dunders & _COMPARISONS):
+                return False
+            if is_a(obj, CONTAINERS):
+                todo.extend(held_items(obj))
+            elif id(obj) in self.outer or cls is types.MethodType:
+                identity.compared(self.state, obj)
+        return True
+
+    def is_constant(self, obj: Any, depth: int = 0, known: set[int] | None = None) -> bool:
+        """An atom, or a container of atoms.
+
+        Arguments:
+            known: ids of containers that were found to be, so that none is looked through twice.
+        """
+        cls = type(obj)
+        if cls in self.fast:
+            return not self.is_tensor(obj) and cls is not SymbolicSize
+        if is_a(obj, type | types.FunctionType | types.ModuleType) or module_of(cls) == "typing":
+            return True
+        if cls not in (list, tuple, dict, set, frozenset) or depth > 20:
+            return False
+        if id(obj) in self.outer:
+            obj = self.state.shadow(obj)
+        known = set() if known is None else known
+        if id(obj) not in known:
+            if not all(self.is_constant(item, depth + 1, known) for item in held_items(obj)):
+                return False
+            known.add(id(obj))
+        return True
+
+    def textual(self, obj: Any) -> Any:
+        """The object for native formatting: parts with Python-level text methods replaced by proxies."""
+        return textual(self, self.plain(obj), {})
+
+    def textual_field(self, obj: Any) -> Any:
+        """The object for native formatting that reads what is in it: a proxy, which has that interpreted."""
+        return obj if type(obj) in PLAIN_VALUES else standing_for(self, obj)
+
+    def textual_items(self, obj: Any) -> Any:
+        """The same for the items of a container, whose own text is native code's."""
+        return textual_items(self, self.plain(obj), {})
+
+    def check_known(self, obj: Any) -> None:
+        """End the graph for an outer object of a native class that argand knows nothing of (iterators, files...)."""
+        cls = type(obj)
+        if self.concrete or cls in self.fast or id(obj) not in self.outer or is_a(obj, CONTAINERS):
+            return
+        if is_native(cls) or module_of(cls) in _ITERATOR_MODULES or is_a(obj, BUFFERS):
+            raise unseen_object(obj)
+        if self.is_native_iterator(obj) or native_reads.kind(cls) == native_reads.OPAQUE:
+            raise unseen_object(obj)
+
+    def is_native_iterator(self, obj: Any) -> bool:
+        """Whether `next(obj)` is native code, which changes the object unseen."""
+        cls = type(obj)
+        return self.types.lookup(cls, "__next__") is not NULL and not self.types.python_level(cls, "__next__")
+
+    def known_meta(self, meta: type) -> bool:
+        """Metaclasses whose isinstance checks are pure: abc, enum, typing, torch's own."""
+        hook = self.types.lookup(meta, "__instancecheck__")
+        module = str(getattr(hook, "__module__", ""))
+        return module.partition(".")[0] in ("abc", "enum", "typing", "torch", "_py_abc", "typing_extensions")
+
+    # ---- classes and functions -------------------------------------------------------------------------------------
+
+    def note_class(self, cls: type) -> None:
+        """The program relies on attributes of a class: guard that it is not changed."""
+        if id(cls) in self._noted_classes:
+            return
+        if cls.__mro__ is None:
+            raise graph_break(
+                kind="class under construction",
+                explanation="A class is looked at while the mro() of its metaclass runs.",
+                hints=("Define the class outside of the compiled function.",),
+                skip_frame=True,
+            )
+        self._noted_classes.add(id(cls))
+        self.types.rely_on(cls)
+        if not self.concrete and is_heap(cls) and id(cls) not in self.local_classes:
+            guards = self.state.guards
+            guards.add(ConstSource(cls), "type_version", cls, self.types, shown=False)
+            if type(cls) not in _PLAIN_METACLASSES and is_heap(type(cls)):
+                guards.add(ConstSource(cls), "type", type(cls), shown=False)
+
+    def guard_classes(self) -> None:
+        """Guard every class that was asked for anything, also for what it lacks; called at the end of the capture.
+
+        What a class made by the program itself inherits from outside is guarded there.
+        """
+        for cls in list(self.types.keep.values()):
+            for klass in (cls.__mro__ or ()) if id(cls) in self.local_classes else (cls,):
+                if klass.__mro__ is not None:
+                    self.note_class(klass)
+
+    def guard_functions(self) -> None:
+        """Guard the code and the defaults of every function that was looked into; called at the end of the capture.
+
+        Where each call may bring another function of the same code, that is guarded where it comes from.
+        """
+        from argand.capture.objects import native_handlers
+
+        known = tuple(
+            fn
+            for key, fn in self.inlined.items()
+            if key not in self.local_functions
+            and fn.__code__.co_filename not in native_handlers.HELPER_FILES
+            and not guarded_by_code(self.state.source_of(fn), fn)
+        )
+        if known:
+            self.state.guards.add(None, "functions", known, shown=False)
+
+    def note_local_class(self, cls: Any) -> None:
+        """A class made by the program."""
+        self.local_classes[id(cls)] = cls
+        self.born[id(cls)] = (cls, self.number)
+        if not self.concrete:
+            self.state.note_local(cls)
+
+    def note_local_function(self, fn: Any) -> None:
+        """A function made by the program."""
+        self.local_functions[id(fn)] = fn
+        if not self.concrete:
+            self.state.note_local(fn)
+
+    def load_function(self, fn: Any) -> None:
+        """Make a function found in a class known as an outer object: its attributes are read and written outside."""
+        if not (self.concrete or id(fn) in self.outer or id(fn) in self.local_functions):
+            self.state.load_source(ConstSource(fn), fn)
+
+    def load_member(self, member: Any) -> Any:
+        """A member of an enum: what it is called and its value are guarded once, whatever native code reads of it."""
+        if not (self.concrete or id(member) in self.outer or id(type(member)) in self.local_classes):
+            self.state.load_source(ConstSource(member), member)
+        return member
+
+    def load_class(self, cls: type) -> None:
+        """Make a class known as an outer object, so that writes to it can be replayed."""
+        if id(cls) not in self.outer:
+            self.state.load_source(ConstSource(cls), cls)
+
+    # ---- texts of tensors ----------------------------------------------------------------------------------------
+
+    def taint(self, like: Any = "") -> TaintedText:
+        """The text of a tensor, or another value that only the running program knows."""
+        self.tainted = True
+        return TaintedText(self.number, like)
+
+    def refuse_tainted(self, values: Any) -> None:
+        """End the graph if native code would get such a text, at any depth. Asked only once there is one."""
+        todo = list(values)
+        seen: set[int] = set()
+        while todo:
+            value = todo.pop()
+            if type(value) is TaintedText:
+                raise formatted_tensor(value)
+            if is_a(value, CONTAINERS) and id(value) not in seen:
+                seen.add(id(value))
+                todo.extend(held_items(value))
+
+    # ---- torch -----------------------------------------------------------------------------------------------------
+
+    def wants_torch_call(self, fn: Any, module: str) -> bool:
+        """Whether the capture state must be asked before a Python function is inlined."""
+        return bool(torch_calls().wants(fn, module))
+
+    def is_torch_class(self, cls: type) -> bool:
+        """A class of torch's that the capture state may construct."""
+        module = module_of(cls)
+        return (
+            module == "torch"
+            or module.startswith(("torch.", "numpy"))
+            or torch_calls()._hashable_handler(cls) is not None
+        )
+
+    def torch_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A call that may be torch's: its result, or NotImplemented."""
+        try:
+            return self.state.torch_call(fn, tuple(args), kwargs)
+        except Exception as e:
+            error = e
+        raise self.observe_torch(error)
+
+    def observe_torch(self, error: Exception) -> ObservedException:
+        """An exception of torch's is the program's; one of capture's own code is a bug, and must not pass for that."""
+        if is_a(error, AttributeError | KeyError | NameError | AssertionError) and raised_here(error):
+            raise InternalFailure(error) from error
+        return self.observe(error)
+
+    def special_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A call of an object that may be torch's."""
+        try:
+            return torch_calls().special_call(self.state, fn, tuple(args), kwargs)
+        except Exception as e:
+            error = e
+        raise self.observe_torch(error)
+
+    def module_attr(self, obj: Any, name: str, hook: Any) -> Any:
+        """What `nn.Module.__getattr__` would find, without interpreting it; NULL if this is not its affair.
+
+        The same three tables in the same order, by the same guarded reads that interpreting it makes.
+        """
+        if self.concrete:
+            return NULL
+        if not _is_module_hook(hook):
+            return NULL
+        self.inlined[id(hook)] = hook
+        for table in ("_parameters", "_buffers", "_modules"):
+            items = self.own_value(obj, table)
+            if type(items) is not dict:
+                return NULL
+            if id(items) in self.outer:
+                if self.outer_has_key(items, name):
+                    return self.outer_item(items, name)
+            elif name in items:
+                return items[name]
+        return NULL
+
+    def own_value(self, obj: Any, name: str) -> Any:
+        """Item of an instance's own dict, NULL if absent."""
+        raise NotImplementedError
+
+    def replay(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Have a call with constant arguments happen at each run (logging, warnings); dropped if they are not."""
+        if all(self.is_constant(value) for value in (*args[1:], *kwargs.values())):
+            self.state.extra_effects.append((fn, [self.plain(arg) for arg in args], dict(kwargs)))

@@ -1,0 +1,455 @@
+"""The interpreter: frames, dispatch loop, unwinding, and the root run that the capture driver restarts at breaks.
+
+Values on the stack are real Python objects. What makes this an interpreter for capture rather than a plain one is that
+everything that reads or changes an object which existed before (an outer object) goes through the capture state, and
+that native code is called only when it is known to be harmless.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from argand.bytecode.instruction import Instruction
+from argand.capture.facts import skip
+from argand.capture.facts.exceptions import (
+    CAPTURED_TRACEBACK,
+    ExcState,
+    InternalFailure,
+    ObservedException,
+    chain_context,
+    raise_native,
+)
+from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal, Program
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.per_code import PerCode
+from argand.capture.facts.stack_text import line_of_frame
+from argand.capture.interp.access import Access
+from argand.capture.interp.opcodes import OPCODES, ROOT_OPCODES
+from argand.capture.natives import (
+    builtin_functions,
+    builtin_methods,
+    iteration_functions,
+    library_functions,
+    logging_functions,
+    object_methods,
+    operator_functions,
+)
+from argand.capture.objects import attribute_writes, attributes, calls, generators, operators, stand_ins
+from argand.capture.sizes import symbolic_ops
+from argand.capture.world import narration, native_reads
+from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.protocol import State
+
+_NEVER_ALONE = ("PUSH_EXC_INFO", "POP_EXCEPT", "KW_NAMES", "PRECALL")
+"""Instructions of which the next needs more than a stack, and which do nothing that a graph could end for."""
+_JUMPS_ON_TRUTH = ("POP_JUMP", "JUMP_IF")
+
+
+def may_break(instruction: Instruction, offset: int | None) -> bool:
+    """Whether a graph can end at an instruction, where one is to end at `offset` (None: wherever it is)."""
+    return offset in (None, instruction.offset) and instruction.opname not in _NEVER_ALONE
+
+
+class Session:
+    """What outlives one capture: decoded programs and facts about types. Owned by the compile region."""
+
+    def __init__(self) -> None:
+        self.programs: PerCode[Program] = PerCode()
+        self.root_programs: PerCode[Program] = PerCode()
+        self.original_offsets: PerCode[Mapping[int, int]] = PerCode()
+        self.tedious: PerCode[bool] = PerCode()
+        """Code that was interpreted for too long to no avail when it was inlined (patience.py)."""
+
+    def program(self, code: CodeType) -> Program:
+        program = self.programs.get(code)
+        return self.programs.set(code, Program(code, OPCODES)) if program is None else program
+
+    def root_program(self, code: CodeType) -> Program:
+        program = self.root_programs.get(code)
+        if program is None:
+            offsets = self.original_offsets.get(code)
+            program = self.root_programs.set(code, Program(code, ROOT_OPCODES, offsets))
+        return program
+
+
+@dataclass(slots=True)
+class RootExit:
+    """How the run of the root frame ended.
+
+    Arguments:
+        kind: "return" (value), "raise" (exc), "break" or "branch" (instruction: the one not executed).
+        frame: the root frame: stack, fast locals.
+        instruction: for breaks, the instruction at which the root frame stands.
+        sequence: how many root instructions were executed before it.
+        reason: why, for breaks (None when the driver asked for it and knows).
+    """
+
+    kind: str
+    frame: Frame
+    sequence: int
+    value: Any = None
+    exc: BaseException | None = None
+    instruction: Instruction | None = None
+    reason: BreakReason | None = None
+
+
+class Trampoline:
+    """A Python function as native code sees it: calling it re-enters the interpreter."""
+
+    __slots__ = ("__name__", "__weakref__", "fn", "interp")
+
+    def __init__(self, interp: Interpreter, fn: Any) -> None:
+        self.interp = interp
+        self.fn = fn
+        self.__name__ = fn.__name__ if is_a(fn, FunctionType | BuiltinFunctionType) else type(fn).__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.interp.enter(self.fn, args, kwargs)
+
+
+class Interpreter(Access):
+    """Runs code objects on real values.
+
+    Arguments:
+        state: the capture state (guards, sources, overlays, torch calls).
+        session: caches that several captures share.
+    """
+
+    def __init__(self, state: State, session: Session | None = None) -> None:
+        super().__init__(state)
+        self.session = session or Session()
+        self.programs = self.session.programs
+        self.policies: dict[int, tuple[Any, CodeType]] = {}
+        self.trampoline_type = Trampoline
+        self.frames: list[Frame] = []
+        self.generators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.base_exc = ExcState(None)
+        self.propagating: BaseException | None = None
+        self.inline_limit: int = getattr(state.config, "inline_limit", 600)
+        self.pending: BaseException | None = None
+        self.root: Frame | None = None
+        self.over = False
+        self.break_sequence = -1
+        self.first_number: dict[int, int] = {}
+        """Index of each root instruction that was executed -> when it first was."""
+
+    # ---- running frames --------------------------------------------------------------------------------------------
+
+    def run(self, frame: Frame, thrown: BaseException | None = None) -> object:
+        """Run a frame until it returns (RETURN), yields (YIELD) or makes its generator (GENERATOR); see frame.result.
+
+        Arguments:
+            thrown: an exception to raise at the point where the frame stands, instead of going on there.
+
+        Raises ObservedException when an exception leaves the frame, GraphBreak when the graph must end.
+        """
+        frames = self.frames
+        if len(frames) > self.inline_limit:
+            raise self.annotate(too_deep())
+        ops = narration.table(frame)
+        frames.append(frame)
+        try:
+            if thrown is not None and not self.unwind(frame, thrown):
+                raise ObservedException(thrown)
+            while True:
+                try:
+                    while True:
+                        pc = frame.pc
+                        frame.pc = pc + 1
+                        handler, arg = ops[pc]
+                        signal = handler(self, frame, arg)
+                        if signal is not None:
+                            return signal
+                except ObservedException as observed:
+                    exc = observed.value
+                except GraphBreak as found:
+                    raise self.annotate(found)  # noqa: B904
+                except RecursionError:
+                    raise self.annotate(too_deep()) from None
+                # Outside of the except block: interpreted code must not see argand's own handled exceptions.
+                if not self.unwind(frame, exc):
+                    if not self.concrete and generators.abandoned_by_exception(frame.fast):
+                        raise self.annotate(held_by_traceback())
+                    raise ObservedException(exc)
+        finally:
+            frames.pop()
+
+    def unwind(self, frame: Frame, exc: BaseException) -> bool:
+        """Go to the handler that covers the current instruction; False if there is none."""
+        program = frame.program
+        handler = program.instructions[frame.pc - 1].handler
+        if handler is None:
+            return False
+        del frame.stack[handler.depth :]
+        if handler.lasti:
+            frame.stack.append(frame.pc - 1)
+        frame.stack.append(exc)
+        frame.pc = program.index[handler.target]
+        return True
+
+    def annotate(self, found: GraphBreak) -> GraphBreak:
+        """Note where the user's program stands, once, at the innermost frame."""
+        if not found.reason.where:
+            found.reason.where = self.user_stack()
+        return found
+
+    def user_stack(self) -> tuple[UserLine, ...]:
+        """Where the interpreted program stands, outermost first; argand's helper frames left out, and so are torch's at
+        the end, as long as a line of somebody else's remains."""
+        frames = [frame for frame in self.frames if not frame.quiet]
+        last = len(frames)
+        while last and skip.is_torch(frames[last - 1].code.co_filename):
+            last -= 1
+        return tuple(line_of_frame(frame) for frame in frames[: last or None])
+
+    # ---- the root frame --------------------------------------------------------------------------------------------
+
+    def root_frame(self) -> Frame:
+        """The frame of the function to capture, its arguments not read yet."""
+        state = self.state
+        program = self.session.root_program(state.code)
+        fast: list[Any] = [NULL] * program.nslots
+        for i, value in enumerate(state.args):
+            fast[i] = value if value is NULL else LazyLocal(program.names[i], i, value)
+        frame = Frame(program, fast, state.globals, state.builtins, self.base_exc)
+        frame.closure = tuple(state.closure or ())
+        return frame
+
+    def run_root(self, break_at: Mapping[int, int | None] = MappingProxyType({})) -> RootExit:
+        """Interpret the state's root frame from its beginning.
+
+        Arguments:
+            break_at: numbers of executed root instructions at which to stop instead of executing them; with the offset
+                of the instruction where the number is of an earlier capture, which may have gone another way.
+
+        A GraphBreak that is raised on the way carries the number of the root instruction and the instruction.
+        """
+        frame = self.root = self.root_frame()
+        program = frame.program
+        ops = narration.table(frame)
+        first = self.first_number
+        self.frames.append(frame)
+        number = -1
+        try:
+            while True:
+                try:
+                    while True:
+                        number += 1
+                        self.number = number
+                        if number in break_at and may_break(program.instructions[frame.pc], break_at[number]):
+                            if self.tainted:
+                                self.refuse_tainted((frame.stack, frame.fast))
+                            frame.pc += 1
+                            return self.root_break(frame, number)
+                        pc = frame.pc
+                        frame.pc = pc + 1
+                        first.setdefault(pc, number)
+                        handler, arg = ops[pc]
+                        signal = handler(self, frame, arg)
+                        if self.pending is not None:
+                            raise self.pending
+                        if signal is not None:
+                            return self.root_end(frame, number, signal)
+                except ObservedException as observed:
+                    exc = observed.value
+                except GraphBreak as found:
+                    found.met_at(number, frame.instruction)
+                    raise self.annotate(found)  # noqa: B904
+                except RecursionError:
+                    deep = too_deep()
+                    deep.met_at(number, frame.instruction)
+                    raise self.annotate(deep) from None
+                self.born.setdefault(id(exc), (exc, number))
+                if not self.unwind(frame, exc):
+                    return RootExit("raise", frame, number, exc=exc, instruction=frame.instruction)
+        finally:
+            self.over = True
+            self.frames.pop()
+
+    def offset_at(self, number: int) -> int | None:
+        """Offset of the root instruction that was executed under a number, where it was the first time."""
+        assert self.root is not None
+        instructions = self.root.program.instructions
+        return next((instructions[pc].offset for pc, first in self.first_number.items() if first == number), None)
+
+    def root_break(self, frame: Frame, number: int) -> RootExit:
+        inst = frame.instruction
+        kind = (
+            "branch" if any(part in inst.opname for part in _JUMPS_ON_TRUTH) and "NONE" not in inst.opname else "break"
+        )
+        return RootExit(kind, frame, number, instruction=inst)
+
+    def root_end(self, frame: Frame, number: int, signal: object) -> RootExit:
+        if signal is RETURN:
+            if self.tainted:
+                self.refuse_tainted((frame.result,))
+            for i, value in enumerate(frame.fast if self.generators else ()):  # locals go: generators are closed
+                if not is_a(value, CellType):
+                    frame.fast[i] = NULL
+            if self.pending is not None:
+                raise self.pending
+            return RootExit("return", frame, number, value=frame.result, instruction=frame.instruction)
+        raise graph_break(
+            kind="generator as root",
+            explanation="A generator or coroutine function cannot itself be captured; it runs eagerly.",
+            hints=("Call it from a compiled function: generators that are consumed there are inlined.",),
+            skip_frame=True,
+        )
+
+    # ---- what user-visible operations go through -------------------------------------------------------------------
+
+    def observe(self, exc: BaseException) -> ObservedException:
+        """Wrap an exception that native code raised, with the context that the interpreted program implies."""
+        if is_a(exc, RecursionError):
+            raise too_deep()
+        if self.dynamic:
+            symbolic_ops.not_the_programs(self, exc)
+        if exc is self.propagating:
+            self.propagating = None
+        elif is_a(exc, MemoryError):
+            raise exc  # there may be enough the next time
+        else:
+            if not self.concrete:
+                stand_ins.refuse_named(exc)
+            chain_context(exc, self.handled())
+        if not self.is_outer(exc):
+            exc.__traceback__ = CAPTURED_TRACEBACK
+        return ObservedException(exc)
+
+    def handled(self) -> BaseException | None:
+        """What `sys.exception()` is for the interpreted program."""
+        return self.frames[-1].exc.topmost() if self.frames else None
+
+    def native(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call native code on behalf of the program: its exceptions are the program's.
+
+        Raises:
+            GraphBreak: an argument existed before, and no guard knows what the code may read of it (native_reads.py).
+        """
+        if self.outer:
+            native_reads.check(self, fn, args)
+            if kwargs:
+                native_reads.check(self, fn, kwargs.values())
+        try:
+            return fn(*args, **kwargs)
+        except Exception as e:
+            error: BaseException = e
+        except (GeneratorExit, SystemExit) as e:
+            error = e
+        raise self.observe(error)
+
+    def unread(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """As `native`, for code that stores, moves, counts or hands on its arguments and does not look into them."""
+        try:
+            return fn(*args, **kwargs)
+        except Exception as e:
+            error: BaseException = e
+        except (GeneratorExit, SystemExit) as e:
+            if e is not self.propagating and fn is not sys.exit and not any(arg is e or arg is type(e) for arg in args):
+                raise  # from outside: a signal handler, another thread
+            error = e
+        raise self.observe(error)
+
+    def throw(self, exc: BaseException) -> ObservedException:
+        """An exception that an operation of the program raises: `raise interp.throw(TypeError(...))`."""
+        if self.dynamic and type(exc) in _WITH_TYPE_NAMES:
+            symbolic_ops.not_the_programs(self, exc)
+        if not self.concrete:
+            stand_ins.refuse_named(exc)
+        chain_context(exc, self.handled())
+        exc.__traceback__ = CAPTURED_TRACEBACK
+        return ObservedException(exc)
+
+    def enter(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Called from native code: interpret a call; user exceptions go into the native code as they are."""
+        try:
+            return self.call(fn, args, kwargs)
+        except ObservedException as observed:
+            exc = observed.value
+        except RecursionError:
+            raise too_deep() from None
+        except Exception as bug:
+            raise InternalFailure(bug) from bug
+        self.propagating = exc
+        try:
+            raise_native(exc)
+        finally:
+            del exc  # its traceback refers to this frame
+
+    def trampoline(self, fn: Any) -> Any:
+        """A native callable that interprets `fn`; what is not callable stays as it is."""
+        return Trampoline(self, fn) if type(fn) is not Trampoline and self.is_callable(fn) else fn
+
+    def is_callable(self, obj: Any) -> bool:
+        """`callable(obj)`, which is a fact about its class: that it has `__call__` or not is guarded."""
+        cls = type(obj)
+        self.note_class(cls)
+        return self.types.lookup(cls, "__call__") is not NULL
+
+    def call(self, fn: Any, args: Any, kwargs: dict[str, Any] | None = None) -> Any:
+        """Call anything, as the program would."""
+        return calls.call(self, fn, args, kwargs)
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        """Read an attribute, as the program would."""
+        return attributes.load_attr(self, obj, name)
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        """Set an attribute, as the program would."""
+        attribute_writes.store_attr(self, obj, name, value)
+
+    def own_value(self, obj: Any, name: str) -> Any:
+        """Item of an instance's own dict, NULL if absent."""
+        return attributes.instance_value(self, obj, name, NULL)
+
+    def truth(self, obj: Any) -> bool:
+        """`bool(obj)`, as the program would see it."""
+        return operators.truth(self, obj)
+
+    def polyfill(self, fn: Any, *args: Any) -> Any:
+        """Interpret a helper function of argand's on the program's behalf."""
+        return calls.call_function(self, fn, args, None)
+
+
+_WITH_TYPE_NAMES = frozenset((TypeError, AttributeError))
+"""Whose messages say what type a value has: not that of what stands for it."""
+
+
+def held_by_traceback() -> GraphBreak:
+    """The break for suspended generators in a frame that an exception leaves."""
+    return graph_break(
+        kind="generator held by a traceback",
+        explanation="An exception leaves a function that has begun to iterate over a generator.",
+        hints=("Close the generator in a finally block.",),
+    )
+
+
+def too_deep() -> GraphBreak:
+    """The break for calls nested too deeply."""
+    return graph_break(
+        kind="inlining too deep",
+        explanation="Calls are nested more deeply than argand inlines.",
+        hints=("Raise argand.config.inline_limit, or make the recursion a loop.",),
+    )
+
+
+__all__ = [
+    "Interpreter",
+    "RootExit",
+    "Session",
+    "Trampoline",
+    "builtin_functions",
+    "builtin_methods",
+    "iteration_functions",
+    "library_functions",
+    "logging_functions",
+    "object_methods",
+    "operator_functions",
+]

@@ -1,0 +1,558 @@
+"""Opcodes that move values: stack, constants, locals, globals, cells, names, attributes, operators, calls."""
+
+from __future__ import annotations
+
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from argand.bytecode.instruction import Instruction
+from argand.bytecode.opcodes import PY312, PY313
+from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal
+from argand.capture.facts.symbolic import SymbolicBool
+from argand.capture.interp.optable import opcode, root_opcode
+from argand.capture.objects import attribute_writes, attributes, calls, classes, generators, names, operators
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+# ---- no effect -----------------------------------------------------------------------------------------------------
+
+
+@opcode("NOP", "RESUME")
+@opcode("PRECALL", until=(3, 11))
+def nothing(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    """Nothing to do here."""
+
+
+# ---- stack ---------------------------------------------------------------------------------------------------------
+
+
+@opcode("POP_TOP")
+@opcode("END_FOR", since=(3, 13))
+def pop_top(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    if type(frame.stack[-1]) is GeneratorType:
+        generators.refuse_to_drop(frame.stack[-1])
+    frame.stack.pop()
+
+
+@opcode("END_FOR", since=(3, 12), until=(3, 12))
+def end_for_312(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    del frame.stack[-2:]
+
+
+@opcode("PUSH_NULL")
+def push_null(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack.append(NULL)
+
+
+@opcode("COPY")
+def copy(interp: Interpreter, frame: Frame, arg: int) -> None:
+    frame.stack.append(frame.stack[-arg])
+
+
+@opcode("SWAP")
+def swap(interp: Interpreter, frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    stack[-arg], stack[-1] = stack[-1], stack[-arg]
+
+
+@opcode("LOAD_CONST")
+def load_const(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack.append(arg)
+
+
+@opcode("RETURN_VALUE")
+def return_value(interp: Interpreter, frame: Frame, arg: Any) -> object:
+    frame.result = frame.stack.pop()
+    return RETURN
+
+
+@opcode("RETURN_CONST", since=(3, 12))
+def return_const(interp: Interpreter, frame: Frame, arg: Any) -> object:
+    frame.result = arg
+    return RETURN
+
+
+# ---- fast locals ---------------------------------------------------------------------------------------------------
+
+
+def unbound_local(interp: Interpreter, frame: Frame, slot: int) -> BaseException:
+    name = frame.program.names[slot]
+    return interp.throw(
+        UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
+    )
+
+
+@opcode("LOAD_FAST")
+@opcode("LOAD_FAST_CHECK", since=(3, 12))
+def load_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
+    value = frame.fast[arg]
+    if value is NULL:
+        raise unbound_local(interp, frame, arg)
+    frame.stack.append(value)
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(interp: Interpreter, frame: Frame, arg: int) -> None:
+    frame.stack.append(frame.fast[arg])
+
+
+@opcode("LOAD_FAST_AND_CLEAR", since=(3, 12))
+def load_fast_and_clear(interp: Interpreter, frame: Frame, arg: int) -> None:
+    frame.stack.append(frame.fast[arg])
+    frame.fast[arg] = NULL
+
+
+@opcode("LOAD_FAST_LOAD_FAST", since=(3, 13))
+def load_fast_load_fast(interp: Interpreter, frame: Frame, arg: tuple[int, int]) -> None:
+    frame.stack.append(frame.fast[arg[0]])
+    frame.stack.append(frame.fast[arg[1]])
+
+
+@opcode("STORE_FAST")
+def store_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
+    frame.fast[arg] = frame.stack.pop()
+
+
+@opcode("STORE_FAST_LOAD_FAST", since=(3, 13))
+def store_fast_load_fast(interp: Interpreter, frame: Frame, arg: tuple[int, int]) -> None:
+    frame.fast[arg[0]] = frame.stack.pop()
+    frame.stack.append(frame.fast[arg[1]])
+
+
+@opcode("STORE_FAST_STORE_FAST", since=(3, 13))
+def store_fast_store_fast(interp: Interpreter, frame: Frame, arg: tuple[int, int]) -> None:
+    frame.fast[arg[0]] = frame.stack.pop()
+    frame.fast[arg[1]] = frame.stack.pop()
+
+
+@opcode("DELETE_FAST")
+def delete_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
+    if frame.fast[arg] is NULL:
+        raise unbound_local(interp, frame, arg)
+    frame.fast[arg] = NULL
+
+
+# The root frame's arguments are read, and guarded, when they are first needed.
+
+
+def read_argument(interp: Interpreter, frame: Frame, slot: int) -> Any:
+    value = frame.fast[slot]
+    if type(value) is LazyLocal:
+        value = frame.fast[slot] = interp.load_argument(value)
+    return value
+
+
+@root_opcode("LOAD_FAST", "LOAD_FAST_CHECK")
+def root_load_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
+    value = read_argument(interp, frame, arg)
+    if value is NULL:
+        raise unbound_local(interp, frame, arg)
+    frame.stack.append(value)
+
+
+@root_opcode("LOAD_FAST_AND_CLEAR")
+def root_load_fast_and_clear(interp: Interpreter, frame: Frame, arg: int) -> None:
+    frame.stack.append(read_argument(interp, frame, arg))
+    frame.fast[arg] = NULL
+
+
+@root_opcode("LOAD_FAST_LOAD_FAST")
+def root_load_fast_load_fast(interp: Interpreter, frame: Frame, arg: tuple[int, int]) -> None:
+    frame.stack.append(read_argument(interp, frame, arg[0]))
+    frame.stack.append(read_argument(interp, frame, arg[1]))
+
+
+@root_opcode("STORE_FAST_LOAD_FAST")
+def root_store_fast_load_fast(interp: Interpreter, frame: Frame, arg: tuple[int, int]) -> None:
+    frame.fast[arg[0]] = frame.stack.pop()
+    frame.stack.append(read_argument(interp, frame, arg[1]))
+
+
+@root_opcode("MAKE_CELL")
+def root_make_cell(interp: Interpreter, frame: Frame, arg: int) -> None:
+    value = read_argument(interp, frame, arg)
+    frame.fast[arg] = names.new_cell(interp, value)
+
+
+# ---- cells ---------------------------------------------------------------------------------------------------------
+
+
+@opcode("MAKE_CELL")
+def make_cell(interp: Interpreter, frame: Frame, arg: int) -> None:
+    value = frame.fast[arg]
+    frame.fast[arg] = names.new_cell(interp, value)
+
+
+@opcode("COPY_FREE_VARS")
+def copy_free_vars(interp: Interpreter, frame: Frame, arg: int) -> None:
+    names.bind_free_variables(interp, frame, arg)
+
+
+@opcode("LOAD_DEREF")
+def load_deref(interp: Interpreter, frame: Frame, arg: int) -> None:
+    value = names.read_cell(interp, frame.fast[arg])
+    if value is NULL:
+        raise names.unbound_cell(interp, frame, arg)
+    frame.stack.append(value)
+
+
+@opcode("STORE_DEREF")
+def store_deref(interp: Interpreter, frame: Frame, arg: int) -> None:
+    names.write_cell(interp, frame.fast[arg], frame.stack.pop())
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(interp: Interpreter, frame: Frame, arg: int) -> None:
+    cell = frame.fast[arg]
+    if names.read_cell(interp, cell) is NULL:
+        raise names.unbound_cell(interp, frame, arg)
+    names.write_cell(interp, cell, NULL)
+
+
+@opcode("LOAD_CLASSDEREF", until=(3, 11))
+def load_classderef(interp: Interpreter, frame: Frame, arg: int) -> None:
+    name = frame.program.names[arg]
+    value = names.lookup_in(interp, frame.locals, name)
+    if value is NULL:
+        load_deref(interp, frame, arg)
+    else:
+        frame.stack.append(value)
+
+
+@opcode("LOAD_FROM_DICT_OR_DEREF", since=(3, 12))
+def load_from_dict_or_deref(interp: Interpreter, frame: Frame, arg: int) -> None:
+    mapping = frame.stack.pop()
+    value = names.lookup_in(interp, mapping, frame.program.names[arg])
+    if value is NULL:
+        load_deref(interp, frame, arg)
+    else:
+        frame.stack.append(value)
+
+
+# ---- globals and names ---------------------------------------------------------------------------------------------
+
+
+def _prepare_load_global(inst: Instruction, index: dict[Instruction, int]) -> tuple[str, bool]:
+    return inst.argval, inst.push_null
+
+
+@opcode("LOAD_GLOBAL", since=(3, 13), prepare=_prepare_load_global)
+def load_global_313(interp: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
+    frame.stack.append(names.load_global(interp, frame, arg[0]))
+    if arg[1]:
+        frame.stack.append(NULL)
+
+
+@opcode("LOAD_GLOBAL", until=(3, 12), prepare=_prepare_load_global)
+def load_global(interp: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
+    if arg[1]:
+        frame.stack.append(NULL)
+    frame.stack.append(names.load_global(interp, frame, arg[0]))
+
+
+@opcode("STORE_GLOBAL")
+def store_global(interp: Interpreter, frame: Frame, arg: str) -> None:
+    names.store_global(interp, frame.globals, arg, frame.stack.pop())
+
+
+@opcode("DELETE_GLOBAL")
+def delete_global(interp: Interpreter, frame: Frame, arg: str) -> None:
+    names.delete_global(interp, frame, arg)
+
+
+@opcode("LOAD_NAME")
+def load_name(interp: Interpreter, frame: Frame, arg: str) -> None:
+    value = names.lookup_in(interp, frame.locals, arg)
+    frame.stack.append(names.load_global(interp, frame, arg) if value is NULL else value)
+
+
+@opcode("LOAD_FROM_DICT_OR_GLOBALS", since=(3, 12))
+def load_from_dict_or_globals(interp: Interpreter, frame: Frame, arg: str) -> None:
+    value = names.lookup_in(interp, frame.stack.pop(), arg)
+    frame.stack.append(names.load_global(interp, frame, arg) if value is NULL else value)
+
+
+@opcode("LOAD_LOCALS", since=(3, 12))
+def load_locals(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack.append(frame.locals)
+
+
+@opcode("STORE_NAME")
+def store_name(interp: Interpreter, frame: Frame, arg: str) -> None:
+    operators.setitem(interp, frame.locals, arg, frame.stack.pop())
+
+
+@opcode("DELETE_NAME")
+def delete_name(interp: Interpreter, frame: Frame, arg: str) -> None:
+    names.delete_name(interp, frame, arg)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack.append(names.load_builtin(interp, frame, "__build_class__"))
+
+
+@opcode("LOAD_ASSERTION_ERROR")
+def load_assertion_error(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack.append(AssertionError)
+
+
+@opcode("SETUP_ANNOTATIONS")
+def setup_annotations(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    if names.lookup_in(interp, frame.locals, "__annotations__") is NULL:
+        operators.setitem(interp, frame.locals, "__annotations__", {})
+
+
+# ---- imports -------------------------------------------------------------------------------------------------------
+
+
+@opcode("IMPORT_NAME")
+def import_name(interp: Interpreter, frame: Frame, arg: str) -> None:
+    fromlist = frame.stack.pop()
+    level = frame.stack.pop()
+    frame.stack.append(names.import_module(interp, frame, arg, fromlist, level))
+
+
+@opcode("IMPORT_FROM")
+def import_from(interp: Interpreter, frame: Frame, arg: str) -> None:
+    frame.stack.append(names.import_from(interp, frame.stack[-1], arg))
+
+
+# ---- attributes ----------------------------------------------------------------------------------------------------
+
+
+def _push_method(frame: Frame, method: Any, owner: Any) -> None:
+    """(function, self) for a method, (NULL, value) for anything else; on 3.13 the callable comes first."""
+    if owner is NULL and not PY313:
+        frame.stack.append(NULL)
+        frame.stack.append(method)
+    else:
+        frame.stack.append(method)
+        frame.stack.append(owner)
+
+
+@opcode("LOAD_METHOD", until=(3, 11))
+def load_method(interp: Interpreter, frame: Frame, arg: str) -> None:
+    method, owner = attributes.load_method(interp, frame.stack.pop(), arg)
+    _push_method(frame, method, owner)
+
+
+def _prepare_load_attr(inst: Instruction, index: dict[Instruction, int]) -> tuple[str, bool]:
+    return inst.argval, inst.is_method
+
+
+@opcode("LOAD_ATTR", since=(3, 12), prepare=_prepare_load_attr)
+def load_attr(interp: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
+    if arg[1]:
+        method, owner = attributes.load_method(interp, frame.stack.pop(), arg[0])
+        _push_method(frame, method, owner)
+    else:
+        frame.stack[-1] = attributes.load_attr(interp, frame.stack[-1], arg[0])
+
+
+@opcode("LOAD_ATTR", until=(3, 11))
+def load_attr_311(interp: Interpreter, frame: Frame, arg: str) -> None:
+    frame.stack[-1] = attributes.load_attr(interp, frame.stack[-1], arg)
+
+
+def _prepare_super(inst: Instruction, index: dict[Instruction, int]) -> tuple[str, bool, bool]:
+    return inst.argval, inst.is_method, inst.is_two_arg_super
+
+
+@opcode("LOAD_SUPER_ATTR", since=(3, 12), prepare=_prepare_super)
+def load_super_attr(interp: Interpreter, frame: Frame, arg: tuple[str, bool, bool]) -> None:
+    name, is_method, _two = arg
+    obj = frame.stack.pop()
+    cls = frame.stack.pop()
+    make = frame.stack.pop()
+    proxy = calls.call(interp, make, (cls, obj), None)
+    if is_method:
+        method, owner = attributes.load_method(interp, proxy, name)
+        _push_method(frame, method, owner)
+    else:
+        frame.stack.append(attributes.load_attr(interp, proxy, name))
+
+
+@opcode("STORE_ATTR")
+def store_attr(interp: Interpreter, frame: Frame, arg: str) -> None:
+    obj = frame.stack.pop()
+    value = frame.stack.pop()
+    attribute_writes.store_attr(interp, obj, arg, value)
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(interp: Interpreter, frame: Frame, arg: str) -> None:
+    attribute_writes.delete_attr(interp, frame.stack.pop(), arg)
+
+
+# ---- operators -----------------------------------------------------------------------------------------------------
+
+
+def _prepare_binary(inst: Instruction, index: dict[Instruction, int]) -> operators.BinaryOp:
+    return operators.BINARY[inst.argval]
+
+
+@opcode("BINARY_OP", prepare=_prepare_binary)
+def binary_op(interp: Interpreter, frame: Frame, arg: operators.BinaryOp) -> None:
+    right = frame.stack.pop()
+    left = frame.stack.pop()
+    frame.stack.append(operators.binary(interp, arg, left, right))
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    key = frame.stack.pop()
+    frame.stack[-1] = operators.getitem(interp, frame.stack[-1], key)
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    key = frame.stack.pop()
+    container = frame.stack.pop()
+    operators.setitem(interp, container, key, frame.stack.pop())
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    key = frame.stack.pop()
+    operators.delitem(interp, frame.stack.pop(), key)
+
+
+@opcode("BINARY_SLICE", since=(3, 12))
+def binary_slice(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    stop = frame.stack.pop()
+    start = frame.stack.pop()
+    frame.stack[-1] = operators.getitem(interp, frame.stack[-1], slice(start, stop))
+
+
+@opcode("STORE_SLICE", since=(3, 12))
+def store_slice(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    stop = frame.stack.pop()
+    start = frame.stack.pop()
+    container = frame.stack.pop()
+    operators.setitem(interp, container, slice(start, stop), frame.stack.pop())
+
+
+@opcode("UNARY_NEGATIVE")
+def unary_negative(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = operators.unary(interp, operators.NEGATIVE, frame.stack[-1])
+
+
+@opcode("UNARY_POSITIVE", until=(3, 11))
+def unary_positive(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = operators.unary(interp, operators.POSITIVE, frame.stack[-1])
+
+
+@opcode("UNARY_INVERT")
+def unary_invert(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = operators.unary(interp, operators.INVERT, frame.stack[-1])
+
+
+@opcode("UNARY_NOT")
+def unary_not(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = not operators.truth(interp, frame.stack[-1])
+
+
+def _prepare_compare(inst: Instruction, index: dict[Instruction, int]) -> tuple[operators.CompareOp, bool]:
+    return operators.COMPARE[inst.argval], inst.to_bool
+
+
+@opcode("COMPARE_OP", prepare=_prepare_compare)
+def compare_op(interp: Interpreter, frame: Frame, arg: tuple[operators.CompareOp, bool]) -> None:
+    right = frame.stack.pop()
+    left = frame.stack.pop()
+    result = operators.compare(interp, arg[0], left, right)
+    # A tensor stays what it is: the jump that follows is where the graph breaks, or goes on under a check.
+    if arg[1] and type(result) is not bool and type(result) is not SymbolicBool and not interp.is_tensor(result):
+        result = operators.truth(interp, result)
+    frame.stack.append(result)
+
+
+@opcode("IS_OP")
+def is_op(interp: Interpreter, frame: Frame, arg: str) -> None:
+    right = frame.stack.pop()
+    left = frame.stack.pop()
+    same = operators.identical(interp, left, right)
+    frame.stack.append(same if arg == "is" else not same)
+
+
+@opcode("CONTAINS_OP")
+def contains_op(interp: Interpreter, frame: Frame, arg: str) -> None:
+    container = frame.stack.pop()
+    found = operators.contains(interp, container, frame.stack.pop())
+    frame.stack.append(found if arg == "in" else not found)
+
+
+# ---- calls ---------------------------------------------------------------------------------------------------------
+
+
+@opcode("KW_NAMES", until=(3, 12))
+def kw_names(interp: Interpreter, frame: Frame, arg: tuple[str, ...]) -> None:
+    frame.kw_names = arg
+
+
+def _do_call(interp: Interpreter, frame: Frame, count: int, names_: tuple[str, ...]) -> None:
+    stack = frame.stack
+    args = stack[len(stack) - count :]
+    del stack[len(stack) - count :]
+    second = stack.pop()
+    first = stack.pop()
+    if PY313:
+        fn = first
+        if second is not NULL:
+            args.insert(0, second)
+    elif first is NULL:
+        fn = second
+    else:
+        fn = first
+        args.insert(0, second)
+    kwargs: dict[str, Any] | None = None
+    if names_:
+        split = len(args) - len(names_)
+        kwargs = dict(zip(names_, args[split:]))
+        del args[split:]
+    stack.append(calls.call(interp, fn, args, kwargs))
+
+
+@opcode("CALL")
+def call(interp: Interpreter, frame: Frame, arg: int) -> None:
+    names_ = frame.kw_names
+    frame.kw_names = ()
+    _do_call(interp, frame, arg, names_)
+
+
+@opcode("CALL_KW", since=(3, 13))
+def call_kw(interp: Interpreter, frame: Frame, arg: int) -> None:
+    names_ = frame.stack.pop()
+    _do_call(interp, frame, arg, names_)
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(interp: Interpreter, frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    kwargs = stack.pop() if arg & 1 else None
+    args = stack.pop()
+    if PY313:
+        stack.pop()
+        fn = stack.pop()
+    else:
+        fn = stack.pop()
+        stack.pop()
+    args = calls.star_arguments(interp, fn, args)
+    kwargs = calls.star_keywords(interp, fn, kwargs)
+    stack.append(calls.call(interp, fn, args, kwargs))
+
+
+@opcode("CALL_INTRINSIC_1", since=(3, 12))
+def call_intrinsic_1(interp: Interpreter, frame: Frame, arg: str) -> None:
+    frame.stack[-1] = classes.intrinsic_1(interp, arg, frame.stack[-1])
+
+
+@opcode("CALL_INTRINSIC_2", since=(3, 12))
+def call_intrinsic_2(interp: Interpreter, frame: Frame, arg: str) -> None:
+    second = frame.stack.pop()
+    frame.stack[-1] = classes.intrinsic_2(interp, arg, frame.stack[-1], second)
+
+
+__all__ = ["PY312"]

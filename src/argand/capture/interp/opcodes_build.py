@@ -1,0 +1,266 @@
+"""Opcodes that make things: containers, strings, slices, functions; unpacking and pattern matching."""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from argand._core import _C
+from argand.bytecode.opcodes import PY313
+from argand.capture.facts.frames import Frame
+from argand.capture.facts.tainted import TaintedText
+from argand.capture.interp import matching
+from argand.capture.interp.optable import opcode
+from argand.capture.objects import classes, iteration, keys, operators, text
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+
+def _pop_n(frame: Frame, count: int) -> list[Any]:
+    if count == 0:
+        return []
+    items = frame.stack[-count:]
+    del frame.stack[-count:]
+    return items
+
+
+# ---- containers ----------------------------------------------------------------------------------------------------
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(interp: Interpreter, frame: Frame, arg: int) -> None:
+    frame.stack.append(tuple(_pop_n(frame, arg)))
+
+
+@opcode("BUILD_LIST")
+def build_list(interp: Interpreter, frame: Frame, arg: int) -> None:
+    frame.stack.append(_pop_n(frame, arg))
+
+
+@opcode("BUILD_SET")
+def build_set(interp: Interpreter, frame: Frame, arg: int) -> None:
+    result: set[Any] = set()
+    for item in _pop_n(frame, arg):
+        keys.check_hash(interp, item, result)
+        interp.unread(result.add, item)
+    frame.stack.append(result)
+
+
+@opcode("BUILD_MAP")
+def build_map(interp: Interpreter, frame: Frame, arg: int) -> None:
+    items = _pop_n(frame, 2 * arg)
+    result: dict[Any, Any] = {}
+    for key, value in zip(items[::2], items[1::2]):
+        keys.check_hash(interp, key, result)
+        interp.unread(result.__setitem__, key, value)
+    frame.stack.append(result)
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(interp: Interpreter, frame: Frame, arg: int) -> None:
+    keys = frame.stack.pop()
+    frame.stack.append(dict(zip(keys, _pop_n(frame, arg))))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(interp: Interpreter, frame: Frame, arg: int) -> None:
+    frame.stack.append(slice(*_pop_n(frame, arg)))
+
+
+_PLAIN_KEYS = (int, str, bool, bytes, type(None))
+
+
+def _add_unseen(interp: Interpreter, frame: Frame, arg: int, method: Any, *values: Any) -> bool:
+    """Add to the container of a comprehension whose loop a graph break entered in the middle: at each run, without
+    looking at what the container holds. Nothing can see it before the loop's end, where the graph breaks.
+
+    False: the container was made by the captured code, or is no comprehension's.
+    """
+    target = frame.stack[-arg]
+    if arg < 2 or not interp.is_outer(target) or not interp.is_outer(frame.stack[-arg + 1]):
+        return False
+    interp.state.extra_effects.append((method, [target, *values], {}))
+    interp.unseen.append(frame.stack[-arg + 1])
+    return True
+
+
+@opcode("LIST_APPEND")
+def list_append(interp: Interpreter, frame: Frame, arg: int) -> None:
+    value = frame.stack.pop()
+    target = frame.stack[-arg]
+    if _add_unseen(interp, frame, arg, list.append, value):
+        return
+    interp.shadow(target).append(value)
+
+
+@opcode("SET_ADD")
+def set_add(interp: Interpreter, frame: Frame, arg: int) -> None:
+    value = frame.stack.pop()
+    keys.check_hash(interp, value, frame.stack[-arg])
+    if type(value) in _PLAIN_KEYS and _add_unseen(interp, frame, arg, set.add, value):
+        return
+    interp.unread(interp.shadow(frame.stack[-arg]).add, value)
+
+
+@opcode("MAP_ADD")
+def map_add(interp: Interpreter, frame: Frame, arg: int) -> None:
+    value = frame.stack.pop()
+    key = frame.stack.pop()
+    keys.check_hash(interp, key, frame.stack[-arg])
+    if type(key) in _PLAIN_KEYS and _add_unseen(interp, frame, arg, dict.__setitem__, key, value):
+        return
+    interp.unread(interp.shadow(frame.stack[-arg]).__setitem__, key, value)
+
+
+@opcode("LIST_EXTEND")
+def list_extend(interp: Interpreter, frame: Frame, arg: int) -> None:
+    values = frame.stack.pop()
+    target = interp.shadow(frame.stack[-arg])
+    if not iteration.has_iterator(interp, values):
+        raise interp.throw(TypeError(f"Value after * must be an iterable, not {_C.type_name(type(values))}"))
+    target.extend(iteration.to_list(interp, values, hint=True))
+
+
+@opcode("SET_UPDATE")
+def set_update(interp: Interpreter, frame: Frame, arg: int) -> None:
+    values = frame.stack.pop()
+    target = interp.shadow(frame.stack[-arg])
+    for value in iteration.each(interp, values):
+        keys.check_hash(interp, value, target)
+        interp.unread(target.add, value)
+
+
+@opcode("DICT_UPDATE")
+def dict_update(interp: Interpreter, frame: Frame, arg: int) -> None:
+    values = frame.stack.pop()
+    iteration.dict_update(interp, interp.shadow(frame.stack[-arg]), values)
+
+
+@opcode("DICT_MERGE")
+def dict_merge(interp: Interpreter, frame: Frame, arg: int) -> None:
+    values = frame.stack.pop()
+    # Below: the callable, under the positional arguments.
+    iteration.dict_merge(interp, interp.shadow(frame.stack[-arg]), values, frame.stack[-(arg + (3 if PY313 else 2))])
+
+
+@opcode("LIST_TO_TUPLE", until=(3, 11))
+def list_to_tuple(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = tuple(interp.shadow(frame.stack[-1]))
+
+
+# ---- unpacking -----------------------------------------------------------------------------------------------------
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(interp: Interpreter, frame: Frame, arg: int) -> None:
+    values = iteration.unpack(interp, frame.stack.pop(), arg)
+    frame.stack.extend(reversed(values))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(interp: Interpreter, frame: Frame, arg: int) -> None:
+    values = iteration.unpack_star(interp, frame.stack.pop(), arg & 0xFF, arg >> 8)
+    frame.stack.extend(reversed(values))
+
+
+# ---- strings -------------------------------------------------------------------------------------------------------
+
+
+@opcode("BUILD_STRING")
+def build_string(interp: Interpreter, frame: Frame, arg: int) -> None:
+    parts = _pop_n(frame, arg)
+    tainted = interp.tainted and any(type(part) is TaintedText for part in parts)
+    frame.stack.append(interp.taint() if tainted else "".join(parts))
+
+
+def _convert(interp: Interpreter, kind: int, value: Any) -> Any:
+    if kind == 1:
+        return text.to_str(interp, value)
+    if kind == 2:
+        return text.to_repr(interp, value)
+    if kind == 3:
+        return text.to_repr(interp, value).encode("ascii", "backslashreplace").decode("ascii")
+    return value
+
+
+@opcode("FORMAT_VALUE", until=(3, 12))
+def format_value(interp: Interpreter, frame: Frame, arg: int) -> None:
+    spec = frame.stack.pop() if arg & 4 else ""
+    value = _convert(interp, arg & 3, frame.stack.pop())
+    frame.stack.append(text.to_format(interp, value, spec))
+
+
+@opcode("CONVERT_VALUE", since=(3, 13))
+def convert_value(interp: Interpreter, frame: Frame, arg: int) -> None:
+    frame.stack[-1] = _convert(interp, arg, frame.stack[-1])
+
+
+@opcode("FORMAT_SIMPLE", since=(3, 13))
+def format_simple(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = text.to_format(interp, frame.stack[-1], "")
+
+
+@opcode("FORMAT_WITH_SPEC", since=(3, 13))
+def format_with_spec(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    spec = frame.stack.pop()
+    frame.stack[-1] = text.to_format(interp, frame.stack[-1], spec)
+
+
+# ---- functions -----------------------------------------------------------------------------------------------------
+
+
+@opcode("MAKE_FUNCTION", until=(3, 12))
+def make_function(interp: Interpreter, frame: Frame, arg: int) -> None:
+    code: CodeType = frame.stack.pop()
+    function = classes.make_function(interp, frame, code, frame.stack.pop() if arg & 8 else None)
+    for flag in (4, 2, 1):
+        if arg & flag:
+            classes.set_function_attribute(function, flag, frame.stack.pop())
+    frame.stack.append(function)
+
+
+@opcode("MAKE_FUNCTION", since=(3, 13))
+def make_function_313(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack.append(classes.make_function(interp, frame, frame.stack.pop(), None))
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE", since=(3, 13))
+def set_function_attribute(interp: Interpreter, frame: Frame, arg: int) -> None:
+    function = frame.stack.pop()
+    value = frame.stack.pop()
+    if arg == 8:
+        function = classes.with_closure(interp, function, value)
+    else:
+        classes.set_function_attribute(function, arg, value)
+    frame.stack.append(function)
+
+
+# ---- pattern matching ----------------------------------------------------------------------------------------------
+
+
+@opcode("GET_LEN")
+def get_len(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack.append(operators.length(interp, frame.stack[-1]))
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack.append(matching.is_mapping(interp, frame.stack[-1]))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack.append(matching.is_sequence(interp, frame.stack[-1]))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(interp: Interpreter, frame: Frame, arg: Any) -> None:
+    frame.stack.append(matching.match_keys(interp, frame.stack[-2], frame.stack[-1]))
+
+
+@opcode("MATCH_CLASS")
+def match_class(interp: Interpreter, frame: Frame, arg: int) -> None:
+    keyword_names = frame.stack.pop()
+    cls = frame.stack.pop()
+    frame.stack[-1] = matching.match_class(interp, frame.stack[-1], cls, arg, keyword_names)

@@ -1,0 +1,512 @@
+"""What one capture knows: inputs, guards, objects that existed before the frame, pending side effects.
+
+The interpreter asks `load_source` for every value that it finds outside; `resolve`/`shadow` for containers that existed
+before; `read_overlay`/`write_overlay` for attributes of such objects. Nothing that existed before is ever mutated here:
+`effects.py` replays the differences at the end of the graph.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts import classify
+from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
+from argand.capture.facts.sources import (
+    AttrSource,
+    ConstSource,
+    DictItemSource,
+    FuncCodeSource,
+    InstanceDictSource,
+    MethodFuncSource,
+    MethodSelfSource,
+    RawDictItemSource,
+    RawSequenceItemSource,
+    SequenceItemSource,
+    Source,
+)
+from argand.capture.facts.stack_text import line_of_code
+from argand.capture.facts.typefacts import is_foreign_value
+from argand.capture.objects.binding import guarded_by_code
+from argand.capture.record.guards import GuardSet
+from argand.capture.sizes import subclasses, symbolic_policy
+from argand.capture.world import identity
+from argand.capture.world.pending import DELETED, UNSET, Overlay, Shadow, whole_globals
+
+if TYPE_CHECKING:
+    from argand.capture.facts.tensor_info import TensorInfo
+    from argand.capture.record.tensors import GraphBuilder
+    from argand.capture.sizes.symbolic_policy import Policy
+    from argand.capture.sizes.symbolic_state import Memory
+
+
+_WHICH_OBJECT = frozenset(("id", "is_none"))
+"""Guards that a constant of the transformed code meets for ever; what such an object holds may change."""
+
+
+class CaptureState:
+    """All that is known while one frame is being captured. See the module's docstring.
+
+    Arguments:
+        code: code object of the root frame.
+        globals_, builtins, closure, args: of the root frame; `args` as `FrameInfo.args`.
+        config: `argand.config`.
+        graph: where tensor operations are recorded.
+    """
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        globals_: dict[str, Any],
+        builtins: dict[str, Any],
+        closure: tuple[types.CellType, ...] | None,
+        args: tuple[Any, ...],
+        config: Any,
+        graph: GraphBuilder,
+    ) -> None:
+        self.code = code
+        self.globals = globals_
+        self.builtins = builtins
+        self.closure = closure or ()
+        self.args = args
+        self.config = config
+        self.graph = graph
+        graph.state = self
+        self.guards = GuardSet()
+        self.guards.locate = self.position
+        self.interpreter: Any = None
+        self.outer: dict[int, Source] = {}
+        self.compared: dict[Source, type] = {}  # see identity.py
+        self.shadows: dict[int, Shadow] = {}
+        self.shadow_origin: dict[int, Shadow] = {}
+        self.elements = 0  # of the containers in `shadows`
+        self.value_sources: dict[int, tuple[Any, list[Source]]] = {}
+        self.overlay: dict[int, Overlay] = {}
+        self.effect_order: list[Shadow | Overlay] = []
+        self.tensors: dict[int, TensorInfo] = graph.tensors
+        self.inputs_by_real: dict[int, torch.Tensor] = {}
+        self._loaded: dict[Source, tuple[Any, Any]] = {}
+        self._object_at: dict[Source, Any] = {}
+        self._outer_objects: dict[int, Any] = {}
+        self._dict_shadows: dict[int, dict[str, Any]] = {}
+        self._keep: list[Any] = []
+        self.local_objects: set[int] = set()
+        self.extra_effects: list[Any] = []
+        self.arrays: Any = None
+        self.autocast: tuple[Any, ...] = ()  # `modes.autocast_state` at the frame's entry
+        self.policy: Policy | None = None
+        self.memory: Memory | None = None
+        self.data_numbers = config.capture_scalar_outputs
+        self.data_sizes = config.capture_dynamic_output_shape_ops
+        self.open_modes: list[tuple[int, Any, Any]] = []
+
+    # ---------------------------------------------------------------- positions
+
+    def position(self) -> tuple[types.CodeType, int]:
+        """(code, line) of the innermost interpreted frame."""
+        frames = getattr(self.interpreter, "frames", None)
+        if not frames:
+            return (self.code, self.code.co_firstlineno)
+        frame = frames[-1]
+        return (frame.code, frame.lineno)
+
+    def user_stack(self) -> tuple[errors.UserLine, ...]:
+        """The user's lines being interpreted, outermost first."""
+        frames = getattr(self.interpreter, "frames", None) or ()
+        return tuple(line_of_code(frame.code, frame.lineno) for frame in frames)
+
+    # ---------------------------------------------------------------- loading from outside
+
+    def load_source(self, source: Source, value: Any) -> Any:
+        """Install the guards that make `value`, found at `source`, predictable; returns what goes on the stack.
+
+        Arguments:
+            source: where the value was found. The same source always gives the same answer during one capture.
+            value: the real value.
+
+        Raises:
+            GraphBreak: a value that cannot be an input (tensor subclass, symbolic int...).
+        """
+        hit = self._loaded.get(source)
+        if hit is not None and hit[0] is value:
+            return hit[1]
+        if id(value) in self.tensors or id(value) in self.graph.dressed:
+            return value  # reached through a shadow or overlay: already a stand-in
+        if is_a(value, torch.Tensor):
+            with torch._C.DisableTorchFunction():  # looking at a real tensor is none of the program's operations
+                result = self._load(source, value)
+        else:
+            result = self._load(source, value)
+        self._loaded[source] = (value, result)
+        return result
+
+    def _load(self, source: Source, value: Any) -> Any:
+        if answers_itself(type(value)) or (is_a(value, type) and answers_itself(value)):
+            raise errors.graph_break(
+                kind="class that its metaclass compares or reads",
+                context=source.name(),
+                explanation=f"The metaclass behind {source.friendly()} has an __eq__, __hash__ or __getattribute__ of "
+                "its own, which capture would run whenever it looks at the class.",
+                hints=("Leave these methods out of the metaclass, or use the class outside of the compiled function.",),
+            )
+        handling = classify.handling(value)
+        if handling == "tensor":
+            return self.new_input(source, value)
+        if handling == "refuse":
+            if is_a(value, torch.Tensor):
+                raise subclasses.refused(source.friendly(), value)
+            raise errors.graph_break(
+                kind="input that a graph cannot hold",
+                context=f"{source.name()}: {type(value).__name__}",
+                explanation=f"{source.friendly()} is a {type(value).__name__}, which cannot be a graph input.",
+                hints=("Pass a plain torch.Tensor, or use this value outside the compiled function.",),
+            )
+        constant_root = is_a(source, ConstSource)
+        if classify.is_bound_builtin(value):
+            return self._load_bound(source, value)
+        if handling == "equals":
+            if type(value) in (int, float) and self.policy is not None and not constant_root and value == value:
+                if self.policy.number(source, value):
+                    made = symbolic_policy.number_input(self, source, value)
+                    if made is not value:
+                        return made
+            if not constant_root:  # a NaN is equal to none but itself: as a key, and in lists, which one it is decides
+                self.guard(source, "equals" if value == value else "id", value)
+                identity.note_value(self, source, value)
+            return value
+        if handling == "identity":
+            if not constant_root:
+                self._guard_identity(source, value)
+            self._register(source, value, keep_first=True)
+            if is_a(value, enum.Enum):
+                self._guard_member(value)
+            return value
+        if handling == "function":
+            self._load_function(source, value)
+            return value
+        if module_of(type(value)) == "numpy":
+            from argand.capture.arrays import traced_arrays
+
+            traced = traced_arrays.load(self, source, value)
+            if traced is not NotImplemented:
+                return traced
+        self._load_object(source, value, constant_root)
+        if type(value) is types.MethodType:
+            self.load_source(MethodFuncSource(source), value.__func__)
+            self.load_source(MethodSelfSource(source), value.__self__)
+        return value
+
+    def _load_bound(self, source: Source, value: Any) -> Any:
+        """A method of a C class bound to an object: a new method object each time, of an object that is loaded."""
+        self.guard(source, "type", type(value))
+        self.guard(AttrSource(source, "__name__"), "equals", value.__name__)
+        if type(value.__self__) in (int, float):  # not to become a symbol, whose methods are others
+            self.guard(AttrSource(source, "__self__"), "equals", value.__self__)
+            return value
+        owner = self.load_source(AttrSource(source, "__self__"), value.__self__)
+        return value if owner is value.__self__ else getattr(owner, value.__name__)
+
+    def _guard_identity(self, source: Source, value: Any) -> None:
+        label = None
+        if callable(value) and not is_a(value, type):
+            label = "FUNCTION_MATCH"
+        elif is_a(value, types.ModuleType):
+            label = "FUNCTION_MATCH"  # the name under which the reference lists a module's guard
+            self.guards.add(source, "type", type(value), shown=False)  # to which `__class__` may be assigned
+        elif value is None or is_a(value, bool):
+            label = "CONSTANT_MATCH"
+        if value is None:
+            self.guards.add(source, "is_none", label=label)
+        else:
+            self.guards.add(source, "id", value, label=label)
+
+    def _guard_member(self, member: enum.Enum) -> None:
+        """Native code reads the name and the value of an enum's member, for comparisons, hashes and texts."""
+        own = namespace(member) or {}
+        base = InstanceDictSource(ConstSource(member))
+        for name in ("_value_", "_name_"):
+            if name in own and classify.handling(own[name]) == "equals":  # never an input: native code has the value
+                self.guards.add(DictItemSource(base, name), "equals", own[name])
+            elif name in own:
+                self.load_source(DictItemSource(base, name), own[name])
+
+    def _load_function(self, source: Source, value: types.FunctionType) -> None:
+        """By identity where it is defined once; by code where each call may bring a new closure of the same code."""
+        if id(value) in self.outer and source.kind in ("local", "closure"):
+            self._load_object(source, value, False)
+            return
+        if not is_a(source, ConstSource):
+            if guarded_by_code(source, value):
+                self.guards.add(source, "type", types.FunctionType)
+                code = FuncCodeSource(source)
+                self.guards.add(code, "id", value.__code__, label="FUNCTION_MATCH")
+            else:
+                self._guard_identity(source, value)
+        self._register(source, value, keep_first=True)
+
+    def _load_object(self, source: Source, value: Any, constant_root: bool) -> None:
+        first = self.outer.get(id(value))
+        if first is not None and first != source:
+            if constant_root or classify.is_cell(value):
+                return
+            if is_a(first, ConstSource):
+                self.guards.add(source, "id", value)
+            else:
+                self.guards.add(source, "same_object", first)
+            return
+        if not constant_root and not classify.is_cell(value):
+            self.guards.add(source, "type", type(value))
+            if is_foreign_value(type(value)):
+                self.guards.add(source, "id", value)
+        self._register(source, value)
+
+    def _register(self, source: Source, value: Any, keep_first: bool = False) -> None:
+        if id(value) not in self.outer or not keep_first:
+            self.outer[id(value)] = source
+        self._object_at[source] = value
+        self._outer_objects[id(value)] = value
+
+    def new_input(self, source: Source, real: torch.Tensor) -> torch.Tensor:
+        """The stand-in of a tensor that existed before the frame; the same tensor gets the same stand-in."""
+        known = self.inputs_by_real.get(id(real))
+        if known is not None:
+            first = self.tensors[id(known)].source
+            if first is not None and first != source:
+                if is_a(first, ConstSource):
+                    self.guards.add(source, "id", real)
+                elif not is_a(source, ConstSource):
+                    self.guards.add(source, "same_object", first)
+            return subclasses.shown(self.graph, known)
+        stand_in = self.graph.new_input(source, real)
+        self.inputs_by_real[id(real)] = stand_in
+        self._keep.append(real)
+        if not is_a(source, ConstSource):
+            from argand._core import _C
+
+            if not _C.has_exchange_api():  # where nothing was compiled yet
+                _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
+            dims = self.policy.dims(source, real) if self.policy is not None else None
+            opened = symbolic_policy.tensor_input(self, source, real, dims) if dims else ((), ())
+            self.guards.add(source, "tensor", *_C.tensor_guard_args(real, *opened))
+        return stand_in if type(real) in subclasses.PLAIN else subclasses.from_outside(self, stand_in, real)
+
+    # ---------------------------------------------------------------- questions
+
+    def source_of(self, obj: Any) -> Source | None:
+        """Where `obj` came from, if it existed before the frame (a shadow or a stand-in answers for its original)."""
+        found = self.outer.get(id(obj))
+        if found is not None:
+            return found
+        shadow = self.shadow_origin.get(id(obj))
+        if shadow is not None:
+            return shadow.source
+        worn = self.graph.dressed.get(id(obj))
+        info = self.tensors.get(id(obj) if worn is None else id(worn.plain))
+        return info.source if info is not None else None
+
+    def is_outer(self, obj: Any) -> bool:
+        """Whether `obj` itself (not its shadow) existed before the frame and was loaded by `load_source`."""
+        return id(obj) in self.outer
+
+    def tensor_info(self, tensor: torch.Tensor) -> TensorInfo:
+        """What is known of a stand-in.
+
+        Raises:
+            GraphBreak: a real tensor that did not come in through `load_source`.
+        """
+        info = self.tensors.get(id(tensor))
+        if info is None and id(tensor) in self.graph.dressed:
+            info = self.tensors[id(self.graph.dressed[id(tensor)].plain)]
+        if info is None:
+            raise errors.graph_break(
+                kind="tensor of unknown origin",
+                context=f"{type(tensor).__name__}{tuple(tensor.shape)}",
+                explanation="A tensor that capture did not see being made reached an operation.",
+                hints=(
+                    "make the tensor inside the compiled function with a torch function, or pass it as an argument",
+                ),
+            )
+        return info
+
+    def object_at(self, source: Source) -> Any:
+        """The registered object that came from `source`."""
+        return self._object_at[source]
+
+    def object_by_id(self, obj_id: int) -> Any:
+        """The registered outer object with this id."""
+        return self._outer_objects[obj_id]
+
+    def guard(self, source: Source | None, kind: str, *args: Any, label: str | None = None) -> None:
+        """Require `kind(*args)` of `source` (kinds: `_core/_C.pyi`, GuardTree.check). Sources may be arguments."""
+        if is_a(source, ConstSource) and kind in _WHICH_OBJECT:
+            return
+        self.guards.add(source, kind, *args, label=label)
+
+    # ---------------------------------------------------------------- containers that existed before
+
+    def refuse_written_names(self, container: Any) -> None:
+        """End the graph before globals are read as a dict while names of theirs have been written."""
+        if type(container) is dict and id(container) in self.overlay:
+            raise whole_globals()
+
+    def resolve(self, obj: Any) -> Any:
+        """The shadow of `obj` if it has one, else `obj`."""
+        found = self.shadows.get(id(obj))
+        return obj if found is None else found.shadow
+
+    def shadow(self, obj: Any) -> Any:
+        """The shadow of an outer container, made now if need be; any other object as it is."""
+        found = self.shadows.get(id(obj))
+        if found is not None:
+            return found.shadow
+        source = self.outer.get(id(obj))
+        if source is None or not classify.is_container(obj):
+            return obj
+        self.refuse_written_names(obj)
+        from argand.capture.world import shadows
+
+        owner = self._object_at.get(source.base) if is_a(source, InstanceDictSource) and source.base else None
+        made = shadows.make(self, obj, source)
+        entry = Shadow(obj, made, shadows.contents(made), source, shadows.probe(made))
+        self.shadows[id(obj)] = entry
+        self.shadow_origin[id(made)] = entry
+        self._keep.append(made)
+        self.effect_order.append(entry)
+        if owner is not None:
+            self._adopt_instance_dict(owner, made)
+        return made
+
+    def _adopt_instance_dict(self, owner: Any, made: dict[str, Any]) -> None:
+        """From now on attribute writes to `owner` go to the shadow of its `__dict__`."""
+        self._dict_shadows[id(owner)] = made
+        pending = self.overlay.get(id(owner))
+        if pending is None:
+            return
+        for name, value in list(pending.values.items()):
+            if value is DELETED:
+                made.pop(name, None)
+            else:
+                made[name] = value
+            del pending.values[name]
+
+    def deep_resolve(self, obj: Any) -> Any:
+        """`obj` with every outer container in it, at any depth, replaced by its shadow (for native calls)."""
+        if classify.is_plain_atom(obj):
+            return obj
+        from argand.capture.world import shadows
+
+        return shadows.deep_resolve(self, obj)
+
+    def item(self, container: Any, key: Any) -> Any:
+        """Element `key` of an outer list, tuple or dict that has no shadow, loaded through its item source."""
+        source = self.outer[id(container)]
+        if is_a(container, dict):
+            value = dict.__getitem__(container, key)
+            raw = type(container).__getitem__ is not dict.__getitem__
+            step = RawDictItemSource(source, key) if raw else DictItemSource(source, key)
+            return self.load_source(step, value)
+        base: Any = list if is_a(container, list) else tuple
+        place = SequenceItemSource if type(container).__getitem__ is base.__getitem__ else RawSequenceItemSource
+        return self.load_source(place(source, key), base.__getitem__(container, key))
+
+    # ---------------------------------------------------------------- pending writes
+
+    def _overlay_of(self, obj: Any, kind: str) -> Overlay:
+        found = self.overlay.get(id(obj))
+        if found is None:
+            found = self.overlay[id(obj)] = Overlay(obj, kind)
+            self.effect_order.append(found)
+            self._keep.append(obj)
+        return found
+
+    def read_overlay(self, obj: Any, name: str) -> Any:
+        """The value written to attribute `name` of an outer object during capture, DELETED, or UNSET."""
+        adopted = self._dict_shadows.get(id(obj))
+        if adopted is not None and name in adopted:
+            return adopted[name]
+        found = self.overlay.get(id(obj))
+        if found is not None and name in found.values:
+            return found.values[name]
+        if adopted is not None and classify.in_instance_dict(obj, name):
+            return DELETED  # was there, and the shadow of __dict__ no longer has it
+        return UNSET
+
+    def write_overlay(self, obj: Any, name: str, value: Any) -> None:
+        """Pending `object.__setattr__(obj, name, value)`."""
+        adopted = self._dict_shadows.get(id(obj))
+        if adopted is not None and not classify.is_slot(type(obj), name):
+            adopted[name] = value
+            return
+        self._overlay_of(obj, "attr").values[name] = value
+
+    def delete_overlay(self, obj: Any, name: str) -> None:
+        """Pending `object.__delattr__(obj, name)`; the caller has checked that the attribute exists."""
+        adopted = self._dict_shadows.get(id(obj))
+        if adopted is not None and name in adopted:
+            del adopted[name]
+            return
+        self._overlay_of(obj, "attr").values[name] = DELETED
+
+    def overlay_names(self, obj: Any) -> dict[str, Any]:
+        """All pending attribute writes of `obj`."""
+        found = self.overlay.get(id(obj))
+        return {} if found is None else found.values
+
+    def read_global(self, globals_: dict[str, Any], name: str) -> Any:
+        """The value written to a global during capture, DELETED, or UNSET."""
+        return self._read(globals_, name)
+
+    def write_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
+        """Pending `globals_[name] = value` (DELETED deletes)."""
+        shadow = self.shadows.get(id(globals_))
+        if shadow is not None:
+            if value is DELETED:
+                shadow.shadow.pop(name, None)
+            else:
+                shadow.shadow[name] = value
+            return
+        self._overlay_of(globals_, "global").values[name] = value
+
+    def read_cell(self, cell: types.CellType) -> Any:
+        """The contents written to an outer cell during capture, DELETED, or UNSET."""
+        return self._read(cell, "cell_contents")
+
+    def write_cell(self, cell: types.CellType, value: Any) -> None:
+        """Pending `cell.cell_contents = value` of an outer cell (DELETED empties it)."""
+        self._overlay_of(cell, "cell").values["cell_contents"] = value
+
+    def _read(self, obj: Any, name: str) -> Any:
+        shadow = self.shadows.get(id(obj))
+        if shadow is not None and is_a(obj, dict):
+            if name in shadow.shadow:
+                return shadow.shadow[name]
+            return DELETED if name in obj else UNSET
+        found = self.overlay.get(id(obj))
+        return UNSET if found is None else found.values.get(name, UNSET)
+
+    # ---------------------------------------------------------------- torch
+
+    def torch_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call something of torch's; NotImplemented when it is plain Python to be interpreted (see torch_calls)."""
+        from argand.capture.interp import torch_handlers
+        from argand.capture.torch_functions import torch_calls
+
+        del torch_handlers  # fills the tables
+        return torch_calls.torch_call(self, fn, args, kwargs)
+
+    def note_local(self, obj: Any) -> None:
+        """`obj` (a function or class) was made by the captured code itself."""
+        self.local_objects.add(id(obj))
+        self._keep.append(obj)
+
+    def keep(self, obj: Any) -> None:
+        """Keep `obj` alive as long as the capture: its id is in use."""
+        self._keep.append(obj)
+
+
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)

@@ -1,0 +1,119 @@
+"""How calls of torch's functions are written in the graph: as which operator, function or method, and what they do."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from argand.capture.facts import compat
+from argand.capture.facts.words import words
+from argand.capture.metadata import metadata
+
+_Tensor = torch.Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Target:
+    """How calls of one torch function are recorded.
+
+    Arguments:
+        op: "call_function" or "call_method".
+        target: the function, or the method's name.
+        swap: a reflected operator: the two arguments change places.
+        mutates: writes to its first argument (or to `out`).
+        keep: stays in the graph although nobody uses its result (random numbers, unknown effects).
+        attribute: for a property, its name.
+        name: of a reflected operator, the method's name.
+    """
+
+    op: str
+    target: Any
+    swap: bool = False
+    mutates: bool = False
+    keep: bool = False
+    attribute: str = ""
+    name: str = ""
+
+
+_BINARY = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv, "div": operator.truediv,
+    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "matmul": operator.matmul,
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor, "lshift": operator.lshift, "rshift": operator.rshift,
+}  # fmt: skip
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+_UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": operator.abs}
+RANDOM = frozenset(
+    words(
+        """
+    dropout alpha_dropout feature_alpha_dropout feature_dropout dropout1d dropout2d dropout3d
+    native_dropout rand randn randint randperm rand_like randn_like randint_like normal bernoulli
+    multinomial poisson binomial rrelu gumbel_softmax fractional_max_pool2d fractional_max_pool3d
+    scaled_dot_product_attention multi_head_attention_forward rnn_tanh rnn_relu lstm gru _assert_async
+    _assert_tensor_metadata
+    """
+    )
+)
+
+
+def _operator_table() -> dict[Any, Target]:
+    table: dict[Any, Target] = {}
+    for name, fn in _BINARY.items():
+        for prefix in ("", "r", "i"):
+            method = getattr(_Tensor, f"__{prefix}{name}__", None)
+            if method is None:
+                continue
+            inplace = getattr(operator, f"i{'truediv' if name == 'div' else name}")
+            table[method] = Target("call_function", inplace if prefix == "i" else fn, prefix == "r", prefix == "i",
+                                   name=method.__name__)  # fmt: skip
+    for name in _COMPARE:
+        table[getattr(_Tensor, f"__{name}__")] = Target("call_function", getattr(operator, name))
+    for name, unary in _UNARY.items():
+        table[getattr(_Tensor, f"__{name}__")] = Target("call_function", unary)
+    table[_Tensor.__getitem__] = Target("call_function", operator.getitem)
+    table[_Tensor.__setitem__] = Target("call_function", operator.setitem, mutates=True)
+    return table
+
+
+_TARGETS: dict[Any, Target] = _operator_table()
+METHODS_OF_OPERATORS: dict[Any, Target] = {
+    getattr(_Tensor, method): Target("call_function", fn, mutates=mutates)
+    for method, fn, mutates in (
+        ("add", operator.add, False), ("sub", operator.sub, False), ("mul", operator.mul, False),
+        ("div", operator.truediv, False), ("true_divide", operator.truediv, False),
+        ("floor_divide", operator.floordiv, False),
+        ("remainder", operator.mod, False), ("pow", operator.pow, False), ("matmul", operator.matmul, False),
+        ("lt", operator.lt, False), ("le", operator.le, False), ("gt", operator.gt, False), ("ge", operator.ge, False),
+        ("eq", operator.eq, False), ("ne", operator.ne, False), ("neg", operator.neg, False),
+        ("bitwise_not", operator.invert, False), ("add_", operator.iadd, True), ("sub_", operator.isub, True),
+        ("mul_", operator.imul, True), ("div_", operator.itruediv, True), ("pow_", operator.ipow, True),
+    )
+}  # fmt: skip
+"""Torch hands `a + b` over as Tensor.add: where the program wrote an operator, the graph shows it."""
+OPERATOR_OPCODES = frozenset(
+    ("BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE", "UNARY_INVERT", "BINARY_ADD", "BINARY_TRUE_DIVIDE")
+)
+
+
+@functools.lru_cache(maxsize=8192)
+def target_of(func: Any) -> Target:
+    known = _TARGETS.get(func)
+    if known is not None:
+        return known
+    name = getattr(func, "__name__", "")
+    if isinstance(func, types.MethodWrapperType) and name in ("__get__", "__set__", "__delete__"):
+        owner = getattr(func, "__self__", None)
+        return Target("call_function", getattr, attribute=metadata.property_name(owner, name))
+    mutates = name.endswith("_") and not name.endswith("__")
+    keep = name in RANDOM
+    if getattr(_Tensor, name, None) is func:
+        return Target("call_method", name, False, mutates, keep)
+    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        mutates, keep = compat.op_effects(func)
+    elif getattr(func, "__module__", "") and not str(func.__module__ or "torch").startswith("torch"):
+        keep = True
+    return Target("call_function", func, False, mutates, keep)

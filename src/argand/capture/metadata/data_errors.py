@@ -1,0 +1,368 @@
+"""Operations that raise because of the values they meet, inside code of the program that would notice.
+
+The graph runs as a whole, before the instructions around it: an IndexError of an embedding inside it would not reach
+the `try` in which the program wrote the call. When a graph raises that has done nothing yet, the frame's own code runs
+instead, from its beginning (rerun.py). Where that cannot be, as the graph writes to what exists outside, an operation
+that may raise inside a `try` is no part of a graph: it runs where it stands.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.words import words
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from argand.bytecode.instruction import ExceptionHandler, Instruction
+    from argand.capture.driver.failures import Known
+    from argand.capture.facts.frames import Frame
+    from argand.capture.facts.tensor_info import TensorInfo
+    from argand.capture.output.before_error import Points
+    from argand.capture.record.tensors import GraphBuilder
+
+RAISED: tuple[type[Exception], ...] = (IndexError, RuntimeError, AssertionError)
+"""What torch's operations raise because of values."""
+_NEVER_RAISED = (NotImplementedError, RecursionError)
+
+RERUNS = 3
+"""So many times the frame's own code runs because of an error that the program handles; then the graph is split."""
+
+
+@dataclass(slots=True)
+class OnData:
+    """What a graph holds that values can make raise.
+
+    Fields:
+        known: what is remembered of the frame's code; None outside of captures.
+        may_split: the graph may be broken at such an operation.
+        possible: there is one.
+        foreign: there is one that is not torch's and may raise anything.
+        noticed: there is one inside a `try` or `with` that would be told.
+        outside: the graph does what running the frame again would do twice.
+        behind: (the node after which such an operation was recorded, whether it is a noticed one).
+        points: such operations, and what the program did before each; None outside of captures.
+    """
+
+    known: Known | None = None
+    may_split: bool = True
+    possible: bool = False
+    foreign: bool = False
+    noticed: bool = False
+    outside: bool = False
+    behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
+    points: Points | None = None
+
+    @property
+    def split(self) -> bool:
+        """Whether errors that the program handles have been so frequent that the graph ends before them."""
+        return self.known is not None and self.may_split and self.known.reruns >= RERUNS
+
+
+_ALWAYS = frozenset(
+    words(
+        """
+    embedding embedding_bag embedding_renorm_ gather scatter scatter_ scatter_add scatter_add_ scatter_reduce
+    scatter_reduce_ index_select index_add index_add_ index_copy index_copy_ index_fill index_fill_ index_reduce
+    index_reduce_ index_put index_put_ _unsafe_index take take_along_dim put put_ cross_entropy nll_loss nll_loss_nd
+    nll_loss2d gaussian_nll_loss one_hot multi_margin_loss multilabel_margin_loss ctc_loss adaptive_max_pool2d
+    binary_cross_entropy bernoulli bernoulli_ multinomial poisson binomial normal histc histogram histogramdd
+    bincount repeat_interleave max_unpool1d max_unpool2d max_unpool3d quantile nanquantile bucketize
+    linalg_inv linalg_inv_ex linalg_cholesky linalg_cholesky_ex linalg_solve linalg_solve_ex linalg_eig linalg_eigh
+    linalg_eigvals linalg_eigvalsh linalg_svd linalg_svdvals linalg_lstsq linalg_pinv linalg_matrix_rank linalg_cond
+    linalg_norm linalg_matrix_norm linalg_lu_factor linalg_lu_factor_ex linalg_lu linalg_lu_solve linalg_tensorinv
+    linalg_tensorsolve linalg_matrix_power linalg_matrix_exp linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve
+    linalg_det linalg_slogdet linalg_householder_product
+    inverse pinverse cholesky cholesky_inverse cholesky_solve lu lu_solve lu_unpack logdet slogdet svd svd_lowrank
+    pca_lowrank lobpcg geqrf ormqr nuclear_norm matrix_power triangular_solve
+    _assert_async _functional_assert_async _validate_sparse_coo_tensor_args complex polar
+    istft fake_quantize_per_channel_affine
+    masked_scatter masked_scatter_ segment_reduce searchsorted
+    fractional_max_pool2d fractional_max_pool3d pack_padded_sequence _pack_padded_sequence tensor_split
+    """
+    )
+)
+_INTEGERS = frozenset(
+    words(
+        """
+    floor_divide floor_divide_ remainder remainder_ fmod fmod_ __floordiv__ __rfloordiv__ __ifloordiv__ __mod__
+    __rmod__ __imod__ div div_ divide divide_ pow pow_ __pow__ __rpow__ __ipow__ float_power
+    """
+    )
+)
+_INDEXING = frozenset(("__getitem__", "__setitem__"))
+
+
+@functools.lru_cache(maxsize=8192)
+def kind(func: Any) -> str:
+    """ "always", "integers", "index", "foreign" or "" (only shapes and dtypes decide whether it raises)."""
+    name = getattr(func, "__name__", "")
+    if isinstance(func, torch._ops.OpOverload):
+        name = func._schema.name.partition("::")[2]
+        if func.namespace not in ("aten", "prims", "prim"):
+            return "foreign"
+    elif isinstance(func, torch._ops.OpOverloadPacket):
+        name = func.__name__
+        if not func._qualified_op_name.startswith(("aten::", "prims::", "prim::")):
+            return "foreign"
+    elif not str(getattr(func, "__module__", None) or "torch").startswith(("torch", "_operator")):
+        return "foreign"
+    if name in _ALWAYS or name.removeprefix("linalg_") in _ALWAYS or name.startswith("linalg_"):
+        return "always"
+    if name in _INDEXING:
+        return "index"
+    return "integers" if name in _INTEGERS else ""
+
+
+def may_raise(func: Any, args: tuple[Any, ...], infos: list[TensorInfo]) -> bool:
+    """Whether what the tensors hold can make this call raise."""
+    found = kind(func)
+    if found == "index":
+        fills = len(args) > 2 and not isinstance(args[2], torch.Tensor)
+        return _holds_tensor(args[1], masks=not fills) or _out_of_range(args[1], infos[0] if infos else None)
+    if found == "integers":
+        return all(not (info.tensor.dtype.is_floating_point or info.tensor.dtype.is_complex) for info in infos)
+    return bool(found)
+
+
+def _holds_tensor(key: Any, *, masks: bool) -> bool:
+    """A tensor of positions, or (with `masks`) of truth values, whose number decides how many values are wanted."""
+    if isinstance(key, torch.Tensor):
+        return masks or key.dtype not in (torch.bool, torch.uint8)
+    return isinstance(key, tuple | list) and any(_holds_tensor(item, masks=masks) for item in key)
+
+
+def _out_of_range(key: Any, info: TensorInfo | None, listed: bool = False) -> bool:
+    """Whether a list of positions in a key may hold one that no dimension of the tensor has."""
+    if isinstance(key, tuple | list):
+        return any(_out_of_range(item, info, listed or isinstance(key, list)) for item in key)
+    if isinstance(key, range):  # a list of positions by another name
+        return True
+    if not listed or isinstance(key, bool) or not isinstance(key, int | float):
+        return False
+    shortest = min(info.tensor.shape, default=0) if info is not None and info.dynamic is None else 0
+    return not -shortest <= key < shortest
+
+
+def check(builder: GraphBuilder, func: Any, args: tuple[Any, ...], infos: list[TensorInfo]) -> None:
+    """Note a call that may raise because of values, or end the graph before it.
+
+    Raises:
+        GraphBreak: the program's instructions stand in a `try` or `with` that would be told of the error, and the frame
+            cannot be run again once the graph has raised.
+    """
+    if kind(func) == "foreign":
+        builder.on_data.foreign = True
+        if not _only_returns(func):
+            changes_outside(builder, _name(func))
+    if may_raise(func, args, infos):
+        raises(builder, _name(func))
+
+
+def _only_returns(func: Any) -> bool:
+    """A custom operator whose schema says that all it does is return tensors."""
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return all(_only_returns(getattr(func, name)) for name in func.overloads())
+    return isinstance(func, torch._ops.OpOverload) and not func._schema.is_mutable and bool(func._schema.returns)
+
+
+def raises(builder: GraphBuilder, name: str) -> None:
+    """An operation that values can make raise becomes part of the graph. Raises GraphBreak as `check` does."""
+    found = builder.on_data
+    found.possible = True
+    noticed = any(_noticed(frame) for frame in getattr(builder.state.interpreter, "frames", None) or ())
+    if noticed:
+        if found.split or found.outside:
+            raise _inside_try(name)
+        found.noticed = True
+    last = next(iter(reversed(builder.root.nodes)), builder.root._root)
+    points = None if found.known is None else found.points
+    if points is not None and not points.add(builder.state, last) and found.outside and found.may_split:
+        raise _effects_lost(name)
+    if builder.graph is builder.root:
+        found.behind.append((last, noticed))
+
+
+def keep(builder: GraphBuilder, outputs: list[Any]) -> list[torch.Tensor]:
+    """Keep operations that may raise in the graph, also those whose results nobody needs.
+
+    Arguments:
+        outputs: the stand-ins that the graph returns.
+
+    Returns results that it must return too, lest the backend drop an operation whose error the program would notice.
+    """
+    points = builder.on_data.points
+    if points is not None:
+        points.settle()
+    found = [(marker.next, noticed) for marker, noticed in builder.on_data.behind if marker.next.op.startswith("call_")]
+    if not found:
+        return []
+    builder.kept.update(node for node, _ in found)
+    todo = [builder.tensors[id(value)].node for value in outputs if id(value) in builder.tensors]
+    todo += builder.writing | builder.effectful
+    reached: set[fx.Node] = set()
+    while todo:
+        node = todo.pop()
+        if node not in reached:
+            reached.add(node)
+            todo += node.all_input_nodes
+    return [value for node, noticed in found if noticed and node not in reached for value in _result(builder, node)]
+
+
+def _result(builder: GraphBuilder, node: fx.Node) -> list[torch.Tensor]:
+    """A stand-in that cannot be had without an operation."""
+    made = node.meta.get("example_value")
+    items = made if isinstance(made, tuple | list) else (made,)
+    return [item for item in items if id(item) in builder.tensors][:1]
+
+
+def rerun_on_error(builder: GraphBuilder) -> bool:
+    """The graph is to raise where the program may: whether the frame's own code then runs instead."""
+    found = builder.on_data
+    if found.known is None or found.outside or found.split:
+        return False
+    found.possible = found.noticed = True
+    return True
+
+
+def written(builder: GraphBuilder, info: TensorInfo) -> None:
+    """The graph writes to a tensor. Raises GraphBreak as `changes_outside` does."""
+    if not builder.on_data.outside and _exists_outside(builder, info):
+        changes_outside(builder, "an input that is written to")
+
+
+def changes_outside(builder: GraphBuilder, name: str) -> None:
+    """The graph is to do something that must not be done twice.
+
+    Raises:
+        GraphBreak: behind an operation whose error the program would notice.
+    """
+    builder.on_data.outside = True
+    if builder.on_data.noticed:
+        raise errors.graph_break(
+            kind="effect behind an operation that may raise inside a try block",
+            context=name,
+            explanation=f"{name}: it is not to happen where an operation before it raises, and the code around that "
+            "one handles exceptions: the graph ends before it.",
+            hints=("Move the operation that may raise out of the try block (or the with block).",),
+        )
+    points = None if builder.on_data.known is None else builder.on_data.points
+    if points is not None and points.lost and builder.on_data.may_split:
+        raise _effects_lost(name)
+
+
+def _effects_lost(name: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="effect before an operation that may raise",
+        context=name,
+        explanation="An operation may raise because of the values of its tensors, and what the program has done before "
+        f"it would be lost, as a graph that writes to an input does not run twice: the graph ends before {name}.",
+        hints=("Do the operation that may raise first, or return the values instead of storing them.",),
+    )
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", func))
+
+
+def _inside_try(name: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="operation that may raise inside a try block",
+        context=name,
+        explanation=f"Whether {name} raises depends on the values of its tensors, and the code around it "
+        "handles exceptions: it runs where it stands instead of in the graph.",
+        hints=("Move the call out of the try block (or the with block), or check the values before it.",),
+    )
+
+
+def _exists_outside(builder: GraphBuilder, info: TensorInfo) -> bool:
+    """Whether a stand-in's memory may be that of an input or of a tensor that the graph holds."""
+    if info.source is not None or info.node.op not in ("call_function", "call_method"):
+        return True
+    with torch._C.DisableTorchFunction():
+        mine = info.tensor.untyped_storage()._cdata
+        return any(
+            other.node.op in ("placeholder", "get_attr") and other.tensor.untyped_storage()._cdata == mine
+            for other in builder.tensors.values()
+        )
+
+
+def _noticed(frame: Frame) -> bool:
+    handler = frame.instruction.handler
+    while handler is not None:
+        if handler.target.opname == "PUSH_EXC_INFO" and _catches(frame, handler):
+            return True
+        handler = handler.target.handler
+    return False
+
+
+def _catches(frame: Frame, handler: ExceptionHandler) -> bool:
+    instructions = frame.program.instructions
+    at = frame.program.index[handler.target] + 1
+    if instructions[at].opname == "WITH_EXCEPT_START":
+        at = handler.depth - 1
+        return not 0 <= at < len(frame.stack) or manager_is_told(frame.stack[at])
+    if instructions[at].opname != "POP_TOP" and _clause(frame, at)[0] is None:
+        return not _in_library(frame.globals)  # a `finally`: torch's own undo what has not been done yet
+    while True:
+        classes, after = _clause(frame, at)
+        if classes is None:
+            return True
+        if any(_may_match(cls) for cls in classes):
+            return True
+        following = after.target
+        if following is None:
+            return True
+        if following.opname == "RERAISE":
+            return False
+        at = frame.program.index[following]
+
+
+def _in_library(globals_: dict[str, Any]) -> bool:
+    return str(globals_.get("__name__", "")).startswith(("torch.", "argand.", "contextlib"))
+
+
+def _clause(frame: Frame, at: int) -> tuple[list[Any] | None, Instruction]:
+    """The classes of the except clause that begins at `at` (None: not known) and the jump to the next one."""
+    names: list[Any] = []
+    instructions = frame.program.instructions
+    while True:
+        inst = instructions[at]
+        at += 1
+        if inst.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            name = inst.argval[0] if isinstance(inst.argval, tuple) else inst.argval
+            names.append(frame.globals.get(name, vars(builtins).get(name)))
+        elif inst.opname == "CHECK_EXC_MATCH":
+            return names, instructions[at]
+        elif inst.opname != "BUILD_TUPLE":
+            return None, inst
+
+
+def _may_match(cls: Any) -> bool:
+    if not is_a(cls, type) or not issubclass(cls, BaseException):
+        return True
+    if issubclass(cls, _NEVER_RAISED):
+        return False
+    return any(issubclass(raised, cls) or issubclass(cls, raised) for raised in RAISED)
+
+
+def manager_is_told(leave: Any) -> bool:
+    """Whether a `with`, given its manager's bound `__exit__`, is one of the program's own, or contextlib.suppress."""
+    manager = getattr(leave, "__self__", None)
+    cls = type(manager)
+    if is_a(manager, contextlib._GeneratorContextManager):
+        inner = getattr(manager.gen, "_frame", None)  # of a TracedGenerator: suspended at its yield
+        if inner is None:
+            frame = getattr(manager.gen, "gi_frame", None)
+            return frame is None or not _in_library(frame.f_globals)
+        return inner.instruction is not None and _noticed(inner)
+    return cls is not contextlib.nullcontext and not module_of(cls).startswith(("torch", "argand"))

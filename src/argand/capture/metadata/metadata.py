@@ -1,0 +1,369 @@
+"""Metadata of results: stand-ins of real tensors, logical devices, and running a torch function on stand-ins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts import compat
+from argand.capture.facts.words import words
+from argand.capture.metadata import linear, misfits, shapes_nn, shapes_rnn, trial_runs
+from argand.capture.metadata.layouts import Misfit, Unknown, new
+from argand.capture.metadata.shapes import RULES
+from argand.graph import time_limit
+
+if TYPE_CHECKING:
+    from argand.capture.facts.tensor_info import TensorInfo
+
+_TABLES = (linear, misfits, shapes_nn, shapes_rnn)  # importing them registers their rules
+_META = torch.device("meta")
+_CPU = torch.device("cpu")
+_Tensor = torch.Tensor
+
+_FACTORY_NAMES = words(
+    """
+    empty zeros ones full arange range linspace logspace eye rand randn randint randperm empty_strided
+    empty_permuted tensor as_tensor asarray scalar_tensor tril_indices triu_indices hann_window
+    hamming_window bartlett_window blackman_window kaiser_window normal
+    """
+)
+FACTORIES: frozenset[Any] = frozenset(getattr(torch, name) for name in _FACTORY_NAMES if hasattr(torch, name)) | {
+    torch.fft.fftfreq,
+    torch.fft.rfftfreq,
+}
+
+
+def _batch_outside(made: Any, x: Any, s: Any = None, dim: Any = None, norm: Any = None, **kwargs: Any) -> Any:
+    """Dims that are not transformed are outermost, those that are follow in the order of the call."""
+    rank = made.dim()
+    if dim is None:
+        dim = tuple(range(rank - (len(s) if s is not None else rank), rank))
+    inner = [d % rank for d in ((dim,) if isinstance(dim, int) else dim)] or list(range(rank))
+    order = [d for d in range(rank) if d not in inner] + inner
+    return _with_order(made, order)
+
+
+def _with_order(made: torch.Tensor, order: list[int]) -> torch.Tensor:
+    """The same shape, its dims in memory from the outermost to the innermost as in `order`."""
+    strides = [0] * made.dim()
+    step = 1
+    for d in reversed(order):
+        strides[d] = step
+        step *= made.shape[d]
+    return new(tuple(made.shape), tuple(strides), made.dtype, made.requires_grad)
+
+
+def _column_major(made: Any, *args: Any) -> Any:
+    """The last two dims in Fortran order, as LAPACK leaves them."""
+    if made.__class__ is not _Tensor:
+        return type(made)([made[0], _column_major(made[1])])
+    rank = made.dim()
+    return _with_order(made, [*range(rank - 2), rank - 1, rank - 2])
+
+
+# Where eager's CPU kernels lay results out otherwise than torch's meta kernels.
+_RELAID: dict[Any, Any] = {
+    torch.fft.rfft2: _batch_outside,
+    torch.fft.rfftn: _batch_outside,
+    torch.fft.hfft2: _batch_outside,
+    torch.linalg.eig: _column_major,
+}
+
+
+LAYOUT_READS: frozenset[Any] = frozenset((_Tensor.stride, _Tensor.is_contiguous, _Tensor.dim_order))
+UNSURE_LAYOUT: frozenset[Any] = frozenset(
+    function
+    for owner, names in (
+        (torch, "svd svd_lowrank pca_lowrank nonzero_static native_batch_norm _native_batch_norm_legit max_unpool2d"),
+        (torch._C._nn, "max_unpool2d"),
+        (torch.nn.functional, "max_unpool2d"),
+        (torch.linalg, "svd"),
+        (torch.fft, "hfftn"),
+        (_Tensor, "svd nonzero_static"),
+    )
+    for function in [getattr(owner, name, None) for name in words(names)]
+    if function is not None
+)
+"""Functions whose results eager lays out as no meta kernel says."""
+
+
+def unknown_layout(func: Any) -> errors.GraphBreak:
+    """The break for a question about strides that only the running program can answer."""
+    name = getattr(func, "__name__", str(func))
+    return errors.graph_break(
+        kind="data-dependent value",
+        context=name,
+        explanation=f"{name}: how the result of an operation before it lies in memory is known only when it runs.",
+        hints=("Ask outside the compiled function, or make the tensor contiguous with clone first.",),
+    )
+
+
+def asks_for_layout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call that may return its argument copies it first where it lies in memory otherwise than asked for."""
+    formats = (*args[1:], *kwargs.values())
+    return func is _Tensor.contiguous or any(isinstance(value, torch.memory_format) for value in formats)
+
+
+def refuse_overlapping(func: Any, args: tuple[Any, ...]) -> None:
+    """Writes to expanded tensors mostly raise, which eager does at this very place: end the graph there."""
+    target = args[0] if args else None
+    if not isinstance(target, _Tensor) or 0 not in target.stride():
+        return
+    if any(step == 0 and size > 1 for step, size in zip(target.stride(), target.shape)):
+        raise errors.graph_break(
+            kind="write to an expanded tensor",
+            context=getattr(func, "__name__", str(func)),
+            explanation="Several elements of the tensor that is written to are the same memory.",
+            hints=("Write to a copy: x.expand(...).clone().",),
+        )
+
+
+def out_shapes(kwargs: dict[str, Any]) -> Any:
+    """The shapes of the tensors given as `out`; None where there is no `out`."""
+    out = kwargs.get("out") if kwargs else None
+    if isinstance(out, _Tensor):
+        return (out.shape,)
+    return tuple([item.shape for item in out if isinstance(item, _Tensor)]) if isinstance(out, tuple | list) else None
+
+
+def note_unsure(unsure: set[int], result: Any) -> None:
+    """From now on the strides of the tensors in `result` are not relied on."""
+    if isinstance(result, _Tensor):
+        if len(result.shape) > 1:
+            unsure.add(id(result))
+    elif isinstance(result, tuple | list):
+        for item in result:
+            note_unsure(unsure, item)
+
+
+def stand_in(real: torch.Tensor) -> torch.Tensor:
+    """A meta tensor with the metadata of `real`, a leaf or not as `real` is."""
+    made = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
+    if type(real) is torch.nn.Parameter:
+        return torch.Tensor._make_subclass(torch.nn.Parameter, made, real.requires_grad)
+    if real.requires_grad:
+        made.requires_grad_()
+        if real.grad_fn is not None:
+            with torch.enable_grad():
+                result = made.clone()
+            if result.stride() == made.stride():
+                return result
+    return made
+
+
+def leak(value: torch.Tensor) -> errors.GraphBreak:
+    """The break for a tensor that is no stand-in."""
+    return errors.graph_break(
+        kind="tensor of unknown origin",
+        context=f"{type(value).__name__}{tuple(value.shape)} on {value.device}",
+        explanation="A tensor that capture did not see being made reached a torch function.",
+        hints=("make the tensor inside the compiled function with a torch function, or pass it as an argument",),
+    )
+
+
+def generator(what: str) -> errors.GraphBreak:
+    """The break for a random number generator of the program's own."""
+    return errors.graph_break(
+        kind="random number generator",
+        context="torch.Generator",
+        explanation=f"{what}: graphs draw from torch's own generator only.",
+        hints=("Draw the numbers outside the compiled function, or from the default generator.",),
+    )
+
+
+def version(tensor: torch.Tensor | None) -> int | None:
+    """The count of in-place changes; None where torch keeps none (inference tensors)."""
+    if tensor is None:
+        return None
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
+
+
+def indexed(device: Any) -> torch.device:
+    """A torch.device with its index filled in."""
+    found = torch.device(device)
+    if found.index is None and found.type == "cuda":
+        return torch.device(found.type, torch.cuda.current_device())
+    return found
+
+
+def logical_device(func: Any, infos: list[TensorInfo], kwargs: dict[str, Any]) -> torch.device:
+    """Where the call's results live.
+
+    Raises:
+        GraphBreak: the tensor arguments are on different devices.
+    """
+    explicit = kwargs.get("device")
+    if explicit is not None:
+        return indexed(explicit)
+    if not infos:
+        return _CPU
+    first = infos[0].device
+    for info in infos:
+        if info.device is not first and info.device != first:
+            return _mixed(func, infos)
+    return first
+
+
+def _mixed(func: Any, infos: list[TensorInfo]) -> torch.device:
+    name = getattr(func, "__name__", "")
+    if name in ("copy_", "__getitem__", "index", "__setitem__", "index_put_", "index_put", "copy"):
+        return infos[0].device
+    large = {info.device for info in infos if info.tensor.dim() or info.device.type != "cpu"}
+    if len(large) == 1:
+        return large.pop()
+    devices = ", ".join(sorted({str(info.device) for info in infos}))
+    raise errors.graph_break(
+        kind="tensors on different devices",
+        context=f"{name}: {devices}",
+        explanation=f"{name} gets tensors on different devices ({devices}); what it makes of them is left to torch.",
+        hints=("move the tensors to one device before the compiled function",),
+    )
+
+
+def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: list[TensorInfo]) -> Any:
+    """Run `func` on stand-ins.
+
+    Raises:
+        GraphBreak: torch has no meta kernel for it, it needs the values, or it raised or would raise on real tensors
+            (the frame then runs eagerly and raises there, if it does).
+    """
+    made = _on_stand_ins(func, args, kwargs, infos)
+    if (
+        all(info.device.type == "cpu" for info in infos)
+        and (error := trial_runs.refusal(func, args, kwargs, made)) is not None
+    ):
+        raise call_raises(getattr(func, "__name__", str(func)), error)
+    return made
+
+
+def _on_stand_ins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: list[TensorInfo]) -> Any:
+    if "out" not in kwargs:
+        rule = RULES.get(func)
+        if rule is not None:
+            try:
+                return rule(*args, **kwargs)
+            except Misfit as error:
+                raise call_raises(getattr(func, "__name__", str(func)), error) from None
+            except (Unknown, TypeError, AttributeError, IndexError, ValueError, RuntimeError):
+                pass  # anything unusual, and whatever is an error, is torch's to judge
+    if kwargs.get("device") is not None or (func in FACTORIES and not infos):
+        kwargs = {**kwargs, "device": _META}
+    if kwargs.get("pin_memory"):
+        kwargs = {**kwargs, "pin_memory": False}
+    compat.keep_torchs_compiler_out()
+    try:
+        made = func(*args, **kwargs) if trial_runs.is_view(func) else time_limit.run_checked(func, args, kwargs)
+    except errors.GraphBreak:
+        raise
+    except Exception as error:
+        made = _second_try(func, args, kwargs, error)
+    if _on_cpu(made):
+        made = _second_try(func, args, kwargs, None)
+    fix = _RELAID.get(func)
+    return made if fix is None else fix(made, *args, **kwargs)
+
+
+def _on_cpu(made: Any) -> bool:
+    if isinstance(made, _Tensor):
+        return made.device.type != "meta"
+    if isinstance(made, tuple | list):
+        return any(_on_cpu(item) for item in made)
+    return False
+
+
+def _second_try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None) -> Any:
+    """Once more with every tensor that the function makes by itself on meta too."""
+    name = getattr(func, "__name__", str(func))
+    if error is None or "device" in str(error) or "meta" in str(error):
+        try:
+            with torch.device("meta"):
+                made = time_limit.run_checked(func, args, kwargs)
+            if not _on_cpu(made):
+                return made
+        except Exception as again:
+            error = again.with_traceback(None)  # which refers to this frame, and to the call's tensors
+    raise meta_failure(name, error if error is not None and trial_runs.raises_too(func, args, kwargs, error) else None)
+
+
+def meta_failure(name: str, error: Exception | None) -> errors.GraphBreak:
+    """The break for a torch function that could not run on stand-ins."""
+    text = str(error)
+    first = text.splitlines()[0][:200] if text else ""
+    if error is None or isinstance(error, NotImplementedError) or "meta" in text.lower():
+        return errors.graph_break(
+            kind="result of unknown size",
+            context=f"{name}: {first or 'made a tensor on the CPU'}",
+            explanation=f"The size or type of what {name} returns cannot be told without running it.",
+            hints=(
+                "Call it outside the compiled function.",
+                "If the operation is yours, give it a fake implementation with torch.library.register_fake.",
+            ),
+        )
+    return call_raises(name, error)
+
+
+def call_raises(name: str, error: Exception) -> errors.GraphBreak:
+    """The break for a torch call that raises in eager too."""
+    text = str(error)
+    first = text.splitlines()[0][:200] if text else ""
+    found = errors.graph_break(
+        kind="torch call raises an exception",
+        context=f"{name}: {type(error).__name__}: {first}",
+        explanation=f"The call of {name} raises {type(error).__name__} for these arguments: {first}",
+        hints=("Eager raises this too: check the arguments of the call on this line.",),
+        skip_frame=True,
+    )
+    found.exception = error.with_traceback(None)
+    return found
+
+
+_PLAIN_RESULTS = frozenset(words("sparse_dim dense_dim _has_compatible_shallow_copy_type"))
+"""Names of what gives plain values of tensors that their stand-ins know as well as they do."""
+
+
+def _name_of(func: Any) -> str:
+    name = str(getattr(func, "__name__", func))
+    return str(func.__self__.__name__) if name == "__get__" else name
+
+
+def refuse_unknown(func: Any, made: Any, attribute: bool) -> None:
+    """End the graph for a plain value of a tensor that its stand-in may have otherwise."""
+    if made is not NotImplemented and (made is not None or attribute) and _name_of(func) not in _PLAIN_RESULTS:
+        raise hidden_state(func)
+
+
+def hidden_state(func: Any) -> errors.GraphBreak:
+    """The graph break for what torch keeps in a tensor, and its stand-in has not or has otherwise."""
+    name = _name_of(func)
+    return errors.graph_break(
+        kind="tensor state known only at run time",
+        context=name,
+        explanation=f"{name} of a tensor is known only when the program runs.",
+        hints=("read it outside the compiled function",),
+    )
+
+
+def property_name(owner: Any, name: str) -> str:
+    """The attribute that `descriptor.__get__` reads."""
+    if name != "__get__":
+        raise errors.graph_break(
+            kind="tensor attribute assignment",
+            context=f"{getattr(owner, '__name__', owner)}",
+            explanation=f"Setting tensor.{getattr(owner, '__name__', '?')} cannot be captured.",
+            hints=("set tensor attributes outside the compiled function",),
+        )
+    return str(owner.__name__)
+
+
+def has_tensor(made: Any) -> bool:
+    """Whether there is a tensor in a result."""
+    if isinstance(made, _Tensor):
+        return True
+    if isinstance(made, tuple | list) and not isinstance(made, torch.Size):
+        return any(has_tensor(item) for item in made)
+    return False

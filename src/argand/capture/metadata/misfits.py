@@ -1,0 +1,71 @@
+"""Sizes that must agree where torch's metadata kernels do not look, for calls whose sizes vary.
+
+At the sizes of the call at hand trial.py finds out; at the probes, which are too large to try, these checks do, so that
+what must agree becomes a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from argand.capture.metadata.layouts import Misfit, Unknown
+from argand.capture.metadata.shapes import RULES, tensor
+
+
+def _same(source: Any, part: torch.Tensor) -> None:
+    if tensor(source).shape != part.shape:
+        raise Misfit(f"a source of size {list(source.shape)} for a part of size {list(part.shape)}")
+
+
+def _slice_scatter(x: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> None:
+    part = torch.ops.aten.slice.Tensor(tensor(x), dim, start, end, step)
+    _same(src, part)
+
+
+def _select_scatter(x: Any, src: Any, dim: int, index: int) -> None:
+    _same(src, tensor(x).select(dim, index))
+
+
+def _diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> None:
+    _same(src, torch.diagonal(tensor(x), offset, dim1, dim2))
+
+
+def _as_strided_scatter(x: Any, src: Any, size: Any, stride: Any, storage_offset: Any = None) -> None:
+    if tuple(tensor(src).shape) != tuple(size):
+        raise Misfit(f"a source of size {list(src.shape)} for a part of size {list(size)}")
+
+
+def _class_loss(x: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+    """Class numbers: one for each element but for the dimension of classes. (Probabilities have the input's size.)"""
+    shape, given = tuple(tensor(x).shape), tuple(tensor(target).shape)
+    if not target.dtype.is_floating_point and len(shape) > 1 and given != (shape[0], *shape[2:]):
+        raise Misfit(f"scores of size {list(shape)} for targets of size {list(given)}")
+
+
+def _pixel_unshuffle(x: Any, downscale_factor: int) -> None:
+    if any(size % downscale_factor for size in tensor(x).shape[-2:]):
+        raise Misfit(f"a size of {list(x.shape[-2:])} is no multiple of {downscale_factor}")
+
+
+def _then_torch(check: Callable[..., None]) -> Callable[..., Any]:
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        raise Unknown  # torch's metadata is right where the sizes agree
+
+    return rule
+
+
+for _check, _functions in (
+    (_slice_scatter, (torch.slice_scatter, torch.Tensor.slice_scatter)),
+    (_select_scatter, (torch.select_scatter, torch.Tensor.select_scatter)),
+    (_diagonal_scatter, (torch.diagonal_scatter, torch.Tensor.diagonal_scatter)),
+    (_as_strided_scatter, (torch.as_strided_scatter, torch.Tensor.as_strided_scatter)),
+    (_class_loss, (F.cross_entropy, F.nll_loss, torch._C._nn.cross_entropy_loss, torch._C._nn.nll_loss_nd)),
+    (_pixel_unshuffle, (F.pixel_unshuffle, torch.pixel_unshuffle)),
+):
+    for _function in _functions:
+        RULES[_function] = _then_torch(_check)

@@ -1,0 +1,576 @@
+"""Handlers of the builtin functions and types."""
+
+from __future__ import annotations
+
+import _thread
+import builtins
+import collections
+import math
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from argand._core import _C
+from argand.capture.facts import tainted, typefacts
+from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.frames import NULL, LazyLocal
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.sources import ConstSource
+from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.objects import (
+    attribute_writes,
+    attributes,
+    calls,
+    classes,
+    generators,
+    instance_checks,
+    iteration,
+    operators,
+    polyfills,
+    stand_ins,
+    text,
+)
+from argand.capture.objects.native_handlers import (
+    CLASS_METHODS,
+    HELPER_FILES,
+    ITERABLE_NEW,
+    KEEP,
+    SAFE_NEW,
+    STORING_NEW,
+    add_functions,
+    breaking,
+    function,
+    pure,
+)
+from argand.capture.record import tensor_attributes
+from argand.capture.world import identity, native_reads
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+Args = list[Any]
+Kwargs = dict[str, Any]
+
+HELPER_FILES.update((polyfills.__file__, tainted.__file__))
+
+
+# ---- attributes ----------------------------------------------------------------------------------------------------
+
+
+def _attribute_name(interp: Interpreter, name: Any) -> Any:
+    """The name of an attribute as a plain str; one that compares or hashes itself is left to CPython."""
+    cls = type(name)
+    if interp.concrete or cls is str or not interp.is_outer(name):
+        return name
+    interp.note_class(cls)
+    if interp.types.python_level(cls, "__eq__", "__hash__"):
+        raise native_reads.unseen_object(name, getattr)
+    native_reads.guard_base(interp, name)
+    return native_reads.base_value(name)
+
+
+@function(getattr)
+def _getattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or not 2 <= len(args) <= 3 or not is_a(args[1], str):
+        return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
+    name = _attribute_name(interp, args[1])
+    if len(args) == 2:
+        return attributes.load_attr(interp, args[0], name)
+    value = attributes.try_attr(interp, args[0], name)
+    return args[2] if value is NULL else value
+
+
+@function(hasattr)
+def _hasattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or len(args) != 2 or not is_a(args[1], str):
+        return interp.native(fn, *args, **kwargs)
+    return attributes.try_attr(interp, args[0], _attribute_name(interp, args[1])) is not NULL
+
+
+@function(setattr)
+def _setattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or len(args) != 3 or not is_a(args[1], str):
+        return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
+    attribute_writes.store_attr(interp, args[0], _attribute_name(interp, args[1]), args[2])
+    return None
+
+
+@function(delattr)
+def _delattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or len(args) != 2 or not is_a(args[1], str):
+        return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
+    attribute_writes.delete_attr(interp, *args)
+    return None
+
+
+@function(isinstance)
+def _isinstance(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return instance_checks.is_instance(interp, *args) if len(args) == 2 else interp.native(fn, *args, **kwargs)
+
+
+@function(issubclass)
+def _issubclass(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return instance_checks.is_subclass(interp, *args) if len(args) == 2 else interp.native(fn, *args, **kwargs)
+
+
+@function(callable)
+def _callable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return interp.is_callable(args[0])
+
+
+@function(id)
+def _id(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return identity.id_of(interp, args[0])
+
+
+@function(vars)
+def _vars(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args:
+        return _locals(interp, fn, args, kwargs)
+    found = attributes.try_attr(interp, args[0], "__dict__") if len(args) == 1 else NULL
+    if found is NULL:
+        return interp.native(fn, *args, **kwargs) if len(args) != 1 else _no_namespace(interp)
+    return found
+
+
+def _no_namespace(interp: Interpreter) -> Any:
+    raise interp.throw(TypeError("vars() argument must have __dict__ attribute"))
+
+
+@function(locals)
+def _locals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    frame = interp.frames[-1]
+    if frame.locals is not None:
+        return frame.locals
+    found: dict[str, Any] = {}
+    for slot, (name, value) in enumerate(frame.locals_by_name().items()):
+        if type(value) is LazyLocal:
+            value = frame.fast[frame.program.names.index(name)] = interp.load_argument(value)
+        if type(value) is types.CellType:
+            from argand.capture.objects import names
+
+            value = names.read_cell(interp, value)
+        if value is not NULL and slot >= 0:
+            found[name] = value
+    return found
+
+
+@function(globals)
+def _globals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    namespace = interp.frames[-1].globals
+    if interp.concrete:
+        return namespace
+    interp.state.refuse_written_names(namespace)
+    return interp.state.load_source(ConstSource(namespace), namespace)
+
+
+@function(dir)
+def _dir(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args:
+        return sorted(_locals(interp, fn, [], {}))
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return _names_of(interp, args[0])
+
+
+def _names_of(interp: Interpreter, obj: Any) -> Any:
+    """`dir(obj)`, of what was made here or of an object of Python: its names and those of its whole class."""
+    cls = type(obj)
+    if not interp.concrete and interp.is_tensor(obj):
+        return _names_of_tensor(interp, obj)
+    if type(interp.types.lookup(cls, "__dir__")) is not types.MethodDescriptorType:
+        names = calls.call(interp, attributes.lookup_special(interp, obj, "__dir__"), (), None)
+        return sorted(iteration.to_list(interp, names))
+    if not interp.concrete and stand_ins.is_stand_in(obj):
+        raise stand_ins.inspected("dir()")
+    interp.types.whole = True
+    interp.note_class(obj if is_a(obj, type) else cls)
+    if not interp.is_outer(obj) or cls in interp.settled or is_a(obj, type):
+        return interp.unread(dir, interp.shadow(obj))
+    if is_a(obj, types.ModuleType | types.MethodType) or typefacts.finds_attributes_its_own_way(cls):
+        raise native_reads.unseen_object(obj, dir)
+    own = attributes.try_attr(interp, obj, "__dict__")
+    names = set(interp.plain(own)) if is_a(own, dict) else set()
+    found = attributes.try_attr(interp, obj, "__class__")
+    if found is not cls:
+        raise native_reads.unseen_object(obj, dir)
+    return sorted(names.union(type.__dir__(cls)))
+
+
+def _names_of_tensor(interp: Interpreter, obj: Any) -> Any:
+    """What the stand-in says, and what was set on the tensor before the frame."""
+    if type(obj) not in interp.fast or not tensor_attributes.on_cpu(interp.state, obj):
+        raise native_reads.unseen_object(obj, dir)
+    own = attributes.load_attr(interp, obj, "__dict__")
+    interp.types.whole = True
+    interp.note_class(type(obj))
+    with interp.suspended():
+        names = interp.unread(dir, obj)
+    return names if own is object.__getattribute__(obj, "__dict__") else sorted([*names, *interp.plain(own)])
+
+
+# ---- operators as functions ----------------------------------------------------------------------------------------
+
+
+@function(len)
+def _len(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operators.length(interp, args[0]) if len(args) == 1 and not kwargs else interp.native(fn, *args, **kwargs)
+
+
+@function(hash)
+def _hash(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operators.to_hash(interp, args[0]) if len(args) == 1 else interp.native(fn, *args, **kwargs)
+
+
+def _unary(name: str, fn: Any) -> None:
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) >= 1 and interp.types.python_level(type(args[0]), name):
+            found = attributes.lookup_special(interp, args[0], name)
+            return calls.call(interp, found, args[1:], kwargs)
+        return pure(interp, fn, args, kwargs)
+
+    add_functions(handler, fn)
+
+
+_unary("__abs__", abs)
+_unary("__round__", round)
+_unary("__floor__", math.floor)
+_unary("__ceil__", math.ceil)
+_unary("__trunc__", math.trunc)
+
+
+@function(divmod)
+def _divmod(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 2 and any(interp.types.python_level(type(a), "__divmod__", "__rdivmod__") for a in args):
+        return operators.binary(interp, operators.BinaryOp("divmod()", divmod, "divmod"), *args)
+    return pure(interp, fn, args, kwargs)
+
+
+@function(pow)
+def _pow(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 2 and not kwargs:
+        return operators.binary(interp, operators.BINARY["**"], *args)
+    if args and interp.types.python_level(type(args[0]), "__pow__"):
+        return calls.call(interp, attributes.lookup_special(interp, args[0], "__pow__"), args[1:], kwargs)
+    return pure(interp, fn, args, kwargs)
+
+
+@function(bin, hex, oct)
+def _base(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *[operators.to_index(interp, arg) for arg in args], **kwargs)
+
+
+add_functions(pure, chr, ord, memoryview)
+
+
+# ---- conversions ---------------------------------------------------------------------------------------------------
+
+
+@function(bool)
+def _bool(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operators.truth(interp, args[0]) if len(args) == 1 and not kwargs else interp.native(fn, *args, **kwargs)
+
+
+@function(str)
+def _str(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 1 and not kwargs:
+        return text.to_str(interp, args[0])
+    return pure(interp, fn, args, kwargs)
+
+
+@function(repr)
+def _repr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return text.to_repr(interp, args[0]) if len(args) == 1 else interp.native(fn, *args, **kwargs)
+
+
+@function(ascii)
+def _ascii(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1:
+        return interp.native(fn, *args, **kwargs)
+    return text.to_repr(interp, args[0]).encode("ascii", "backslashreplace").decode("ascii")
+
+
+@function(format)
+def _format(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not 1 <= len(args) <= 2:
+        return interp.native(fn, *args, **kwargs)
+    return text.to_format(interp, args[0], args[1] if len(args) == 2 else "")
+
+
+_RESULTS: Final[dict[str, tuple[Any, str]]] = {
+    "__int__": (int, "int"), "__index__": (int, "int"), "__trunc__": (int, "int"), "__float__": (float, "float"),
+    "__complex__": (complex, "complex"),
+}  # fmt: skip
+
+
+def _deprecated_conversion(fn: Any, value: Any) -> BaseException:
+    return graph_break(
+        kind="native code that warns",
+        context=f"{fn.__name__}() of a {type(value).__name__}",
+        explanation="CPython warns of this conversion, which must name the program's line, at every call.",
+        hints=("let the conversion method return exactly the wanted type",),
+    )
+
+
+def _number(fn: Any, *specials: str) -> None:
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) == 1 and not kwargs and not (fn is complex and is_a(args[0], str)):  # which complex looks at first
+            for name in specials:
+                if interp.types.lookup(type(args[0]), name) is NULL:
+                    continue
+                if not interp.types.python_level(type(args[0]), name):
+                    break  # native code, which is asked first
+                result = calls.call(interp, attributes.lookup_special(interp, args[0], name), (), None)
+                result = result.number() if type(result) in SYMBOLIC else result
+                wanted, what = _RESULTS[name]
+                if name == "__trunc__" or (is_a(result, wanted) and type(result) is not wanted):
+                    raise _deprecated_conversion(fn, args[0])
+                if is_a(result, wanted):
+                    return interp.native(fn, result)
+                got, owner = _C.type_name(type(result)), _C.type_name(type(args[0]))
+                text = (
+                    f"{owner}.{name} returned non-{what} (type {got})"
+                    if name == "__float__"
+                    else f"{name} returned non-{what} (type {got})"
+                )
+                raise interp.throw(TypeError(text))
+            if interp.is_tensor(args[0]) and fn is not complex:
+                number = interp.native(interp.state.graph.item, args[0])
+                if number is not NotImplemented:
+                    return number.dynamics.apply(fn.__name__, number)
+        return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+
+    add_functions(handler, fn)
+
+
+_number(int, "__int__", "__index__", "__trunc__")
+_number(float, "__float__", "__index__")
+_number(complex, "__complex__", "__float__", "__index__")
+
+
+@function(bytes)
+def _bytes(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 1 and not kwargs and interp.types.lookup(type(args[0]), "__bytes__") is not NULL:
+        if interp.types.python_level(type(args[0]), "__bytes__"):
+            return calls.call(interp, attributes.lookup_special(interp, args[0], "__bytes__"), (), None)
+        return interp.native(fn, interp.plain(args[0]))  # which is asked before `__iter__`
+    return _byte_array(interp, fn, args, kwargs)
+
+
+_NOT_ITERATED: Final = (str, bytes, *typefacts.BUFFERS)
+"""What `bytes` and `bytearray` refuse or copy, whatever its `__iter__` says."""
+
+
+@function(bytearray)
+def _byte_array(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 1 and not kwargs and interp.types.python_level(type(args[0]), "__iter__"):
+        if not is_a(args[0], _NOT_ITERATED) and interp.types.lookup(type(args[0]), "__index__") is NULL:
+            try:
+                items = iteration.native_iterable(interp, args[0])
+            except ObservedException as observed:
+                if not is_a(observed.value, TypeError):  # whatever it says
+                    raise
+                text = f"cannot convert '{_C.type_name(type(args[0]))}' object to {fn.__name__}"
+                raise interp.throw(TypeError(text)) from None
+            return interp.native(fn, iteration.after_hint(interp, args[0], items))
+    return pure(interp, fn, args, kwargs)
+
+
+# ---- classes -------------------------------------------------------------------------------------------------------
+
+
+@function(type)
+def _type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 1 and not kwargs:
+        return classes.type_of(args[0])
+    if len(args) == 3 and is_a(args[1], tuple):
+        meta = classes._winner(interp, type, args[1])
+        if meta is not type:
+            return classes.call_class(interp, meta, args, kwargs)
+    if len(args) != 3:
+        return interp.native(type, *args, **kwargs)
+    return classes.new_type(interp, type, args, kwargs)
+
+
+@function(builtins.__build_class__)
+def _build_class(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return classes.build_class(interp, fn, args, kwargs)
+
+
+@function(super)
+def _super(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args:
+        return interp.unread(fn, *args, **kwargs)
+    frame = interp.frames[-1]
+    from argand.capture.objects import names
+
+    if frame.code.co_argcount == 0:
+        raise interp.throw(RuntimeError("super(): no arguments"))
+    first = frame.fast[0]
+    if type(first) is types.CellType and frame.program.names[0] in frame.code.co_cellvars:
+        first = names.read_cell(interp, first)
+    if type(first) is LazyLocal:
+        first = frame.fast[0] = interp.load_argument(first)
+    if first is NULL:
+        raise interp.throw(RuntimeError("super(): arg[0] deleted"))
+    if "__class__" not in frame.code.co_freevars:
+        raise interp.throw(RuntimeError("super(): __class__ cell not found"))
+    cls = names.read_cell(interp, frame.fast[frame.program.names.index("__class__")])
+    if cls is NULL:
+        raise interp.throw(RuntimeError("super(): empty __class__ cell"))
+    return interp.unread(fn, cls, first)
+
+
+# ---- what ends the graph -------------------------------------------------------------------------------------------
+
+_MOVE: Final = "Move the call out of the compiled function."
+add_functions(
+    breaking("print", "print() writes to the terminal, which must happen at each call.",
+    "Move print out of the compiled function, or print the result after it."),
+    print,
+)  # fmt: skip
+add_functions(
+    breaking("input or output", "Files or the terminal are read or written, which must happen at each call.", _MOVE),
+    open,
+    input,
+    breakpoint,
+)
+add_functions(
+    breaking("dynamic code", "exec, eval and compile run code that is made while the program runs.", _MOVE),
+    exec,
+    eval,
+    compile,
+)
+
+
+@function(__import__)
+def _import(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    from argand.capture.objects import names
+
+    with interp.suspended():
+        module = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    return names.load_called(interp, module, args)
+
+
+# ---- sys -----------------------------------------------------------------------------------------------------------
+
+
+@function(sys.exc_info)
+def _exc_info(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    exc = _handled(interp)
+    return (None, None, None) if exc is None else (type(exc), exc, exc.__traceback__)
+
+
+def _handled(interp: Interpreter) -> BaseException | None:
+    """The exception being handled. Where captured code handles none, its caller may: that is guarded."""
+    exc = interp.handled()
+    if exc is None and not interp.concrete:
+        if interp.handled_outside is not None:
+            raise graph_break(
+                kind="exception state from outside",
+                explanation="The function asks for an exception that the caller of the compiled code is handling.",
+                hints=("Pass the exception as an argument.",),
+            )
+        interp.state.guards.add(None, "global_state", ((sys.exception, None),))
+    return exc
+
+
+@function(sys.exception)
+def _exception(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return _handled(interp)
+
+
+def of_the_process(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A setting of the interpreter, read without arguments: guarded to be what it is."""
+    value = interp.native(fn, *args, **kwargs)
+    if not interp.concrete:
+        interp.state.guards.add(None, "global_state", ((fn, value),))
+    return value
+
+
+add_functions(pure, sys.intern, sys.getdefaultencoding)
+add_functions(of_the_process, sys.getrecursionlimit, _thread.get_ident)
+
+
+# ---- generators ----------------------------------------------------------------------------------------------------
+
+_TRACED = generators.TracedGenerator
+
+
+@function(_TRACED.send)
+def _send(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 2 or kwargs:
+        raise interp.throw(TypeError(f"generator.send() takes exactly one argument ({len(args) - 1} given)"))
+    return _generator_result(interp, *generators.resume(args[0], args[1]))
+
+
+@function(_TRACED.__next__)
+def _generator_next(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return _generator_result(interp, *generators.resume(args[0], None))
+
+
+@function(_TRACED.__iter__)
+def _generator_iter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return args[0]
+
+
+@function(_TRACED.throw)
+def _throw(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return _generator_result(interp, *generators.throw(*args))
+
+
+@function(_TRACED.close, generators.close)
+def _close(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return generators.close_in(args[0])
+
+
+def _generator_result(interp: Interpreter, done: bool, value: Any) -> Any:
+    if done:
+        raise interp.throw(StopIteration(value) if value is not None else StopIteration())
+    return value
+
+
+# ---- class methods and constructors --------------------------------------------------------------------------------
+
+for _cls in (int, float, str, bytes, bytearray, complex, tuple, list, dict, set, frozenset, slice, property,
+        staticmethod,
+             classmethod, super, types.SimpleNamespace, types.ModuleType, enumerate, zip, map, filter, reversed,
+             range):  # fmt: skip
+    SAFE_NEW.add(_cls)
+STORING_NEW.update(
+    {tuple, list, dict, set, frozenset, slice, property, staticmethod, classmethod, super, types.SimpleNamespace,
+     types.ModuleType, enumerate, collections.deque, collections.OrderedDict, collections.defaultdict}
+)  # fmt: skip
+ITERABLE_NEW.update({tuple, list, set, frozenset, enumerate, collections.deque})
+
+
+def _class_method(cls: type, *names: str) -> None:
+    KEEP.append(cls)
+    for name in names:
+        CLASS_METHODS[id(cls), name] = pure
+
+
+_class_method(int, "from_bytes")
+_class_method(float, "fromhex", "__getformat__")
+_class_method(str, "maketrans")
+_class_method(bytes, "fromhex", "maketrans")
+_class_method(bytearray, "fromhex")
+
+
+def _fromkeys(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not 1 <= len(args) <= 2 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    cls = fn.__self__
+    value = args[1] if len(args) == 2 else None
+    result = {} if cls is dict else calls.call(interp, cls, (), None)
+    for key in iteration.each(interp, args[0]):
+        operators.setitem(interp, result, key, value)
+    return result
+
+
+CLASS_METHODS[id(dict), "fromkeys"] = _fromkeys

@@ -1,0 +1,325 @@
+"""Handlers of the builtin functions and types that iterate: iter, map, sorted, sum, list, dict..."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand._core import _C
+from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a
+from argand.capture.objects import attributes, calls, iteration, keys, operators, polyfills
+from argand.capture.objects.native_handlers import HELPER_FILES, add_functions, constructor, function
+from argand.capture.world import native_reads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from argand.capture.interp.interpreter import Interpreter
+
+Args = list[Any]
+Kwargs = dict[str, Any]
+
+# ---- iteration -----------------------------------------------------------------------------------------------------
+
+
+@function(iter)
+def _iter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 1:
+        return iteration.get_iter(interp, args[0])
+    if len(args) == 2 and interp.is_callable(args[0]):
+        return calls.call_function(interp, polyfills.iterate_sentinel, args, None)
+    return interp.native(fn, *args, **kwargs)
+
+
+@function(next)
+def _next(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not 1 <= len(args) <= 2 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    if interp.types.lookup(type(args[0]), "__next__") is NULL:
+        raise interp.throw(TypeError(f"'{_C.type_name(type(args[0]))}' object is not an iterator"))
+    found, value = iteration.next_value(interp, args[0])
+    if found:
+        return value
+    if len(args) == 2:
+        return args[1]
+    raise interp.throw(StopIteration(value) if value is not None else StopIteration())
+
+
+def _lazily(fn: Any, callables: int = 0) -> None:
+    """Iterator types that take (callables..., iterables...)."""
+
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        first = [None if arg is None else interp.trampoline(arg) for arg in args[:callables]]
+        rest = [iteration.native_iterable(interp, arg) for arg in args[callables:]]
+        return interp.unread(fn, *first, *rest, **kwargs)
+
+    add_functions(handler, fn)
+
+
+_lazily(map, 1)
+_lazily(zip)
+
+
+@function(filter)
+def _filter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 2:
+        return interp.native(fn, *args, **kwargs)
+    test = interp.trampoline(bool if args[0] is None else args[0])
+    return interp.unread(fn, test, iteration.native_iterable(interp, args[1]))
+
+
+@function(enumerate)
+def _enumerate(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args:
+        args = [iteration.native_iterable(interp, args[0]), *[interp.plain(arg) for arg in args[1:]]]
+    elif "iterable" in kwargs:
+        kwargs = {**kwargs, "iterable": iteration.native_iterable(interp, kwargs["iterable"])}
+    native_reads.check(interp, fn, args[1:])
+    return interp.unread(fn, *args, **kwargs)
+
+
+@function(reversed)
+def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1:
+        return interp.native(fn, *args, **kwargs)
+    value = args[0]
+    cls = type(value)
+    if interp.types.python_level(cls, "__reversed__"):
+        return calls.call(interp, attributes.lookup_special(interp, value, "__reversed__"), (), None)
+    method = interp.types.lookup(cls, "__reversed__")  # which is asked first: a list's or dict's own looks inside
+    sequence = interp.types.lookup(cls, "__getitem__") is not NULL
+    if method is None or (method is NULL and not sequence):
+        interp.note_class(cls)
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not reversible"))
+    if method is NULL and interp.types.python_level(cls, "__getitem__", "__len__"):
+        size = operators.length(interp, value)
+        return calls.call_function(interp, polyfills.iterate_reversed, (value, size), None)
+    interp.check_known(value)
+    run = interp.unread if is_a(value, interp.containers) else interp.native
+    return run(fn, interp.shadow(value))
+
+
+@function(range, slice)
+def _range(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if fn is range:
+        args = [
+            operators.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg
+            for arg in args
+        ]
+        return interp.native(fn, *args, **kwargs)
+    return interp.unread(fn, *args, **kwargs)
+
+
+class SortKey:
+    """Lets native sorting compare with interpreted methods."""
+
+    __slots__ = ("interp", "value")
+
+    def __init__(self, interp: Interpreter, value: Any) -> None:
+        self.interp = interp
+        self.value = value
+
+    def __lt__(self, other: SortKey) -> bool:
+        return bool(self.interp.enter(_less, (self.value, other.value), {}))
+
+
+def _less(a: Any, b: Any) -> Any:
+    return bool(a < b)
+
+
+HELPER_FILES.add(__file__)
+
+
+def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> None:
+    """Sort a list in place; where a comparison raises, it is left partly sorted, as CPython leaves it."""
+    keys = items if key is None else [calls.call(interp, key, (item,), None) for item in items]
+    resolved = [interp.plain(k) for k in keys]
+    if not all(interp.benign(k) for k in resolved):
+        resolved = [SortKey(interp, k) for k in keys]
+    reverse = operators.truth(interp, reverse)
+    before, order = items.copy(), list(range(len(items)))
+    try:
+        native_reads.check(interp, list.sort, resolved, "compare")
+        interp.unread(list.sort, order, key=resolved.__getitem__, reverse=reverse)
+    finally:
+        items[:] = [before[i] for i in order]
+
+
+@function(sorted)
+def _sorted(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or not set(kwargs) <= {"key", "reverse"}:
+        return interp.native(fn, *args, **kwargs)
+    items = list(iteration.to_list(interp, args[0], hint=True))
+    sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
+    return items
+
+
+@function(min, max)
+def _best(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    fast = interp.fast
+    if not kwargs and len(args) > 1 and all(type(arg) in fast for arg in args):
+        return interp.native(fn, *args)
+    if not args or not set(kwargs) <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
+        return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    items = args if len(args) > 1 else args[0]
+    if type(items) is range and kwargs.get("key") is None:
+        return interp.native(fn, items, **kwargs)
+    if iteration.is_settled(items):
+        items = iteration.to_list(interp, items)
+    key = kwargs.get("key")
+    if type(items) is list and key is None and all(type(item) in fast for item in items):
+        return interp.native(fn, items, **kwargs)
+    has_default = "default" in kwargs
+    return interp.polyfill(polyfills.pick_best, items, key, kwargs.get("default"), has_default, fn is max)
+
+
+@function(sum)
+def _sum(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args or len(args) > 2 or not set(kwargs) <= {"start"}:
+        return interp.native(fn, *args, **kwargs)
+    start = args[1] if len(args) == 2 else kwargs.get("start", 0)
+    return fold(interp, fn, polyfills.sum_items, args[0], start)
+
+
+_NUMBERS: frozenset[type] = frozenset((int, float, bool, complex))
+_PLAIN: frozenset[type] = _NUMBERS | {str, bytes, type(None)}
+"""Types whose values are true or not, and greater or not, whatever the program does."""
+
+
+def fold(interp: Interpreter, fn: Any, polyfill: Any, items: Any, start: Any) -> Any:
+    """`fn(items, start)`: numbers natively, which adds them more exactly than one by one; from the first other on, by
+    `polyfill(items, start)`."""
+    if type(start) in _NUMBERS and iteration.holds_only(interp, items, _NUMBERS):
+        return interp.native(fn, iteration.native_iterable(interp, items), start=start)
+    rest = iteration.get_iter(interp, items)
+    if is_a(start, str | bytes | bytearray):
+        return interp.native(fn, (), start)
+    numbers = []
+    item = iteration.iter_next(interp, rest)
+    if type(start) in _NUMBERS:
+        while type(item) in _NUMBERS:
+            numbers.append(item)
+            item = iteration.iter_next(interp, rest)
+        start = interp.native(fn, numbers, start=start) if numbers else start
+    if item is iteration.STOP:
+        return start
+    if type(rest) in (type(iter([])), type(iter(()))):
+        return interp.polyfill(polyfill, [item, *rest], start)
+    return interp.polyfill(polyfill, rest, interp.polyfill(polyfill, (item,), start))
+
+
+@function(any, all)
+def _any_all(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    if iteration.holds_only(interp, args[0], _PLAIN):
+        return interp.native(fn, iteration.native_iterable(interp, args[0]))
+    # Interpreted, so that it stops where it should and a tensor's truth breaks the graph at the right place.
+    return interp.polyfill(polyfills.any_items if fn is any else polyfills.all_items, args[0])
+
+
+# ---- containers ----------------------------------------------------------------------------------------------------
+
+
+@function(list)
+def _list(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return iteration.to_list(interp, args[0], hint=True)
+
+
+@function(tuple)
+def _tuple(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return args[0] if type(args[0]) is tuple else tuple(iteration.to_list(interp, args[0], hint=True))
+
+
+@function(set, frozenset)
+def _set(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    if type(args[0]) is frozenset and fn is frozenset:
+        return args[0]
+    source = iteration.native_iterable(interp, args[0])
+    if is_a(source, set | frozenset | dict):
+        return interp.unread(fn, source)
+    return interp.unread(fn, hashed_items(interp, source))
+
+
+def hashed_items(interp: Interpreter, source: Any, take: Callable[[list[Any]], object] | None = None) -> list[Any]:
+    """Elements that native code is going to hash, up to the first that cannot be: there it raises.
+
+    Arguments:
+        take: given those that there were if the iteration raises.
+    """
+    items: list[Any] = []
+    try:
+        for item in iteration.each(interp, source):
+            keys.check_hash(interp, item, items)
+            items.append(item)
+            if type(item).__hash__ is None:
+                break
+    except ObservedException:
+        if take is not None:
+            take(items)
+        raise
+    return items
+
+
+@function(dict)
+def _dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) > 1:
+        return interp.native(fn, *args, **kwargs)
+    result: dict[Any, Any] = {}
+    if args:
+        update_dict(interp, result, args[0])
+    result.update(kwargs)
+    return result
+
+
+def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
+    """`dict.update(target, values)`."""
+    items: Iterable[Any] | None = iteration.mapping_items(interp, values)
+    if items is None:
+        items = _pairs(interp, values)
+    for key, value in items:
+        keys.check_hash(interp, key, target)
+        interp.unread(dict.__setitem__, target, key, value)
+
+
+def _pairs(interp: Interpreter, values: Any) -> Iterator[Any]:
+    for i, pair in enumerate(iteration.each(interp, values)):
+        if iteration.is_iterable(interp, pair) and not is_a(pair, list | tuple | str):
+            try:
+                pair = iteration.to_list(interp, pair, hint=True)
+            except ObservedException as observed:
+                if is_a(observed.value, TypeError):  # whatever it says
+                    interp.unread(dict, [(0, 0)] * i + [None])  # raises
+                raise
+        pair = interp.plain_shallow(pair)
+        if not is_a(pair, list | tuple | str) or len(pair) != 2:
+            interp.unread(dict, [(0, 0)] * i + [pair])  # raises
+        yield pair
+
+
+@function(object)
+def _object(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(fn, *args, **kwargs)
+
+
+add_functions(constructor, property, staticmethod, classmethod, types.CellType, types.MethodType, types.SimpleNamespace)
+
+
+@function(types.MappingProxyType)
+def _mapping_proxy(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.unread(fn, *[interp.shadow(arg) for arg in args], **kwargs)
+
+
+@function(types.FunctionType)
+def _function_type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    made = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    interp.note_local_function(made)
+    return made

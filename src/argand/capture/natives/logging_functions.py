@@ -1,0 +1,60 @@
+"""The standard `logging` module: loggers are found without its lock, and what is said is said at every call."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from typing import TYPE_CHECKING, Any
+
+from argand.capture.facts.kinds import is_a
+from argand.capture.objects import attributes, calls, polyfills
+from argand.capture.objects.native_handlers import add_functions, function
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+Args = list[Any]
+Kwargs = dict[str, Any]
+
+
+def _log(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Logging happens at each call, if its level is enabled."""
+    logger = args[0]
+    name = fn.__name__
+    level = {"warn": logging.WARNING, "exception": logging.ERROR, "fatal": logging.CRITICAL}.get(name)
+    if level is None:
+        level = args[1] if name == "log" and len(args) > 1 else logging.getLevelName(name.upper())
+    if is_a(logger, logging.Logger) and is_a(level, int) and interp.polyfill(polyfills.logger_enabled, logger, level):
+        interp.replay(fn, args, kwargs)
+    return None
+
+
+add_functions(
+    _log, logging.Logger.debug, logging.Logger.info, logging.Logger.warning, logging.Logger.warn, logging.Logger.error,
+    logging.Logger.exception, logging.Logger.critical, logging.Logger.log,
+)  # fmt: skip
+
+
+@function(logging.Logger.isEnabledFor)
+def _enabled(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Without the logger's cache, which is filled under a lock."""
+    if len(args) != 2 or kwargs:
+        return NotImplemented
+    return interp.polyfill(polyfills.logger_enabled, *args)
+
+
+@function(logging.getLogger)
+def _get_logger(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A logger that exists is read where it is kept. One that does not is made now, which the program can't tell from
+    having had it; unless its class is one of the program's own, whose code is interpreted (as far as the lock)."""
+    name = args[0] if args else kwargs.get("name")
+    if type(name) is not str or name in ("", logging.root.name):
+        return NotImplemented
+    manager = logging.Logger.manager
+    if not is_a(manager.loggerDict.get(name), logging.Logger):
+        if (manager.loggerClass or calls.call(interp, logging.getLoggerClass, [], {})) is not logging.Logger:
+            return NotImplemented
+        with interp.suspended():
+            interp.native(manager.getLogger, name)
+    known = attributes.load_attr(interp, attributes.load_attr(interp, logging.Logger, "manager"), "loggerDict")
+    return calls.call(interp, operator.getitem, [known, name], {})

@@ -1,0 +1,478 @@
+"""Handlers of methods of object, type, functions, descriptors and exceptions."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from argand._core import _C
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.sources import CallSource
+from argand.capture.facts.typefacts import is_heap
+from argand.capture.natives.builtin_methods import COMPARISONS, Args, Kwargs, comparing, keeping, read_only, textual
+from argand.capture.objects import (
+    attribute_writes,
+    attributes,
+    calls,
+    classes,
+    descriptors,
+    generators,
+    iteration,
+    operators,
+    text,
+)
+from argand.capture.objects.native_handlers import (
+    CALLABLE_OBJECTS,
+    CLASS_METHODS,
+    KEEP,
+    METHODS,
+    SAFE_NEW,
+    STORING_NEW,
+    add_methods,
+    function,
+    method,
+    pure,
+    python_object_in_native,
+)
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+
+# ---- object, type, functions ---------------------------------------------------------------------------------------
+
+
+@method(object, "__init__")
+def _object_init(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not args and not kwargs:
+        return None
+    return interp.unread(object.__init__, owner, *args, **kwargs)
+
+
+@method(object, "__setattr__")
+def _object_setattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 2 or kwargs:
+        return interp.unread(object.__setattr__, owner, *args, **kwargs)  # raises
+    attribute_writes.generic_write(interp, owner, *args)
+    return None
+
+
+@method(object, "__delattr__")
+def _object_delattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.unread(object.__delattr__, owner, *args, **kwargs)  # raises
+    attribute_writes.generic_delete(interp, owner, *args)
+    return None
+
+
+@method(object, "__getattribute__")
+def _object_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1 or kwargs:
+        return interp.unread(object.__getattribute__, owner, *args, **kwargs)  # raises
+    if is_a(owner, type | types.ModuleType | types.FunctionType) or type(owner) in interp.fast:
+        return attributes.load_attr(interp, owner, args[0])
+    value = attributes.generic_read(interp, owner, args[0])
+    if value is NULL:
+        raise attributes.missing(interp, owner, args[0])
+    return value
+
+
+@method(object, "__eq__", "__ne__")
+def _object_eq(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) != 1:
+        return interp.native(getattr(object, name), owner, *args, **kwargs)
+    if name == "__ne__":
+        return operators.rich(interp, "__ne__", owner, args[0])
+    return True if operators.identical(interp, owner, args[0]) else NotImplemented
+
+
+@method(object, "__repr__", "__str__")
+def _object_text(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if name == "__str__":
+        return text.to_repr(interp, owner)
+    interp.pin(owner)
+    return interp.unread(object.__repr__, owner)
+
+
+@method(object, "__format__")
+def _object_format(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args == [""]:
+        return text.to_str(interp, owner)
+    return interp.native(object.__format__, owner, *args)
+
+
+@method(object, "__hash__", "__dir__", "__sizeof__", "__subclasshook__", "__lt__", "__le__", "__gt__", "__ge__")
+def _object_plain(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(getattr(object, name), owner, *args, **kwargs)
+
+
+@method(object, "__reduce_ex__", "__reduce__")
+def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    facts = interp.types
+    if name == "__reduce_ex__":
+        custom = facts.lookup(type(owner), "__reduce__")
+        if is_a(custom, types.FunctionType):
+            return calls.call_function(interp, custom, [owner], None)
+        if custom is not NULL and custom is not object.__reduce__:
+            return calls.call(interp, custom, [owner], None)  # a C class's own: an exception's, an iterator's
+    if is_a(facts.lookup(type(owner), "__getattribute__"), types.FunctionType):
+        raise calls.unknown_native(getattr(object, name))  # it would run natively
+    for hook in ("__getstate__", "__getnewargs_ex__", "__getnewargs__"):
+        if is_a(facts.lookup(type(owner), hook), types.FunctionType):
+            return _reduce_with_hooks(interp, owner)
+    if interp.is_outer(owner) and not (is_heap(type(owner)) or is_a(owner, interp.containers)):
+        return interp.native(getattr(object, name), owner, *args, **kwargs)
+    if interp.is_outer(owner) and not is_a(owner, interp.containers):
+        if name == "__reduce__" or not args or type(args[0]) is not int or args[0] < 2:
+            raise calls.unknown_native(getattr(object, name))  # another way to copy, with other errors
+        return _reduce_with_hooks(interp, owner)
+    return interp.native(getattr(object, name), interp.shadow(owner), *args, **kwargs)
+
+
+def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
+    """`object.__reduce_ex__(2)` for a plain instance, its hooks interpreted."""
+    import copyreg
+
+    cls = type(owner)
+    if is_a(owner, interp.containers) or interp.types.lookup(cls, "__getnewargs_ex__") is not NULL:
+        raise _not_copied(cls)
+    args: tuple[Any, ...] = (cls,)
+    hook = interp.types.lookup(cls, "__getnewargs__")
+    if is_a(hook, types.FunctionType):
+        given = calls.call_function(interp, hook, [owner], None)
+        if not is_a(given, tuple):
+            raise interp.throw(TypeError(f"__getnewargs__ should return a tuple, not '{_C.type_name(type(given))}'"))
+        args += tuple(iteration.to_list(interp, given))
+    elif hook is not NULL:  # of a class derived from str, bytes, a number...
+        args += interp.native(hook, owner)
+    hook = interp.types.lookup(cls, "__getstate__")
+    if is_a(hook, types.FunctionType):
+        state = calls.call_function(interp, hook, [owner], None)
+    else:
+        namespace = attributes.try_attr(interp, owner, "__dict__")
+        state = None if namespace is NULL else dict(interp.shadow(namespace)) or None
+        slots = _slot_state(interp, owner)
+        if hook is object.__getstate__ and len(args) == 1 and _holds_more(cls, len(_slot_names(interp, cls))):
+            raise _not_copied(cls)
+        if slots:
+            state = (state, slots)
+    return (copyreg.__newobj__, args, state, None, None)  # type: ignore[attr-defined]
+
+
+def _slot_state(interp: Interpreter, owner: Any) -> dict[str, Any]:
+    found = {}
+    for name in _slot_names(interp, type(owner)):
+        held = attributes.try_attr(interp, owner, name)
+        if held is not NULL:
+            found[name] = held
+    return found
+
+
+def _holds_more(cls: type, slots: int) -> bool:
+    """Whether objects of a class have more than a namespace and slots: fields of C code, which are not copied."""
+    known = slots + (cls.__weakrefoffset__ > 0) + (cls.__dictoffset__ > 0)
+    return cls.__basicsize__ > object.__basicsize__ + known * tuple.__itemsize__
+
+
+def _slot_names(interp: Interpreter, cls: type) -> list[str]:
+    """What `__slots__` of the class and its bases said when it was first asked, which copyreg notes in the class."""
+    import copyreg
+
+    facts = interp.types
+    facts.rely_on(cls)  # guards compare whatever begins with an underscore
+    known = vars(cls).get("__slotnames__")
+    if any((id(klass), name) in facts.overlay for klass in cls.__mro__ for name in ("__slots__", "__slotnames__")):
+        raise _not_copied(cls)
+    if known is None:
+        if "__slotnames__" in vars(cls):
+            return []
+        known = interp.unread(copyreg._slotnames, cls)  # type: ignore[attr-defined]
+        facts.forget()
+    if type(known) is not list or not all(type(name) is str for name in known):
+        raise _not_copied(cls)
+    return list(interp.shadow(attributes.class_value(interp, cls, "__slotnames__", known)))
+
+
+def _not_copied(cls: type) -> BaseException:
+    return graph_break(
+        kind="copying an object",
+        context=cls.__name__,
+        explanation=f"How {cls.__name__} is copied or pickled is not captured.",
+        hints=("Copy the object outside of the compiled function.",),
+    )
+
+
+@method(object, "__getstate__")
+def _object_getstate(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return _reduce_with_hooks(interp, owner)[2] if not is_a(owner, interp.containers) else None
+
+
+@method(object, "__init_subclass__")
+def _init_subclass(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.native(object.__init_subclass__, *args, **kwargs)
+
+
+def _object_init_subclass(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if args or kwargs:
+        return interp.native(fn, *args, **kwargs)
+    return None
+
+
+CLASS_METHODS[id(object), "__init_subclass__"] = _object_init_subclass
+CLASS_METHODS[id(object), "__subclasshook__"] = lambda interp, fn, args, kwargs: NotImplemented
+
+
+@method(type, "__call__")
+def _type_call(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return classes.type_call(interp, owner, args, kwargs)
+
+
+@method(type, "__new__")
+def _type_new(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return classes.new_type(interp, args[0], args[1:], kwargs)
+
+
+@method(type, "__init__")
+def _type_init(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return None
+
+
+@method(type, "__setattr__", "__delattr__")
+def _type_setattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    (attribute_writes.generic_write if name == "__setattr__" else attribute_writes.generic_delete)(interp, owner, *args)
+    return None
+
+
+@method(type, "__getattribute__")
+def _type_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    value = attributes.generic_class_read(interp, owner, type(owner), args[0])
+    if value is NULL:
+        raise attributes.missing(interp, owner, args[0])
+    return value
+
+
+@method(types.ModuleType, "__getattribute__")
+def _module_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    value = attributes.read_module(interp, owner, args[0])
+    if value is NULL:
+        raise attributes.missing(interp, owner, args[0])
+    return value
+
+
+@method(type, "__instancecheck__", "__subclasscheck__")
+def _type_check(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    value = args[0]
+    if type(value) is generators.TracedGenerator:
+        return owner is types.GeneratorType or owner is object
+    return interp.native(getattr(type, name), owner, *args)
+
+
+add_methods(type, read_only, "mro __or__ __ror__ __repr__ __prepare__ __dir__ __sizeof__")
+METHODS[id(type), "__eq__"] = METHODS[id(object), "__eq__"]
+METHODS[id(type), "__hash__"] = METHODS[id(object), "__hash__"]
+CLASS_METHODS[id(type), "__prepare__"] = lambda interp, fn, args, kwargs: {}
+
+
+@method(types.FunctionType, "__get__")
+def _function_get(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return interp.unread(types.FunctionType.__get__, owner, *args)
+
+
+@method(types.FunctionType, "__call__")
+@method(types.MethodType, "__call__")
+@method(types.BuiltinFunctionType, "__call__")
+def _function_call(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    return calls.call(interp, owner, args, kwargs)
+
+
+@method(types.MethodType, "__reduce__")
+@method(types.BuiltinFunctionType, "__reduce__")
+def _reduce_of_bound(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What pickle makes a bound method from: the object is the program's, and is read as such."""
+    held = interp.getattr(owner, "__self__")
+    if args or kwargs or held is None or type(held) is types.ModuleType:
+        return interp.native(getattr(cls, name), owner, *args, **kwargs)
+    return getattr, (held, interp.getattr(owner, "__name__"))
+
+
+def _object_to_bind(args: Args) -> Any:
+    """The object in the arguments of a `__get__`, for which None stands for none."""
+    return NULL if args[0] is None else args[0]
+
+
+def _class_to_bind(interp: Interpreter, args: Args) -> Any:
+    """The class in the arguments of a `__get__`; that of the object where none is given."""
+    if args[0] is None and (len(args) < 2 or args[1] is None):
+        raise interp.throw(TypeError("__get__(None, None) is invalid"))
+    return args[1] if len(args) > 1 and args[1] is not None else type(args[0])
+
+
+@method(types.MethodType, "__get__", "__eq__", "__hash__")
+@method(types.BuiltinFunctionType, "__eq__", "__hash__")
+@method(types.MethodDescriptorType, "__get__", "__call__")
+@method(types.WrapperDescriptorType, "__get__", "__call__")
+@method(types.MemberDescriptorType, "__get__", "__set__", "__delete__")
+@method(types.GetSetDescriptorType, "__get__", "__set__", "__delete__")
+def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if name == "__call__":
+        return calls.call(interp, owner, args, kwargs)
+    if name == "__get__" and args:
+        return descriptors.bind(interp, owner, _object_to_bind(args), _class_to_bind(interp, args))
+    if name in ("__set__", "__delete__") and args and interp.is_outer(args[0]):
+        interp.state.write_overlay(args[0], owner.__name__, args[1] if name == "__set__" else interp.deleted)
+        return None
+    return interp.native(getattr(cls, name), owner, *args, **kwargs)
+
+
+@method(property, "__get__", "__set__", "__delete__", "getter", "setter", "deleter", "__init__")
+@method(classmethod, "__get__", "__init__")
+@method(staticmethod, "__get__", "__init__", "__call__")
+def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if name == "__get__" and args:
+        return descriptors.bind(interp, owner, _object_to_bind(args), _class_to_bind(interp, args), "")
+    if name == "__set__" and owner.fset is not None:
+        return calls.call(interp, owner.fset, args, None)
+    if name == "__delete__" and owner.fdel is not None:
+        return calls.call(interp, owner.fdel, args, None)
+    if name == "__call__":
+        return calls.call(interp, owner.__func__, args, kwargs)
+    return interp.native(getattr(cls, name), owner, *args, **kwargs)
+
+
+@method(super, "__init__", "__getattribute__")
+def _super_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if name == "__getattribute__":
+        return attributes.load_attr(interp, owner, args[0])
+    return interp.unread(super.__init__, owner, *args)
+
+
+add_methods(types.CellType, comparing, COMPARISONS)
+add_methods(types.SimpleNamespace, keeping, "__init__")
+add_methods(types.SimpleNamespace, textual, "__repr__")
+add_methods(types.SimpleNamespace, comparing, COMPARISONS)
+add_methods(types.ModuleType, keeping, "__init__")
+
+
+# ---- exceptions ----------------------------------------------------------------------------------------------------
+
+
+def _exception_text(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    args = vars(BaseException)["args"].__get__(owner)
+    if not all(interp.benign(arg) for arg in args):
+        if name == "__str__" and getattr(cls, name) is BaseException.__str__:
+            return text.to_str(interp, args[0] if len(args) == 1 else args)
+        if name == "__repr__" and getattr(cls, name) is BaseException.__repr__:
+            shown = text.to_repr(interp, args)
+            return type(owner).__name__ + (f"({text.to_repr(interp, args[0])})" if len(args) == 1 else shown)
+        raise python_object_in_native(getattr(cls, name), owner)
+    return interp.native(getattr(cls, name), interp.shadow(owner))
+
+
+def _exception_change(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    if interp.is_outer(owner):
+        raise graph_break(
+            kind="exception from outside",
+            context=f"{type(owner).__name__}.{name}",
+            explanation="An exception that existed before the compiled function would be changed.",
+            hints=("Raise or change it outside of the compiled function.",),
+        )
+    return keeping(interp, cls, name, owner, args, kwargs)
+
+
+def _all_exceptions(cls: type) -> list[type]:
+    found = [cls]
+    below: list[type] = type.__subclasses__(cls)
+    for sub in below:
+        if sub.__module__ == "builtins":
+            found += _all_exceptions(sub)
+    return found
+
+
+_cls: Any
+for _cls in _all_exceptions(BaseException):
+    KEEP.append(_cls)
+    for _name in ("__init__", "with_traceback", "add_note", "__setstate__", "__reduce__"):
+        if _name in _cls.__dict__:
+            METHODS[id(_cls), _name] = _exception_change
+    for _name in ("__str__", "__repr__"):
+        if _name in _cls.__dict__:
+            METHODS[id(_cls), _name] = _exception_text
+
+
+@method(BaseExceptionGroup, "split", "subgroup", "derive")
+def _group(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+    ready = []
+    for arg in args:
+        if not is_a(arg, type) and interp.is_callable(arg):
+            ready.append(interp.trampoline(arg))
+        else:
+            ready.append(interp.plain(arg))
+    return interp.native(getattr(cls, name), owner, *ready)
+
+
+@function(typing.get_type_hints)
+def _type_hints(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Interpreted for functions: each call may bring another function of the same code with other annotations."""
+    if args and is_a(args[0], type) and id(args[0]) in interp.local_classes:
+        return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    return NotImplemented
+
+
+@function(inspect.signature, inspect.getfullargspec)
+def _signature(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Which function it is matters: another one of the same code may have other defaults and annotations."""
+    function = args[0].__func__ if args and type(args[0]) is types.MethodType else args[0] if args else None
+    if is_a(function, type) and id(function) not in interp.local_classes:
+        return NotImplemented  # interpreted: it reads what the class and its metaclass have
+    if len(args) != 1 or kwargs or type(function) is not types.FunctionType or function.__dict__:
+        return pure(interp, fn, args, kwargs)
+    interp.load_function(function)
+    interp.pin(function)
+    for name in ("__code__", "__defaults__", "__kwdefaults__", "__annotations__"):
+        interp.plain(attributes.load_attr(interp, function, name))
+    for name in ("__wrapped__", "__signature__", "_partialmethod", "__partialmethod__", "__text_signature__"):
+        attributes.try_attr(interp, function, name)  # has none, and that is guarded
+    return interp.unread(fn, *args)
+
+
+# ---- weak references -----------------------------------------------------------------------------------------------
+
+
+def dereference(ref: Any) -> Any:
+    """What a weak reference refers to (a step of a source)."""
+    return ref()
+
+
+@function(weakref.ref)
+def _ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if len(args) == 2 and args[1] is not None:
+        if interp.is_outer(args[0]):
+            raise graph_break(
+                kind="weak reference with a callback",
+                context=type(args[0]).__name__,
+                explanation="The callback would be kept by an object that outlives the capture.",
+                hints=("Make the weak reference outside of the compiled function.",),
+            )
+        args = [args[0], interp.trampoline(args[1])]
+    return interp.unread(fn, *args, **kwargs)
+
+
+SAFE_NEW.add(weakref.ref)
+STORING_NEW.add(weakref.ref)
+
+
+def _call_ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    found = interp.unread(fn, *args, **kwargs)
+    if interp.is_outer(fn):
+        return interp.state.load_source(CallSource(interp.source(fn), dereference), found)
+    return found
+
+
+CALLABLE_OBJECTS[weakref.ref] = _call_ref
+add_methods(weakref.ref, comparing, "__eq__ __ne__ __hash__")
+METHODS[id(weakref.ref), "__init__"] = lambda interp, cls, name, owner, args, kwargs: None

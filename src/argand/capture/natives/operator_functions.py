@@ -1,0 +1,108 @@
+"""Handlers of the functions of the operator module that are operators of the interpreter."""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand._core import _C
+from argand.capture.facts.array_value import Traced
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.typefacts import SEQUENCES
+from argand.capture.objects import calls, classes, operators
+from argand.capture.objects.native_handlers import add_functions, constructor, pure, python_object_in_native
+from argand.capture.record import numpy_functions
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+Args = list[Any]
+Kwargs = dict[str, Any]
+
+
+def _binary_functions() -> None:
+    for symbol, op in operators.BINARY.items():
+        _binary_function(op.native, symbol)
+    for compare in operators.COMPARE.values():
+        _compare_function(compare)
+
+
+def _binary_function(native: Any, symbol: str) -> None:
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) != 2 or kwargs:
+            return interp.native(fn, *args, **kwargs)
+        return operators.binary(interp, operators.BINARY[symbol], *args)
+
+    add_functions(handler, native)
+
+
+def _compare_function(compare: operators.CompareOp) -> None:
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) != 2 or kwargs:
+            return interp.native(fn, *args, **kwargs)
+        return operators.compare(interp, compare, *args)
+
+    add_functions(handler, compare.native)
+
+
+_binary_functions()
+
+
+def _via(count: int, run: Any, *fns: Any) -> None:
+    """Functions of a fixed number of arguments that are an operator of the interpreter."""
+
+    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(args) != count or kwargs:
+            return interp.native(fn, *args, **kwargs)
+        return run(interp, *args)
+
+    add_functions(handler, *fns)
+
+
+_via(2, operators.getitem, operator.getitem)
+_via(3, operators.setitem, operator.setitem)
+_via(2, operators.delitem, operator.delitem)
+_via(2, operators.contains, operator.contains)
+_via(2, operators.identical, operator.is_)
+_via(2, lambda interp, a, b: not operators.identical(interp, a, b), operator.is_not)
+_via(1, operators.truth, operator.truth)
+_via(1, lambda interp, a: not operators.truth(interp, a), operator.not_)
+_via(1, operators.to_index, operator.index)
+_via(1, lambda interp, a: operators.unary(interp, operators.NEGATIVE, a), operator.neg)
+_via(1, lambda interp, a: operators.unary(interp, operators.POSITIVE, a), operator.pos)
+_via(1, lambda interp, a: operators.unary(interp, operators.INVERT, a), operator.invert, operator.inv)
+_via(1, lambda interp, a: calls.call(interp, abs, [a]), operator.abs)
+
+
+def _concat(symbol: str, *methods: str) -> Any:
+    """What C calls the concatenation of sequences. A builtin one is asked alone, never what stands on the right."""
+
+    def run(interp: Interpreter, a: Any, b: Any) -> Any:
+        lookup, cls = interp.types.lookup, type(a)
+        if issubclass(cls, SEQUENCES):
+            found = next((m for name in methods if (m := lookup(cls, name)) is not NULL), NULL)
+            if type(found) is types.WrapperDescriptorType:
+                return calls.call(interp, found, (a, b))
+        elif numpy_functions.is_array(a) or type(a) is Traced:
+            raise python_object_in_native(operator.concat, a)  # numpy's own words
+        has_none = lookup(cls, methods[-1]) is NULL and lookup(type(b), "__radd__") is NULL
+        if has_none or not _is_sequence(interp, a) or not _is_sequence(interp, b):
+            raise interp.throw(TypeError(f"'{_C.type_name(classes.type_of(a))}' object can't be concatenated"))
+        return operators.binary(interp, operators.BINARY[symbol], a, b)
+
+    return run
+
+
+def _is_sequence(interp: Interpreter, obj: Any) -> bool:
+    """What C takes for one: items by position. Tensors and dicts have items by key."""
+    if is_a(obj, dict | types.MappingProxyType | types.GenericAlias) or interp.is_tensor(obj):
+        return False
+    return interp.types.lookup(type(obj), "__getitem__") is not NULL
+
+
+_via(2, _concat("+", "__add__"), operator.concat)
+_via(2, _concat("+=", "__iadd__", "__add__"), operator.iconcat)
+add_functions(pure, operator.countOf, operator.indexOf, operator.length_hint)
+add_functions(constructor, operator.itemgetter, operator.attrgetter, operator.methodcaller)

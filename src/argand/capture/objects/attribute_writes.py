@@ -1,0 +1,270 @@
+"""Attributes set and deleted: really on local objects, as pending writes on those that existed before the frame."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.typefacts import is_heap, sets_attributes_its_own_way
+from argand.capture.objects import attributes, calls, descriptors
+from argand.capture.record import tensor_attributes
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+
+# ---- writes --------------------------------------------------------------------------------------------------------
+
+
+def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`."""
+    cls = type(obj)
+    if interp.is_tensor(obj) and (interp.concrete or cls in interp.fast):
+        interp.tensor_setattr(obj, name, value)
+        return
+    setter = interp.types.lookup(cls, "__setattr__")
+    if attributes.is_own_hook(setter):
+        attributes.call_hook(interp, setter, obj, name, value)
+        return
+    if setter.__name__ != "__setattr__":
+        calls.call(interp, setter, (obj, name, value), None)
+        return
+    if sets_attributes_its_own_way(cls):  # a proxy, an object with a namespace for each thread
+        interp.native(setattr, obj, name, value)
+        return
+    generic_write(interp, obj, name, value)
+
+
+def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """`object.__setattr__` (or `type.__setattr__`)."""
+    if is_a(obj, type):
+        _write_class(interp, obj, name, value)
+        return
+    if is_a(obj, types.ModuleType):
+        _write_module(interp, obj, name, value)
+        return
+    cls = type(obj)
+    facts = interp.types
+    meta = facts.lookup(cls, name)
+    if meta is not NULL:
+        if _through_descriptor(interp, meta, obj, name, "setter", (value,)):
+            return
+        if facts.lookup(type(meta), "__set__") is not NULL:
+            if interp.is_outer(obj):
+                _refuse_native(meta, obj, name, value)
+                _write_outer(interp, obj, name, value)
+            else:
+                run = interp.unread if type(meta) in descriptors.MEMBERS else interp.native
+                run(meta.__set__, obj, value)
+            return
+    write_instance(interp, obj, name, value)
+
+
+_DESCRIPTOR_METHODS = {"setter": ("fset", "__set__"), "deleter": ("fdel", "__delete__")}
+
+
+def _through_descriptor(
+    interp: Interpreter, meta: Any, obj: Any, name: str, what: str, values: tuple[Any, ...]
+) -> bool:
+    """Set or delete by a property, or by a descriptor whose method is Python; False where `meta` is neither."""
+    of_property, special = _DESCRIPTOR_METHODS[what]
+    if type(meta) is property:
+        function = getattr(meta, of_property)
+        if function is None:
+            raise interp.throw(descriptors.property_error(meta, obj, name, what))
+        calls.call(interp, function, (obj, *values), None)
+        return True
+    method = interp.types.lookup(type(meta), special)
+    if is_a(method, types.FunctionType):
+        calls.call(interp, method, (meta, obj, *values), None)
+        return True
+    return False
+
+
+_ACCEPTED: dict[str, Any] = {
+    "__name__": str, "__qualname__": str, "__doc__": object, "__dict__": dict, "__annotations__": dict, "args": tuple,
+    "__traceback__": types.TracebackType | None, "__cause__": BaseException | None,
+    "__context__": BaseException | None, "__suppress_context__": bool, "__class__": object,
+}  # fmt: skip
+
+
+def _refuse_native(meta: Any, obj: Any, name: str, *values: Any) -> None:
+    """End the graph where C code of a class checks or converts what is written, or does something else with it."""
+    if type(meta) is types.MemberDescriptorType and is_heap(meta.__objclass__):
+        return
+    if values and name in _ACCEPTED and is_a(values[0], _ACCEPTED[name]) and type(meta) in descriptors.MEMBERS:
+        return
+    raise graph_break(
+        kind="native attribute written",
+        context=f"{type(obj).__name__}.{name}",
+        explanation=f"The attribute {name} of {type(obj).__name__} is kept by native code, which may refuse the value.",
+        hints=("Set it outside of the compiled function.",),
+    )
+
+
+def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    if type(obj) is types.FunctionType:
+        interp.load_function(obj)
+    if interp.is_outer(obj):
+        if attributes.own_dict(obj) is None:
+            raise attributes.missing(interp, obj, name)
+        _write_outer(interp, obj, name, value)
+        return
+    target = interp.shadow(obj)
+    if interp.is_tensor(target):
+        tensor_attributes.refuse_write(interp.state, target, name)
+    if is_a(target, types.FunctionType):
+        interp.unread(setattr, target, name, value)
+    else:
+        interp.unread(_setter_of(interp, target), target, name, value)
+
+
+def _setter_of(interp: Interpreter, obj: Any) -> Any:
+    return object.__setattr__ if is_heap(type(obj)) and not is_a(obj, type) else type(obj).__setattr__
+
+
+def _write_outer(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    if is_a(obj, interp.containers) and attributes.own_dict(obj) is not None:
+        # A container subclass: its attributes live in the shadow's dict, written back with it.
+        attributes.own_dict(interp.shadow(obj))[name] = value  # type: ignore[index]
+        return
+    if name == "__class__":
+        raise graph_break(
+            kind="class of an object changed",
+            context=type(obj).__name__,
+            explanation="Assigning __class__ of an object that existed before the compiled function is not captured.",
+            hints=("Assign __class__ outside of the compiled function.",),
+        )
+    interp.state.write_overlay(obj, name, value)
+
+
+def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
+    meta_attr = interp.types.lookup(type(cls), name)
+    if meta_attr is not NULL:
+        setter = interp.types.lookup(type(meta_attr), "__set__")
+        if is_a(meta_attr, property):
+            calls.call(interp, meta_attr.fset, (cls, value), None)
+            return
+        if is_a(setter, types.FunctionType):
+            calls.call(interp, setter, (meta_attr, cls, value), None)
+            return
+    interp.types.forget()
+    interp.renew_facts()
+    if interp.concrete or id(cls) in interp.local_classes:
+        interp.unread(type.__setattr__, cls, name, value)
+        return
+    if not is_heap(cls):
+        interp.unread(type.__setattr__, cls, name, value)
+        return
+    if type(meta_attr) in descriptors.MEMBERS:
+        _refuse_native(None, cls, name)
+    interp.load_class(cls)
+    interp.types.overlay[id(cls), name] = value
+    interp.types.rely_on(cls)
+    interp.state.write_overlay(cls, name, value)
+
+
+_namespace: Any = vars(types.ModuleType)["__dict__"].__get__  # past a `__getattribute__` of the module's own
+
+
+def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> None:
+    if interp.concrete:
+        interp.unread(setattr, module, name, value)
+        return
+    if type(module) is not types.ModuleType and interp.types.python_level(type(module), "__setattr__"):
+        raise graph_break(
+            kind="module attribute written",
+            context=f"{module.__name__}.{name}",
+            explanation="The module intercepts attribute writes.",
+            hints=("Set it outside of the compiled function.",),
+        )
+    interp.module_values[id(module), name] = value
+    meta = interp.types.lookup(type(module), name)
+    if type(meta) in descriptors.MEMBERS:
+        _refuse_native(meta, module, name)
+    namespace = _namespace(module)
+    interp.global_values[id(namespace), name] = value
+    interp.state.write_global(namespace, name, value)
+
+
+# ---- deletions -----------------------------------------------------------------------------------------------------
+
+
+def delete_attr(interp: Interpreter, obj: Any, name: str) -> None:
+    """`del obj.name`."""
+    cls = type(obj)
+    deleter = interp.types.lookup(cls, "__delattr__")
+    if attributes.is_own_hook(deleter):
+        attributes.call_hook(interp, deleter, obj, name)
+        return
+    generic_delete(interp, obj, name)
+
+
+def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
+    """`object.__delattr__` (or `type.__delattr__`)."""
+    if interp.is_tensor(obj) or is_a(obj, types.ModuleType):
+        if interp.is_tensor(obj) and tensor_attributes.delete(interp, obj, name):
+            return
+        if not interp.concrete:
+            raise graph_break(
+                kind="attribute deleted",
+                context=f"{type(obj).__name__}.{name}",
+                explanation="Deleting an attribute of a tensor or module object is not captured.",
+                hints=("Delete it outside of the compiled function.",),
+            )
+        interp.unread(delattr, obj, name)
+        return
+    if is_a(obj, type):
+        _delete_class_attr(interp, obj, name)
+        return
+    cls = type(obj)
+    facts = interp.types
+    meta = facts.lookup(cls, name)
+    if meta is not NULL and _through_descriptor(interp, meta, obj, name, "deleter", ()):
+        return
+    if cls is types.FunctionType:
+        interp.load_function(obj)
+    if interp.is_outer(obj):
+        if generic_is_absent(interp, obj, name):
+            raise attributes.missing(interp, obj, name)
+        if meta is not NULL and facts.lookup(type(meta), "__delete__") is not NULL:
+            _refuse_native(meta, obj, name)
+        if is_a(obj, interp.containers):
+            interp.unread(delattr, interp.shadow(obj), name)
+        else:
+            interp.state.delete_overlay(obj, name)
+        return
+    target = interp.shadow(obj)
+    interp.unread(delattr if is_a(target, types.FunctionType) else object.__delattr__, target, name)
+
+
+def generic_is_absent(interp: Interpreter, obj: Any, name: str) -> bool:
+    """Whether an outer object has no attribute of its own by this name."""
+    meta = interp.types.lookup(type(obj), name)
+    if meta is not NULL and type(meta) in descriptors.MEMBERS:
+        try:
+            descriptors.read_member(interp, meta, obj, type(obj))
+        except ObservedException:
+            return True
+        return False
+    return attributes.instance_value(interp, obj, name, meta) is NULL
+
+
+def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
+    if interp.concrete or id(cls) in interp.local_classes:
+        interp.types.forget()
+        interp.renew_facts()
+        interp.unread(type.__delattr__, cls, name)
+        return
+    if name not in type.__dict__["__dict__"].__get__(cls):
+        raise attributes.missing(interp, cls, name)
+    raise graph_break(
+        kind="class attribute deleted",
+        context=f"{cls.__name__}.{name}",
+        explanation="Deleting an attribute of a class that existed before the compiled function is not captured.",
+        hints=("Delete it outside of the compiled function.",),
+    )

@@ -1,0 +1,507 @@
+"""The attribute protocol: reads, writes and deletions on every kind of object, in Python's own order of lookup.
+
+Classes are looked up raw (no descriptor runs unseen); what a descriptor does in Python code is interpreted. Objects
+that existed before the frame are read under guards and written through the state's overlay.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from argand._core import _C
+from argand.capture.facts import classify
+from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.sources import (
+    AttrSource,
+    ConstSource,
+    DictItemSource,
+    FuncDefaultsTupleSource,
+    FuncKwdefaultsDictSource,
+    MethodFuncSource,
+    MethodSelfSource,
+    TypeAttrSource,
+)
+from argand.capture.facts.sources import instance_dict as instance_dict_source
+from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.facts.tainted import TaintedText, formatted_tensor
+from argand.capture.facts.typefacts import BOUND_METHODS, finds_attributes_its_own_way, is_heap
+from argand.capture.objects import calls, descriptors, generators, iteration
+from argand.capture.record import tensor_attributes
+from argand.capture.sizes import symbolic_ops
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+_PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
+
+
+# ---- entry points --------------------------------------------------------------------------------------------------
+
+
+def load_attr(interp: Interpreter, obj: Any, name: str) -> Any:
+    """`obj.name`; AttributeError as the program would see it."""
+    value = read(interp, obj, name)
+    if value is NULL:
+        raise missing(interp, obj, name)
+    return value
+
+
+def try_attr(interp: Interpreter, obj: Any, name: str) -> Any:
+    """`getattr(obj, name, NULL)`: only AttributeError counts as absence."""
+    try:
+        return read(interp, obj, name)
+    except ObservedException as observed:
+        if is_a(observed.value, AttributeError):
+            return NULL
+        raise
+
+
+def missing(interp: Interpreter, obj: Any, name: str) -> ObservedException:
+    """The AttributeError for an attribute that is not there. A bound method asks its function last."""
+    while type(obj) is types.MethodType:
+        obj = obj.__func__
+    if is_a(obj, type):
+        text = f"type object '{_C.type_name(obj)}' has no attribute '{name}'"
+    elif is_a(obj, types.ModuleType):
+        text = f"module '{obj.__name__}' has no attribute '{name}'"
+    else:
+        text = f"'{_C.type_name(_type_of(obj))}' object has no attribute '{name}'"
+    return interp.throw(AttributeError(text, name=name, obj=obj))
+
+
+def _type_of(obj: Any) -> type:
+    return types.GeneratorType if type(obj) is generators.TracedGenerator else type(obj)
+
+
+def read(interp: Interpreter, obj: Any, name: str) -> Any:
+    """`obj.name`, or NULL where CPython's default lookup finds nothing (hooks of the class have been asked)."""
+    cls = type(obj)
+    if cls in interp.fast or cls in _PLAIN or cls is generators.TracedGenerator:
+        return _read_native(interp, obj, name)
+    if cls is types.FunctionType:
+        return _read_function(interp, obj, name)
+    if cls in SYMBOLIC:
+        return symbolic_ops.read(interp, obj, name)
+    if is_a(obj, types.ModuleType):
+        if is_own_hook(interp.types.lookup(cls, "__getattribute__")):
+            return _read_instance(interp, obj, name)
+        return read_module(interp, obj, name)
+    if is_a(obj, type):
+        return _read_class(interp, obj, name)
+    if cls is types.MethodType:
+        return _read_method(interp, obj, name)
+    if cls is TaintedText:
+        raise formatted_tensor(obj)
+    if issubclass(cls, super):
+        return _read_super(interp, obj, name)
+    if cls is types.TracebackType and not interp.concrete:
+        raise graph_break(
+            kind="traceback inspected",
+            context=name,
+            explanation="The stack trace of an exception that was raised in captured code does not exist.",
+            hints=("Inspect tracebacks outside of the compiled function.",),
+        )
+    return _read_instance(interp, obj, name)
+
+
+def _read_native(interp: Interpreter, obj: Any, name: str) -> Any:
+    if interp.is_tensor(obj):
+        if not interp.concrete and tensor_attributes.of_the_program(interp.types.lookup(type(obj), name)):
+            return generic_read(interp, obj, name)
+        return interp.tensor_attr(obj, name)
+    if name == "__class__":
+        return _type_of(obj)
+    try:
+        return getattr(obj, name)
+    except AttributeError as e:
+        if type(obj) not in _TELLS_MORE:
+            return NULL
+        error: Exception = e
+    except Exception as e:
+        error = e
+    raise interp.observe(error)
+
+
+_TELLS_MORE: Final = frozenset({types.GenericAlias, types.UnionType})
+"""Classes that find attributes in their own way and say so in their own words."""
+
+
+def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
+    """A special method, looked up on the type and bound; NULL if there is none."""
+    cls = type(obj)
+    method = interp.types.lookup(cls, name)
+    return NULL if method is NULL else descriptors.bind(interp, method, obj, cls)
+
+
+def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
+    """(function, obj) where the attribute is a plain method, else (value, NULL)."""
+    cls = type(obj)
+    if cls in interp.fast:
+        value = load_attr(interp, obj, name)
+        if type(value) is types.BuiltinFunctionType and value.__self__ is obj:
+            method = interp.types.lookup(cls, name)
+            if type(method) is types.MethodDescriptorType:
+                return method, obj
+        return value, NULL
+    if is_a(obj, type | types.ModuleType) or cls is super or cls in _PLAIN or cls in SYMBOLIC:
+        return load_attr(interp, obj, name), NULL
+    facts = interp.types
+    getter = facts.lookup(cls, "__getattribute__")
+    if getter is object.__getattribute__ or (
+        type(getter) is types.WrapperDescriptorType and not finds_attributes_its_own_way(cls)
+    ):
+        method = facts.lookup(cls, name)
+        if _unbound(method) and instance_value(interp, obj, name, method) is NULL:
+            interp.note_class(cls)
+            return descriptors.function_of(interp, method, cls), obj
+    return load_attr(interp, obj, name), NULL
+
+
+def _unbound(method: Any) -> bool:
+    """Whether CPython calls a method without binding it first: messages name the class that has it."""
+    return type(method) is types.MethodDescriptorType or type(method) is types.FunctionType
+
+
+# ---- instances -----------------------------------------------------------------------------------------------------
+
+
+def is_own_hook(hook: Any) -> bool:
+    """Whether a `__getattribute__`, `__setattr__` or `__delattr__` is other than the C code of a builtin class."""
+    return type(hook) is not types.WrapperDescriptorType
+
+
+def call_hook(interp: Interpreter, hook: Any, obj: Any, *args: Any) -> Any:
+    """What such a hook of the class of `obj` answers: whatever was put there, CPython binds and calls it."""
+    if type(hook) is types.FunctionType:
+        return calls.call(interp, hook, (obj, *args), None)
+    return calls.call(interp, descriptors.bind(interp, hook, obj, type(obj)), args, None)
+
+
+def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
+    cls = type(obj)
+    facts = interp.types
+    getter = facts.lookup(cls, "__getattribute__")
+    own_getter = is_own_hook(getter)
+    if is_a(obj, enum.Enum):
+        interp.load_member(obj)
+    if not own_getter and finds_attributes_its_own_way(cls):
+        return _read_natively(interp, obj, name)
+    hook = facts.lookup(cls, "__getattr__")
+    if hook is NULL:
+        return call_hook(interp, getter, obj, name) if own_getter else generic_read(interp, obj, name)
+    try:
+        value = call_hook(interp, getter, obj, name) if own_getter else generic_read(interp, obj, name)
+    except ObservedException as observed:
+        if not is_a(observed.value, AttributeError):
+            raise
+        value = NULL
+    if value is not NULL:
+        return value
+    special = interp.module_attr(obj, name, hook)
+    if special is not NULL:
+        return special
+    return calls.call(interp, descriptors.bind(interp, hook, obj, cls), (name,), None)
+
+
+def _read_natively(interp: Interpreter, obj: Any, name: str) -> Any:
+    """An attribute of an object whose C class finds attributes in its own way (a proxy, an object with a namespace for
+    each thread)."""
+    try:
+        return interp.native(getattr, obj, name)
+    except ObservedException as observed:
+        if not is_a(observed.value, AttributeError):
+            raise
+    return NULL
+
+
+def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
+    """`object.__getattribute__`, NULL instead of AttributeError for what is not there."""
+    cls = type(obj)
+    facts = interp.types
+    meta = facts.lookup(cls, name)
+    if (
+        meta is not NULL
+        and descriptors.is_data_descriptor(facts, type(meta))
+        and facts.lookup(type(meta), "__get__") is not NULL
+    ):
+        return descriptors.bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
+    value = instance_value(interp, obj, name, meta)
+    if meta is NULL:
+        return value
+    found = class_value(interp, cls, name, meta)  # whose type, guarded, tells that it does not come first
+    return descriptors.bind(interp, found, obj, cls, name) if value is NULL else value
+
+
+def instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
+    """Item of the instance's own dict, NULL if absent."""
+    if not interp.is_outer(obj):
+        obj_dict = own_dict(interp.shadow(obj))
+        local = NULL if obj_dict is None else obj_dict.get(name, NULL)
+        return tensor_attributes.read(interp.state, obj, name) if local is NULL and interp.is_tensor(obj) else local
+    written = interp.read_overlay(obj, name)
+    if written is not NULL:
+        return NULL if written is interp.deleted else written
+    values = interp.attr_values.get(id(obj))
+    if values is None:
+        values = interp.attr_values[id(obj)] = {}
+    known = values.get(name, iteration.STOP)
+    if known is not iteration.STOP:
+        return known
+    obj_dict = own_dict(obj)
+    value: Any = NULL
+    if obj_dict is not None:
+        base = instance_dict_source(interp.types, interp.source(obj), obj)
+        if name in obj_dict:
+            value = interp.state.load_source(DictItemSource(base, name), obj_dict[name])
+        elif is_a(obj, interp.containers) and id(obj) in interp.state.shadows:
+            value = own_dict(interp.shadow(obj)).get(name, NULL)  # type: ignore[union-attr]
+        else:
+            interp.state.guard(base, "not_has_key", name)
+    values[name] = value
+    return value
+
+
+_IMMUTABLE: Final = frozenset({property, staticmethod, classmethod})
+
+
+def own_dict(obj: Any) -> dict[str, Any] | None:
+    found = namespace(obj)
+    return found if is_a(found, dict) else None
+
+
+def instance_dict(interp: Interpreter, obj: Any) -> Any:
+    """`obj.__dict__`: that of an outer object is an outer dict, and its shadow takes pending writes over."""
+    if not interp.is_outer(obj):
+        if interp.is_tensor(obj):
+            return tensor_attributes.namespace(interp.state, obj)
+        return interp.unread(object.__getattribute__, interp.shadow(obj), "__dict__")
+    real = own_dict(obj)
+    if real is None:
+        raise missing(interp, obj, "__dict__")
+    if is_a(obj, interp.containers):
+        return own_dict(interp.shadow(obj))
+    interp.state.load_source(instance_dict_source(interp.types, interp.source(obj), obj), real)
+    if interp.state.overlay_names(obj):
+        interp.shadow(real)
+    interp.attr_values.pop(id(obj), None)
+    return real
+
+
+def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
+    """A value found in a class: mutable ones are outer objects themselves."""
+    kind = type(value)
+    if interp.concrete or id(cls) in interp.local_classes or kind is types.FunctionType:
+        return value
+    bound = kind in BOUND_METHODS and classify.is_bound_builtin(value)  # to an object that may change in place
+    if kind in interp.fast and not bound and not interp.is_tensor(value):  # whose flags and sizes change in place
+        return value
+    if not is_heap(cls) or kind in _IMMUTABLE or is_a(value, type):
+        return value
+    key = (id(cls), name)
+    known = interp.class_values.get(key, iteration.STOP)
+    if known is iteration.STOP or known[0] is not value:
+        loaded = interp.state.load_source(TypeAttrSource(ConstSource(cls), name), value)
+        interp.class_values[key] = (value, loaded)
+        return loaded
+    return known[1]
+
+
+# ---- classes -------------------------------------------------------------------------------------------------------
+
+
+def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
+    meta = type(obj)
+    facts = interp.types
+    getter = facts.lookup(meta, "__getattribute__")
+    value = NULL
+    try:
+        if is_own_hook(getter):
+            value = call_hook(interp, getter, obj, name)
+        else:
+            value = generic_class_read(interp, obj, meta, name)
+    except ObservedException as observed:
+        if not is_a(observed.value, AttributeError) or facts.lookup(meta, "__getattr__") is NULL:
+            raise
+    if value is not NULL:
+        return value
+    hook = facts.lookup(meta, "__getattr__")
+    if hook is NULL:
+        return NULL
+    return calls.call(interp, descriptors.bind(interp, hook, obj, meta), (name,), None)
+
+
+def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) -> Any:
+    facts = interp.types
+    interp.note_class(obj)
+    meta_attr = facts.lookup(meta, name)
+    if meta_attr is not NULL and descriptors.is_data_descriptor(facts, type(meta_attr)):
+        if type(meta_attr) in descriptors.MEMBERS:
+            return _read_class_member(interp, meta_attr, obj, meta, name)
+        return descriptors.bind(interp, class_value(interp, meta, name, meta_attr), obj, meta, name)
+    value = facts.lookup(obj, name)
+    if value is not NULL:
+        if is_a(obj, enum.EnumMeta) and is_a(value, obj):
+            value = interp.load_member(value)
+        else:
+            value = class_value(interp, obj, name, value)
+        return descriptors.bind(interp, value, NULL, obj, name)
+    if meta_attr is not NULL:
+        return descriptors.bind(interp, class_value(interp, meta, name, meta_attr), obj, meta, name)
+    return NULL
+
+
+def _read_class_member(interp: Interpreter, meta_attr: Any, obj: type, meta: type, name: str) -> Any:
+    """`__name__`, `__mro__` and the like. What the version of a class does not tell of is guarded itself."""
+    value = interp.native(getattr, obj, name)
+    if interp.concrete or not is_heap(obj) or id(obj) in interp.local_classes:
+        return value
+    if name in _OF_CLASS_ITSELF or is_a(value, dict | list | set):  # such as __annotations__, whose items change
+        return interp.state.load_source(AttrSource(ConstSource(obj), name), value)
+    return value
+
+
+_OF_CLASS_ITSELF: Final = frozenset({"__name__", "__qualname__", "__dict__"})
+
+
+def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
+    self_class = proxy.__self_class__
+    if self_class is None or name == "__class__":
+        return _read_native(interp, proxy, name)
+    obj = proxy.__self__
+    facts = interp.types
+    value = facts.lookup_after(self_class, proxy.__thisclass__, name)
+    if value is NULL:
+        return _read_native(interp, proxy, name)
+    holder = facts.holder_after(self_class, proxy.__thisclass__, name, value)
+    if holder is not None:  # not written by captured code
+        value = class_value(interp, holder, name, value)
+    return descriptors.bind(interp, value, NULL if obj is self_class else obj, self_class, name)
+
+
+# ---- modules, functions, bound methods -----------------------------------------------------------------------------
+
+
+def read_module(interp: Interpreter, module: Any, name: str) -> Any:
+    if interp.concrete:
+        return _read_native(interp, module, name)
+    cls = type(module)
+    if cls is not types.ModuleType and type(interp.types.lookup(cls, name)) is property:
+        interp.note_class(cls)
+        return descriptors.bind(interp, interp.types.lookup(cls, name), module, cls, name)
+    key = (id(module), name)
+    value = interp.module_values.get(key, iteration.STOP)
+    if value is iteration.STOP:
+        value = interp.module_values[key] = _load_module_attr(interp, module, name)
+    return value
+
+
+def _load_module_attr(interp: Interpreter, module: Any, name: str) -> Any:
+    namespace = object.__getattribute__(module, "__dict__")
+    state = interp.state
+    if id(namespace) == id(state.globals) or (id(namespace), name) in interp.global_values:
+        written = interp.global_values.get((id(namespace), name), iteration.STOP)
+        if written is not iteration.STOP and written is not NULL:
+            return written
+    base = instance_dict_source(interp.types, state.source_of(module) or ConstSource(module), module)
+    if name in namespace:
+        return state.load_source(DictItemSource(base, name), namespace[name])
+    if name == "__annotations__":
+        raise graph_break(
+            kind="annotations made by asking for them",
+            context=module.__name__,
+            explanation="Python puts `__annotations__` into a module that has none when they are asked for.",
+            hints=("Ask for them outside of the compiled function.",),
+        )
+    with interp.suspended():  # a lazy module imports on first use
+        try:
+            value = getattr(module, name)
+        except AttributeError:
+            value = NULL
+        except Exception as e:
+            raise interp.observe(e) from None
+    if value is NULL:
+        state.guard(base, "not_has_key", name)
+        if "__getattr__" not in namespace:
+            state.guard(base, "not_has_key", "__getattr__")
+        else:
+            state.guard(state.source_of(module) or ConstSource(module), "not_has_attr", name)
+        return NULL
+    if name in namespace:
+        return state.load_source(DictItemSource(base, name), namespace[name])
+    return state.load_source(AttrSource(state.source_of(module) or ConstSource(module), name), value)
+
+
+def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
+    if name in ("__call__", "__get__", "__class__"):
+        return getattr(func, name)
+    if interp.concrete or id(func) in interp.local_functions:
+        return _read_native(interp, func, name)
+    interp.load_function(func)
+    if name == "__dict__":
+        return instance_dict(interp, func) if interp.is_outer(func) else func.__dict__
+    if interp.is_outer(func):
+        value = instance_value(interp, func, name, NULL) if name not in _FUNCTION_FIELDS else NULL
+        if value is not NULL:
+            return value
+        source = interp.source(func)
+        if name in _IN_FUNCTION_TABLE:
+            interp.inlined[id(func)] = func
+        if name == "__defaults__" and func.__defaults__ is not None:
+            return interp.state.load_source(FuncDefaultsTupleSource(source), func.__defaults__)
+        if name == "__kwdefaults__" and func.__kwdefaults__ is not None:
+            return interp.state.load_source(FuncKwdefaultsDictSource(source), func.__kwdefaults__)
+        if name in _IN_FUNCTION_TABLE and getattr(func, name) is None:
+            interp.state.guard(AttrSource(source, name), "is_none")
+        if name in _FUNCTION_FIELDS and name not in _FIXED_FIELDS:
+            return interp.state.load_source(AttrSource(source, name), getattr(func, name))
+    return _read_native(interp, func, name)
+
+
+_FIXED_FIELDS: Final = frozenset({"__globals__", "__builtins__", "__code__"})
+_IN_FUNCTION_TABLE: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
+_FUNCTION_FIELDS: Final = frozenset(
+    [
+        "__name__",
+        "__qualname__",
+        "__module__",
+        "__doc__",
+        "__code__",
+        "__defaults__",
+        "__kwdefaults__",
+        "__annotations__",
+        "__closure__",
+        "__globals__",
+        "__builtins__",
+        *(("__type_params__",) if sys.version_info >= (3, 12) else ()),
+    ]
+)
+
+
+def method_parts(interp: Interpreter, method: Any) -> tuple[Any, Any]:
+    """Function and instance of a bound method."""
+    if interp.is_outer(method):
+        source = interp.source(method)
+        func = interp.state.load_source(MethodFuncSource(source), method.__func__)
+        return func, interp.state.load_source(MethodSelfSource(source), method.__self__)
+    return method.__func__, method.__self__
+
+
+_OF_METHODS: Final = frozenset(dir(types.MethodType)) - {"__doc__"}
+"""What bound methods have themselves; anything else, and the text, is their function's."""
+
+
+def _read_method(interp: Interpreter, method: Any, name: str) -> Any:
+    func, owner = method_parts(interp, method)
+    if name == "__func__":
+        return func
+    if name == "__self__":
+        return owner
+    if name in _OF_METHODS:
+        return getattr(method, name)
+    return read(interp, func, name)

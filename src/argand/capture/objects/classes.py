@@ -1,0 +1,407 @@
+"""Making things: functions, classes, instances; the compiler's intrinsics."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from argand._core import _C
+from argand.capture.facts.array_value import Method, Traced
+from argand.capture.facts.frames import NULL, Frame
+from argand.capture.facts.kinds import answers_itself, is_a, module_of
+from argand.capture.facts.symbolic import STANDS_FOR
+from argand.capture.facts.tainted import TaintedText
+from argand.capture.objects import attributes, calls, descriptors, generators, iteration, native_handlers, operators
+from argand.capture.objects.raising import prepare_reraise_star
+from argand.capture.world import native_reads
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+
+# ---- functions -----------------------------------------------------------------------------------------------------
+
+
+def make_function(
+    interp: Interpreter, frame: Frame, code: types.CodeType, closure: tuple[Any, ...] | None
+) -> types.FunctionType:
+    """MAKE_FUNCTION: a real function object over real cells."""
+    if closure is None and code.co_freevars:
+        closure = tuple(types.CellType() for _ in code.co_freevars)  # 3.13 sets the real one afterwards
+    function = types.FunctionType(code, frame.globals, code.co_name, None, closure)
+    function.__qualname__ = code.co_qualname
+    interp.note_local_function(function)
+    return function
+
+
+def with_closure(interp: Interpreter, function: types.FunctionType, closure: tuple[Any, ...]) -> types.FunctionType:
+    """SET_FUNCTION_ATTRIBUTE with a closure: a function object cannot get one later, so a new one is made."""
+    code = function.__code__
+    made = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, closure)
+    made.__qualname__ = code.co_qualname
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__annotations__ = function.__annotations__
+    interp.note_local_function(made)
+    return made
+
+
+def set_function_attribute(function: types.FunctionType, flag: int, value: Any) -> None:
+    """One of the optional parts of a function."""
+    if flag == 1:
+        function.__defaults__ = value
+    elif flag == 2:
+        function.__kwdefaults__ = value
+    elif flag == 4:
+        function.__annotations__ = value if is_a(value, dict) else dict(zip(value[::2], value[1::2]))
+
+
+# ---- class statements ----------------------------------------------------------------------------------------------
+
+
+def build_class(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`__build_class__(func, name, *bases, metaclass=..., **kwargs)`."""
+    func, name, *given = args
+    kwargs = dict(kwargs)
+    bases = _resolve_bases(interp, tuple(given))
+    explicit = kwargs.pop("metaclass", NULL)
+    meta: Any = explicit if explicit is not NULL else (type(bases[0]) if bases else type)
+    if is_a(meta, type):
+        meta = _winner(interp, meta, bases)
+    prepare = attributes.try_attr(interp, meta, "__prepare__")
+    namespace = {} if prepare is NULL else calls.call(interp, prepare, (name, bases), kwargs)
+    if not is_a(namespace, dict) and interp.types.lookup(type(namespace), "__getitem__") is NULL:
+        shown = meta.__name__ if is_a(meta, type) else "<metaclass>"
+        text = f"{shown}.__prepare__() must return a mapping, not {_C.type_name(type(namespace))}"
+        raise interp.throw(TypeError(text))
+    cell = _run_body(interp, func, namespace)
+    if bases != tuple(given):
+        operators.setitem(interp, namespace, "__orig_bases__", tuple(given))
+    made = calls.call(interp, meta, (name, bases, namespace), kwargs)
+    if is_a(made, type) and is_a(cell, types.CellType):
+        _check_class_cell(interp, cell, made)
+    return made
+
+
+def _check_class_cell(interp: Interpreter, cell: types.CellType, made: type) -> None:
+    try:
+        inside = cell.cell_contents
+    except ValueError:
+        text = (
+            f"__class__ not set defining {made.__name__!r} as {made!r}. Was __classcell__ propagated to type.__new__?"
+        )
+        raise interp.throw(RuntimeError(text)) from None
+    if inside is not made:
+        raise interp.throw(TypeError(f"__class__ set to {inside!r} defining {made.__name__!r} as {made!r}"))
+
+
+def _run_body(interp: Interpreter, func: types.FunctionType, namespace: Any) -> Any:
+    program = interp.session.program(func.__code__)
+    frame = Frame(
+        program,
+        [NULL] * program.nslots,
+        func.__globals__,
+        calls.fn_builtins(interp, func),
+        interp.frames[-1].exc if interp.frames else interp.base_exc,
+        func,
+    )
+    frame.locals = namespace
+    interp.run(frame)
+    return frame.result
+
+
+def _resolve_bases(interp: Interpreter, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    bases: list[Any] = []
+    for base in given:
+        if not is_a(base, type):
+            entries = attributes.try_attr(interp, base, "__mro_entries__")
+            if entries is not NULL:
+                found = calls.call(interp, entries, (given,), None)
+                if not is_a(found, tuple):
+                    raise interp.throw(TypeError("__mro_entries__ must return a tuple"))
+                bases.extend(found)
+                continue
+        bases.append(base)
+    return tuple(bases)
+
+
+def _winner(interp: Interpreter, meta: type, bases: tuple[Any, ...]) -> type:
+    for base in bases:
+        kind = type(base)
+        if issubclass(meta, kind):
+            continue
+        if issubclass(kind, meta):
+            meta = kind
+            continue
+        raise interp.throw(
+            TypeError(
+                "metaclass conflict: the metaclass of a derived class must be a (non-strict) subclass of the "
+                "metaclasses of all its bases"
+            )
+        )
+    return meta
+
+
+_SAFE_HOOK_MODULES: Final = frozenset(
+    {"builtins", "typing", "abc", "enum", "collections.abc", "functools", "dataclasses"}
+)
+
+
+def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`type.__new__(meta, name, bases, namespace, **kwargs)`: native, where it runs no Python code behind our back."""
+    if len(args) != 3:
+        return interp.native(type.__new__, meta, *args, **kwargs)
+    name, bases, namespace = args
+    if not interp.concrete and is_a(interp.types.lookup(meta, "mro"), types.FunctionType):
+        raise graph_break(
+            kind="class definition",
+            context=name if type(name) is str else "?",
+            explanation="A metaclass with an mro() of its own runs while the class is made.",
+            hints=("Define the class outside of the compiled function.",),
+        )
+    plain = interp.plain(namespace)
+    pending = []
+    for key, value in list(plain.items()) if is_a(plain, dict) else []:
+        hook = interp.types.lookup(type(value), "__set_name__")
+        if is_a(hook, types.FunctionType) and module_of(type(value)) not in _SAFE_HOOK_MODULES:
+            pending.append((key, value, hook))
+    hook = _init_subclass_of(interp, bases)
+    if pending or hook is not None:
+        return _new_type_with_hooks(interp, meta, name, bases, plain, kwargs, pending, hook)
+    made = interp.unread(type.__new__, meta, name, bases, plain, **kwargs)
+    interp.note_local_class(made)
+    return made
+
+
+def _init_subclass_of(interp: Interpreter, bases: Any) -> Any:
+    for base in bases if is_a(bases, tuple) else ():
+        if is_a(base, type):
+            hook = interp.types.lookup(base, "__init_subclass__")
+            func = getattr(hook, "__func__", None)
+            if is_a(func, types.FunctionType) and func.__module__ not in _SAFE_HOOK_MODULES:
+                return hook
+    return None
+
+
+def _new_type_with_hooks(
+    interp: Interpreter,
+    meta: Any,
+    name: str,
+    bases: tuple[type, ...],
+    namespace: dict[str, Any],
+    kwargs: dict[str, Any],
+    pending: list[tuple[str, Any, Any]],
+    hook: Any,
+) -> Any:
+    """As `type.__new__`, with `__set_name__` and `__init_subclass__` interpreted."""
+    held = dict(namespace)
+    for key, _value, _hook in pending:
+        held[key] = None
+    if hook is not None:
+        made = _new_quietly(interp, meta, name, bases, held)
+    else:
+        made = interp.unread(type.__new__, meta, name, bases, held, **kwargs)
+    interp.note_local_class(made)
+    for key, value, _hook in pending:
+        type.__setattr__(made, key, value)
+    for key, value, set_name in pending:
+        calls.call(interp, set_name, (value, made, key), None)
+    if hook is not None:
+        parent = calls.call(interp, super, (made, made), None)
+        calls.call(interp, attributes.load_attr(interp, parent, "__init_subclass__"), (), kwargs)
+    return made
+
+
+class _Quiet:
+    """First of the bases while a class is made, so that its bases' `__init_subclass__` does not run natively."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Nothing: the real one is interpreted afterwards."""
+
+
+class _QuietSlots:
+    """The same for bases whose instances have no dict."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Nothing: the real one is interpreted afterwards."""
+
+
+def _new_quietly(interp: Interpreter, meta: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+    """`type.__new__` without `__init_subclass__`: with another first base, that is removed once the class exists."""
+    for quiet in (_Quiet, _QuietSlots):
+        try:
+            made = type.__new__(meta, name, (quiet, *bases), dict(namespace))
+            made.__bases__ = bases
+        except TypeError:
+            continue
+        return made
+    raise graph_break(
+        kind="class definition",
+        context=name,
+        explanation="A class whose bases define __init_subclass__ cannot be made while capturing.",
+        hints=("Define the class outside of the compiled function.",),
+    )
+
+
+# ---- instances -----------------------------------------------------------------------------------------------------
+
+
+def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`cls(*args, **kwargs)`."""
+    if cls is type and len(args) == 1 and not kwargs:
+        return type_of(args[0])
+    meta = type(cls)
+    if meta is not type:
+        hook = interp.types.lookup(meta, "__call__")
+        if is_a(hook, types.FunctionType):
+            if not interp.concrete:
+                result = interp.torch_call(cls, args, kwargs)
+                if result is not NotImplemented:
+                    return result
+            return calls.call_function(interp, hook, [cls, *args], kwargs)
+        if not is_a(hook, types.WrapperDescriptorType):  # a static or class method, a callable object of any kind
+            return calls.call(interp, descriptors.bind(interp, hook, cls, meta), tuple(args), kwargs)
+    if not interp.concrete and interp.is_torch_class(cls):
+        result = interp.torch_call(cls, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    return type_call(interp, cls, args, kwargs)
+
+
+def type_of(value: Any) -> type:
+    """`type(value)`."""
+    if type(value) is TaintedText:
+        return float if value.like == 0.0 else str
+    if type(value) in STANDS_FOR or type(value) is Traced or type(value) is Method:
+        return value.__class__
+    return types.GeneratorType if type(value) is generators.TracedGenerator else type(value)
+
+
+def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What `type.__call__` does: `__new__`, then `__init__`."""
+    if answers_itself(cls):
+        raise graph_break(
+            kind="class that its metaclass compares or reads",
+            explanation="A class is called whose metaclass has an __eq__, __hash__ or __getattribute__ of its own.",
+            hints=("Leave these methods out of the metaclass, or call the class outside of the compiled function.",),
+        )
+    interp.note_class(cls)
+    facts = interp.types
+    if not interp.concrete and facts.lookup(cls, "__del__") is not NULL:
+        raise has_finalizer(cls)
+    new = facts.lookup(cls, "__new__")
+    if is_a(new, staticmethod):
+        new = new.__func__
+    init = facts.lookup(cls, "__init__")
+    if is_a(new, types.FunctionType):
+        made = calls.call_function(interp, new, [cls, *args], kwargs)
+    elif new is object.__new__ and init is not object.__init__:
+        made = interp.unread(object.__new__, cls)
+    elif is_a(new, types.BuiltinFunctionType):
+        made = native_new(interp, cast(type, new.__self__), [cls, *args], kwargs)
+    else:
+        made = calls.call(interp, descriptors.bind(interp, new, NULL, cls), [cls, *args], kwargs)
+    if cls not in type(made).__mro__:  # what `__subclasscheck__` says does not matter
+        return made
+    if cls is not type(made):
+        init = facts.lookup(type(made), "__init__")
+    if is_a(init, types.FunctionType):
+        result = calls.call_function(interp, init, [made, *args], kwargs)
+        if result is not None:
+            raise interp.throw(TypeError(f"__init__() should return None, not '{_C.type_name(type(result))}'"))
+    elif init is not object.__init__:
+        calls.call(interp, descriptors.bind(interp, init, made, cls), args, kwargs)
+    elif new is not object.__new__ or not (args or kwargs):
+        pass
+    else:
+        interp.unread(object.__init__, made, *args, **kwargs)
+    return made
+
+
+def has_finalizer(cls: type) -> BaseException:
+    """The graph break for making an object that runs code when it dies, which must happen once and at its time."""
+    return graph_break(
+        kind="object with a finalizer",
+        context=cls.__name__,
+        explanation=f"{cls.__name__} has a __del__ method, which would run while the function is captured.",
+        hints=("Make the object outside of the compiled function.",),
+    )
+
+
+def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`owner.__new__(cls, ...)` of a C class."""
+    if owner is type:
+        return new_type(interp, args[0], args[1:], kwargs)
+    if args and is_a(args[0], type) and not interp.concrete and interp.types.lookup(args[0], "__del__") is not NULL:
+        raise has_finalizer(args[0])
+    if owner in native_handlers.SAFE_NEW or issubclass(owner, BaseException):
+        if owner is object:
+            return interp.unread(object.__new__, *args, **kwargs)
+        if owner in native_handlers.ITERABLE_NEW and len(args) > 1:
+            args = [args[0], iteration.native_iterable(interp, args[1]), *args[2:]]
+        elif owner not in native_handlers.STORING_NEW and not issubclass(owner, BaseException):
+            args = [args[0], *[interp.plain(arg) for arg in args[1:]]]
+            return interp.native(owner.__new__, *args, **kwargs)
+        if owner is functools.partial and len(args) > 1:
+            refuse_nested_partial(interp, args[1])
+        return interp.unread(owner.__new__, *args, **kwargs)
+    if args and is_a(args[0], type):
+        handler = native_handlers.FUNCTIONS.get(id(owner))
+        if handler is not None and args[0] is owner:
+            return handler(interp, owner, args[1:], kwargs)
+    return calls.native_fallback(interp, owner.__new__, args, kwargs)
+
+
+def refuse_nested_partial(interp: Interpreter, function: Any) -> None:
+    """`functools.partial` takes another one apart that it is given, unless that has attributes."""
+    if is_a(function, functools.partial) and interp.is_outer(function):
+        raise native_reads.unseen_object(function, functools.partial)
+
+
+# ---- intrinsics ----------------------------------------------------------------------------------------------------
+
+
+def intrinsic_1(interp: Interpreter, name: str, value: Any) -> Any:
+    """CALL_INTRINSIC_1."""
+    if name == "INTRINSIC_LIST_TO_TUPLE":
+        return tuple(interp.shadow(value))
+    if name == "INTRINSIC_STOPITERATION_ERROR":
+        return generators.stop_iteration_error(value)
+    if name == "INTRINSIC_UNARY_POSITIVE":
+        return operators.unary(interp, operators.POSITIVE, value)
+    if name == "INTRINSIC_TYPEVAR":
+        return typing.TypeVar(value, infer_variance=True)  # type: ignore[call-arg]
+    if name == "INTRINSIC_PARAMSPEC":
+        return typing.ParamSpec(value, infer_variance=True)  # type: ignore[call-arg]
+    if name == "INTRINSIC_TYPEVARTUPLE":
+        return typing.TypeVarTuple(value)
+    if name == "INTRINSIC_SUBSCRIPT_GENERIC":
+        return interp.unread(lambda: typing.Generic[value])  # type: ignore[index]
+    raise _unsupported_intrinsic(name)
+
+
+def intrinsic_2(interp: Interpreter, name: str, first: Any, second: Any) -> Any:
+    """CALL_INTRINSIC_2."""
+    if name == "INTRINSIC_PREP_RERAISE_STAR":
+        return prepare_reraise_star(interp, first, second)
+    if name == "INTRINSIC_SET_FUNCTION_TYPE_PARAMS":
+        first.__type_params__ = second
+        return first
+    raise _unsupported_intrinsic(name)
+
+
+def _unsupported_intrinsic(name: str) -> BaseException:
+    return graph_break(
+        kind="unsupported Python construct",
+        context=name,
+        explanation="This construct (a lazily evaluated type parameter or an interactive one) is not captured.",
+        hints=("Move it out of the compiled function.",),
+    )
+
+
+__all__ = ["build_class", "builtins", "call_class", "make_function", "native_new", "type_call"]

@@ -1,0 +1,335 @@
+"""Iteration, unpacking and the mappings of `**`: natively where that is all there is, else by Python's own protocol."""
+
+from __future__ import annotations
+
+import collections
+import enum
+from typing import TYPE_CHECKING, Any, Final
+
+from argand._core import _C
+from argand.capture.facts.exceptions import InternalFailure, ObservedException, raise_native
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.objects import attributes, calls, generators, keys, operators, polyfills
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from argand.capture.interp.interpreter import Interpreter
+
+
+class _Stop:
+    """What `iter_next` answers at the end of an iterator."""
+
+    def __repr__(self) -> str:
+        return "STOP"
+
+
+STOP: Final = _Stop()
+
+# ---- iteration -----------------------------------------------------------------------------------------------------
+
+
+class NativeIterator:
+    """Lets native code iterate over something whose iteration is Python code."""
+
+    __slots__ = ("interp", "iterator")
+
+    def __init__(self, interp: Interpreter, iterator: Any) -> None:
+        self.interp = interp
+        self.iterator = iterator
+
+    def __iter__(self) -> NativeIterator:
+        return self
+
+    def __next__(self) -> Any:
+        interp = self.interp
+        try:
+            found, value = next_value(interp, self.iterator)
+        except ObservedException as observed:
+            exc = observed.value
+        except Exception as bug:
+            raise InternalFailure(bug) from bug
+        else:
+            if found:
+                return value
+            raise StopIteration
+        interp.propagating = exc
+        try:
+            raise_native(exc)
+        finally:
+            del exc  # its traceback refers to this frame
+
+
+def is_iterable(interp: Interpreter, value: Any) -> bool:
+    """Whether `iter(value)` finds an iterator protocol (the call itself may still fail)."""
+    return interp.types.lookup(type(value), "__iter__") is not None and has_iterator(interp, value)
+
+
+def has_iterator(interp: Interpreter, value: Any) -> bool:
+    """The same where an `__iter__` that is None counts as one, as it does after a star in a call or a list."""
+    cls = type(value)
+    if interp.types.lookup(cls, "__iter__") is not NULL:
+        return True
+    if interp.types.lookup(cls, "__getitem__") is NULL:
+        interp.note_class(cls)
+        return False
+    if interp.types.python_level(cls, "__getitem__"):
+        return True
+    try:
+        interp.unread(iter, value)  # a `__getitem__` of C may be for keys only
+    except ObservedException:
+        return False
+    return True
+
+
+def get_iter(interp: Interpreter, value: Any) -> Any:
+    """`iter(value)`."""
+    cls = type(value)
+    if cls is list or cls is tuple or cls is dict or cls is range:
+        return iter(interp.shadow(value)) if interp.is_outer(value) else iter(value)
+    if cls is generators.TracedGenerator:
+        return value
+    facts = interp.types
+    if interp.is_tensor(value) and not facts.python_level(cls, "__iter__"):
+        return interp.native(iter, value)
+    if facts.python_level(cls, "__iter__"):
+        result = calls.call(interp, attributes.lookup_special(interp, value, "__iter__"), (), None)
+        if facts.lookup(type(result), "__next__") is NULL:
+            raise interp.throw(TypeError(f"iter() returned non-iterator of type '{_C.type_name(type(result))}'"))
+        return result
+    found = facts.lookup(cls, "__iter__")
+    if found is NULL or found is None:
+        if found is NULL and facts.python_level(cls, "__getitem__"):
+            return calls.call_function(interp, polyfills.iterate_by_index, (value,), None)
+        if found is None or facts.lookup(cls, "__getitem__") is NULL:
+            raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not iterable"))
+    if is_a(value, CONTAINERS):
+        return interp.unread(iter, interp.shadow(value))
+    interp.check_known(value)
+    return interp.native(iter, value)
+
+
+def next_value(interp: Interpreter, iterator: Any) -> tuple[bool, Any]:
+    """One step: (True, value), or (False, value of the StopIteration)."""
+    cls = type(iterator)
+    if cls is generators.TracedGenerator:
+        done, value = generators.resume(iterator, None)
+        return not done, value
+    if not interp.types.python_level(cls, "__next__"):
+        interp.check_known(iterator)
+        try:
+            return True, next(iterator)
+        except StopIteration as stop:
+            return False, stop.value
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    try:
+        return True, calls.call(interp, attributes.lookup_special(interp, iterator, "__next__"), (), None)
+    except ObservedException as observed:
+        if is_a(observed.value, StopIteration):
+            return False, observed.value.value
+        raise
+
+
+_EXAMPLES: Final[tuple[Any, ...]] = (
+    iter([]), iter(()), iter({}), iter({}.items()), iter({}.values()), iter(range(0)), iter(""), iter(set()),
+    enumerate([]), zip(), reversed([]),
+)  # fmt: skip
+_KNOWN_ITERATORS: Final = frozenset(type(example) for example in _EXAMPLES)
+_SETTLED: Final = frozenset((list, tuple, set, frozenset, dict, range, str, bytes))
+
+
+def iter_next(interp: Interpreter, iterator: Any) -> Any:
+    """One step of a for loop: the value or STOP."""
+    if type(iterator) in _KNOWN_ITERATORS and not interp.is_outer(iterator):
+        try:
+            return next(iterator, STOP)
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    found, value = next_value(interp, iterator)
+    return value if found else STOP
+
+
+def native_iterable(interp: Interpreter, value: Any, hint: bool = False) -> Any:
+    """Something that native code may iterate over in place of `value`.
+
+    Arguments:
+        hint: whether that code asks how long it will be.
+    """
+    cls = type(value)
+    if hint:
+        return after_hint(interp, value, native_iterable(interp, value))
+    if cls is generators.TracedGenerator or cls is NativeIterator:
+        return value
+    if cls in _KNOWN_ITERATORS:
+        interp.check_known(value)
+        return value
+    if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__iter__"):
+        return interp.shadow(value)
+    iterator = get_iter(interp, value)
+    if type(iterator) is generators.TracedGenerator or not interp.types.python_level(type(iterator), "__next__"):
+        return iterator
+    return NativeIterator(interp, iterator)
+
+
+def after_hint(interp: Interpreter, value: Any, source: Any) -> Any:
+    """What native code may iterate over in place of `value`, which has been asked how long it will be."""
+    asks = interp.types.python_level(type(value), "__len__", "__length_hint__")
+    if not asks and not is_a(value, enum.Enum):  # whose `__len__`, of the standard library, may raise too
+        return source
+    _ask_length(interp, value)
+    return source if is_a(source, NativeIterator) else interp.unread(iter, source)
+
+
+def to_list(interp: Interpreter, value: Any, hint: bool = False) -> list[Any]:
+    """`list(value)`.
+
+    Arguments:
+        hint: whether CPython asks here how long it will be.
+    """
+    source = native_iterable(interp, value, hint)
+    if is_a(source, CONTAINERS) and interp.types.python_level(type(source), "__len__", "__length_hint__"):
+        source = interp.unread(iter, source)
+    result: list[Any] = interp.unread(list, source)
+    return result
+
+
+def each(interp: Interpreter, value: Any) -> Iterator[Any]:
+    """The elements one by one: what is done with one may raise before the next is asked for."""
+    iterator = value.iterator if type(value) is NativeIterator else get_iter(interp, value)
+    while (item := iter_next(interp, iterator)) is not STOP:
+        yield item
+
+
+def is_settled(value: Any) -> bool:
+    """Whether iterating over this runs no code of the program."""
+    return type(value) in _SETTLED
+
+
+def holds_only(interp: Interpreter, value: Any, kinds: frozenset[type]) -> bool:
+    """Whether iterating over this runs no code of the program, and gives values of these types (int among them)."""
+    if type(value) is range:
+        return True
+    return is_settled(value) and kinds.issuperset(map(type, native_iterable(interp, value)))
+
+
+def _ask_length(interp: Interpreter, value: Any) -> None:
+    """PyObject_LengthHint: calls `__len__`, else `__length_hint__`, and minds only its errors."""
+    lookup = interp.types.lookup
+    if lookup(type(value), "__len__") is not NULL:
+        try:
+            interp.call(len, [value])
+            return
+        except ObservedException as observed:
+            if not is_a(observed.value, TypeError):
+                raise
+    hint = lookup(type(value), "__length_hint__")
+    if hint is NULL:
+        return
+    try:
+        found = calls.call(interp, attributes.lookup_special(interp, value, "__length_hint__"), (), None)
+    except ObservedException as observed:
+        if not is_a(observed.value, TypeError):
+            raise
+        return
+    if found is NotImplemented:
+        return
+    if not is_a(found, int):
+        raise interp.throw(TypeError(f"__length_hint__ must be an integer, not {_C.type_name(type(found))}"))
+    if found < 0:
+        raise interp.throw(ValueError("__length_hint__() should return >= 0"))
+
+
+def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
+    """`a, b = value`."""
+    cls = type(value)
+    if cls is tuple or cls is list:
+        values = interp.plain_shallow(value)
+        if len(values) == count:
+            return list(values)
+    elif not is_iterable(interp, value):
+        raise interp.throw(TypeError(f"cannot unpack non-iterable {_C.type_name(cls)} object"))
+    iterator = get_iter(interp, value)
+    items: list[Any] = []
+    while len(items) < count:
+        item = iter_next(interp, iterator)
+        if item is STOP:
+            raise interp.throw(ValueError(f"not enough values to unpack (expected {count}, got {len(items)})"))
+        items.append(item)
+    if iter_next(interp, iterator) is not STOP:
+        raise interp.throw(ValueError(f"too many values to unpack (expected {count})"))
+    return items
+
+
+def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> list[Any]:
+    """`a, *b, c = value`."""
+    if not is_iterable(interp, value):
+        raise interp.throw(TypeError(f"cannot unpack non-iterable {_C.type_name(type(value))} object"))
+    items: list[Any] = []
+    iterator = get_iter(interp, value)
+    while len(items) < before:
+        item = iter_next(interp, iterator)
+        if item is STOP:
+            wanted = before + after
+            raise interp.throw(
+                ValueError(f"not enough values to unpack (expected at least {wanted}, got {len(items)})")
+            )
+        items.append(item)
+    rest = to_list(interp, iterator, hint=True)
+    if len(rest) < after:
+        raise interp.throw(
+            ValueError(f"not enough values to unpack (expected at least {before + after}, got {before + len(rest)})")
+        )
+    split = len(rest) - after
+    return [*items, rest[:split], *rest[split:]]
+
+
+# ---- dicts for ** --------------------------------------------------------------------------------------------------
+
+
+def mapping_items(interp: Interpreter, values: Any, by_keys: bool = False) -> Iterable[tuple[Any, Any]] | None:
+    """Items of any mapping in its order, None if it is not one.
+
+    Arguments:
+        by_keys: subclasses of dict are asked for their keys, and for the value of each, as an OrderedDict does.
+    """
+    cls = type(values)
+    if cls is collections.OrderedDict:
+        return list(collections.OrderedDict.items(interp.shadow(values)))
+    asked = by_keys and cls is not dict
+    if not asked and is_a(values, dict) and interp.types.lookup(cls, "__iter__") is dict.__iter__:
+        interp.note_class(cls)
+        return list(dict.items(interp.shadow(values)))  # as CPython does, whatever other methods the class has
+    keys = attributes.try_attr(interp, values, "keys")
+    if keys is NULL:
+        return None
+    names = to_list(interp, calls.call(interp, keys, (), None))
+    return ((key, operators.getitem(interp, values, key)) for key in names)
+
+
+def dict_update(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
+    """`{**values}`."""
+    items = mapping_items(interp, values)
+    if items is None:
+        raise interp.throw(TypeError(f"'{_C.type_name(type(values))}' object is not a mapping"))
+    for key, value in items:
+        keys.check_hash(interp, key, target)
+        target[key] = value
+
+
+def dict_merge(interp: Interpreter, target: dict[Any, Any], values: Any, fn: Any) -> None:
+    """`fn(**values)`."""
+    items = mapping_items(interp, values)
+    if items is None:
+        name = calls.callable_name(fn)
+        raise interp.throw(TypeError(f"{name} argument after ** must be a mapping, not {_C.type_name(type(values))}"))
+    for key, value in items:
+        keys.check_hash(interp, key, target)
+        if key in target:
+            name = calls.callable_name(fn)
+            raise interp.throw(TypeError(f"{name} got multiple values for keyword argument '{key}'"))
+        target[key] = value

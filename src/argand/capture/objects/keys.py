@@ -1,0 +1,105 @@
+"""Keys of dicts, elements of sets, indices: what native code reads of them."""
+
+from __future__ import annotations
+
+import operator
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from argand import errors
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a
+from argand.capture.objects import attributes, calls, operators
+from argand.capture.world import native_reads
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+
+def check_hash(interp: Interpreter, key: Any, held: Any = None) -> None:
+    """Before native code hashes a key and compares it with others: what that reads must be guarded.
+
+    Arguments:
+        held: the dict or set whose keys it will be compared with.
+
+    Raises:
+        GraphBreak: Python-level `__hash__` or `__eq__` answer otherwise when native code asks.
+    """
+    cls = type(key)
+    if cls in interp.fast:
+        if held is not None and not interp.concrete and id(held) in interp.odd_keys:
+            _check_equal(interp, key, held)
+        return
+    python = interp.types.python_level(cls, "__hash__", "__eq__")
+    if interp.types.python_level(cls, "__hash__"):
+        answer = calls.call(interp, attributes.lookup_special(interp, key, "__hash__"), (), None)
+        if not interp.concrete and is_a(answer, int) and interp.unread(hash, key) != to_hash_value(answer):
+            raise _impure_key(key)
+    elif is_a(key, tuple | frozenset):
+        for item in interp.shadow(key):
+            check_hash(interp, item)
+    elif cls is weakref.ref:
+        check_hash(interp, key())
+    elif interp.is_outer(key) and native_reads.kind(cls) == native_reads.BASE:
+        native_reads.guard_base(interp, key)
+    else:
+        interp.pin(key.__self__ if cls is types.MethodType else key)
+    if python and held is not None and not interp.concrete and cls.__hash__ is not None:
+        _check_equal(interp, key, held)
+        interp.odd_keys[id(interp.shadow(held))] = interp.odd_keys[id(held)] = held
+
+
+def _check_equal(interp: Interpreter, key: Any, held: Any) -> None:
+    """Native code compares a key with those of its hash, by their methods: the same is done here, under guards."""
+    hashed = interp.unread(hash, key)
+    equality = interp.types.python_level
+    for other in list(interp.shadow(held)):
+        if other is key or hash(other) != hashed:
+            continue
+        if not (equality(type(other), "__eq__") or equality(type(key), "__eq__")):
+            continue
+        if operators.truth(interp, operators.compare(interp, operators.COMPARE["=="], other, key)) != bool(
+            other == key
+        ):
+            raise _impure_key(key)
+
+
+def _impure_key(key: Any) -> BaseException:
+    return errors.graph_break(
+        kind="key whose hash or equality changes",
+        context=type(key).__name__,
+        explanation=f"A {type(key).__name__} is a key, and captured code has changed what its __hash__ or __eq__ read.",
+        hints=("Use keys whose __hash__ and __eq__ depend on nothing that changes.",),
+    )
+
+
+def to_hash_value(result: int) -> int:
+    """What CPython makes of the answer of a `__hash__`: only an int that does not fit is reduced."""
+    return (-2 if result == -1 else int(result)) if -(1 << 63) <= result < 1 << 63 else hash(int(result))
+
+
+def native_key(interp: Interpreter, key: Any) -> Any:
+    """A key or index that native code can use: Python-level `__index__` is interpreted first."""
+    if type(key) in interp.fast:
+        return key
+    if type(key) is slice:
+        parts = (key.start, key.stop, key.step)
+        if all(type(part) in interp.fast for part in parts):
+            return key
+        return slice(*(_slice_bound(interp, part) for part in parts))
+    if interp.types.python_level(type(key), "__index__") and not is_a(key, int):
+        return operators.to_index(interp, key)
+    key = interp.plain(key)
+    native_reads.check(interp, operator.getitem, (key,), "hash")
+    return key
+
+
+def _slice_bound(interp: Interpreter, part: Any) -> Any:
+    cls = type(part)
+    if cls in interp.fast:
+        return part
+    if interp.types.lookup(cls, "__index__") is NULL:
+        interp.note_class(cls)
+        return part  # CPython raises, in words of its own for slices
+    return operators.to_index(interp, part)

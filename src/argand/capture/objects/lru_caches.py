@@ -1,0 +1,97 @@
+"""Functions under `functools.lru_cache`: what a call gives is what an earlier call, perhaps in another world, gave.
+
+Captured code computes anew where that cannot be told from a cached result: where nothing was read that can change. If
+something was, the cache itself answers, while capturing and in a guard, as it does in eager.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.sources import CallSource, ConstSource
+from argand.capture.objects import calls, keys
+from argand.capture.record.tensor_attributes import any_pending
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+    from argand.capture.record.guards import Guard
+
+_STEADY = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type
+
+
+class Answer:
+    """A guard: the cache gives what it gave."""
+
+    def __init__(self, fn: Any, args: list[Any], kwargs: dict[str, Any], value: Any) -> None:
+        self.fn, self.args, self.kwargs, self.value = fn, args, kwargs, value
+
+    def __call__(self, _: object) -> bool:
+        found = self.fn(*self.args, **self.kwargs)
+        return found is self.value or (type(found) is type(self.value) and bool(found == self.value))
+
+
+def behind(interp: Interpreter, fn: Any) -> Any:
+    """The function that a cached function calls, whatever has become of its attribute `__wrapped__`.
+
+    Raises:
+        GraphBreak: that is not the function any more; C code keeps the function itself.
+    """
+    found = fn.__dict__.get("__wrapped__", NULL)
+    if any(part is found for part in interp.unread(gc.get_referents, fn)):
+        return found
+    raise graph_break(
+        kind="cached function with another wrapped one",
+        context="functools.lru_cache",
+        explanation="The attribute __wrapped__ of a cached function was replaced: it does not tell what a call runs.",
+        hints=("Leave __wrapped__ as functools.lru_cache sets it.",),
+    )
+
+
+def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """One call of a cached function; calls with equal arguments give the same object within a capture."""
+    for value in (*args, *kwargs.values()):
+        keys.check_hash(interp, value)
+    cache = interp.lru_caches.setdefault(id(fn), (fn, {}))[1]
+    key = interp.unread(functools._make_key, tuple(args), kwargs, False)
+    found = interp.unread(cache.get, key, NULL)
+    if found is NULL:
+        found = cache[key] = _computed(interp, fn, args, kwargs)
+    return found
+
+
+def _computed(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if interp.concrete or id(fn.__wrapped__) in interp.local_functions:
+        return calls.call(interp, fn.__wrapped__, args, kwargs)
+    state: Any = interp.state
+    guards, nodes, pending = len(state.guards), state.graph.calls, any_pending(state)
+    value = calls.call(interp, fn.__wrapped__, args, kwargs)
+    if all(map(_is_steady, list(state.guards)[guards:])):
+        return value
+    given = (*args, *kwargs.values())
+    alone = state.graph.calls == nodes and not pending and not any_pending(state)
+    if not alone or not all(interp.is_constant(part) and not interp.is_outer(part) for part in (value, *given)):
+        raise graph_break(
+            kind="cached function that reads what can change",
+            context=str(fn.__wrapped__.__qualname__),
+            explanation="A function under functools.lru_cache gives what it computed once, whatever has changed since.",
+            hints=("Pass what the function reads as an argument, or call it outside the compiled function.",),
+        )
+    with interp.suspended():
+        value = interp.unread(fn, *args, **kwargs)
+    state.guards.add(CallSource(ConstSource(None), Answer(fn, args, kwargs, value)), "id", True, shown=False)
+    return value
+
+
+def _is_steady(guard: Guard) -> bool:
+    """Whether a guard is on what programs do not replace: a module, a function or a class under its name."""
+    if guard.source is None or is_a(guard.source, ConstSource):
+        return guard.kind in ("type", "type_version", "functions")
+    if guard.kind == "type":  # a module that is guarded by identity is guarded by its class too
+        return guard.args[0] is types.ModuleType
+    return guard.kind == "id" and is_a(guard.args[0], _STEADY)

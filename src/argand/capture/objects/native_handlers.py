@@ -1,0 +1,224 @@
+"""What native code argand knows: registries of handlers that the `natives_*` modules fill, and policies of functions.
+
+A handler decides how a native callable is run so that nothing it does escapes capture: it may run it on resolved
+arguments, emulate it, or end the graph. What has no handler is not called at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.registering import enter
+from argand.capture.objects import calls, lru_caches, virtual
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+Handler = Callable[["Interpreter", Any, list[Any], dict[str, Any]], Any]
+"""(interpreter, callable, positional arguments, keyword arguments) -> result."""
+MethodHandler = Callable[["Interpreter", type, str, Any, list[Any], dict[str, Any]], Any]
+"""(interpreter, class that has the method, its name, self, positional arguments, keyword arguments) -> result."""
+
+FUNCTIONS: Final[dict[int, Handler]] = {}
+"""By id of the callable (kept in KEEP): builtins, C functions, classes, and Python functions with special treatment."""
+METHODS: Final[dict[tuple[int, str], MethodHandler]] = {}
+"""By (id of class, name): methods of C classes."""
+CLASS_METHODS: Final[dict[tuple[int, str], Handler]] = {}
+"""By (id of class, name): methods called on the class, such as dict.fromkeys."""
+CALLABLE_OBJECTS: Final[dict[type, Handler]] = {}
+"""By type of the callable object: operator.itemgetter and the like."""
+KEEP: Final[list[Any]] = []
+SAFE_NEW: Final[set[type]] = {object}
+"""C classes whose `__new__` touches nothing but its arguments."""
+STORING_NEW: Final[set[type]] = set()
+"""Of these, those whose `__new__` and `__init__` only store their arguments, or take them one by one."""
+ITERABLE_NEW: Final[set[type]] = set()
+"""Of these, those whose first argument is iterated over."""
+PURE_MODULES: Final[set[str]] = set()
+"""Python modules whose functions only compute on their arguments: called natively on constants."""
+BREAK_MODULES: Final[dict[str, str]] = {}
+"""Modules whose functions are never inlined, with the reason."""
+HELPER_FILES: Final[set[str]] = set()
+"""Files of argand's own interpreted helpers."""
+
+
+def INLINE(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The policy of ordinary Python functions (never called)."""
+    return NotImplemented
+
+
+def function(*fns: Any) -> Callable[[Handler], Handler]:
+    """Register the handler of callables."""
+
+    def register(handler: Handler) -> Handler:
+        add_functions(handler, *fns)
+        return handler
+
+    return register
+
+
+def method(cls: type, *names: str) -> Callable[[MethodHandler], MethodHandler]:
+    """Register the handler of methods of a C class."""
+
+    def register(handler: MethodHandler) -> MethodHandler:
+        KEEP.append(cls)
+        for name in names:
+            enter(METHODS, (id(cls), name), handler)
+        return handler
+
+    return register
+
+
+def add_methods(cls: type, handler: MethodHandler, names: str) -> None:
+    """Register one handler for several methods, those that this Python has."""
+    KEEP.append(cls)
+    for name in names.split():
+        if hasattr(cls, name):
+            enter(METHODS, (id(cls), name), handler)
+
+
+def other_methods(cls: type, handler: MethodHandler, without: Collection[str] = ()) -> None:
+    """Register one handler for all methods of a class that have none yet."""
+    KEEP.append(cls)
+    for name in dir(cls):
+        if name not in without:
+            METHODS.setdefault((id(cls), name), handler)
+
+
+def add_functions(handler: Handler, *fns: Any) -> None:
+    """Register one handler for several callables."""
+    for fn in fns:
+        KEEP.append(fn)
+        enter(FUNCTIONS, id(fn), handler)
+
+
+def replace_function(fn: Any, handler: Handler) -> None:
+    """The handler of a callable from now on, whatever it was."""
+    KEEP.append(fn)
+    FUNCTIONS[id(fn)] = handler
+
+
+# ---- ready-made handlers -------------------------------------------------------------------------------------------
+
+
+def pure(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call natively: nothing but the arguments is read. Ends the graph if one has Python-level special methods."""
+    args = [interp.plain(arg) for arg in args]
+    kwargs = {name: interp.plain(value) for name, value in kwargs.items()}
+    for arg in (*args, *kwargs.values()):
+        if not interp.benign(arg):
+            raise python_object_in_native(fn, arg)
+    return interp.native(fn, *args, **kwargs)
+
+
+def constructor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call natively and do not look into the arguments: they are only stored."""
+    return interp.unread(fn, *args, **kwargs)
+
+
+def python_object_in_native(fn: Any, arg: Any) -> BaseException:
+    """The graph break for native code that would run Python methods of an argument."""
+    return graph_break(
+        kind="Python object used by native code",
+        context=f"{calls.callable_name(fn)} on {type(arg).__name__}",
+        explanation=f"{calls.callable_name(fn)} is native code and would call Python methods of {type(arg).__name__}.",
+        hints=("Convert the object to a list, dict, number or string first, or move the call out of the function.",),
+    )
+
+
+def breaking(kind: str, explanation: str, hint: str) -> Handler:
+    """A handler that ends the graph."""
+
+    def handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        raise graph_break(kind=kind, context=calls.callable_name(fn), explanation=explanation, hints=(hint,))
+
+    return handler
+
+
+# ---- policy of Python functions ------------------------------------------------------------------------------------
+
+
+def policy_of(interp: Interpreter, fn: types.FunctionType) -> Handler:
+    """What is done with calls of a Python function; decided once per code object."""
+    handler = FUNCTIONS.get(id(fn))
+    if handler is not None:
+        return handler
+    if fn.__code__.co_filename in HELPER_FILES:
+        return INLINE
+    module = fn.__module__
+    if not is_a(module, str):
+        module = str(fn.__globals__.get("__name__", ""))
+    if not interp.concrete and interp.wants_torch_call(fn, module):
+        return _torch_first
+    root = module.partition(".")[0]
+    reason = BREAK_MODULES.get(module) or BREAK_MODULES.get(root)
+    if reason is not None and not interp.concrete:
+        return breaking("call of a library that is not captured", reason, "Move the call out of the compiled function.")
+    if module in PURE_MODULES and not interp.concrete:
+        return native_on_constants
+    if hasattr(fn, "dispatch") and fn.__code__.co_filename == functools.__file__:
+        return _singledispatch
+    return INLINE
+
+
+def _torch_first(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return interp.torch_call(fn, args, kwargs)
+
+
+_WITH_ATTRIBUTES: Final = (types.FunctionType, types.ModuleType)
+"""Guarded by which object they are: what code reads of their attributes is not."""
+
+
+def native_on_constants(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A Python function that only computes: natively if all it gets is constant, else inlined."""
+    values = [*args, *kwargs.values()]
+    if all(interp.is_constant(value) and not is_a(value, _WITH_ATTRIBUTES) for value in values):
+        args = [interp.plain(arg) for arg in args]
+        kwargs = {name: interp.plain(value) for name, value in kwargs.items()}
+        return interp.native(fn, *args, **kwargs)
+    return NotImplemented
+
+
+def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """functools.singledispatch: the implementation is looked up in the guarded registry, past the dispatch cache."""
+    from argand.capture.objects import names
+
+    dispatch = names.closed_over(interp, fn, "dispatch")
+    registry = names.closed_over(interp, dispatch, "registry") if is_a(dispatch, types.FunctionType) else NULL
+    if not args or not is_a(registry, dict):
+        return NotImplemented
+    if type(names.closed_over(interp, dispatch, "dispatch_cache")) is not weakref.WeakKeyDictionary:
+        return NotImplemented  # a cache of the program's own wants to be asked
+    known = interp.shadow(registry)
+    cls = type(args[0])
+    implementation = known.get(cls, NULL)
+    if implementation is NULL:
+        implementation = interp.unread(functools._find_impl, cls, known)  # type: ignore[attr-defined]
+        for base in known:
+            if is_a(base, type) and not issubclass(cls, base):
+                virtual.note(interp, cls, base)
+    return calls.call(interp, implementation, args, kwargs)
+
+
+def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`functools.lru_cache`: see lru_caches.py."""
+    handler = FUNCTIONS.get(id(fn))
+    if handler is not None:
+        return handler(interp, fn, args, kwargs)
+    module = str(lru_caches.behind(interp, fn).__module__)
+    if not interp.concrete and interp.wants_torch_call(fn.__wrapped__, module):
+        result = interp.torch_call(fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    if module in PURE_MODULES and all(interp.is_constant(v) for v in (*args, *kwargs.values())):
+        return interp.native(fn, *args, **kwargs)
+    if interp.concrete and id(fn.__wrapped__) not in interp.local_functions:
+        return NotImplemented
+    return lru_caches.call(interp, fn, args, kwargs)

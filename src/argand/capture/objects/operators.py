@@ -1,0 +1,593 @@
+"""Operators as the interpreted program sees them: native where that is all there is, else by Python's protocol."""
+
+from __future__ import annotations
+
+import collections
+import decimal
+import operator
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from argand import errors
+from argand._core import _C
+from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a, raw_items, raw_iter
+from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES
+from argand.capture.objects import attributes, calls, descriptors, iteration, keys, polyfills, stand_ins
+from argand.capture.sizes import symbolic_ops
+from argand.capture.world import identity
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+
+class BinaryOp:
+    """A binary operator: the native function, and the names of the methods that implement it."""
+
+    __slots__ = ("inplace", "name", "native", "reflected", "symbol")
+
+    def __init__(self, symbol: str, native: Callable[[Any, Any], Any], name: str, inplace: bool = False) -> None:
+        self.symbol = symbol
+        self.native = native
+        self.name = f"__{name}__"
+        self.reflected = f"__r{name}__"
+        self.inplace = f"__i{name}__" if inplace else ""
+
+
+_BINARY = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor",
+}  # fmt: skip
+
+
+def _native_name(name: str) -> str:
+    return f"{name}_" if name in ("and", "or") else name
+
+
+BINARY: Final[dict[str, BinaryOp]] = {
+    **{symbol: BinaryOp(symbol, getattr(operator, _native_name(name)), name) for symbol, name in _BINARY.items()},
+    **{
+        symbol + "=": BinaryOp(symbol + "=", getattr(operator, f"i{name}"), name, True)
+        for symbol, name in _BINARY.items()
+    },
+}
+
+
+class CompareOp:
+    """A comparison: the native function, the method, and the method of the mirrored comparison."""
+
+    __slots__ = ("name", "native", "reflected", "symbol")
+
+    def __init__(self, symbol: str, name: str, reflected: str) -> None:
+        self.symbol = symbol
+        self.native: Callable[[Any, Any], Any] = getattr(operator, name)
+        self.name = f"__{name}__"
+        self.reflected = f"__{reflected}__"
+
+
+COMPARE: Final[dict[str, CompareOp]] = {
+    "<": CompareOp("<", "lt", "gt"),
+    "<=": CompareOp("<=", "le", "ge"),
+    "==": CompareOp("==", "eq", "eq"),
+    "!=": CompareOp("!=", "ne", "ne"),
+    ">": CompareOp(">", "gt", "lt"),
+    ">=": CompareOp(">=", "ge", "le"),
+}
+
+
+class UnaryOp:
+    """A unary operator: native function and method."""
+
+    __slots__ = ("name", "native", "symbol")
+
+    def __init__(self, symbol: str, native: Callable[[Any], Any], name: str) -> None:
+        self.symbol = symbol
+        self.native = native
+        self.name = name
+
+
+NEGATIVE: Final = UnaryOp("-", operator.neg, "__neg__")
+POSITIVE: Final = UnaryOp("+", operator.pos, "__pos__")
+INVERT: Final = UnaryOp("~", operator.invert, "__invert__")
+
+
+# ---- binary --------------------------------------------------------------------------------------------------------
+
+
+def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
+    """`left op right`."""
+    fast = interp.fast
+    ta, tb = type(left), type(right)
+    if ta in fast and tb in fast:
+        try:
+            return op.native(left, right)
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    types_ = interp.types
+    pa, pb = types_.python_dunders(ta), types_.python_dunders(tb)
+    if (pa and (op.name in pa or (op.inplace and op.inplace in pa))) or (pb and op.reflected in pb):
+        return _binary_protocol(interp, op, left, right)
+    if ta in SYMBOLIC or tb in SYMBOLIC:
+        return symbolic_ops.binary(interp, op, left, right)
+    if interp.dynamic and (ta in symbolic_ops.SIZES or tb in symbolic_ops.SIZES):
+        left, right = symbolic_ops.sizes(interp, op, left, right)
+    if op.native is operator.mod and is_a(left, str | bytes):
+        if is_a(right, tuple):
+            right = tuple(interp.textual(item) for item in tuple.__iter__(interp.shadow(right)))
+        else:
+            right = interp.textual(right)
+        return interp.reading("text", op.native, left, right)
+    if op.inplace and interp.is_outer(left) and not is_a(left, tuple | frozenset):
+        return _inplace_outer(interp, op, left, right)
+    if op.symbol == "+=" and ta in (list, collections.deque) and iteration.is_iterable(interp, right):
+        operand = iteration.native_iterable(interp, right, hint=ta is list)
+    else:
+        operand = interp.plain(right)
+    if not op.inplace:
+        left = interp.plain(left)
+    if op.symbol in _MOVING and type(left) in _MOVED and type(operand) in _MOVED:
+        return interp.unread(op.native, left, operand)
+    return _arithmetic(interp, op.native, left, operand)
+
+
+_MOVING: Final = frozenset({"+", "*", "+=", "*="})
+"""Of lists and tuples, what only copies references to the items."""
+_MOVED: Final = frozenset({list, tuple, int})
+
+
+def _arithmetic(interp: Interpreter, native: Callable[..., Any], *operands: Any) -> Any:
+    if any(is_a(operand, decimal.Decimal) for operand in operands):
+        raise errors.graph_break(
+            kind="decimal arithmetic",
+            context=" and ".join(type(operand).__name__ for operand in operands),
+            explanation="Decimal arithmetic rounds as the thread's decimal context says, which guards do not see.",
+            hints=("Compute it outside the compiled function, or with floats.",),
+        )
+    return interp.native(native, *operands)
+
+
+def _inplace_outer(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
+    """`outer += x`: the shadow changes, the name keeps the original."""
+    target = interp.shadow(left)
+    iterates = is_a(left, list | collections.deque) and op.symbol == "+=" and iteration.is_iterable(interp, right)
+    operand = iteration.native_iterable(interp, right, is_a(left, list)) if iterates else interp.plain(right)
+    result = interp.native(op.native, target, operand)
+    return left if result is target else result
+
+
+def _call_slot(interp: Interpreter, cls: type, name: str, a: Any, b: Any) -> Any:
+    method = interp.types.lookup(cls, name)
+    if method is NULL:
+        return NotImplemented
+    return calls.call(interp, descriptors.bind(interp, method, a, cls), (b,), None)
+
+
+def _binary_protocol(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
+    ta, tb = type(a), type(b)
+    if op.inplace:
+        result = _inplace_method(interp, op, a, b)
+        if result is not NotImplemented:
+            return result
+    lookup = interp.types.lookup
+    # Sequences implement + and * by a slot that CPython tries after both operands' number slots.
+    sequence = op.symbol.rstrip("=") in ("+", "*")
+    left_last = sequence and _is_sequence(ta, interp, op.name)
+    reflected = lookup(tb, op.reflected) if tb is not ta else NULL
+    tried = False
+    if reflected is not NULL and ta is not tb and issubclass(tb, ta):
+        if reflected is not lookup(ta, op.reflected):
+            tried = True
+            result = _call_slot(interp, tb, op.reflected, b, a)
+            if result is not NotImplemented:
+                return result
+    if not left_last:
+        result = _call_slot(interp, ta, op.name, a, b)
+        if result is not NotImplemented:
+            return result
+    if not tried and reflected is not NULL and not (sequence and _is_sequence(tb, interp, op.reflected)):
+        result = _call_slot(interp, tb, op.reflected, b, a)
+        if result is not NotImplemented:
+            return result
+    if left_last or (sequence and _is_sequence(tb, interp, op.reflected)):
+        return interp.native(op.native, interp.plain(a), interp.plain(b))
+    hint = ""
+    symbol = "** or pow()" if op.symbol == "**" else op.symbol
+    raise interp.throw(
+        TypeError(f"unsupported operand type(s) for {symbol}: '{_C.type_name(ta)}' and '{_C.type_name(tb)}'{hint}")
+    )
+
+
+def _is_sequence(cls: type, interp: Interpreter, name: str) -> bool:
+    return issubclass(cls, SEQUENCES) and not interp.types.python_level(cls, name)
+
+
+def _inplace_method(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
+    method = interp.types.lookup(type(a), op.inplace)
+    if method is NULL:
+        return NotImplemented
+    if not interp.types.python_level(type(a), op.inplace):
+        if is_a(a, SEQUENCES):
+            return NotImplemented
+    return calls.call(interp, descriptors.bind(interp, method, a, type(a)), (b,), None)
+
+
+def unary(interp: Interpreter, op: UnaryOp, value: Any) -> Any:
+    """`op value`."""
+    cls = type(value)
+    if cls in interp.fast or not interp.types.python_level(cls, op.name):
+        return _arithmetic(interp, op.native, interp.plain(value))
+    return calls.call(interp, attributes.lookup_special(interp, value, op.name), (), None)
+
+
+# ---- comparison ----------------------------------------------------------------------------------------------------
+
+
+def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
+    """`left op right`."""
+    fast = interp.fast
+    ta, tb = type(left), type(right)
+    if ta in fast and tb in fast:
+        try:
+            return op.native(left, right)
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    facts = interp.types
+    names = (op.name, op.reflected, "__eq__") if op.name == "__ne__" else (op.name, op.reflected)
+    if facts.python_level(ta, *names) or facts.python_level(tb, *names):
+        return _compare_protocol(interp, op, left, right)
+    if ta in SYMBOLIC or tb in SYMBOLIC:
+        return symbolic_ops.compare(interp, op, left, right)
+    if is_a(left, CONTAINERS) or is_a(right, CONTAINERS):
+        if left is right and op.name in ("__eq__", "__ne__"):
+            pass  # containers compare their elements even with themselves
+        left, right = interp.plain(left), interp.plain(right)
+        if not (interp.benign(left) and interp.benign(right)):
+            return compare_containers(interp, op, left, right)
+    elif interp.state_has_origin(left, right):
+        left, right = interp.origin(left), interp.origin(right)
+    else:
+        refuse_buffers(interp, left, right)
+        if ta is tb:
+            interp.same_origin(left, right)
+    return interp.reading("compare", op.native, left, right)
+
+
+def refuse_buffers(interp: Interpreter, *operands: Any) -> None:
+    """End the graph where native code would read a bytearray or the like that existed before."""
+    for operand in operands:
+        if is_a(operand, BUFFERS):
+            interp.check_known(operand)
+
+
+def compare_containers(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
+    """Containers with elements whose comparison is Python code."""
+    kind = _kind(a)
+    if kind is not _kind(b) or kind is None:
+        return interp.reading("compare", op.native, a, b)  # neither looks at its elements
+    equality = op.name in ("__eq__", "__ne__")
+    if kind is list or kind is tuple:
+        same = polyfills.list_equal if kind is list else polyfills.tuple_equal
+        if not equality:
+            return interp.polyfill(polyfills.SEQUENCE_ORDER[op.name], bare(a), bare(b))
+    elif kind is dict and not (is_a(a, collections.OrderedDict) and is_a(b, collections.OrderedDict)):
+        same = polyfills.dict_equal
+        if not equality:
+            return interp.unread(op.native, a, b)  # raises
+    elif interp.concrete:
+        return interp.native(op.native, a, b)
+    else:
+        raise errors.graph_break(
+            kind="Python object used by native code",
+            context=f"{op.symbol} on {type(a).__name__}",
+            explanation=f"Comparing two {kind.__name__}s is native code, which would call methods of the elements.",
+            hints=("Compare lists, or do it outside of the compiled function.",),
+        )
+    equal = interp.polyfill(same, bare(a), bare(b))
+    return equal if op.name == "__eq__" else not equal
+
+
+def _kind(value: Any) -> Any:
+    for kind in (list, tuple, dict, collections.deque):
+        if is_a(value, kind):
+            return kind
+    return set if is_a(value, set | frozenset) else None
+
+
+def bare(container: Any) -> Any:
+    """A list, tuple or dict with what C code finds in it, past any method of its class."""
+    if type(container) in CONTAINERS:
+        return container
+    if is_a(container, dict):
+        return dict(raw_items(container))
+    items = raw_iter(container)
+    return tuple(items) if is_a(container, tuple) else list(items)
+
+
+def rich(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
+    """`type(a).__name__(a, b)`, with NotImplemented as an answer; `object.__ne__` goes by `__eq__`."""
+    method = interp.types.lookup(type(a), name)
+    if method is NULL:
+        return NotImplemented
+    if name == "__ne__" and method is object.__ne__:
+        result = rich(interp, "__eq__", a, b)
+        return result if result is NotImplemented else not truth(interp, result)
+    return calls.call(interp, descriptors.bind(interp, method, a, type(a)), (b,), None)
+
+
+def _compare_protocol(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
+    ta, tb = type(a), type(b)
+    tried = False
+    if ta is not tb and issubclass(tb, ta):
+        tried = True
+        result = rich(interp, op.reflected, b, a)
+        if result is not NotImplemented:
+            return result
+    result = rich(interp, op.name, a, b)
+    if result is not NotImplemented:
+        return result
+    if not tried:
+        result = rich(interp, op.reflected, b, a)
+        if result is not NotImplemented:
+            return result
+    if op.name == "__eq__":
+        return identical(interp, a, b)
+    if op.name == "__ne__":
+        return not identical(interp, a, b)
+    raise interp.throw(
+        TypeError(f"'{op.symbol}' not supported between instances of '{_C.type_name(ta)}' and '{_C.type_name(tb)}'")
+    )
+
+
+def identical(interp: Interpreter, a: Any, b: Any) -> bool:
+    """`a is b`: a shadow is the same object as what it stands for."""
+    if type(a) in identity.VALUES and not interp.concrete:
+        identity.values_compared(interp.state, a, b)
+    if a is b:
+        return True
+    if interp.dynamic and (type(a) in SYMBOLIC or type(b) in SYMBOLIC):
+        return symbolic_ops.identical(interp, a, b)
+    return interp.same_origin(a, b)
+
+
+def contains(interp: Interpreter, container: Any, item: Any) -> bool:
+    """`item in container`."""
+    cls = type(container)
+    if cls in interp.fast and type(item) in interp.fast:
+        return bool(interp.native(operator.contains, container, item))
+    facts = interp.types
+    if facts.python_level(cls, "__contains__"):
+        return truth(interp, calls.call(interp, attributes.lookup_special(interp, container, "__contains__"), (item,)))
+    native = facts.lookup(cls, "__contains__")
+    if native is None:
+        interp.note_class(cls)
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not a container"))
+    if is_a(container, dict | set | frozenset):
+        keys.check_hash(interp, item, container)
+        if interp.is_outer(container) and is_a(container, dict):
+            return interp.outer_has_key(container, item)
+        return bool(interp.unread(operator.contains, interp.plain(container), item))
+    if is_a(container, list | tuple | collections.deque):
+        container = interp.plain(container)
+        if interp.benign(item) and interp.benign(container):
+            return bool(interp.reading("compare", operator.contains, container, interp.plain(item)))
+        return bool(interp.polyfill(polyfills.sequence_contains, bare(container), item))
+    if native is not NULL:
+        return bool(interp.native(operator.contains, interp.plain(container), item))
+    try:
+        items = iteration.get_iter(interp, container)
+    except ObservedException as observed:
+        if is_a(observed.value, TypeError):  # whatever it says
+            raise interp.throw(TypeError(f"argument of type '{_C.type_name(cls)}' is not iterable")) from None
+        raise
+    return bool(interp.polyfill(polyfills.iterable_contains, items, item))
+
+
+# ---- truth, length, hash -------------------------------------------------------------------------------------------
+
+
+def truth(interp: Interpreter, value: Any) -> bool:
+    """`bool(value)`."""
+    cls = type(value)
+    if cls in interp.fast:
+        return bool(interp.unread(bool, value))
+    if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__bool__", "__len__"):
+        return interp.container_length(value) != 0
+    interp.note_class(cls)
+    method = interp.types.lookup(cls, "__bool__")
+    if method is not NULL:
+        if not interp.types.python_level(cls, "__bool__"):
+            interp.check_known(value)
+            return bool(interp.native(bool, value))
+        result = calls.call(interp, descriptors.bind(interp, method, value, cls), (), None)
+        if type(result) is not bool:
+            raise interp.throw(TypeError(f"__bool__ should return bool, returned {_C.type_name(type(result))}"))
+        return result
+    if interp.types.lookup(cls, "__len__") is not NULL:
+        return length(interp, value) != 0
+    return True
+
+
+def branch_truth(interp: Interpreter, value: Any) -> bool:
+    """The condition of a jump; on a tensor the graph breaks (the capture state says so)."""
+    return truth(interp, value)
+
+
+def length(interp: Interpreter, value: Any) -> int:
+    """`len(value)`."""
+    cls = type(value)
+    if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__len__"):
+        return interp.container_length(value)
+    if cls in interp.fast or not interp.types.python_level(cls, "__len__"):
+        if cls not in interp.fast and interp.types.lookup(cls, "__len__") is NULL:
+            interp.note_class(cls)
+            return int(interp.unread(len, value))  # raises
+        interp.check_known(value)
+        return int(interp.native(len, value))
+    result = calls.call(interp, attributes.lookup_special(interp, value, "__len__"), (), None)
+    return int(interp.native(len, _Length(to_index(interp, result))))
+
+
+class _Length:
+    """Lets CPython check the result of a `__len__`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __len__(self) -> Any:
+        return self.value
+
+
+def to_index(interp: Interpreter, value: Any) -> Any:
+    """`operator.index`, interpreted for Python-level `__index__`."""
+    if interp.types.python_level(type(value), "__index__") and not is_a(value, int):  # an int is what it holds
+        result = calls.call(interp, attributes.lookup_special(interp, value, "__index__"), (), None)
+        result = result.number() if type(result) in SYMBOLIC else result
+        if not is_a(result, int):
+            raise interp.throw(TypeError(f"__index__ returned non-int (type {_C.type_name(type(result))})"))
+        return result
+    if type(value) not in interp.fast and interp.types.lookup(type(value), "__index__") is NULL:
+        interp.note_class(type(value))
+        return interp.unread(operator.index, value)  # raises
+    return interp.native(operator.index, value)
+
+
+def to_hash(interp: Interpreter, value: Any) -> int:
+    """`hash(value)`."""
+    cls = type(value)
+    if interp.types.python_level(cls, "__hash__"):
+        result = calls.call(interp, attributes.lookup_special(interp, value, "__hash__"), (), None)
+        result = result.number() if type(result) in SYMBOLIC else result
+        if not is_a(result, int):
+            raise interp.throw(TypeError("__hash__ method should return an integer"))
+        return keys.to_hash_value(result)
+    keys.check_hash(interp, value)
+    return int(interp.reading("hash", hash, interp.plain(value)))
+
+
+# ---- items ---------------------------------------------------------------------------------------------------------
+
+
+def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
+    """`container[key]`."""
+    cls = type(container)
+    if cls is list or cls is tuple or cls is dict or cls is str:
+        if type(key) in interp.fast and not (cls is not str and interp.is_outer(container)):
+            try:
+                return container[key]
+            except Exception as e:
+                error = e
+            raise interp.observe(error)
+    if interp.is_tensor(container) and not interp.types.python_level(cls, "__getitem__"):
+        return interp.native(operator.getitem, container, interp.plain(key))
+    if type(key) in SYMBOLIC:
+        key = key.number()
+    if is_a(container, type):
+        return _getitem_class(interp, container, key)
+    facts = interp.types
+    if facts.python_level(cls, "__getitem__"):
+        return calls.call(interp, attributes.lookup_special(interp, container, "__getitem__"), (key,), None)
+    if is_a(container, dict):
+        return _getitem_dict(interp, container, key)
+    if is_a(container, list | tuple | collections.deque):
+        key = keys.native_key(interp, key)
+        if interp.is_outer(container):
+            return interp.outer_item(container, key)
+        return interp.unread(operator.getitem, container, key)
+    if facts.lookup(cls, "__getitem__") is NULL:
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not subscriptable"))
+    interp.check_known(container)
+    return interp.native(operator.getitem, container, keys.native_key(interp, key))
+
+
+def _getitem_class(interp: Interpreter, cls: type, key: Any) -> Any:
+    if interp.types.lookup(type(cls), "__getitem__") is not NULL:
+        if interp.types.python_level(type(cls), "__getitem__"):
+            return calls.call(interp, attributes.lookup_special(interp, cls, "__getitem__"), (key,), None)
+        return interp.native(operator.getitem, cls, key)
+    hook = interp.types.lookup(cls, "__class_getitem__")
+    if hook is NULL and cls is not type:
+        raise interp.throw(TypeError(f"type '{_C.type_name(cls)}' is not subscriptable"))
+    if is_a(hook, classmethod) and is_a(hook.__func__, types.FunctionType):
+        if not hook.__func__.__module__.startswith("typing"):
+            return calls.call(interp, attributes.load_attr(interp, cls, "__class_getitem__"), (key,), None)
+    return interp.native(operator.getitem, cls, interp.plain(key))
+
+
+def _getitem_dict(interp: Interpreter, container: dict[Any, Any], key: Any) -> Any:
+    keys.check_hash(interp, key, container)
+    if interp.is_outer(container):
+        if interp.outer_has_key(container, key):
+            return interp.outer_item(container, key)
+        container = interp.shadow(container)
+    cls = type(container)
+    missing = interp.types.lookup(cls, "__missing__")
+    if missing is NULL:
+        return interp.unread(container.__getitem__, key)
+    if interp.unread(dict.__contains__, container, key):
+        return dict.__getitem__(container, key)
+    if is_a(container, collections.defaultdict) and not interp.types.python_level(cls, "__missing__"):
+        factory = container.default_factory
+        if factory is None:
+            raise interp.throw(KeyError(key))
+        value = calls.call(interp, factory, (), None)
+        setitem(interp, container, key, value)
+        return value
+    return calls.call(interp, descriptors.bind(interp, missing, container, cls), (key,), None)
+
+
+def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
+    """`container[key] = value`."""
+    cls = type(container)
+    if (cls is list or cls is dict) and type(key) in interp.fast and type(key) is not slice:
+        target = interp.shadow(container) if interp.is_outer(container) else container
+        try:
+            target[key] = value
+            return
+        except Exception as e:
+            error = e
+        raise interp.observe(error)
+    if interp.is_tensor(container) and not interp.types.python_level(cls, "__setitem__"):
+        interp.native(operator.setitem, container, interp.plain(key), interp.plain(value))
+        return
+    if interp.types.python_level(cls, "__setitem__"):
+        calls.call(interp, attributes.lookup_special(interp, container, "__setitem__"), (key, value), None)
+        return
+    if interp.types.lookup(cls, "__setitem__") is NULL:
+        raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object does not support item assignment"))
+    interp.check_known(container)
+    if is_a(container, dict):
+        keys.check_hash(interp, key, container)
+    elif type(key) is slice:
+        value = iteration.native_iterable(interp, value) if iteration.is_iterable(interp, value) else value
+    if not is_a(container, dict):
+        key = keys.native_key(interp, key)
+    run = interp.unread if is_a(container, CONTAINERS) else interp.native
+    run(operator.setitem, interp.shadow(container), key, value)
+
+
+def delitem(interp: Interpreter, container: Any, key: Any) -> None:
+    """`del container[key]`."""
+    cls = type(container)
+    if interp.types.python_level(cls, "__delitem__"):
+        calls.call(interp, attributes.lookup_special(interp, container, "__delitem__"), (key,), None)
+        return
+    if interp.types.lookup(cls, "__delitem__") is NULL:
+        if not interp.concrete and stand_ins.is_stand_in(container):
+            raise stand_ins.inspected("del x[...]")
+        key = keys.native_key(interp, key)
+        interp.unread(operator.delitem, container, key)  # raises: the key decides how
+        return
+    interp.check_known(container)
+    if is_a(container, dict):
+        keys.check_hash(interp, key, container)
+    run = interp.unread if is_a(container, CONTAINERS) else interp.native
+    if not is_a(container, dict):
+        key = keys.native_key(interp, key)
+    run(operator.delitem, interp.shadow(container), key)

@@ -1,0 +1,87 @@
+"""str, repr and format as the interpreted program sees them."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from argand._core import _C
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.tainted import TaintedText
+from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.objects import attributes, calls
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+
+_MODULE_TEXT: Final = importlib._bootstrap._module_repr  # type: ignore[attr-defined]
+"""What a module's `__repr__`, which is C code, calls: it reads attributes of the module and of its spec."""
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+
+def to_str(interp: Interpreter, value: Any) -> Any:
+    """`str(value)`."""
+    cls = type(value)
+    if cls is str or cls is TaintedText:
+        return value
+    if cls in interp.fast:
+        return interp.taint() if interp.is_tensor(value) else str(interp.native(str, value))
+    interp.note_class(cls)  # whose text methods, or lack of them, decide
+    if interp.types.python_level(cls, "__str__"):
+        return _text(interp, "__str__", calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ()))
+    if interp.types.lookup(cls, "__str__") is object.__str__ or interp.is_tensor(value):
+        return to_repr(interp, value)
+    if is_a(value, BaseException):
+        return calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ())
+    return str(interp.native(str, interp.plain(value)))
+
+
+def to_repr(interp: Interpreter, value: Any) -> Any:
+    """`repr(value)`."""
+    cls = type(value)
+    if interp.is_tensor(value) and not interp.types.python_level(cls, "__repr__"):
+        return interp.taint()
+    if interp.types.python_level(cls, "__repr__"):
+        return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
+    if is_a(value, BaseException):
+        return calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ())
+    if is_a(value, types.ModuleType) and interp.types.lookup(cls, "__repr__") is types.ModuleType.__repr__:
+        return calls.call(interp, _MODULE_TEXT, (value,))
+    if is_a(value, type):
+        for name in ("__module__", "__qualname__"):  # what the text is made of
+            attributes.try_attr(interp, value, name)
+    if not is_a(value, CONTAINERS):
+        interp.pin(value)  # its address may be in the text
+    return str(
+        interp.reading("text", repr, interp.textual_items(value) if is_a(value, CONTAINERS) else interp.plain(value))
+    )
+
+
+def _text(interp: Interpreter, method: str, result: Any) -> Any:
+    if not is_a(result, str) and type(result) is not TaintedText:
+        raise interp.throw(TypeError(f"{method} returned non-string (type {_C.type_name(type(result))})"))
+    return result
+
+
+def to_format(interp: Interpreter, value: Any, spec: Any) -> Any:
+    """`format(value, spec)`."""
+    cls = type(value)
+    if cls in interp.fast:
+        return interp.taint() if interp.is_tensor(value) else str(interp.native(format, value, spec))
+    if cls is TaintedText:
+        return value
+    interp.note_class(cls)
+    if interp.types.python_level(cls, "__format__"):
+        result = calls.call(interp, attributes.lookup_special(interp, value, "__format__"), (spec,), None)
+        if not is_a(result, str) and type(result) is not TaintedText:
+            raise interp.throw(TypeError(f"__format__ must return a str, not {_C.type_name(type(result))}"))
+        return result
+    if interp.is_tensor(value):
+        return interp.taint()  # Tensor.__format__ looks at the values of what has one element
+    if type(spec) is str and spec == "":
+        return to_str(interp, value)
+    return str(interp.native(format, interp.plain(value), spec))

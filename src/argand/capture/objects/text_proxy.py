@@ -1,0 +1,127 @@
+"""What native formatting is given in place of an object whose text is Python's affair, or whose attributes it reads."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from argand._core import _C
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import held_items, is_a
+from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.world.native_reads import unseen_object
+
+if TYPE_CHECKING:
+    from argand.capture.interp.access import Access
+
+PLAIN_VALUES = frozenset((int, float, bool, complex, str, bytes, type(None)))
+"""Their attributes and items are C code's, and nothing else is reached through them."""
+
+
+class TextProxy:
+    """Stands for an object in native formatting: its Python-level text methods are interpreted.
+
+    Formatting names the class of what it refuses, and tells numbers and mappings by their methods: `standing_for` makes
+    a class of the same name with those of them that the object has.
+    """
+
+    def __init__(self, interp: Access, value: Any) -> None:
+        object.__setattr__(self, "_interp", interp)
+        object.__setattr__(self, "_value", value)
+
+    def __str__(self) -> str:
+        return str(self._interp.enter(str, (self._value,), {}))
+
+    def __repr__(self) -> str:
+        return str(self._interp.enter(repr, (self._value,), {}))
+
+    def __format__(self, spec: str) -> str:
+        return str(self._interp.enter(format, (self._value, spec), {}))
+
+    def __getattr__(self, name: str) -> Any:
+        return self._interp.textual_field(self._interp.enter(getattr, (self._value, name), {}))
+
+
+def standing_for(interp: Access, value: Any) -> TextProxy:
+    """A proxy of a value."""
+    cls = type(value)
+    has = {name: method for name, method in _OPTIONAL.items() if interp.types.lookup(cls, name) is not NULL}
+    made: TextProxy = type(_C.type_name(cls), (TextProxy,), has)(interp, value)
+    return made
+
+
+def _item(proxy: Any, key: Any) -> Any:
+    return proxy._interp.textual_field(proxy._interp.enter(_getitem, (proxy._value, key), {}))
+
+
+def _float(proxy: Any) -> float:
+    return float(proxy._interp.enter(float, (proxy._value,), {}))
+
+
+def _int(proxy: Any) -> int:
+    return int(proxy._interp.enter(int, (proxy._value,), {}))
+
+
+def _index(proxy: Any) -> int:
+    return int(proxy._interp.enter(operator.index, (proxy._value,), {}))
+
+
+_OPTIONAL: Final[dict[str, Callable[..., Any]]] = {
+    "__getitem__": _item, "__float__": _float, "__int__": _int, "__index__": _index,
+}  # fmt: skip
+
+
+def _getitem(value: Any, key: Any) -> Any:
+    return value[key]
+
+
+# ------------------------------------------------------------------------------------------- what texts are made of
+
+_TEXT_METHODS = frozenset(("__str__", "__repr__", "__format__", "__index__", "__int__", "__float__"))
+_TEXTS_OF_ATTRIBUTES = (BaseException, types.ModuleType, type)  # read as a program reads them
+
+
+def textual(interp: Access, obj: Any, copies: dict[int, Any]) -> Any:
+    """See `Access.textual`; `copies` as for `textual_items`."""
+    cls = type(obj)
+    if cls in interp.fast:
+        return obj
+    if interp.types.python_dunders(cls) & _TEXT_METHODS or is_a(obj, _TEXTS_OF_ATTRIBUTES):
+        return standing_for(interp, obj)
+    if not is_a(obj, CONTAINERS):
+        interp.pin(obj)
+    return textual_items(interp, obj, copies)
+
+
+def textual_items(interp: Access, obj: Any, copies: dict[int, Any]) -> Any:
+    """See `Access.textual_items`. One that holds itself does so in its copy, whose text has an ellipsis there.
+
+    Arguments:
+        copies: of containers, by the container's id; of a tuple that is being copied, None.
+
+    Raises:
+        GraphBreak: a tuple that holds itself: there is no copy to put into it before it is whole.
+    """
+    if not is_a(obj, CONTAINERS):
+        return obj
+    if all(interp.benign(item) and not is_a(item, _TEXTS_OF_ATTRIBUTES) for item in held_items(obj)):
+        return obj
+    key = id(obj)
+    if key in copies:
+        if copies[key] is None:
+            raise unseen_object(obj)
+        return copies[key]
+    if is_a(obj, list):
+        items: list[Any] = []
+        copies[key] = items
+        items.extend(textual(interp, item, copies) for item in list.__iter__(obj))
+    elif is_a(obj, tuple):
+        copies[key] = None
+        copies[key] = tuple(textual(interp, item, copies) for item in tuple.__iter__(obj))
+    elif type(obj) is dict:
+        values: dict[Any, Any] = {}
+        copies[key] = values
+        values.update((name, textual(interp, value, copies)) for name, value in obj.items())
+    return copies.get(key, obj)

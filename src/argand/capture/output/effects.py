@@ -1,0 +1,210 @@
+"""Side effects that capture held back, replayed by transformed code after the graph, in the order of first touch."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+from argand.capture.facts.sources import ClosureCellSource, Source
+from argand.capture.output import rebuild
+from argand.capture.sizes import subclasses
+from argand.capture.world import bulk_rebuild, shadows
+from argand.capture.world.pending import DELETED, Overlay, Shadow, pending
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.output.reconstruct import Reconstructor
+
+
+class Replay:
+    """Emits the effects in two steps: first every value is evaluated, then the writes are made.
+
+    Between the two nothing that existed before has changed, so every source still means what it meant at entry.
+    """
+
+    def __init__(self, state: CaptureState, values: Reconstructor) -> None:
+        self.state = state
+        self.values = values
+        self.asm = values.asm
+        self.emitter = values.emitter
+        self._writes: list[Any] = []
+
+    def evaluate(self) -> None:
+        """Emit the evaluation of all new values and targets into temporaries."""
+        for entry in pending(self.state):
+            if isinstance(entry, Shadow):
+                self._evaluate_shadow(entry)
+            else:
+                self._evaluate_overlay(entry)
+        self._tensor_attributes()
+        for function, args, kwargs in self.state.extra_effects:
+            self._evaluate_call(function, args, kwargs)
+
+    def write(self) -> None:
+        """Emit the writes."""
+        for emit in self._writes:
+            emit()
+        self.values.place_iterators()
+
+    def _temp(self) -> str:
+        return self.emitter.store_temp("e")
+
+    def _target(self, obj: Any) -> str:
+        self.values.push(obj)
+        return self._temp()
+
+    def _evaluate_shadow(self, entry: Shadow) -> None:
+        before, after = entry.snapshot, shadows.contents(entry.shadow)
+        target = self._target(entry.original)
+        made = entry.shadow
+        if not shadows.same_contents(self.state, (before[0], None, None), (after[0], None, None)):
+            if isinstance(made, dict):
+                bulk_rebuild.push_map(self.values, made)
+                helper: Any = rebuild.write_dict
+            else:
+                bulk_rebuild.push_list(self.values, after[0])
+                helper = {list: rebuild.write_list, set: rebuild.write_set, collections.deque: rebuild.write_deque}[
+                    next(base for base in (list, set, collections.deque) if isinstance(made, base))
+                ]
+            self._later(helper, target, self._temp())
+        if shadows.reinserted(entry):
+            self.asm.load_fast(target)
+            self._later(rebuild.reinsert_last, target, self._temp())
+        if before[1] is not None and before[1] != after[1]:
+            bulk_rebuild.push_map(self.values, dict(after[1]))
+            new = self._temp()
+            self.asm.load_fast(target)
+            self.asm.load_attr("__dict__")
+            self._later(rebuild.write_dict, self._temp(), new)
+        if before[2] is not after[2]:
+            self.values.push(after[2])
+            self._later(rebuild.write_attribute, target, self._temp(), "default_factory")
+
+    def _later(self, helper: Any, target: str, value: str, *extra: Any) -> None:
+        def emit() -> None:
+            self.asm.load_const_callable(helper)
+            self.asm.load_fast(target)
+            self.asm.load_fast(value)
+            for item in extra:
+                self.asm.load_const(item)
+            self.asm.call(2 + len(extra))
+            self.asm.pop_top()
+
+        self._writes.append(emit)
+
+    def _evaluate_call(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """A call that happens at each run (logging, warnings); its arguments are constants."""
+        self.values.push(function)
+        target = self._temp()
+        self.values.push(tuple(args))
+        held = self._temp()
+        bulk_rebuild.push_map(self.values, kwargs)
+        named = self._temp()
+
+        def emit() -> None:
+            self.asm.push_null_before()
+            self.asm.load_fast(target)
+            self.asm.push_null_after()
+            self.asm.load_fast(held)
+            self.asm.load_fast(named)
+            self.asm.call_function_ex(True)
+            self.asm.pop_top()
+
+        self._writes.append(emit)
+
+    def _evaluate_overlay(self, entry: Overlay) -> None:
+        if entry.kind == "global":
+            self._evaluate_globals(entry)
+            return
+        if entry.kind == "cell":
+            self._evaluate_cell(entry)
+            return
+        target = self._target(entry.obj)
+        for name, value in entry.values.items():
+            if value is DELETED:
+                self._later_delete(target, name)
+            else:
+                self.values.push(value)
+                self._later(rebuild.write_attribute, target, self._temp(), name)
+
+    def _later_delete(self, target: str, name: str) -> None:
+        def emit() -> None:
+            self.asm.load_const_callable(rebuild.delete_attribute)
+            self.asm.load_fast(target)
+            self.asm.load_const(name)
+            self.asm.call(2)
+            self.asm.pop_top()
+
+        self._writes.append(emit)
+
+    def _evaluate_globals(self, entry: Overlay) -> None:
+        own = entry.obj is self.state.globals
+        for name, value in entry.values.items():
+            if value is DELETED:
+                self._writes.append(lambda name=name: self._delete_global(entry.obj, own, name))
+                continue
+            self.values.push(value)
+            held = self._temp()
+            self._writes.append(lambda name=name, held=held: self._store_global(entry.obj, own, name, held))
+
+    def _store_global(self, globals_: dict[str, Any], own: bool, name: str, held: str) -> None:
+        self.asm.load_fast(held)
+        if own:
+            self.asm.store_global(name)
+            return
+        self.asm.load_const(globals_)
+        self.asm.load_const(name)
+        self.asm.store_subscr()
+
+    def _delete_global(self, globals_: dict[str, Any], own: bool, name: str) -> None:
+        # Captured code may have been what made it, and then there is none yet.
+        self.asm.load_const(None)
+        if own:
+            self.asm.store_global(name)
+            self.asm.delete_global(name)
+            return
+        self.asm.load_const(globals_)
+        self.asm.load_const(name)
+        self.asm.store_subscr()
+        self.asm.load_const(globals_)
+        self.asm.load_const(name)
+        self.asm.delete_subscr()
+
+    def _evaluate_cell(self, entry: Overlay) -> None:
+        source: Source | None = self.state.outer.get(id(entry.obj))
+        value = entry.values["cell_contents"]
+        root = source.key if isinstance(source, ClosureCellSource) else None
+        target = "" if root else self._target(entry.obj)
+        if value is DELETED:
+            self._writes.append(lambda: self._delete_cell(root, target))
+            return
+        self.values.push(value)
+        held = self._temp()
+        self._writes.append(lambda: self._store_cell(root, target, held))
+
+    def _store_cell(self, root: str | None, target: str, held: str) -> None:
+        self.asm.load_fast(held)
+        if root:
+            self.asm.store_deref(root)
+        else:
+            self.asm.load_fast(target)
+            self.asm.store_attr("cell_contents")
+
+    def _delete_cell(self, root: str | None, target: str) -> None:
+        if root:
+            self.asm.load_closure(root)
+        else:
+            self.asm.load_fast(target)
+        self.asm.delete_attr("cell_contents")  # which a cell that is empty already does not mind
+
+    def _tensor_attributes(self) -> None:
+        """Python attributes that the program set on stand-ins, where the tensor outlives the graph."""
+        for info in list(self.state.tensors.values()):
+            tensor = subclasses.shown(self.state.graph, info.tensor)
+            attributes = vars(tensor)
+            if not attributes or (info.source is None and id(tensor) not in self.values.plan.output_names):
+                continue  # those of subclasses are set where they are made
+            target = self._target(tensor)
+            for name, value in attributes.items():
+                self.values.push(value)
+                self._later(rebuild.write_attribute, target, self._temp(), name)

@@ -1,0 +1,130 @@
+"""Bytecode of the transformed frame: an assembler that knows sources and temporaries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import CodeType
+from typing import Any
+
+from torch import fx
+
+from argand.bytecode.assemble import Assembler
+from argand.capture.facts.sources import (
+    BuiltinSource,
+    ClosureCellSource,
+    ClosureSource,
+    ConstSource,
+    GlobalSource,
+    LocalSource,
+    Source,
+)
+
+_ROOTS = (LocalSource, GlobalSource, BuiltinSource, ClosureSource, ClosureCellSource, ConstSource)
+
+
+class Emitter:
+    """An assembler that knows sources and temporaries; the `LoadTarget` of `Source.load`.
+
+    Arguments:
+        code: code object of the frame.
+        uses: how often each source is loaded (from a dry run); those loaded again are kept in a temporary.
+    """
+
+    def __init__(self, code: CodeType, uses: Counter[Source] | None = None) -> None:
+        self.asm = Assembler((code.co_firstlineno, code.co_firstlineno, 0, 0))
+        self.code = code
+        self.uses: Counter[Source] = uses if uses is not None else Counter()
+        self.seen: Counter[Source] = Counter()
+        self._cached: dict[Source, str] = {}
+        self.temps: list[str] = []
+        self.cleared: set[str] = set()  # temporaries that hold nothing any more
+        self._cells = frozenset(code.co_cellvars)
+
+    # ---------------------------------------------------------------- temporaries
+
+    def new_temp(self, hint: str = "t") -> str:
+        """Name of a new local variable that the user's code cannot have."""
+        name = f"___{hint}_{len(self.temps)}"
+        self.temps.append(name)
+        return name
+
+    def store_temp(self, hint: str = "t") -> str:
+        """value -> ; the name of the temporary that holds it."""
+        name = self.new_temp(hint)
+        self.asm.store_fast(name)
+        return name
+
+    def clear(self, kept: set[str], locals_: list[str]) -> None:
+        """Let go of temporaries but for those kept, and of local variables that the program has let go of."""
+        self._cached.clear()
+        for name in [*[name for name in self.temps if name not in kept], *locals_]:
+            self.asm.load_const(None)
+            self.asm.store_fast(name)
+        self.cleared.update(name for name in self.temps if name not in kept)
+
+    # ---------------------------------------------------------------- sources
+
+    def load_source(self, source: Source) -> None:
+        """-> value."""
+        self.seen[source] += 1
+        name = self._cached.get(source)
+        if name is not None:
+            self.asm.load_fast(name)
+            return
+        source.load(self)
+        if self.uses[source] > 1 and not isinstance(source, _ROOTS):
+            self.asm.dup()
+            self._cached[source] = self.store_temp("s")
+
+    def load_local(self, name: str, index: int) -> None:
+        if name in self._cells:
+            self.asm.load_deref(name)
+        else:
+            self.asm.load_fast(name)
+
+    def load_global(self, name: str) -> None:
+        self.asm.load_global(name)
+
+    def load_closure(self, name: str, index: int) -> None:
+        self.asm.load_deref(name)
+
+    def load_closure_cell(self, name: str, index: int) -> None:
+        self.asm.load_closure(name)
+
+    def load_const(self, value: Any) -> None:
+        self.asm.load_const(value)
+
+    def attr(self, name: str) -> None:
+        self.asm.load_attr(name)
+
+    def subscript(self, key: Any) -> None:
+        self.asm.load_const(key)
+        self.asm.binary_subscr()
+
+    # ---------------------------------------------------------------- calls
+
+    def call_helper(self, helper: Any, extra: tuple[Any, ...] = ()) -> None:
+        """value -> helper(value, *extra)."""
+        scratch = self.store_temp("h")
+        self.asm.load_const_callable(helper)
+        self.asm.load_fast(scratch)
+        for item in extra:
+            self.asm.load_const(item)
+        self.asm.call(1 + len(extra))
+
+    def call_on(self, helper: Any, count: int) -> None:
+        """value * count -> helper(*values)."""
+        self.asm.build_tuple(count)
+        scratch = self.store_temp("h")
+        self.asm.load_const_callable(helper)
+        self.asm.load_fast(scratch)
+        self.asm.call_function_ex(False)
+
+
+def graph_table(graph: fx.GraphModule) -> str:
+    """The graph as a table: opcode, name, target, args, kwargs."""
+    rows = [("opcode", "name", "target", "args", "kwargs")]
+    rows += [(n.op, n.name, str(n.target), str(n.args), str(n.kwargs)) for n in graph.graph.nodes]
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    rows.insert(1, tuple("-" * width for width in widths))  # type: ignore[arg-type]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)

@@ -1,0 +1,70 @@
+"""Objects from outside whose end runs code of the program: generators in a `finally`, classes with `__del__`.
+
+A list or an attribute may hold the last reference to one. What runs when the captured code takes it away happens at
+that place in eager. It would run between effects that are written back after the graph, and one could undo what it did.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.world import shadows
+from argand.capture.world.pending import Shadow, pending
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.world.pending import Overlay
+
+
+def check(state: CaptureState) -> None:
+    """Refuse a capture whose effects take such an object away from where it was.
+
+    Raises:
+        GraphBreak: (skip_frame) the frame runs eagerly.
+    """
+    for entry in pending(state):
+        for obj in _taken_away(entry):
+            if _ends_visibly(obj):
+                raise graph_break(
+                    kind="object dropped",
+                    context=type(obj).__qualname__,
+                    explanation=f"A {type(obj).__name__} that existed before the compiled function is taken away from "
+                    "where it was, and its end may run code: a `finally` of the generator, or __del__.",
+                    hints=("Keep it until the compiled function has returned.",),
+                    skip_frame=True,
+                )
+
+
+def _taken_away(entry: Shadow | Overlay) -> Iterator[Any]:
+    if isinstance(entry, Shadow):
+        kept = {id(item) for item in _held(shadows.contents(entry.shadow)[0])}
+        yield from (item for item in _held(entry.snapshot[0]) if id(item) not in kept)
+        return
+    if entry.kind == "cell":
+        before = {"cell_contents": entry.obj.cell_contents} if entry.obj != types.CellType() else {}
+    else:
+        before = entry.obj if entry.kind == "global" else namespace(entry.obj)
+    for name, value in entry.values.items():
+        old = before.get(name) if is_a(before, dict) else None
+        if old is not value:
+            yield old
+
+
+def _held(contents: Any) -> Iterator[Any]:
+    for item in contents:
+        if type(item) is tuple:
+            yield from item
+        else:
+            yield item
+
+
+def _ends_visibly(obj: Any) -> bool:
+    """Whether code of the program may run when nothing refers to this object any more."""
+    cls = type(obj)
+    if cls is types.GeneratorType:
+        return bool(obj.gi_frame is not None)
+    return any(type(base.__dict__.get("__del__")) is types.FunctionType for base in cls.__mro__)

@@ -1,0 +1,326 @@
+"""Helpers that transformed code calls at run time to rebuild objects. Plain functions of plain arguments."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import types
+from typing import Any, cast
+
+import torch
+
+from argand.capture.facts.kinds import is_a, is_struct_sequence, namespace
+from argand.capture.facts.typefacts import is_native
+
+
+def new_tuple(items: tuple[Any, ...], cls: type) -> Any:
+    """A tuple of a subclass, without running its constructor."""
+    if cls is torch.Size:
+        return torch.Size(items)
+    if is_struct_sequence(cls):
+        return cls(items)
+    return tuple.__new__(cls, items)
+
+
+def new_dict(items: dict[Any, Any], cls: type) -> Any:
+    """A dict of a subclass, without running its constructor."""
+    if issubclass(cls, collections.OrderedDict):
+        made: Any = collections.OrderedDict.__new__(cls)
+        put = collections.OrderedDict.__setitem__
+    else:
+        made = dict.__new__(cast(Any, cls))
+        put = dict.__setitem__
+    for key, value in items.items():
+        put(made, key, value)
+    return made
+
+
+def new_defaultdict(items: dict[Any, Any], factory: Any, cls: type) -> Any:
+    made: Any = collections.defaultdict.__new__(cls)
+    made.default_factory = factory
+    dict.update(made, items)
+    return made
+
+
+def new_list(items: list[Any], cls: type) -> Any:
+    made: Any = list.__new__(cls)
+    list.extend(made, items)
+    return made
+
+
+def new_set(items: list[Any], cls: type) -> Any:
+    if issubclass(cls, frozenset):
+        return frozenset.__new__(cls, items)
+    made: Any = set.__new__(cls)
+    set.update(made, items)
+    return made
+
+
+def new_deque(items: list[Any], maxlen: int | None, cls: type) -> Any:
+    made: Any = collections.deque.__new__(cls)
+    collections.deque.__init__(made, items, maxlen)
+    return made
+
+
+def bound(owner: Any, descriptor: Any) -> Any:
+    """A method of a C class bound to an object of a class that overrides it."""
+    return descriptor.__get__(owner)
+
+
+def new_object(cls: type) -> Any:
+    """An instance without state."""
+    return object.__new__(cls)
+
+
+def new_exception(args: tuple[Any, ...], cls: type[BaseException]) -> BaseException:
+    """An exception with what C code keeps in it, as far as that comes from `args`; no code of the user's runs."""
+    base: Any = cls
+    while base.__flags__ & _HEAP_TYPE:
+        base = base.__base__
+    made: BaseException = base.__new__(cls, *args)
+    with contextlib.suppress(TypeError, ValueError):  # args that the program has set, and base takes others
+        base.__init__(made, *args)
+    made.args = args
+    return made
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def exception_members(obj: BaseException) -> dict[str, Any]:
+    """Fields of an exception that `new_exception` does not make as they are: `name` of an ImportError, say."""
+    if is_a(obj, BaseExceptionGroup):
+        return {}
+    made = new_exception(vars(BaseException)["args"].__get__(obj), type(obj))
+    members = {
+        name: kind
+        for cls in type(obj).__mro__
+        if not cls.__flags__ & _HEAP_TYPE
+        for name, kind in vars(cls).items()
+        if isinstance(kind, types.MemberDescriptorType) and not name.startswith("__")
+    }
+
+    def differs(member: Any) -> bool:
+        return member.__get__(obj) is not member.__get__(made)
+
+    return {name: member.__get__(obj) for name, member in sorted(members.items()) if differs(member)}
+
+
+def slots_of(obj: Any) -> dict[str, Any] | None:
+    """What the members hold that `__slots__` of its classes made; None if one cannot be set by its name."""
+    found: dict[str, Any] = {}
+    seen: set[str] = set()
+    for base in type(obj).__mro__:
+        for name, member in namespace(base).items() if not is_native(base) else ():
+            if type(member) is types.MemberDescriptorType:
+                try:
+                    value = member.__get__(obj)
+                except AttributeError:
+                    continue
+                if name in seen:
+                    return None
+                found[name] = value
+        seen.update(namespace(base))
+    return found
+
+
+def plain_value(obj: Any, base: Any) -> Any:
+    """What an instance of a subclass of int, float, str, bytes or complex holds, past the methods of the subclass."""
+    if base is bytes:
+        return base.__getitem__(obj, slice(None))
+    return getattr(base, f"__{base.__name__}__")(obj)
+
+
+def new_value(value: Any, cls: type) -> Any:
+    """An instance of a subclass of int, float, str or bytes."""
+    base = next(base for base in (int, float, str, bytes, complex) if issubclass(cls, base))
+    return base.__new__(cls, value)
+
+
+def new_function(
+    code: types.CodeType,
+    globals_: dict[str, Any],
+    name: str,
+    qualname: str,
+    defaults: tuple[Any, ...] | None,
+    kwdefaults: dict[str, Any] | None,
+    closure: tuple[types.CellType, ...] | None,
+    attributes: dict[str, Any],
+) -> types.FunctionType:
+    made = types.FunctionType(code, globals_, name, defaults, closure)
+    made.__kwdefaults__ = kwdefaults
+    made.__qualname__ = qualname
+    for key, value in attributes.items():
+        if key in ("__doc__", "__module__", "__annotations__"):
+            setattr(made, key, value)
+        else:
+            made.__dict__[key] = value
+    return made
+
+
+def new_cell() -> types.CellType:
+    return types.CellType()
+
+
+def fill_cell(cell: types.CellType, value: Any) -> None:
+    cell.cell_contents = value
+
+
+def fill_list(made: Any, items: list[Any]) -> None:
+    list.extend(made, items)
+
+
+def fill_dict(made: Any, items: dict[Any, Any]) -> None:
+    put = collections.OrderedDict.__setitem__ if isinstance(made, collections.OrderedDict) else dict.__setitem__
+    for key, value in items.items():
+        put(made, key, value)
+
+
+def set_attributes(made: Any, attributes: dict[str, Any]) -> None:
+    """Into the instance's `__dict__`."""
+    namespace(made).update(attributes)
+
+
+def set_slots(made: Any, attributes: dict[str, Any]) -> None:
+    """Slots and C-level attributes, past any `__setattr__` of the class."""
+    for key, value in attributes.items():
+        object.__setattr__(made, key, value)
+
+
+def new_partial(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], cls: type) -> Any:
+    return cls(func, *args, **kwargs)
+
+
+def call_reduced(function: Any, args: tuple[Any, ...]) -> Any:
+    return function(*args)
+
+
+def set_state(made: Any, state: Any) -> None:
+    made.__setstate__(state)
+
+
+def _iterated(owner: Any, kind: str, backwards: bool) -> Any:
+    """An iterator over a set ("") or over a view of a dict ("keys") or of an OrderedDict ("odict keys")."""
+    if not kind:
+        return (frozenset if isinstance(owner, frozenset) else set).__iter__(owner)
+    *ordered, name = kind.split()
+    view = getattr(collections.OrderedDict if ordered else dict, name)(owner)
+    return reversed(view) if backwards else iter(view)
+
+
+def iterator_at(owner: Any, kind: str, backwards: bool, consumed: int) -> Any:
+    """An iterator over a dict or set that has given `consumed` elements."""
+    made = _iterated(owner, kind, backwards)
+    for _ in range(consumed):
+        next(made)
+    return made
+
+
+def exhausted(iterator: Any) -> Any:
+    """The iterator, which is empty, after it has said so."""
+    next(iterator, None)
+    return iterator
+
+
+def all_of(owner: Any, kind: str, backwards: bool) -> list[Any]:
+    """All that `iterator_at(owner, kind, backwards, 0)` gives."""
+    return list(_iterated(owner, kind, backwards))
+
+
+# ---------------------------------------------------------------------- effects on objects that existed before
+
+
+def write_list(original: Any, items: list[Any]) -> None:
+    list.__setitem__(original, slice(None), items)
+
+
+def write_dict(original: Any, items: dict[Any, Any]) -> None:
+    """Only what changed is touched, unless the order of keys did."""
+    ordered = isinstance(original, collections.OrderedDict)
+    base: Any = collections.OrderedDict if ordered else dict
+    kept = [key for key in base.keys(original) if key in items]
+    new = list(items)
+    if kept == new[: len(kept)]:
+        for key in [key for key in base.keys(original) if key not in items]:
+            base.__delitem__(original, key)
+    else:
+        base.clear(original)
+    for key, value in items.items():
+        if not dict.__contains__(original, key) or dict.__getitem__(original, key) is not value:
+            base.__setitem__(original, key, value)
+
+
+def reinsert_last(original: dict[Any, Any], _: Any) -> None:
+    """What iterators over a dict see when keys were deleted and set again: more elements than there were."""
+    base: Any = collections.OrderedDict if isinstance(original, collections.OrderedDict) else dict
+    if original:
+        key = next(base.__reversed__(original))
+        value = base.pop(original, key)
+        base.__setitem__(original, key, value)
+
+
+def write_set(original: Any, items: list[Any]) -> None:
+    wanted = set(items)
+    set.difference_update(original, [item for item in set.__iter__(original) if item not in wanted])
+    set.update(original, items)
+    if any(one is not other for one, other in zip(set.__iter__(original), items)):
+        set.clear(original)  # the order of a set depends on how it was filled
+        set.update(original, items)
+
+
+def write_deque(original: Any, items: list[Any]) -> None:
+    if len(original) == len(items):  # elements set, which iterators over it do not mind
+        for i, (old, new) in enumerate(zip(list(collections.deque.__iter__(original)), items)):
+            if old is not new:
+                collections.deque.__setitem__(original, i, new)
+        return
+    collections.deque.clear(original)
+    collections.deque.extend(original, items)
+
+
+def write_attribute(original: Any, value: Any, name: str) -> None:
+    """At the level of object.__setattr__ (classes: type.__setattr__)."""
+    if isinstance(original, type):
+        type.__setattr__(original, name, value)
+    elif isinstance(original, types.ModuleType | types.FunctionType):
+        setattr(original, name, value)
+    else:
+        object.__setattr__(original, name, value)
+
+
+def delete_attribute(original: Any, name: str) -> None:
+    """The object has no such attribute afterwards; captured code may have been what made it, and then there is none."""
+    with contextlib.suppress(AttributeError):
+        if isinstance(original, type):
+            type.__delattr__(original, name)
+        else:
+            object.__delattr__(original, name)
+
+
+def as_subclass(tensor: torch.Tensor, cls: Any) -> torch.Tensor:
+    """A result of the graph as an instance of the program's class of tensors."""
+    return torch.Tensor.as_subclass(tensor, cls)
+
+
+def set_tensor_attributes(made: torch.Tensor, attributes: dict[str, Any]) -> None:
+    """Python attributes, past any `__setattr__` of the class."""
+    for key, value in attributes.items():
+        object.__setattr__(made, key, value)
+
+
+def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool, strides: tuple[int, ...]) -> Any:
+    """The array that shares the memory of a tensor, or the numpy scalar (called by transformed code).
+
+    Arguments:
+        strides: numpy's, which differ from torch's where there is no second item to step to.
+    """
+    made = tensor.detach().numpy()
+    if scalar:
+        return made[()]
+    if made.strides != strides:
+        import numpy
+
+        made = numpy.lib.stride_tricks.as_strided(made, made.shape, strides)
+    if not writeable:
+        made.flags.writeable = False
+    return made

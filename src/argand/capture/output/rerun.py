@@ -1,0 +1,311 @@
+"""When a graph raises: the frame's own code runs instead, as if there were no graph.
+
+Transformed code does nothing before its graph, so that at this moment the frame's own code can still start from the
+beginning: what it does until the error, its handlers and the traceback are then eager's. This costs nothing while
+graphs do not raise: an entry in the exception table.
+
+Where the frame cannot start again, the graph having written to its inputs, or is not to, the program being interrupted,
+the error counts as raised where the frame began: for a resume function that is inside of the `with` and `try` blocks
+that the function before it has entered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING
+
+import torch
+
+from argand import errors, events
+from argand._core import _C
+from argand.bytecode.assemble import Label
+from argand.bytecode.cells import SAVED_CELL_MARK
+from argand.bytecode.resume import StackSlot, frame_arg_names
+from argand.capture.facts.per_code import warn_once
+from argand.capture.facts.words import place_of, words
+from argand.capture.metadata.call_targets import RANDOM
+from argand.capture.metadata.data_errors import RAISED, RERUNS, OnData, manager_is_told
+from argand.capture.output import before_error
+from argand.capture.record.tensor_attributes import any_pending
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from argand.bytecode.instruction import Instruction
+    from argand.capture.driver.failures import Known
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.output.emit import Emitter
+    from argand.capture.output.transform import Transformer
+
+_FILLERS = frozenset(words("uniform random exponential geometric log_normal cauchy normal bernoulli"))
+
+
+@dataclass(slots=True)
+class Entry:
+    """Where a resume function begins inside of `with` or `try` blocks.
+
+    Fields:
+        inst: the instruction, whose handler is that of the innermost block.
+        stack: names of the parameters that are the stack there; None for a NULL.
+        of_torch: all the blocks are `with` blocks of torch's managers.
+    """
+
+    inst: Instruction
+    stack: list[str | None]
+    of_torch: bool
+
+
+_NO_MEMORY = ("DefaultCPUAllocator", "std::bad_alloc")
+
+
+@dataclass(slots=True, eq=False)
+class Rerun:
+    """How one transformed code falls back on the frame's own.
+
+    Fields:
+        code: of the frame, which owns the transformed code and so may not be held by it.
+        known: what is remembered of it.
+        again: what the graph raises for the frame to start again; nothing where it cannot.
+        noticed: an operation that may raise stands where the program would be told of it.
+        may_split: the graph may be broken there instead, should it raise often.
+        devices: whose random numbers the graph draws.
+        entry: None where no block is open when the frame begins.
+        catch, saved: the handler, and the temporary with the states of the generators.
+        points: what to do before the error goes on, where the frame does not start again; None: nothing.
+    """
+
+    code: weakref.ref[CodeType]
+    known: Known
+    again: tuple[type[Exception], ...]
+    noticed: bool
+    may_split: bool
+    devices: tuple[torch.device, ...]
+    entry: Entry | None
+    catch: Label
+    saved: str = ""
+    points: before_error.Points | None = None
+
+    @contextlib.contextmanager
+    def covering(self, emitter: Emitter) -> Iterator[None]:
+        """What is emitted within may raise; nothing has been done before it, and the stack is empty."""
+        if self.devices:
+            emitter.asm.load_const_callable(random_states)
+            emitter.asm.load_const(self.devices)
+            emitter.asm.call(1)
+            self.saved = emitter.store_temp("g")
+        with emitter.asm.covered_by(self.catch, 0):
+            yield
+
+    def finish(self, emitter: Emitter, transformer: Transformer) -> None:
+        """Emit the handler."""
+        asm = emitter.asm
+        asm.bind(self.catch)
+        exc = emitter.store_temp("x")
+        if self.points is not None:
+            self._do_effects(emitter, exc)
+        asm.load_const_callable(raised)
+        asm.load_fast(exc)
+        asm.load_const(self)
+        if self.saved:
+            asm.load_fast(self.saved)
+        asm.call(3 if self.saved else 2)
+        answer = emitter.store_temp("a")
+        leave, at_entry = Label(), Label()
+        asm.load_fast(answer)
+        asm.jump_if_none(leave)
+        if self.entry is not None:
+            asm.load_fast(answer)
+            asm.jump_if_false(at_entry)
+        if self.again:
+            self._start_again(emitter, exc, answer)
+        asm.bind(leave)
+        asm.load_fast(exc)
+        asm.delete_fast(exc)
+        asm.emit("RERAISE", 0, 0)
+        if self.entry is not None:
+            asm.bind(at_entry)
+            _raise_at_entry(emitter, transformer, self.entry, exc)
+
+    def _do_effects(self, emitter: Emitter, exc: str) -> None:
+        asm, code = emitter.asm, emitter.code
+        asm.load_const_callable(before_error.do_effects)
+        asm.load_fast(exc)
+        asm.load_const(self.points)
+        self._load_arguments(emitter)
+        for name in code.co_freevars:
+            asm.load_closure(name)
+        asm.build_tuple(len(code.co_freevars))
+        asm.call(4)
+        asm.pop_top()
+
+    def _load_arguments(self, emitter: Emitter) -> None:
+        """-> list of the frame's arguments."""
+        asm, code = emitter.asm, emitter.code
+        names = frame_arg_names(code)
+        for name in names:
+            (asm.load_deref if name in code.co_cellvars else asm.load_fast)(name)
+        asm.build_list(len(names))
+
+    def _start_again(self, emitter: Emitter, exc: str, answer: str) -> None:
+        asm = emitter.asm
+        asm.load_const(None)  # the exception, its traceback and this frame hold each other
+        asm.store_fast(exc)
+        asm.load_const_callable(_C.run_original)
+        self._load_arguments(emitter)
+        asm.load_fast(answer)
+        asm.call(2)
+        asm.return_value()
+
+
+def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | None:
+    """What happens when the graph raises; None: the error is the frame's.
+
+    Arguments:
+        gives_away: the arguments are those of a resume function, which lets go of them as soon as it can: they are kept
+            only where the program would see the difference.
+        entry: of `entry_of`.
+    """
+    builder = state.graph
+    found = builder.on_data
+    if found.known is None:
+        return None
+    random = draws(state)
+    needed = found.noticed or (found.possible and any_pending(state))
+    # Some of the blocks that the frame begins in may be left before the operation: only its own code knows which.
+    needed = needed or (found.possible and entry is not None and not entry.of_torch)
+    again = not found.outside and (needed or not (gives_away or random))
+    points = found.points if found.outside and found.points is not None and found.points.any else None
+    if not again and entry is None and points is None:
+        return None
+    devices = tuple(dict.fromkeys(info.device for info in builder.tensors.values())) if random and again else ()
+    code = weakref.ref(state.code)
+    answered = _answered(found) if again else ()
+    return Rerun(code, found.known, answered, found.noticed, found.may_split, devices, entry, Label(), points=points)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether there is no memory for a tensor: of main memory torch says so with a RuntimeError like any other."""
+    return type(error) is RuntimeError and any(text in str(error) for text in _NO_MEMORY)
+
+
+def draws(state: CaptureState) -> bool:
+    """Whether the graph draws random numbers."""
+    return any(_draws(node) for node in (*state.graph.effectful, *state.graph.writing))
+
+
+def _answered(found: OnData) -> tuple[type[Exception], ...]:
+    """Errors that may be the program's. Others are the backend's, and not to be covered up."""
+    short = (MemoryError, torch.OutOfMemoryError)
+    return (Exception,) if found.foreign else (*RAISED, *short) if found.possible else short
+
+
+def entry_of(transformer: Transformer) -> Entry | None:
+    """Where the frame begins, if that is inside of a `with` or `try`."""
+    own = transformer.known_resumes.of(transformer.state.code)
+    if own is None or StackSlot.HANDLED in own.layout:
+        return None
+    inst = next(inst for inst in transformer.instructions if inst.offset is not None or inst.opname == "JUMP_FORWARD")
+    inst = inst.target if inst.offset is None and inst.target is not None else inst
+    if inst.handler is None:
+        return None
+    names = iter(own.made.arg_names)
+    stack = [None if slot is StackSlot.NULL else next(names) for slot in own.layout]
+    if any(name is not None and SAVED_CELL_MARK in name for name in stack):
+        return None
+    return Entry(inst, stack, _of_torch(transformer, inst, stack))
+
+
+def _of_torch(transformer: Transformer, inst: Instruction, stack: list[str | None]) -> bool:
+    """Whether all the blocks around an instruction are `with` blocks of torch's managers."""
+    index = transformer.frame.program.index
+    values = dict(zip(frame_arg_names(transformer.state.code), transformer.state.args))
+    handler = inst.handler
+    while handler is not None:
+        if handler.target.opname == "PUSH_EXC_INFO":  # another one tidies up within the interpreter's stack
+            leaves = transformer.instructions[index[handler.target] + 1].opname == "WITH_EXCEPT_START"
+            if not leaves or manager_is_told(values.get(stack[handler.depth - 1] or "")):
+                return False
+        handler = handler.target.handler
+    return True
+
+
+def _raise_at_entry(emitter: Emitter, transformer: Transformer, entry: Entry, exc: str) -> None:
+    """Go on at the handler of the block that the frame begins in, with what the frame was given."""
+    handler = entry.inst.handler
+    assert handler is not None
+    stack = entry.stack[: handler.depth]
+    if handler.lasti:
+        emitter.asm.load_const(0)
+        stack.append(emitter.store_temp("i"))
+    code = transformer.state.code
+    cells = {*code.co_cellvars, *code.co_freevars}
+    wanted = transformer.live(handler.target)
+    names = [name for name in frame_arg_names(code) if name in wanted and name not in cells and name not in entry.stack]
+    transformer.resume_with(emitter, handler.target, [*stack, exc], names)
+
+
+def _draws(node: fx.Node) -> bool:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return torch.Tag.nondeterministic_seeded in target.tags
+    if node.kwargs.get("training") is False or node.kwargs.get("dropout_p") == 0:
+        return False  # evaluation: saving five kilobytes of state in every call would be for nothing
+    name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+    return name in RANDOM or name.rstrip("_") in RANDOM or name.rstrip("_") in _FILLERS
+
+
+# ---------------------------------------------------------------------- called by transformed code
+
+
+def random_states(devices: tuple[torch.device, ...]) -> list[tuple[torch.device, torch.Tensor]]:
+    """The states of the devices' random number generators."""
+    return [(device, _generator(device).get_state()) for device in devices if device.type in ("cpu", "cuda")]
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    if device.type == "cpu":
+        return torch.default_generator
+    torch.cuda.init()
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+
+
+def raised(
+    error: BaseException, plan: Rerun, states: list[tuple[torch.device, torch.Tensor]] | tuple[()] = ()
+) -> Callable[[bool], None] | bool | None:
+    """The graph raised: put back what it changed on the way.
+
+    Returns what to call when the frame's own code has run; False: the error is to be raised where the frame began;
+    None: it leaves the frame.
+    """
+    if not isinstance(error, Exception):
+        return None if plan.entry is None else False
+    ours = isinstance(error, plan.again) or (bool(plan.again) and _lacks_memory(error))
+    if not ours or isinstance(error, errors.ArgandError):
+        return False if plan.entry is not None and plan.entry.of_torch else None
+    for device, state in states:
+        _generator(device).set_state(state)
+    text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    code = plan.code()
+    events.emit("graph_raised", "capture", text, function=code.co_name if code is not None else "", error=type(error))
+    if plan.noticed:
+        plan.known.reruns += 1
+        if plan.known.reruns == RERUNS and plan.may_split and code is not None:
+            _C.reset_code(code)  # from now on the graph ends before the operation
+    return functools.partial(_finished, plan, text)
+
+
+def _finished(plan: Rerun, text: str, returned: bool) -> None:
+    code = plan.code()
+    if returned and not plan.noticed and code is not None:
+        warn_once(
+            plan.known.warned,
+            "rerun",
+            f"argand: the compiled code of {place_of(code)} raised {text}\nThe function ran eagerly instead, "
+            "and did not raise.",
+            code,
+        )

@@ -1,0 +1,135 @@
+"""Resume functions of the process: one for each place in a user's function and shape of its state there.
+
+A resume function is always made from the user's own code, also when another resume function breaks the graph, so that
+every round of a loop goes on in the same one.
+
+Transformed code calls resume functions as its last act. Where a loop lies ahead this would nest one call for each
+round, so there a resume function returns a `Continuation` instead of calling the next one, and the frame that called
+the first of them (the user's) runs a loop that calls what it is given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+
+from argand.bytecode.flow import reachable
+from argand.bytecode.instruction import Instruction
+from argand.bytecode.resume import ResumeCode, StackSlot, build_resume_code, resume_name, under_users_name
+from argand.capture.facts.per_code import PerCode
+
+NUMBERS = itertools.count()
+"""Numbers of `__compiled_fn_<n>` and `__resume_at_<offset>_<n>`, unique in the process."""
+
+
+class Handled(str):
+    """Name of the temporary for a stack slot where PUSH_EXC_INFO saved the exception handled before: it holds the one
+    handled since."""
+
+    __slots__ = ()
+
+
+class Continuation(tuple):  # type: ignore[type-arg]
+    """(function, arguments): what the frame that runs a chain of resume functions has to call next."""
+
+    __slots__ = ()
+
+
+def leave_out_caller(exc: BaseException) -> None:
+    """Drop the entry of the frame that called a resume function: to the program, both are one frame."""
+    traceback = exc.__traceback__
+    if traceback is not None and traceback.tb_next is not None:
+        exc.__traceback__ = traceback.tb_next
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Resume:
+    """A resume function's code and what its callers must know.
+
+    Fields:
+        made: the code and its arguments; it carries the name of the user's function.
+        name: `__resume_at_<offset>_<n>`, the global that holds the function where it needs no closure.
+        loops: whether a loop can be reached in it; then it may return a `Continuation`.
+        layout: the slots of the stack where it begins.
+    """
+
+    made: ResumeCode
+    name: str
+    loops: bool
+    layout: tuple[StackSlot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """The user's code that a resume function is a part of: its resume functions live as long as it does."""
+
+    code: weakref.ref[CodeType]
+    instructions: Sequence[Instruction]
+    by_offset: Mapping[int, Instruction]
+
+
+class Resumes:
+    """All resume functions made so far. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._made: PerCode[dict[tuple[object, ...], Resume]] = PerCode()  # by the user's code
+        self._origins: PerCode[_Origin] = PerCode()  # of the user's code, and of that of resume functions
+        self._resumes: PerCode[weakref.ref[Resume]] = PerCode()  # by the resume function's code, which it holds
+
+    def of(self, code: CodeType) -> Resume | None:
+        """The resume function whose code this is; None for a user's function."""
+        found = self._resumes.get(code)
+        return found() if found is not None else None
+
+    def get(
+        self,
+        code: CodeType,
+        instructions: Sequence[Instruction],
+        target: Instruction,
+        layout: Sequence[StackSlot],
+        names: Sequence[str],
+    ) -> Resume:
+        """The resume function for going on at `target`, made if it does not exist yet.
+
+        Arguments:
+            code, instructions: the code that was broken; may be that of a resume function.
+            target, layout, names: as for `build_resume_code`.
+        """
+        origin = self._origin(code, instructions)
+        offset = -1 if target.offset is None else target.offset
+        own = origin.code()
+        goal = target if code is own else origin.by_offset.get(offset)
+        if own is None or goal is None or goal.opname != target.opname:  # one that only this resume function has
+            own, origin, goal = code, _Origin(weakref.ref(code), instructions, {}), target
+        made = self._made.get(own)
+        if made is None:
+            made = self._made.add(own, {})
+        key = (goal.offset, id(goal), tuple(layout), tuple(names))
+        found = made.get(key)
+        return found or made.setdefault(key, self._make(own, origin, goal, layout, names))
+
+    def _origin(self, code: CodeType, instructions: Sequence[Instruction]) -> _Origin:
+        found = self._origins.get(code)
+        if found is None:
+            by_offset = {inst.offset: inst for inst in instructions if inst.offset is not None}
+            found = self._origins.add(code, _Origin(weakref.ref(code), instructions, by_offset))
+        return found
+
+    def _make(
+        self, code: CodeType, origin: _Origin, goal: Instruction, layout: Sequence[StackSlot], names: Sequence[str]
+    ) -> Resume:
+        name = resume_name(goal, next(NUMBERS))
+        plain = build_resume_code(code, origin.instructions, goal, layout, names, name)
+        resume = Resume(under_users_name(plain, code), name, has_loop(origin.instructions, goal), tuple(layout))
+        self._origins.set(resume.made.code, origin)
+        self._resumes.set(resume.made.code, weakref.ref(resume))
+        return resume
+
+
+def has_loop(instructions: Sequence[Instruction], start: Instruction) -> bool:
+    """Whether code that runs from `start` on may run in circles."""
+    index = {inst: i for i, inst in enumerate(instructions)}
+    return any(inst.target is not None and index[inst.target] <= index[inst] for inst in reachable(instructions, start))

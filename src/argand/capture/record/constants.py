@@ -1,0 +1,112 @@
+"""Tensors whose values are known while capturing: `torch.tensor(5)` and what is computed from such alone.
+
+Their `.item()`, truth value and use as index or slice bound need no graph break.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.capture.facts.kinds import is_a
+
+if TYPE_CHECKING:
+    from argand.capture.facts.tensor_info import TensorInfo
+    from argand.capture.record.tensors import GraphBuilder
+
+_LIMIT = 64  # elements
+_MAKERS = frozenset((torch.tensor, torch.scalar_tensor, torch.as_tensor))
+
+
+def applicable(func: Any, infos: list[TensorInfo], device: torch.device) -> bool:
+    """Whether the result of a call may be known: everything that went in is."""
+    if device.type != "cpu":
+        return False
+    if not infos:
+        return func in _MAKERS
+    return all(info.constant is not None for info in infos)
+
+
+def propagate(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Compute the value for real and remember it with the stand-ins of `result`."""
+    if not _small(result):
+        return
+    try:
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            real = func(*_real(builder, args), **{key: _real(builder, value) for key, value in kwargs.items()})
+    except Exception:  # the value stays unknown; the operation itself was recorded
+        return
+    _attach(builder, result, real)
+
+
+def _attach(builder: GraphBuilder, result: Any, real: Any) -> None:
+    if is_a(result, torch.Tensor):
+        info = builder.tensors.get(id(result))
+        if info is not None and is_a(real, torch.Tensor) and real.shape == result.shape and real.dtype is result.dtype:
+            info.constant = real
+    elif is_a(result, tuple | list) and is_a(real, tuple | list) and len(real) == len(result):
+        for part, value in zip(result, real):
+            _attach(builder, part, value)
+
+
+def _small(result: Any) -> bool:
+    if is_a(result, torch.Tensor):
+        return result.numel() <= _LIMIT
+    return is_a(result, tuple | list) and all(_small(item) for item in result)
+
+
+def _real(builder: GraphBuilder, value: Any) -> Any:
+    if is_a(value, torch.Tensor):
+        return builder.tensors[id(value)].constant
+    if type(value) in (list, tuple):
+        return type(value)(_real(builder, item) for item in value)
+    if type(value) is slice:
+        return slice(_real(builder, value.start), _real(builder, value.stop), _real(builder, value.step))
+    return value
+
+
+def forget(builder: GraphBuilder, info: TensorInfo) -> None:
+    """`info`'s tensor is written to: neither it nor any view of it is known any more."""
+    if info.constant is None:
+        return
+    with torch._C.DisableTorchFunction():
+        storage = info.constant.untyped_storage()._cdata
+        for other in builder.tensors.values():
+            if other.constant is not None and other.constant.untyped_storage()._cdata == storage:
+                other.constant = None
+
+
+def value_of(builder: GraphBuilder, tensor: Any) -> torch.Tensor | None:
+    """The known value of a stand-in, or None."""
+    info = builder.tensors.get(id(tensor))
+    return None if info is None else info.constant
+
+
+def numbers(
+    builder: GraphBuilder, infos: list[TensorInfo], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
+    from argand.capture.record import size_tensors
+
+    found = False
+
+    def number(value: Any) -> Any:
+        nonlocal found
+        if type(value) in (list, tuple):
+            return type(value)([number(item) for item in value])
+        if not is_a(value, torch.Tensor) or value.dim() > 1:
+            return value
+        with torch._C.DisableTorchFunction():
+            known = value_of(builder, value)
+            plain = size_tensors.number(builder, value) if known is None else known.tolist()
+            integer = not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype is torch.bool)
+            if plain is None and value.dim() == 0 and integer:
+                plain = builder.item(value)
+        if plain is None or plain is NotImplemented:
+            return value
+        found = True
+        return plain
+
+    made = (*args[:1], *(number(arg) for arg in args[1:])), {key: number(value) for key, value in kwargs.items()}
+    return made if found else None

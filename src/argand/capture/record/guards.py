@@ -1,0 +1,255 @@
+"""The guards of one capture: collected while tracing, printed for people, built into a C guard tree at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from argand import errors
+from argand.bytecode.format import constant_text
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
+from argand.capture.facts.typefacts import TypeFacts
+from argand.graph import time_limit
+
+if TYPE_CHECKING:
+    from argand._core import _C
+    from argand.capture.sizes.symbolic_state import Dynamics
+
+# Kind of check in the C tree -> the name that people read.
+LABELS: dict[str, str] = {
+    "type": "TYPE_MATCH",
+    "type_version": "TYPE_MATCH",
+    "isinstance": "ISINSTANCE_MATCH",
+    "id": "ID_MATCH",
+    "not_id": "NOT_ID_MATCH",
+    "equals": "CONSTANT_MATCH",
+    "base_value": "CONSTANT_MATCH",
+    "is_none": "CONSTANT_MATCH",
+    "not_none": "NOT_NONE_MATCH",
+    "truth": "TRUTH_MATCH",
+    "len": "SEQUENCE_LENGTH",
+    "dict_keys": "DICT_KEYS",
+    "has_key": "DICT_CONTAINS",
+    "not_has_key": "DICT_NOT_CONTAINS",
+    "has_attr": "HASATTR",
+    "not_has_attr": "NOT_HASATTR",
+    "int_range": "RANGE_MATCH",
+    "call": "CALL_MATCH",
+    "global_state": "GLOBAL_STATE",
+    "functions": "FUNCTION_MATCH",
+    "tensor": "TENSOR_MATCH",
+    "same_object": "DUPLICATE_INPUT",
+    "distinct": "NO_ALIASING",
+    "python": "PYTHON_MATCH",
+}
+
+_CHECKED = 1024  # guards between two looks at the clock
+FRAME = "frame"  # stands for node 0
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One check on one source.
+
+    Arguments:
+        source: what is checked; None for checks on the frame or process state.
+        kind: kind of check as `_core._C.GuardTree.check` names it.
+        args: its arguments; a `Source` among them (or in a tuple of them) stands for its node.
+        label: the name that people read (`TENSOR_MATCH`).
+        position: (code, line) of the user's program that needed it, or None.
+        visible: overrides `shown`.
+    """
+
+    source: Source | None
+    kind: str
+    args: tuple[Any, ...]
+    label: str
+    position: tuple[CodeType, int] | None = None
+    visible: bool | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether the short listing prints it (identity of torch's own functions, process state are not)."""
+        if self.visible is not None:
+            return self.visible
+        return self.source is not None and not _torch_internal(self.source)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self) -> str:
+        """As `str()`, with single quotes around the path whatever it contains, and the value expected."""
+        if self.source is None:
+            return f"{FRAME} {self.label}"
+        return f"{self.source.kind} '{self.source.friendly()}' {self.label}"
+
+
+class GuardSet:
+    """Collects guards, each once, in the order in which they were needed."""
+
+    def __init__(self) -> None:
+        self._guards: dict[Any, Guard] = {}
+        self.dynamics: Dynamics | None = None
+        self.locate: Callable[[], tuple[CodeType, int] | None] | None = None
+        self.positions: dict[str, tuple[CodeType, int]] = {}  # by label, filled by build()
+
+    def add(
+        self,
+        source: Source | None,
+        kind: str,
+        *args: Any,
+        position: tuple[CodeType, int] | None = None,
+        label: str | None = None,
+        shown: bool | None = None,
+    ) -> None:
+        """Add a check; an identical one is not added twice. `position`: default: what `locate` says."""
+        key = (source, kind, _identity(args) if args else ())
+        if key in self._guards:
+            return
+        if not len(self._guards) % _CHECKED:
+            time_limit.check()
+        if position is None and self.locate is not None:
+            position = self.locate()
+        self._guards[key] = Guard(source, kind, args, label or LABELS.get(kind, kind.upper()), position, shown)
+
+    def __iter__(self) -> Iterator[Guard]:
+        return iter(self._guards.values())
+
+    def __len__(self) -> int:
+        return len(self._guards)
+
+    def __str__(self) -> str:
+        return "\n".join(f"- {guard.text()}" for guard in self._sorted() if guard.shown)
+
+    def listing(self) -> str:
+        """As `str`, with what each tensor must be, and the constants, keys and lengths."""
+        lines = []
+        for guard in self._sorted():
+            if guard.shown:
+                detail = ""
+                if guard.kind == "tensor":
+                    cls, dtype, device, requires_grad, keys, sizes, strides, _ = guard.args
+                    detail = (
+                        f" class={cls.__name__} dtype={dtype} device={device} requires_grad={requires_grad} "
+                        f"size={list(sizes or ())} stride={list(strides or ())}"
+                        + (f" dispatch_keys={keys}" if keys else "")
+                    )
+                elif guard.kind == "is_none":
+                    detail = " None"
+                elif guard.kind in _WITH_VALUE:
+                    detail = f" {_short(guard.args)}"
+                lines.append(f"- {guard.text()}{detail}")
+        if self.dynamics is not None:
+            from argand.capture.sizes import symbolic_emit
+
+            lines += symbolic_emit.listing(self.dynamics)
+        return "\n".join(lines)
+
+    def verbose(self) -> str:
+        """Every guard, with its arguments and the user's line that needed it."""
+        lines = []
+        for guard in self._sorted():
+            lines.append(f"- {guard.text()}" + (f" {_short(guard.args)}" if guard.args else ""))
+            if guard.position is not None:
+                code, line = guard.position
+                lines.append(f"    {code.co_filename}:{line} in {code.co_name}")
+        return "\n".join(lines)
+
+    def _sorted(self) -> list[Guard]:
+        order = {"local": 0, "closure": 1, "global": 2, "builtin": 3, "constant": 4}
+        return sorted(self, key=lambda g: 5 if g.source is None else order[g.source.kind])
+
+    def build(self, collected: Sequence[Source] = ()) -> _C.GuardTree:
+        """The C guard tree, which hands the values of `collected` over. Node paths are computed once per source."""
+        from argand._core import _C
+
+        tree = _C.GuardTree()
+        nodes: dict[Source, int] = {}
+        for guard in self:
+            node = 0 if guard.source is None else node_of(guard.source, tree, nodes)
+            args = guard.args if guard.kind == "id" else tuple(_resolve(arg, tree, nodes) for arg in guard.args)
+            label = guard.text()
+            try:
+                tree.check(node, guard.kind, *args, label=label)
+            except ValueError as refused:  # a class that CPython gives no version tag
+                raise errors.graph_break(
+                    kind="class that changes too often",
+                    context=label,
+                    explanation=f"{guard.source.friendly() if guard.source is not None else 'A class'}: {refused}",
+                    hints=("Do not change the class while the program runs.",),
+                    skip_frame=True,
+                ) from None
+            if guard.position is not None:
+                self.positions.setdefault(label, guard.position)
+        if self.dynamics is not None:
+            from argand.capture.sizes import symbolic_emit
+
+            symbolic_emit.build(self.dynamics, tree, lambda source: node_of(source, tree, nodes), self.positions)
+        if collected:
+            tree.collect([node_of(source, tree, nodes) for source in collected])
+        return tree
+
+
+def node_of(source: Source, tree: _C.GuardTree, nodes: dict[Source, int]) -> int:
+    """`source.guard_node(tree)`, remembered."""
+    found = nodes.get(source)
+    if found is None:
+        base = source.base
+        if base is not None and type(source).guard_node is Source.guard_node:
+            parent = node_of(base, tree, nodes)
+            found = tree.child(parent, source.accessor, *source.arguments())
+        else:
+            found = source.guard_node(tree)
+        nodes[source] = found
+    return found
+
+
+def _resolve(arg: Any, tree: _C.GuardTree, nodes: dict[Source, int]) -> Any:
+    if is_a(arg, Source):
+        return node_of(arg, tree, nodes)
+    if is_a(arg, TypeFacts):  # the names that "type_version" is about, all known by now
+        return None if arg.whole else arg.names
+    if is_a(arg, list):  # only "distinct" and "python" take a list, of sources
+        return [node_of(item, tree, nodes) for item in arg]
+    return arg
+
+
+def _identity(args: tuple[Any, ...]) -> Any:
+    """A hashable stand-in for guard arguments: by value where that is exact, else by identity."""
+    return tuple(_one_identity(arg) for arg in args)
+
+
+def _one_identity(arg: Any) -> Any:
+    if is_a(arg, str | int | float | bytes | Source) or arg is None:
+        return (type(arg), repr(arg)) if is_a(arg, float) else (type(arg), arg)
+    if type(arg) in (tuple, list):
+        return (type(arg), tuple(_one_identity(item) for item in arg))
+    return id(arg)
+
+
+def _torch_internal(source: Source) -> bool:
+    """Below a torch module (`G['torch'].abs`) or below a constant: implied by what the user sees guarded."""
+    step: Source | None = source
+    while step is not None:
+        if is_a(step, ConstSource):
+            return True
+        if is_a(step, DictItemSource) and is_a(step.base, InstanceDictSource):
+            if is_a(step.base.base, GlobalSource) and step.base.base.key in ("torch", "F", "nn"):
+                return True
+        step = step.base
+    return source.kind == "builtin"
+
+
+_WITH_VALUE = (
+    "equals", "base_value", "truth", "len", "dict_keys", "has_key", "not_has_key", "has_attr", "not_has_attr",
+    "int_range",
+)  # fmt: skip
+"""Kinds of checks whose short listing says what they compare with."""
+
+
+def _short(args: tuple[Any, ...]) -> str:
+    text = ", ".join(arg.name() if is_a(arg, Source) else constant_text(arg) for arg in args)
+    return text if len(text) <= 300 else text[:297] + "..."

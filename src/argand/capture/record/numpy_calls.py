@@ -1,0 +1,169 @@
+"""numpy on values known while capturing: computed natively, once; what comes out is constant under the guards.
+
+Tensors never become arrays here (that needs their values: a graph break); arrays become constants of the graph.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand import errors
+from argand.capture.facts import callables, numpy_settings
+from argand.capture.facts.array_value import Traced
+from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.typefacts import is_heap
+from argand.capture.facts.words import words
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+
+_GUARDED_BYTES = 4096
+_EFFECTS = frozenset(
+    words(
+        """
+    load save savez savez_compressed fromfile memmap loadtxt savetxt genfromtxt seterr seterrcall
+    set_printoptions frombuffer from_dlpack setbufsize tofile dump dumps vectorize frompyfunc fromiter
+    piecewise apply_along_axis apply_over_axes fromfunction put copyto place putmask
+    """
+    )
+)
+_MODULES = ("numpy", "numpy.linalg", "numpy.fft", "numpy.lib", "numpy.ma", "numpy.char")
+
+
+def is_numpy(fn: Any) -> bool:
+    """Whether a callable is numpy's own."""
+    if _of_numpy(type(fn)):
+        return True
+    if is_a(fn, types.BuiltinFunctionType | types.MethodWrapperType):
+        owner = fn.__self__
+        if owner is not None and not is_a(owner, types.ModuleType):
+            return _of_numpy(owner if is_a(owner, type) else type(owner))
+    if is_heap(type(fn)) and not is_a(fn, type):  # an object of the program's own
+        return False
+    module = callables.text_of(fn, "__module__")
+    if module == "numpy" or module.startswith("numpy."):
+        return True
+    return is_a(fn, type) and _of_numpy(fn)
+
+
+def _of_numpy(cls: type) -> bool:
+    return module_of(cls) == "numpy" or module_of(cls).startswith("numpy.")
+
+
+def call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a numpy function on constants.
+
+    Raises:
+        GraphBreak: an argument is not constant, or the function draws random numbers, reads files, calls back.
+    """
+    traced = traced_call(state, fn, args, kwargs)
+    if traced is not NotImplemented:
+        return traced
+    name = callables.text_of(fn, "__name__") or type(fn).__name__
+    owner = callables.fact(fn, "__self__")
+    if _random(fn, owner):
+        if name == "seed" and all(_constant(state, a) for a in args):
+            state.extra_effects.append((fn, list(args), dict(kwargs)))
+            return None
+        raise _break(name, "random numbers of numpy are drawn")
+    if name in _EFFECTS:
+        raise _break(name, "it reads or changes something outside, or calls Python code")
+    given = [_value(state, arg, name) for arg in args]
+    named = {key: _value(state, value, name) for key, value in kwargs.items()}
+    numpy = sys.modules["numpy"]
+    if isinstance(owner, numpy.ndarray):
+        fn = getattr(_value(state, owner, name), name)
+    numpy_settings.rely(state, name)
+    made = state.interpreter.native(fn, *given, **named)
+    if isinstance(made, numpy.ndarray) and made.dtype.hasobject:
+        raise _break(name, "an array of Python objects is made")
+    return made
+
+
+def traced_call(state: Any, fn: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A numpy function on arrays that the graph computes; NotImplemented where there are none."""
+    given = tuple([state.deep_resolve(arg) for arg in args])
+    named = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+    if state.arrays is None:
+        return NotImplemented
+    if state.graph.dynamics is not None:
+        from argand.capture.sizes import symbolic_ops
+
+        given, named = symbolic_ops.plain(given), symbolic_ops.plain(named)
+    return state.arrays.call(fn, given, named)
+
+
+def _random(fn: Any, owner: Any) -> bool:
+    modules = [callables.text_of(thing, "__module__") for thing in (fn, owner, type(owner))]
+    return any(module.startswith("numpy.random") for module in modules)
+
+
+def _break(name: str, why: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="call of numpy", context=f"numpy {name}", explanation=f"numpy's {name} is not captured: {why}.",
+        hints=("use the torch function instead, or call it outside the compiled function",),
+    )  # fmt: skip
+
+
+def _constant(state: CaptureState, value: Any) -> bool:
+    numpy = sys.modules["numpy"]
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | slice | type | type(...)):
+        return True
+    if isinstance(value, numpy.generic | numpy.dtype | numpy.ufunc):
+        return True
+    if isinstance(value, numpy.ndarray):
+        return not state.is_outer(value)
+    if type(value) in (list, tuple, dict):
+        values = value.values() if isinstance(value, dict) else value
+        return not state.is_outer(value) and all(_constant(state, item) for item in values)
+    return type(value) is range
+
+
+def _value(state: CaptureState, value: Any, name: str) -> Any:
+    """An argument as it can be handed over: arrays from outside are guarded by their contents and copied."""
+    numpy = sys.modules["numpy"]
+    if isinstance(value, numpy.ndarray) and state.is_outer(value):
+        source = state.outer[id(value)]
+        if value.nbytes > _GUARDED_BYTES or value.dtype.hasobject or type(value) is not numpy.ndarray:
+            raise _break(name, "a large array comes from outside")
+        state.guard(source, "call", array_key, array_key(value), label="ARRAY_MATCH")
+        return value.copy()
+    value = state.deep_resolve(value)
+    if state.graph.dynamics is not None:
+        from argand.capture.sizes import symbolic_ops
+
+        value = symbolic_ops.plain(value)
+    if isinstance(value, list | tuple | dict) and type(value) in (list, tuple, dict):
+        if isinstance(value, dict):
+            return {key: _value(state, item, name) for key, item in value.items()}
+        return type(value)(_value(state, item, name) for item in value)
+    if not _constant(state, value):
+        raise _break(name, f"it gets a {type(value).__name__}")
+    return value
+
+
+def array_key(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """What tells whether a small array is still the same."""
+    return array.dtype.str, tuple(array.shape), array.tobytes()
+
+
+def to_tensor(state: CaptureState, array: Any, name: str) -> Any:
+    """The tensor that torch.tensor / torch.as_tensor / torch.from_numpy makes of a constant array."""
+    import torch
+
+    if type(array) is Traced:
+        function = torch.Tensor.clone if name == "tensor" else torch.Tensor.detach
+        with torch._C.DisableTorchFunction():
+            return state.graph.call(function, (array._a_tensor,), {})
+    if not is_a(array, sys.modules["numpy"].ndarray):
+        raise _break(name, f"it gets a {type(array).__name__}")
+    if name != "tensor" and state.is_outer(array):
+        raise _break(name, "the tensor shares its memory with an array from outside")
+    held = _value(state, array, name)
+    if name != "tensor":
+        array.flags.writeable = False  # they would share memory: from here on the array cannot change
+    with torch._C.DisableTorchFunction():
+        constant = state.graph.constant(torch.tensor(held))
+        return state.graph.call(torch.Tensor.clone, (constant,), {})

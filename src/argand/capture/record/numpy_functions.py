@@ -1,0 +1,89 @@
+"""numpy on arrays that the captured code makes itself: run for real while capturing, as constants of the graph.
+
+Nothing here imports numpy: its callables and arrays are known by the module of their type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from argand.capture.facts import callables, numpy_settings
+from argand.capture.facts.kinds import is_a, module_of
+from argand.errors import GraphBreak, graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+_IMPURE = ("numpy.random", "numpy.testing", "numpy.lib.npyio", "numpy.ctypeslib", "numpy.f2py")
+
+
+def is_numpy(fn: Any) -> bool:
+    """Whether a callable belongs to numpy."""
+    owner = callables.fact(fn, "__self__")
+    candidates = [fn, type(fn), owner if is_a(owner, type) else type(owner)]
+    found = False
+    for candidate in candidates:
+        module = callables.text_of(candidate, "__module__")
+        if module == "numpy" or module.startswith("numpy."):
+            if module.startswith(_IMPURE):
+                return False
+            found = True
+    return found
+
+
+def is_array(obj: Any) -> bool:
+    """Whether an object is a numpy array or scalar."""
+    cls = type(obj)
+    return module_of(cls) == "numpy" and cls.__name__ not in ("ufunc", "_ArrayFunctionDispatcher")
+
+
+def is_value(interp: Interpreter, obj: Any, depth: int = 0) -> bool:
+    """A constant, or an array made by the captured code, or a container of such."""
+    if is_array(obj) or module_of(type(obj)) == "numpy":
+        return not interp.is_outer(obj)
+    if type(obj) in (list, tuple) and depth < 10:
+        return all(is_value(interp, item, depth + 1) for item in interp.shadow(obj))
+    return interp.is_constant(obj)
+
+
+def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Run a numpy callable, or NotImplemented if `fn` is none or an argument is not a constant."""
+    if not is_numpy(fn):
+        return NotImplemented
+    from argand.capture.record import numpy_calls
+
+    traced = numpy_calls.traced_call(interp.state, fn, args, kwargs)
+    if traced is not NotImplemented:
+        return traced
+    owner = callables.fact(fn, "__self__")
+    values = [*args, *kwargs.values(), *([owner] if is_array(owner) else [])]
+    for value in values:
+        if not is_value(interp, value):
+            raise not_constant(fn, value)
+    given, named = [interp.plain(arg) for arg in args], {k: interp.plain(v) for k, v in kwargs.items()}
+    if interp.dynamic:
+        from argand.capture.sizes import symbolic_ops
+
+        given, named = symbolic_ops.plain(given), symbolic_ops.plain(named)
+    numpy_settings.rely(interp.state, callables.text_of(fn, "__name__"))
+    return interp.native(fn, *given, **named)
+
+
+def not_constant(fn: Any, value: Any) -> GraphBreak:
+    """The graph break for numpy on what is not a constant."""
+    return graph_break(
+        kind="numpy on values from outside",
+        context=f"{callables.text_of(fn, '__name__') or type(fn).__name__} on {type(value).__name__}",
+        explanation="numpy arrays that existed before the compiled function and tensors are not traced through numpy.",
+        hints=("Use the torch function of the same meaning, on tensors.",),
+    )
+
+
+def outer_array(value: Any) -> GraphBreak:
+    """The graph break for reading an array that existed before."""
+    return graph_break(
+        kind="numpy array from outside",
+        context=type(value).__name__,
+        explanation="A numpy array that existed before the compiled function would be read without a guard.",
+        hints=("Pass a tensor: torch.from_numpy shares the memory.",),
+    )

@@ -1,0 +1,108 @@
+"""`Scope`: a graph that is recorded inside another one; what it uses of the outer graphs becomes its input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from argand import errors
+from argand.capture.sizes import symbolic_tensors
+
+if TYPE_CHECKING:
+    from argand.capture.facts.tensor_info import TensorInfo
+    from argand.capture.record.tensors import GraphBuilder
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A graph being recorded inside another one.
+
+    Arguments:
+        what: how messages call the function that has it as its body.
+        graph: where operations go.
+        lifted: id of a TensorInfo from outside -> its placeholder here; `order` has the infos in the same order.
+        attributes: what the graph's `get_attr` nodes stand for.
+        feeds: a graph that is finished and may still get more outputs for this one (a forward for its backward).
+        sequence: number of the root instruction that opened it.
+    """
+
+    what: str
+    graph: fx.Graph
+    lifted: dict[int, fx.Node] = field(default_factory=dict)
+    order: list[TensorInfo] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    feeds: Scope | None = None
+    sequence: int = -1
+
+
+def lift(builder: GraphBuilder, info: TensorInfo) -> fx.Node:
+    """The node that stands for a tensor in the graph being recorded, made an input of every graph in between.
+
+    Raises:
+        GraphBreak: the tensor was made in a subgraph that is finished.
+    """
+    fixed_sizes(builder, info)
+    home = info.node.graph
+    scopes = builder.scopes
+    if home is builder.root:
+        first = 0
+    else:
+        first = next((i + 1 for i, scope in enumerate(scopes) if scope.graph is home), -1)
+        if first < 0:
+            first = next((i for i, s in enumerate(scopes) if s.feeds is not None and s.feeds.graph is home), -1)
+        if first < 0:
+            raise escaped(builder, home)
+    node = info.node
+    for scope in scopes[first:]:
+        known = scope.lifted.get(id(info))
+        if known is None:
+            known = placeholder(scope.graph, info.node.name)
+            known.meta["example_value"] = info.tensor
+            scope.lifted[id(info)] = known
+            scope.order.append(info)
+        node = known
+    return node
+
+
+def fixed_sizes(builder: GraphBuilder, info: TensorInfo) -> None:
+    """Subgraphs are captured for the sizes of this call: where sizes vary, capture starts again without."""
+    if info.dynamic is not None and builder.dynamics is not None:
+        symbolic_tensors.give_up(builder, builder.dynamics.table.symbols)
+
+
+def escaped(builder: GraphBuilder, home: fx.Graph) -> errors.GraphBreak:
+    """The break for a tensor that left the function in which it was made otherwise than as its result."""
+    what, sequence = builder.finished.get(id(home), ("a function that became a subgraph", -1))
+    found = errors.graph_break(
+        kind="tensor leaves a subgraph",
+        context=what,
+        explanation=f"A tensor made in the function given to {what} is used outside of it without being its result.",
+        hints=("Return the tensor from the function.",),
+    )
+    if sequence >= 0:
+        found.sequence = sequence
+    return found
+
+
+def placeholder(graph: fx.Graph, name: str) -> fx.Node:
+    """A new placeholder, its argument named as the node."""
+    node = graph.placeholder(name)
+    node.target = node.name
+    return node
+
+
+def placeholders_first(graph: fx.Graph) -> None:
+    """Move placeholders that were made late to the front, in their order."""
+    anchor: fx.Node | None = None
+    moving = False
+    for node in list(graph.nodes):
+        if node.op != "placeholder":
+            moving = True
+            continue
+        if moving and anchor is not None:
+            anchor.append(node)
+        elif moving:
+            next(iter(graph.nodes)).prepend(node)
+        anchor = node

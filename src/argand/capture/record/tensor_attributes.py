@@ -1,0 +1,117 @@
+"""Python attributes of tensors: those that were set before the frame are read from the real tensor, under guards."""
+
+from __future__ import annotations
+
+import os
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.sources import DictItemSource, instance_dict
+from argand.capture.sizes import subclasses
+from argand.capture.world.pending import pending
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+    from argand.capture.interp.state import CaptureState
+
+
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+
+
+def read(state: Any, tensor: Any, name: str) -> Any:
+    """An attribute that the stand-in does not have: the real tensor's, or NULL."""
+    if getattr(state, "concrete", False):
+        return NULL
+    info = state.tensor_info(tensor)
+    if info.source is None or info.real is None:
+        return NULL
+    base = instance_dict(state.interpreter.types, info.source, info.real)
+    held = object.__getattribute__(info.real, "__dict__")
+    shadow = state.shadows.get(id(held))
+    if shadow is not None:  # the program has written to tensor.__dict__
+        return shadow.shadow.get(name, NULL)
+    if name not in held:
+        state.guard(base, "not_has_key", name)
+        return NULL
+    return state.load_source(DictItemSource(base, name), held[name])
+
+
+def of_the_program(attribute: Any) -> bool:
+    """Whether what torch.Tensor has under a name is Python code that was put there: it is interpreted like any other.
+    What torch's own answers is asked of the stand-in."""
+    code = attribute.fget if is_a(attribute, property) else attribute
+    return is_a(code, types.FunctionType) and not code.__code__.co_filename.startswith(_TORCH)
+
+
+def of_legacy_type(state: Any, tensor: Any, legacy: Any) -> bool:
+    """`isinstance(tensor, torch.FloatTensor)`: such a type stands for a dtype and a kind of device and layout."""
+    info = state.tensor_info(tensor)
+    if info.source is not None and info.real is not None:
+        with torch._C.DisableTorchFunction():
+            return isinstance(info.real, legacy)
+    device = "cpu" if legacy.__module__ in ("torch", "torch.sparse") else legacy.__module__.split(".")[1]
+    layout: Any = legacy.layout
+    return bool(tensor.dtype == legacy.dtype and info.device.type == device and tensor.layout == layout)
+
+
+def delete(interp: Interpreter, tensor: Any, name: str) -> bool:
+    """Delete an attribute that captured code has set on a tensor of its own; False where it is another case."""
+    held = object.__getattribute__(tensor, "__dict__")
+    if interp.concrete or name not in held or interp.state.source_of(tensor) is not None:
+        return False
+    if interp.types.lookup(type(tensor), name) is not NULL:
+        return False
+    del held[name]
+    return True
+
+
+def namespace(state: Any, tensor: Any) -> Any:
+    """`tensor.__dict__`; that of a tensor from outside is an outer dict."""
+    held = object.__getattribute__(tensor, "__dict__")
+    info = None if getattr(state, "concrete", False) else state.tensor_info(tensor)
+    if info is None or info.source is None or info.real is None:
+        return held
+    if held:
+        raise graph_break(
+            kind="attributes of a tensor looked at",
+            context="__dict__",
+            explanation="The namespace of a tensor from outside is read as a whole after attributes were set.",
+            hints=("Read single attributes, or do it outside the compiled function.",),
+        )
+    source = instance_dict(state.interpreter.types, info.source, info.real)
+    return state.load_source(source, object.__getattribute__(info.real, "__dict__"))
+
+
+def on_cpu(state: Any, tensor: Any) -> bool:
+    """Whether the tensor that a stand-in stands for is on the CPU."""
+    return bool(state.tensor_info(tensor).device.type == "cpu")
+
+
+def refuse_write(state: Any, tensor: Any, name: str) -> None:
+    """End the graph where an attribute is set on a tensor whose namespace is being looked at as a whole."""
+    if getattr(state, "concrete", False) or (id(tensor) not in state.tensors and id(tensor) not in state.graph.dressed):
+        return
+    info = state.tensor_info(tensor)
+    if info.source is None or info.real is None:
+        return
+    if state.is_outer(object.__getattribute__(info.real, "__dict__")):
+        raise graph_break(
+            kind="attribute of a tensor written",
+            context=name,
+            explanation=f"The attribute {name} is set after the tensor's __dict__ was read as a whole.",
+            hints=("Set it before, or do it outside the compiled function.",),
+        )
+
+
+def any_pending(state: CaptureState) -> bool:
+    """Whether the program has done something visible besides computing tensors."""
+    if state.extra_effects or pending(state):
+        return True
+    return any(
+        info.source is not None and vars(subclasses.shown(state.graph, info.tensor)) for info in state.tensors.values()
+    )

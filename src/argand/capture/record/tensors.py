@@ -1,0 +1,445 @@
+"""The torch-level graph being recorded: stand-ins for tensors, and the mode that turns torch calls into fx nodes.
+
+A stand-in is a plain meta tensor. While `TraceMode` is active every torch function, method and tensor property arrives
+at `GraphBuilder.call`, which records a node and computes the result's metadata on the stand-ins.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from argand import errors
+from argand.capture.facts import compat, effort_limits
+from argand.capture.facts.input_names import free_name
+from argand.capture.facts.sources import Source
+from argand.capture.facts.stack_text import stack_trace
+from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
+from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.metadata import autocast, data_errors, memory, metadata, numpy_scalars
+from argand.capture.metadata.call_targets import METHODS_OF_OPERATORS, OPERATOR_OPCODES, Target, target_of
+from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
+from argand.capture.record import constants, scopes
+from argand.capture.sizes import symbolic_bends, symbolic_index, symbolic_tensors
+from argand.capture.world import narration
+from argand.capture.world.native_reads import base_value, refuse_python_sequence
+from argand.graph import time_limit
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.record.scopes import Scope
+    from argand.capture.sizes.subclasses import Dressed
+    from argand.capture.sizes.symbolic_state import Dynamics
+
+_Tensor = torch.Tensor
+_Parameter = torch.nn.Parameter
+
+
+class GraphBuilder:
+    """Records torch calls into an `fx.Graph`. One per capture attempt.
+
+    Fields:
+        root: the graph; `finish` adds its output.
+        graph: where operations are recorded now: `root`, or the subgraph of the innermost of `scopes`.
+        finished: id of a finished subgraph -> (what it belongs to, root instruction).
+        entered: torch-function modes and devices (`torch_contexts.Entered`) that the program is inside of.
+        dressed: id of the stand-in of a subclass -> what it stands for; wearers: the other way (subclasses.py).
+        undressing: root instructions that switched `__torch_function__` of classes off, and have not left that.
+        observed: how many torch calls have reached the trace mode.
+        flags_seen: indices of `graph.compat.FLAGS` that are guarded.
+        unsure: ids of stand-ins whose strides may not be those that eager's result has.
+        maybe_same: id of a stand-in -> the one that it may be the same object as.
+        writing, effectful: nodes that write to an argument; nodes that stay although unused (random numbers).
+        tensors: id of a stand-in -> TensorInfo.
+        inputs: infos of the placeholders, in their order.
+        constants: attribute name -> real tensor that the graph holds.
+        dynamics: the symbols of the capture; None while nothing varies.
+        arguments: of the call that is being recorded.
+        on_data: operations that values can make raise.
+    """
+
+    def __init__(self) -> None:
+        self.root = fx.Graph()
+        self.graph = self.root
+        self.scopes: list[Scope] = []
+        self.unsure: set[int] = set()
+        self.maybe_same: dict[int, torch.Tensor] = {}
+        self.entered: list[Any] = []
+        self.dressed: dict[int, Dressed] = {}
+        self.wearers: dict[int, torch.Tensor] = {}
+        self.undressing: list[int] = []
+        self.flags_seen: set[int] = set()
+        self.observed = 0
+        self.finished: dict[int, tuple[str, int]] = {}
+        self.writing: set[fx.Node] = set()
+        self.effectful: set[fx.Node] = set()
+        self.tensors: dict[int, TensorInfo] = {}
+        self.inputs: list[TensorInfo] = []
+        self.input_names: dict[str, int] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+        self.kept: set[fx.Node] = set()
+        self.mutated: dict[int, TensorInfo] = {}
+        self.calls = 0
+        self.arguments: tuple[Any, ...] = ()
+        self.state: CaptureState = None  # type: ignore[assignment]
+        self.dynamics: Dynamics | None = None
+        self.on_data = data_errors.OnData()
+
+    # ---------------------------------------------------------------- inputs
+
+    def new_input(self, source: Source, real: torch.Tensor) -> torch.Tensor:
+        """A placeholder for a tensor that existed before the frame; returns its stand-in."""
+        stand_in = metadata.stand_in(real)
+        node = self.root.placeholder(free_name(source, self.input_names))
+        node.meta.update(example_value=stand_in, source=source)
+        info = TensorInfo(stand_in, node, real.device, source, real)
+        self.tensors[id(stand_in)] = info
+        self.inputs.append(info)
+        return stand_in
+
+    def constant(self, real: torch.Tensor) -> torch.Tensor:
+        """A tensor that the graph itself holds (`get_attr`)."""
+        name = f"_tensor_constant{len(self.constants)}"
+        self.constants[name] = real
+        node = self.root.create_node("get_attr", name, (), {})
+        return self.register(metadata.stand_in(real), node, real.device)
+
+    def register(self, tensor: torch.Tensor, node: fx.Node, device: torch.device) -> torch.Tensor:
+        """Make `tensor` the stand-in of `node`'s value."""
+        node.meta["example_value"] = tensor
+        info = self.tensors[id(tensor)] = TensorInfo(tensor, node, device)
+        if self.dynamics is not None:
+            symbolic_tensors.doubt(info)
+        return tensor
+
+    def node_of(self, info: TensorInfo) -> fx.Node:
+        """The node that stands for a tensor in the graph being recorded."""
+        node = info.node
+        if node.graph is self.graph:
+            return node
+        return scopes.lift(self, info)
+
+    # ---------------------------------------------------------------- calls
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a torch call and return its result: stand-ins for tensors, real values for everything else.
+
+        Raises:
+            GraphBreak: the call cannot be part of a graph.
+        """
+        if func in CONSTANTS:
+            if self.unsure and id(args[0] if args else None) in self.unsure and func in metadata.LAYOUT_READS:
+                raise metadata.unknown_layout(func)
+            if self.dynamics is not None:
+                answer = symbolic_tensors.constant(self, func, args, kwargs)
+                if answer is not NotImplemented:
+                    return answer
+            return func(*args, **kwargs)
+        special = SPECIAL.get(func)
+        if special is not None:
+            result = special(self, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return self.record(func, args, kwargs)
+
+    def record(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        device: torch.device | None = None,
+        meta_args: tuple[Any, ...] | None = None,
+        meta_kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """The general case of `call`.
+
+        Arguments:
+            func, args, kwargs: the user's call.
+            device: logical device of the results; default: that of the tensor arguments, or the call's `device`.
+            meta_args, meta_kwargs: arguments for computing metadata, where they differ.
+        """
+        try:
+            time_limit.check()
+            return self._record(func, args, kwargs, device, meta_args, meta_kwargs)
+        except time_limit.OutOfTime:
+            raise effort_limits.out_of_time(getattr(func, "__name__", str(func))) from None
+
+    def _record(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: torch.device | None,
+        meta_args: tuple[Any, ...] | None,
+        meta_kwargs: dict[str, Any] | None,
+    ) -> Any:
+        infos: list[TensorInfo] = []
+        self.arguments = (*args, *kwargs.values())
+        node_args = tuple([self._to_node(arg, infos) for arg in args])
+        node_kwargs = {key: self._to_node(value, infos) for key, value in kwargs.items()} if kwargs else {}
+        data_errors.check(self, func, args, infos)
+        if device is None:
+            device = metadata.logical_device(func, infos, kwargs)
+        target = self._operator(func, kwargs) or target_of(func)
+        writes = target.mutates or "out" in kwargs
+        if writes:
+            metadata.refuse_overlapping(func, args)
+            self._note_mutation(args, kwargs)
+        first = infos[0].tensor if infos else None
+        before, shapes = metadata.version(first), metadata.out_shapes(kwargs)
+        siblings: list[Any] | None = None
+        try:
+            if self.dynamics is not None and symbolic_tensors.involved(self, infos, args, kwargs):
+                symbolic_index.guard_part(self, getattr(func, "__name__", ""), args, kwargs)
+                made, siblings = self._compute_dynamic(func, args, kwargs, infos, device, meta_args, meta_kwargs)
+            else:
+                made = self._compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
+        except errors.GraphBreak:
+            known = constants.numbers(self, infos, args, kwargs)
+            if known is None:
+                raise
+            return self.record(func, *known, device=device)
+        if made is first and first is not None and not writes:
+            if before is not None and metadata.version(first) == before:
+                if id(first) in self.unsure and metadata.asks_for_layout(func, args, kwargs):
+                    raise metadata.unknown_layout(func)
+                return made  # the very same tensor came back untouched: no operation took place
+            writes = True
+            self._note_mutation((first,), {})
+        elif not writes and before is not None and metadata.version(first) != before:
+            writes = True
+            self._note_mutation((first,), {})
+        if infos and made.__class__ is not _Tensor and not (writes or target.keep or metadata.has_tensor(made)):
+            metadata.refuse_unknown(func, made, bool(target.attribute))
+        memory.refuse_huge(func, made, device)
+        result = self._finish_call(target, node_args, node_kwargs, made, device, writes)
+        if self.unsure or func in metadata.UNSURE_LAYOUT or shapes is not None:
+            if (
+                func in metadata.UNSURE_LAYOUT
+                or any(id(info.tensor) in self.unsure for info in infos)
+                or shapes != metadata.out_shapes(kwargs)
+            ):
+                metadata.note_unsure(self.unsure, result)
+        if siblings is not None:
+            result = symbolic_tensors.attach(self, result, siblings)
+            symbolic_bends.guard(self, self._doctor(func, args, kwargs, infos, device, meta_args, meta_kwargs), result)
+            return result
+        if not writes and not target.keep and constants.applicable(func, infos, device):
+            constants.propagate(self, func, args, kwargs, result)
+        return result
+
+    def _compute(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        infos: list[TensorInfo],
+        device: torch.device,
+        meta_args: tuple[Any, ...] | None,
+        meta_kwargs: dict[str, Any] | None,
+    ) -> Any:
+        args = args if meta_args is None else meta_args
+        kwargs = kwargs if meta_kwargs is None else meta_kwargs
+        if autocast.active():
+            return autocast.compute(func, args, kwargs, infos, device)
+        return metadata.compute(func, args, kwargs, infos)
+
+    def _compute_dynamic(
+        self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
+    ) -> tuple[Any, list[Any]]:
+        """The metadata at the sizes of this call and at the probes."""
+        doctor = self._doctor(func, args, kwargs, infos, device, *meta)
+        return symbolic_tensors.compute(self, doctor.run, func, doctor.args, doctor.kwargs)
+
+    def _doctor(
+        self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
+    ) -> symbolic_tensors.Doctor:
+        def run(plain_args: Any, plain_kwargs: Any) -> Any:
+            return self._compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs)
+
+        meta_args, meta_kwargs = meta
+        args = args if meta_args is None else meta_args
+        return symbolic_tensors.Doctor(self, run, func, args, kwargs if meta_kwargs is None else meta_kwargs, None)
+
+    def _operator(self, func: Any, kwargs: dict[str, Any]) -> Target | None:
+        """The operator that the program wrote, where `func` is the method behind one."""
+        found = METHODS_OF_OPERATORS.get(func)
+        if found is None or kwargs:
+            return None
+        frames = getattr(self.state.interpreter, "frames", None)
+        return found if frames and frames[-1].instruction.opname in OPERATOR_OPCODES else None
+
+    def _finish_call(
+        self,
+        target: Target,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        made: Any,
+        device: torch.device,
+        writes: bool,
+    ) -> Any:
+        if made.__class__ is not _Tensor and not metadata.has_tensor(made):
+            if made is NotImplemented or (made is not None and not writes and not target.keep):
+                return made
+        if target.attribute:
+            args = (args[0], target.attribute)
+        elif target.swap and isinstance(args[1], fx.Node):  # not what an operator would do: `a.__rdiv__(b)`
+            target = Target("call_method", target.name)
+        elif target.swap:
+            args = (args[1], args[0])
+        node = compat.new_node(self.graph, target.op, target.target, args, kwargs)
+        self.annotate(node)
+        self.calls += 1
+        if writes or target.keep or made is None:
+            self.kept.add(node)
+            (self.writing if writes else self.effectful).add(node)
+        return self._wrap(made, node, device)
+
+    def _wrap(self, made: Any, node: fx.Node, device: torch.device) -> Any:
+        if isinstance(made, _Tensor):
+            known = self.tensors.get(id(made))
+            if known is not None:
+                node.meta["example_value"] = made
+                return made
+            return self.register(made, node, device)
+        if isinstance(made, tuple | list) and not isinstance(made, torch.Size):
+            node.meta["example_value"] = made
+            items = []
+            for i, item in enumerate(made):
+                if isinstance(item, _Tensor | tuple | list):
+                    if isinstance(item, _Tensor) and id(item) in self.tensors:
+                        items.append(item)
+                        continue
+                    part = compat.new_node(self.graph, "call_function", operator.getitem, (node, i), {})
+                    part.meta.update({k: node.meta[k] for k in ("stack_trace", "user_line") if k in node.meta})
+                    items.append(self._wrap(item, part, device))
+                else:
+                    items.append(item)
+            return made if all(a is b for a, b in zip(items, made)) else type(made)(items)
+        node.meta["example_value"] = made
+        return made
+
+    def annotate(self, node: fx.Node) -> None:
+        """Note where in the program an operation stands."""
+        frames = getattr(self.state.interpreter, "frames", None)
+        if frames:
+            node.meta["stack_trace"], node.meta["user_line"] = stack_trace(frames)
+            narration.operation(node, frames)
+
+    def _note_mutation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        written = kwargs.get("out", args[0] if args else None)
+        for item in written if isinstance(written, tuple | list) else (written,):
+            info = self.tensors.get(id(item))
+            if info is not None:
+                self.mutated[id(item)] = info
+                data_errors.written(self, info)
+                if info.constant is not None:
+                    constants.forget(self, info)
+
+    def _to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
+        cls = type(value)
+        if cls is _Tensor or cls is _Parameter:
+            info = self.tensors.get(id(value))
+            if info is None:
+                raise metadata.leak(value)
+            infos.append(info)
+            return self.node_of(info)
+        if cls in _PLAIN:
+            return value
+        if cls is tuple or cls is torch.Size:
+            return tuple([self._to_node(item, infos) for item in value])
+        if cls is list:
+            return [self._to_node(item, infos) for item in value]
+        if cls is dict:
+            return {key: self._to_node(item, infos) for key, item in value.items()}
+        if cls is slice:
+            return slice(
+                self._to_node(value.start, infos), self._to_node(value.stop, infos), self._to_node(value.step, infos)
+            )
+        return self._odd_to_node(value, infos)
+
+    def number_node(self, value: Any) -> Any:
+        """The node of a symbolic number; in a subgraph, the plain number, which is a constant from now on."""
+        if self.graph is not self.root or self.dynamics is None:
+            return value.number()
+        if type(value) is SymbolicBool:
+            return self.dynamics.nodes(self).condition(value.relation)
+        return self.dynamics.nodes(self).of(value.expr)
+
+    def _odd_to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
+        if type(value) in SYMBOLIC:
+            return self.number_node(value)
+        if isinstance(value, tuple | list):
+            refuse_python_sequence(self.state.interpreter, type(value))
+            base: Any = tuple if isinstance(value, tuple) else list
+            return base([self._to_node(item, infos) for item in base.__iter__(value)])
+        if numpy_scalars.is_scalar(value) and not isinstance(value, str | bytes):
+            return numpy_scalars.number(value, self.arguments)
+        if isinstance(value, int | float | str):
+            return base_value(value)
+        if isinstance(value, _Tensor):
+            raise metadata.leak(value)
+        if isinstance(value, torch.Generator):
+            raise metadata.generator("A function draws from a torch.Generator")
+        raise errors.graph_break(
+            kind="argument that a graph cannot hold",
+            context=f"{type(value).__module__}.{type(value).__qualname__}",
+            explanation=f"A {type(value).__name__} was passed to a torch function; graphs hold tensors and numbers.",
+            hints=("Convert it to a tensor or a number before the call.",),
+        )
+
+    def item(self, tensor: torch.Tensor) -> Any:
+        """The value of a tensor as a symbolic number; NotImplemented where capture does not have it."""
+        if not self.state.data_numbers or id(tensor) not in self.tensors:
+            return NotImplemented
+        from argand.capture.sizes import unbacked_ops
+
+        with torch._C.DisableTorchFunction():
+            if constants.value_of(self, tensor) is not None:
+                return NotImplemented
+            return unbacked_ops.item(self, tensor)
+
+    # ---------------------------------------------------------------- the end
+
+    def finish(self, outputs: list[Any]) -> fx.GraphModule:
+        """Add the output node, drop what nobody needs, and make the module.
+
+        Arguments:
+            outputs: stand-ins to return, in order, and symbolic numbers that only the graph can tell.
+        """
+        graph = self.root
+        graph.output(tuple([self._output(value) for value in outputs]))
+        self.drop_dead(graph)
+        dead = [info for info in self.inputs if not info.node.users]
+        for info in dead:
+            graph.erase_node(info.node)
+        if dead:
+            gone = {id(info) for info in dead}
+            self.inputs = [info for info in self.inputs if id(info) not in gone]
+        scopes.placeholders_first(graph)
+        module = compat.CapturedGraph(self.constants, graph)
+        if self.dynamics is not None and any("sizes" in n.meta or "expr" in n.meta for n in graph.nodes):
+            module.meta["symbols"] = self.dynamics.table
+            self.dynamics.table.relations = tuple(self.dynamics.required)
+            if any("unbacked" in n.meta for n in graph.nodes):
+                module.meta["unbacked"] = True
+        return module
+
+    def _output(self, value: Any) -> Any:
+        return self.number_node(value) if type(value) in SYMBOLIC else self.node_of(self.tensors[id(value)])
+
+    def drop_dead(self, graph: fx.Graph) -> None:
+        """Erase the operations whose results nobody needs."""
+        for node in reversed(list(graph.nodes)):
+            if node.op in ("call_function", "call_method", "get_attr") and not node.users and node not in self.kept:
+                graph.erase_node(node)
+
+
+_PLAIN: frozenset[type] = frozenset(
+    {int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
+     type(...), range, bytes}
+)  # fmt: skip

@@ -1,0 +1,295 @@
+"""Tensor subclasses without `__torch_dispatch__`: in the graph plain tensors, to the program instances of their class.
+
+The stand-in of such a tensor is *dressed*: an object of the program's class, of which only the class and the Python
+attributes count, over a plain stand-in that the graph knows. What torch functions do with it is decided as torch
+decides: by the class's `__torch_function__`, interpreted where it is the program's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from argand import errors
+from argand.capture.facts.classify import why_not
+from argand.capture.facts.kinds import is_a
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.record.tensors import GraphBuilder
+
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]
+_Tensor = torch.Tensor
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Classes that graphs know."""
+
+
+@dataclass(slots=True, eq=False)
+class Dressed:
+    """A stand-in of a subclass.
+
+    Arguments:
+        tensor: what the program sees, an instance of its class.
+        plain: the stand-in that the graph knows; no other dressed one is over it.
+    """
+
+    tensor: torch.Tensor
+    plain: torch.Tensor
+
+
+# ---------------------------------------------------------------------- which classes
+
+
+def refused(name: str, value: torch.Tensor) -> errors.GraphBreak:
+    """The break for a tensor of such a class that comes from outside."""
+    why = why_not(type(value)) or f"this {type(value).__name__} is sparse, quantized or nested"
+    return errors.graph_break(
+        kind="input that a graph cannot hold",
+        context=f"{name}: {type(value).__name__}",
+        explanation=f"{name} is a {type(value).__name__}, which cannot be a graph input: {why}.",
+        hints=(
+            "Pass a plain torch.Tensor, or use this value outside the compiled function.",
+            "Classes that only define __torch_function__ are captured.",
+        ),
+    )
+
+
+def changed_in_place(func: Any) -> errors.GraphBreak:
+    """The break for a change of size or strides of a subclass that came from outside: the graph has an alias of it."""
+    return errors.graph_break(
+        kind="size of a subclass changed in place",
+        context=getattr(func, "__name__", str(func)),
+        explanation=f"{func.__name__} changes the size or strides of a tensor of a subclass that comes from outside.",
+        hints=(f"Use {func.__name__.rstrip('_')}, which makes a new tensor.",),
+    )
+
+
+# ---------------------------------------------------------------------- dressing
+
+
+def dress(builder: GraphBuilder, plain: torch.Tensor, cls: type) -> torch.Tensor:
+    """The stand-in that the program sees of a tensor of the class `cls`; `plain` is nobody else's."""
+    with torch._C.DisableTorchFunction():
+        made: torch.Tensor = torch.empty(0, device="meta").as_subclass(cls)
+    builder.dressed[id(made)] = Dressed(made, plain)
+    builder.wearers[id(plain)] = made
+    return made
+
+
+def from_outside(state: CaptureState, plain: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """The dressed stand-in of a graph input."""
+    state.guards.add(None, "global_state", ((torch._C._is_torch_function_enabled, True),), label="GLOBAL_STATE")
+    if state.interpreter is not None:
+        state.interpreter.note_class(type(real))
+    return dress(state.graph, plain, type(real))
+
+
+def shown(builder: GraphBuilder, plain: torch.Tensor) -> torch.Tensor:
+    """What the program sees of a plain stand-in."""
+    return builder.wearers.get(id(plain), plain)
+
+
+def plain_of(builder: GraphBuilder, value: Any) -> Any:
+    """The plain stand-in of a dressed one of which torch functions ask no code of the program; else `value`."""
+    worn = builder.dressed.get(id(value))
+    if worn is None or not (builder.undressing or is_default(type(value))):
+        return value
+    return worn.plain
+
+
+def is_default(cls: Any) -> bool:
+    """Whether the class has the `__torch_function__` of torch.Tensor, or none that is asked."""
+    own, inherited = cls.__torch_function__, _Tensor.__torch_function__
+    off = own is torch._C._disabled_torch_function_impl
+    return off or getattr(own, "__func__", None) is inherited.__func__
+
+
+def convert(state: CaptureState, value: Any, cls: type, fresh: bool = False) -> Any:
+    """`value.as_subclass(cls)`.
+
+    Arguments:
+        value: a stand-in, dressed or not.
+        fresh: nobody else has it, so that no new tensor is needed.
+
+    Raises:
+        GraphBreak: tensors of this class cannot be in a graph.
+    """
+    builder = state.graph
+    worn = builder.dressed.get(id(value))
+    plain = value if worn is None else worn.plain
+    if not fresh:
+        with torch._C.DisableTorchFunction():
+            plain = builder.record(torch.ops.aten.alias.default, (plain,), {})
+    if cls is _Tensor:
+        return plain
+    why = why_not(cls) if cls is not torch.nn.Parameter else "as_subclass of Parameter makes new state"
+    if why:
+        raise errors.graph_break(
+            kind="tensor of a class that graphs cannot hold",
+            context=cls.__name__,
+            explanation=f"A tensor becomes a {cls.__name__}: {why}.",
+            hints=("Make it outside the compiled function.",),
+        )
+    if state.interpreter is not None:
+        state.interpreter.note_class(cls)
+    return dress(builder, plain, cls)
+
+
+def strip(builder: GraphBuilder, value: Any, found: dict[int, torch.Tensor]) -> Any:
+    """`value` with plain stand-ins for dressed ones; which ones is noted in `found`, by id of the plain one."""
+    if isinstance(value, _Tensor):
+        worn = builder.dressed.get(id(value))
+        if worn is None:
+            return value
+        found[id(worn.plain)] = value
+        return worn.plain
+    cls = type(value)
+    if cls is tuple or cls is list:
+        items = [strip(builder, item, found) for item in value]
+        return cls(items) if any(a is not b for a, b in zip(items, value)) else value
+    if cls is dict:
+        return {key: strip(builder, item, found) for key, item in value.items()}
+    if cls is slice:
+        return slice(*[strip(builder, part, found) for part in (value.start, value.stop, value.step)])
+    if isinstance(value, tuple) and hasattr(cls, "_make"):
+        return cls._make([strip(builder, item, found) for item in value])
+    return value
+
+
+def call(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A torch function whose subclass arguments count as plain tensors: its results are plain, its arguments stay."""
+    if not builder.dressed:
+        return builder.call(func, args, kwargs)
+    found: dict[int, torch.Tensor] = {}
+    args = tuple([strip(builder, arg, found) for arg in args])
+    kwargs = {key: strip(builder, value, found) for key, value in kwargs.items()}
+    return _same(builder.call(func, args, kwargs), found)
+
+
+def _same(made: Any, found: dict[int, torch.Tensor]) -> Any:
+    """Results that are arguments (of in-place operations), as the program knows them."""
+    if isinstance(made, _Tensor):
+        return found.get(id(made), made)
+    if type(made) in (tuple, list):
+        return type(made)([_same(item, found) for item in made])
+    return made
+
+
+# ---------------------------------------------------------------------- the default of the protocol
+
+
+def default(state: CaptureState, cls: type, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What `torch.Tensor.__torch_function__` does for the class `cls`: compute on plain tensors, results are `cls`.
+
+    The trace mode is active.
+    """
+    if not all(issubclass(cls, other) for other in types):
+        return NotImplemented
+    builder = state.graph
+    before = len(builder.tensors)
+    made = disabled(state, func, args, kwargs)
+    if cls is _Tensor or func in torch.overrides.get_default_nowrap_functions():
+        return made
+    new = set(itertools.islice(reversed(builder.tensors), len(builder.tensors) - before))
+    return _converted(state, made, cls, new)
+
+
+def disabled(state: CaptureState, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The call with every class's `__torch_function__` switched off."""
+    undressing = state.graph.undressing
+    undressing.append(getattr(state.interpreter, "number", -1))
+    try:
+        return state.interpreter.call(func, args, kwargs)
+    finally:
+        undressing.pop()
+
+
+class _Heard(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
+    """Notes what torch says is called."""
+
+    func: Any = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        self.func = func
+        return func(*args, **(kwargs or {}))
+
+
+@functools.lru_cache(maxsize=256)
+def announced(func: Any) -> Any:
+    """What torch tells `__torch_function__` that an operator's method is: of `Tensor.__mul__`, Tensor.mul."""
+    if not getattr(func, "__name__", "").startswith("__"):
+        return func
+    with _Heard() as heard:
+        try:
+            func(torch.ones((), dtype=torch.int64, device="meta"), 2)
+        except (TypeError, RuntimeError):
+            return func
+    return heard.func or func
+
+
+def with_symbols(state: CaptureState, mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A call with symbolic numbers, which torch's own parser cannot look at; `mode`, the trace mode, is off."""
+    builder = state.graph
+    found: dict[int, torch.Tensor] = {}
+    strip(builder, (*args, *kwargs.values()), found)
+    owners = [] if builder.undressing else torch.overrides._get_overloaded_args(tuple(found.values()))
+    if not owners and not builder.entered:
+        return call(builder, func, args, kwargs)
+    return mode.asked(announced(func), tuple([type(owner) for owner in owners]), args, kwargs)
+
+
+def _converted(state: CaptureState, made: Any, cls: type, new: set[int]) -> Any:
+    if isinstance(made, _Tensor):
+        if is_a(made, cls):
+            return made
+        fresh = id(made) in new and state.graph.tensors[id(made)].source is None
+        return convert(state, made, cls, fresh)
+    if isinstance(made, (tuple, list)) and not isinstance(made, torch.Size):
+        items = [_converted(state, item, cls, new) for item in made]
+        return made if all(a is b for a, b in zip(items, made)) else type(made)(items)
+    return made
+
+
+def still_off(undressing: list[int]) -> errors.GraphBreak:
+    """The break for a graph that ends where torch functions of subclasses are switched off: it ends before that."""
+    found = errors.graph_break(
+        kind="graph ends where torch functions are disabled",
+        context="DisableTorchFunctionSubclass",
+        explanation="The graph would end inside a `with DisableTorchFunctionSubclass():` block.",
+        hints=("Avoid the graph break inside the block; the reasons are listed as breaks of the code in it.",),
+    )
+    found.sequence = undressing[0]
+    return found
+
+
+# ---------------------------------------------------------------------- at run time
+
+
+def bare(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a plain tensor."""
+    return _Tensor.as_subclass(tensor, _Tensor)
+
+
+def places(inputs: Sequence[Any]) -> list[int]:
+    """Which inputs of a graph are subclasses."""
+    return [i for i, value in enumerate(inputs) if is_a(value, _Tensor) and type(value) not in PLAIN]
+
+
+def bare_at(at: list[int], inputs: Sequence[Any]) -> list[Any]:
+    """Inputs with plain tensors at the places `at`."""
+    given = list(inputs)
+    for place in at:
+        given[place] = bare(given[place])
+    return given
+
+
+def bared(run: Any, at: list[int]) -> Any:
+    """A compiled graph whose inputs at the places `at` are subclasses; it gets plain tensors."""
+    return lambda *args: run(*bare_at(at, args))

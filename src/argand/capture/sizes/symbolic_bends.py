@@ -1,0 +1,122 @@
+"""Results whose sizes are not one formula of the symbols: the least of two sizes, say, as that of a diagonal.
+
+The call's own sizes and the probes may all lie on one side of such a bend. The call is computed at small sizes and with
+the sizes in another order too: where the formula does not hold there, what separates these from the call at hand is
+guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.capture.facts.words import words
+from argand.capture.metadata.shapes import RULES
+from argand.graph.expr import Expr, Sym
+from argand.graph.symbols import Relation
+
+if TYPE_CHECKING:
+    from argand.capture.record.tensors import GraphBuilder
+    from argand.capture.sizes.symbolic_tensors import Doctor
+
+_STRAIGHT = frozenset(
+    words(
+        """
+    __getitem__ getitem conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul
+    avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d interpolate layer_norm group_norm batch_norm
+    softmax log_softmax scaled_dot_product_attention zeros ones empty full arange rand randn cross_entropy dropout
+    sum mean view reshape flatten permute transpose expand cumsum
+    """
+    )
+)
+"""Functions whose metadata is not looked at twice: their sizes are formulas, or guarded where they are used."""
+
+
+def guard(builder: GraphBuilder, doctor: Doctor, result: Any) -> None:
+    """Guard on which side of a bend the sizes of a call's results are.
+
+    Arguments:
+        result: of the call, its sizes noted.
+
+    Raises:
+        Restart: the probes lie on another side.
+    """
+    dynamics = builder.dynamics
+    if dynamics is None or doctor.func in RULES or getattr(doctor.func, "__name__", "") in _STRAIGHT:
+        return
+    symbols = [s for s in doctor.symbols if dynamics.table.kinds[s] == "int" and dynamics.table.hints[s] > 1]
+    if not symbols or (dynamics.unbacked is not None and dynamics.unbacked.among(*symbols)):
+        return
+    sizes = _sizes(builder, result)
+    if sizes is None:
+        return
+    hints = dynamics.table.hints
+    ranked = sorted(symbols, key=lambda sym: hints[sym])
+    top = int(hints[ranked[-1]])
+    if len(ranked) > 1 and _differs(doctor, sizes, {s: top + 7 * (len(ranked) - i) for i, s in enumerate(ranked)}):
+        for small, large in pairwise(ranked):
+            dynamics.require(Relation("ge", large - small, _gap(doctor, sizes, small, large)))
+    for sym in symbols:
+        if hints[sym] > 2 and _differs(doctor, sizes, {sym: 2}):
+            dynamics.require(Relation("ge", sym, _smallest(doctor, sizes, sym)))
+
+
+def _gap(doctor: Doctor, sizes: Any, small: Sym, large: Sym) -> int:
+    """By how much one size must at least exceed another for the formulas to hold."""
+    hints = doctor.dynamics.table.hints
+    top = int(hints[large])
+    return _least(top - int(hints[small]), lambda gap: _differs(doctor, sizes, {small: top - gap}))
+
+
+def _smallest(doctor: Doctor, sizes: Any, sym: Sym) -> int:
+    """The size from which on the formulas hold, up to that of the call."""
+    return 2 + _least(int(doctor.dynamics.table.hints[sym]) - 2, lambda n: _differs(doctor, sizes, {sym: 2 + n}))
+
+
+def _least(right: int, differs: Callable[[int], bool]) -> int:
+    """The least number, from 0 to `right`, from which on the sizes follow their formulas."""
+    wrong = -1
+    while right - wrong > 1:
+        middle = (wrong + right) // 2
+        if differs(middle):
+            wrong = middle
+        else:
+            right = middle
+    return right
+
+
+def _differs(doctor: Doctor, sizes: Any, values: dict[Sym, int]) -> bool:
+    """Whether the call works at these sizes, and its results have others than the formulas say."""
+    table = doctor.dynamics.table
+    if any(table.maximum.get(sym, value) < value for sym, value in values.items()):
+        return False
+    assignment = {**{sym: v for sym, v in table.hints.items() if sym not in table.definitions}, **values}
+    made = doctor.computed(assignment)
+    if made is None:
+        return False
+    try:
+        expected = [tuple([int(table.evaluate(size, assignment)) for size in shape]) for shape in sizes]
+    except (ArithmeticError, ValueError, KeyError):
+        return False
+    return [tuple(tensor.shape) for tensor in _tensors(made)] != expected
+
+
+def _sizes(builder: GraphBuilder, result: Any) -> list[list[Any]] | None:
+    """The sizes of the tensors in a result as expressions; None where one follows no formula."""
+    found: list[list[Any]] = []
+    for tensor in _tensors(result):
+        info = builder.tensors.get(id(tensor))
+        sizes: list[Any] = list(tensor.shape) if info is None or info.dynamic is None else info.dynamic.sizes
+        if len(sizes) != tensor.dim() or any(not isinstance(size, int | Expr) for size in sizes):
+            return None
+        found.append(sizes)
+    return found
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, tuple | list) else []

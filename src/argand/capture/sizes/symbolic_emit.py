@@ -1,0 +1,346 @@
+"""Symbolic numbers leaving capture: as graph nodes, as guards, as bytecode, as text."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from argand.capture.facts import compat
+from argand.capture.facts.input_names import free_name
+from argand.capture.facts.symbolic import SymbolicBool
+from argand.capture.facts.tensor_info import TensorInfo
+from argand.errors import InternalError, graph_break
+from argand.graph.expr import Const, Expr, FloorDiv, Sym, free_symbols
+from argand.graph.symbols import FUNCTIONS, Relation
+
+if TYPE_CHECKING:
+    from argand._core import _C
+    from argand.capture.facts.sources import Source
+    from argand.capture.output.reconstruct import Reconstructor
+    from argand.capture.record.tensors import GraphBuilder
+    from argand.capture.sizes.symbolic_state import Dynamics, Place
+    from argand.capture.sizes.unbacked import Origin
+
+# ---------------------------------------------------------------------- text
+
+
+def text(dynamics: Dynamics, value: Any) -> str:
+    """An expression or condition with the user's names for symbols: `L['x'].size()[0] >= 2`."""
+    names = {sym: str(place) for sym, place in dynamics.places.items()}
+    if dynamics.unbacked is not None:
+        names.update((sym, sym.name) for sym in dynamics.unbacked.origins)
+    if isinstance(value, Relation):
+        left, right = (_bare(spell(dynamics, side, names)) for side in (value.left, value.right))
+        return f"{left} {value.sign} {right}"
+    return spell(dynamics, value, names)
+
+
+def _bare(written: str) -> str:
+    """Without parentheses around the whole."""
+    depth = 0
+    for i, char in enumerate(written):
+        depth += (char == "(") - (char == ")")
+        if depth == 0 and i < len(written) - 1:
+            return written
+    return written[1:-1] if written.startswith("(") else written
+
+
+def spell(dynamics: Dynamics, value: Any, names: Mapping[Sym, str], functions: str = "{}") -> str:
+    """Python source of an expression.
+
+    Arguments:
+        names: what to write for input symbols; others are spelled as their definitions.
+        functions: how the name of a function is written.
+    """
+    if not isinstance(value, Expr):
+        return repr(value)
+    terms: list[str] = []
+    for monomial, scale in value.poly:
+        factors = [_spell_atom(dynamics, atom, names, functions) for atom in monomial]
+        if scale != 1 or not factors:
+            factors.insert(0, str(abs(scale)) if terms else str(scale))
+            if abs(scale) == 1 and len(factors) > 1:
+                factors[:2] = [("-" if scale < 0 and not terms else "") + factors[1]]
+        joined = "*".join(factors)
+        terms.append(joined if not terms else f" - {joined}" if scale < 0 else f" + {joined}")
+    return "".join(terms) or "0"
+
+
+def _spell_atom(dynamics: Dynamics, atom: Expr, names: Mapping[Sym, str], functions: str) -> str:
+    if isinstance(atom, Sym):
+        definition = dynamics.table.definitions.get(atom)
+        if definition is None:
+            return names[atom]
+        args = ", ".join(spell(dynamics, arg, names, functions) for arg in definition.args)
+        return f"{functions.format(definition.op)}({args})"
+    left, right = (_grouped(dynamics, arg, names, functions) for arg in atom.args)
+    return f"({left} {'//' if isinstance(atom, FloorDiv) else '%'} {right})"
+
+
+def _grouped(dynamics: Dynamics, value: Expr, names: Mapping[Sym, str], functions: str) -> str:
+    written = spell(dynamics, value, names, functions)
+    return written if len(value.poly) <= 1 and not written.startswith("-") and "*" not in written else f"({written})"
+
+
+# ---------------------------------------------------------------------- graph nodes
+
+
+class Nodes:
+    """The scalar nodes of a graph: each symbol read once, each expression computed once."""
+
+    def __init__(self, dynamics: Dynamics, builder: GraphBuilder) -> None:
+        self.dynamics = dynamics
+        self.builder = builder
+        self._made: dict[Expr, fx.Node] = {}
+
+    def of(self, value: Any) -> Any:
+        """The node of an expression; a plain number as it is."""
+        if not isinstance(value, Expr):
+            return value
+        if isinstance(value, Const):
+            return value.value
+        found = self._made.get(value)
+        if found is None:
+            found = self._made[value] = self._make(value)
+        return found
+
+    def condition(self, relation: Relation) -> fx.Node:
+        """The node of a comparison."""
+        sides = [self.of(side) for side in (relation.left, relation.right)]
+        function = getattr(operator, relation.op)
+        return compat.new_node(self.builder.root, "call_function", function, tuple(sides), {})
+
+    def _make(self, value: Expr) -> fx.Node:
+        if isinstance(value, Sym):
+            definition = self.dynamics.table.definitions.get(value)
+            if definition is None:
+                return self._input(value)
+            return self._call(FUNCTIONS[definition.op], [self.of(arg) for arg in definition.args], value)
+        if len(value.poly) == 1 and value.poly[0][1] == 1 and len(value.poly[0][0]) == 1:
+            name = "floordiv" if isinstance(value, FloorDiv) else "mod"
+            return self._call(FUNCTIONS[name], [self.of(arg) for arg in value.args], value)
+        total: Any = None
+        so_far: Any = 0
+        for monomial, scale in value.poly:
+            term: Any = None
+            product: Any = 1
+            for atom in monomial:
+                product = product * atom
+                term = self.of(atom) if term is None else self._known("mul", term, self.of(atom), product)
+            if term is None:
+                term = scale
+            elif scale != 1:
+                term = self._known("mul", term, scale, product * scale)
+            so_far = so_far + product * scale
+            total = term if total is None else self._known("add", total, term, so_far)
+        node: fx.Node = total
+        return node
+
+    def _known(self, name: str, left: Any, right: Any, value: Expr) -> Any:
+        found = self._made.get(value)
+        if found is None:
+            found = self._made[value] = self._call(FUNCTIONS[name], [left, right], value)
+        return found
+
+    def _call(self, function: Any, args: list[Any], value: Expr) -> fx.Node:
+        return self._annotated(compat.new_node(self.builder.root, "call_function", function, tuple(args), {}), value)
+
+    def _annotated(self, node: fx.Node, value: Expr) -> fx.Node:
+        node.meta["example_value"] = self.dynamics.table.evaluate(value, self.dynamics.table.hints)
+        node.meta["expr"] = value
+        return node
+
+    def _input(self, sym: Sym) -> fx.Node:
+        builder = self.builder
+        if self.dynamics.unbacked is not None and sym in self.dynamics.unbacked.origins:
+            return self._observed(sym, self.dynamics.unbacked.origins[sym])
+        place = self.dynamics.places[sym]
+        if place.what in ("size", "stride"):
+            stand_in = next(info for info in builder.inputs if info.source == place.source)
+            node = compat.new_node(builder.root, "call_method", place.what, (stand_in.node, place.dim), {})
+            stand_in.node.append(node)
+            return self._annotated(node, sym)
+        return self._annotated(new_number(builder, place.source, self.dynamics.table.hints[sym]), sym)
+
+    def _observed(self, sym: Sym, origin: Origin) -> fx.Node:
+        if origin.node is None:
+            raise InternalError(f"nothing computes {sym}: {origin.words}")
+        if origin.dim < 0:
+            return origin.node
+        node = compat.new_node(self.builder.root, "call_method", "size", (origin.node, origin.dim), {})
+        origin.node.append(node)
+        return self._annotated(node, sym)
+
+
+def new_number(builder: GraphBuilder, source: Source, value: Any) -> fx.Node:
+    """A placeholder for a Python number."""
+    node = builder.root.placeholder(free_name(source, builder.input_names))
+    node.meta["source"] = source
+    builder.inputs.append(TensorInfo(value, node, torch.device("cpu"), source, value))
+    return node
+
+
+# ---------------------------------------------------------------------- bytecode
+
+
+def push(values: Reconstructor, number: Any) -> None:
+    """-> the plain number, computed from the frame's inputs."""
+    dynamics: Dynamics = number.dynamics
+    if type(number) is SymbolicBool or (dynamics.unbacked is not None and dynamics.unbacked.among(number.expr)):
+        values.graph_output(number)
+        return
+    inputs = sorted(dynamics.table.inputs(number.expr), key=lambda sym: sym.name)
+    for sym in inputs:
+        place = dynamics.places[sym]
+        if values.dry:
+            values.plan.count(place.source)
+        values.emitter.load_source(place.source)
+    values.emitter.call_on(function(dynamics, number.expr, inputs), len(inputs))
+
+
+def function(dynamics: Dynamics, value: Any, inputs: list[Sym]) -> Callable[..., Any]:
+    """A Python function of the objects at the symbols' places that computes an expression or condition."""
+    names = {sym: _reading(f"a{i}", dynamics.places[sym]) for i, sym in enumerate(inputs)}
+    if isinstance(value, Relation):
+        sides = [spell(dynamics, side, names, "_{}") for side in (value.left, value.right)]
+        body = f"{sides[0]} {value.sign} {sides[1]}"
+    else:
+        body = spell(dynamics, value, names, "_{}")
+    arguments = ", ".join(f"a{i}" for i in range(len(inputs)))
+    scope = {f"_{name}": fn for name, fn in FUNCTIONS.items()}
+    text = compile(f"lambda {arguments}: {body}", "<argand number>", "eval")  # a name that capture skips
+    made: Callable[..., Any] = eval(text, scope)
+    return made
+
+
+def _reading(name: str, place: Place) -> str:
+    return f"{name}.{place.what}({place.dim})" if place.dim >= 0 else name
+
+
+# ---------------------------------------------------------------------- guards
+
+_PROGRAM_OPS = frozenset(
+    ("add", "sub", "mul", "floordiv", "mod", "truediv", "min", "max", "neg", "abs", "float", "sqrt", "floor", "ceil",
+     "trunc", "round")
+)  # fmt: skip
+
+
+class _NoProgram(Exception):
+    """The C guard tree has no operator for it."""
+
+
+def conditions(dynamics: Dynamics) -> list[tuple[Relation, Any]]:
+    """The conditions to guard and their positions, without those that others imply."""
+    from argand.capture.sizes.symbolic_facts import Bounds, single
+
+    tightest = Bounds(dynamics.table)
+    for relation in dynamics.required:
+        tightest.add(relation)
+    kept = []
+    done: set[Any] = set()
+    for relation, position in dynamics.required.items():
+        found = single(relation)
+        if found is not None and dynamics.table.kinds.get(found[0]) == "int":
+            sym, low, high = found
+            if (low is not None and low < tightest.low[sym]) or (high is not None and high > tightest.high[sym]):
+                continue
+            key = (sym, low, high)
+            if key in done:
+                continue
+            done.add(key)
+            relation = Relation("ge", sym, low) if low is not None else Relation("le", sym, high or 0)
+        elif tightest.implied(relation):
+            continue
+        kept.append((relation, position))
+    return kept
+
+
+def build(dynamics: Dynamics, tree: _C.GuardTree, node_of: Callable[[Source], int], positions: dict[str, Any]) -> None:
+    """Add the conditions to a guard tree; `positions` is told the user's line that needed each."""
+    for relation, position in conditions(dynamics):
+        label = text(dynamics, relation)
+        if position is not None:
+            positions.setdefault(label, position)
+        program: list[Any] = []
+        try:
+            _program(dynamics, relation.left, tree, node_of, program)
+            _program(dynamics, relation.right, tree, node_of, program)
+        except _NoProgram:
+            symbols = dynamics.table.inputs(relation.left) | dynamics.table.inputs(relation.right)
+            inputs = sorted(symbols, key=lambda sym: sym.name)
+            check = function(dynamics, relation, inputs)
+            tree.check(0, "python", check, [node_of(dynamics.places[s].source) for s in inputs], label=label)
+            continue
+        try:
+            tree.check_expr((*program, relation.op), label=label)
+        except OverflowError:
+            raise graph_break(
+                kind="number too large",
+                context=label,
+                explanation="A condition on a number that varies has constants of more than 64 bits.",
+                hints=("Pass the number as a tensor.",),
+                skip_frame=True,
+            ) from None
+
+
+def _slot(dynamics: Dynamics, sym: Sym, tree: Any, node_of: Any) -> Any:
+    place = dynamics.places[sym]
+    node = node_of(place.source)
+    hint = dynamics.table.hints.get(sym)
+    if place.dim >= 0:
+        return ("slot", getattr(tree, f"slot_{place.what}")(node, place.dim, name=str(place), hint=hint))
+    return ("slot", getattr(tree, f"slot_{place.what}")(node, name=str(place), hint=hint))
+
+
+def _program(dynamics: Dynamics, value: Any, tree: Any, node_of: Any, out: list[Any]) -> None:
+    if not isinstance(value, Expr):
+        out.append(value)
+        return
+    first = True
+    for monomial, scale in value.poly:
+        started = False
+        for atom in monomial:
+            _program_atom(dynamics, atom, tree, node_of, out)
+            if started:
+                out.append("mul")
+            started = True
+        if not started:
+            out.append(scale)
+        elif scale != 1:
+            out += [scale, "mul"]
+        if not first:
+            out.append("add")
+        first = False
+    if first:
+        out.append(0)
+
+
+def _program_atom(dynamics: Dynamics, atom: Expr, tree: Any, node_of: Any, out: list[Any]) -> None:
+    if isinstance(atom, Sym):
+        definition = dynamics.table.definitions.get(atom)
+        if definition is None:
+            out.append(_slot(dynamics, atom, tree, node_of))
+            return
+        if definition.op not in _PROGRAM_OPS:
+            raise _NoProgram
+        if definition.op in ("min", "max") and len(definition.args) != 2:
+            raise _NoProgram
+        for arg in definition.args:
+            _program(dynamics, arg, tree, node_of, out)
+        out.append(definition.op)
+        return
+    for arg in atom.args:
+        _program(dynamics, arg, tree, node_of, out)
+    out.append("floordiv" if isinstance(atom, FloorDiv) else "mod")
+
+
+def listing(dynamics: Dynamics) -> list[str]:
+    """The conditions as the list of guards prints them."""
+    return [f"- {text(dynamics, relation)}" for relation, _ in conditions(dynamics)]
+
+
+__all__ = ["Nodes", "build", "conditions", "free_symbols", "function", "listing", "new_number", "push", "text"]

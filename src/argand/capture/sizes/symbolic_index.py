@@ -1,0 +1,115 @@
+"""Indexing with symbolic sizes: which side of each bound the program is on is guarded.
+
+Torch clamps the bounds of slices, silently: `x[:100]` has min(100, n) elements. So what a slice gives at the probes
+says nothing about sizes on the other side of the bound, and the comparisons that decide it become guards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.sizes.symbolic_tensors import dim_number
+
+if TYPE_CHECKING:
+    from argand.capture.record.tensors import GraphBuilder
+
+
+def guard_index(builder: GraphBuilder, tensor: Any, index: Any) -> None:
+    """Guard what `tensor[index]` depends on.
+
+    Raises:
+        Restart: the probes are on another side of a bound.
+    """
+    info = builder.tensors.get(id(tensor))
+    if info is None or builder.dynamics is None:
+        return
+    items = list(tuple.__iter__(index)) if isinstance(index, tuple) else [index]
+    rank = tensor.dim()
+    taken = sum(_dims_of(item) for item in items)
+    dim = 0
+    for item in items:
+        if item is Ellipsis:
+            dim += rank - taken
+        elif type(item) is slice:
+            if dim < rank:
+                _guard_slice(item, dim_number(builder, info, dim))
+            dim += 1
+        elif type(item) is int or type(item) in SYMBOLIC:
+            if dim < rank:
+                size = dim_number(builder, info, dim)
+                if type(size) in SYMBOLIC or type(item) in SYMBOLIC:
+                    _ = -size <= item, item < size
+            dim += 1
+        else:
+            dim += _dims_of(item)
+
+
+def guard_part(builder: GraphBuilder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Guard that `select`, `narrow` and `unfold` stay within the tensor: of a view nobody checks that again.
+
+    Raises:
+        Restart: the probes do not.
+    """
+    names = _PARTS.get(name)
+    info = builder.tensors.get(id(args[0])) if args else None
+    if names is None or info is None or builder.dynamics is None:
+        return
+    given = {**dict(zip(names, args[1:])), **kwargs}
+    dim = given.get("dim", given.get("dimension"))
+    rank = info.tensor.dim()
+    if type(dim) is not int or not -rank <= dim < rank:
+        return
+    size = dim_number(builder, info, dim % rank)
+    first, count = given.get("start", given.get("index", 0)), given.get("length", given.get("size", 1))
+    if not all(type(part) is int or type(part) in SYMBOLIC for part in (first, count)):
+        return
+    if any(type(part) in SYMBOLIC for part in (size, first, count)):
+        begin = first + size if first < 0 else first
+        _ = begin >= 0, begin + count <= size
+
+
+_PARTS = {"select": ("dim", "index"), "narrow": ("dim", "start", "length"), "unfold": ("dimension", "size", "step")}
+
+
+def _dims_of(item: Any) -> int:
+    """How many dims an item of an index consumes."""
+    if item is None or item is Ellipsis or item is True or item is False:
+        return 0
+    if isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8):
+        return int(item.dim())
+    return 1
+
+
+def _guard_slice(item: slice, size: Any) -> None:
+    start, stop = item.start, item.stop
+    if type(item.step) in SYMBOLIC:
+        item.step.number()
+    if not any(type(part) in SYMBOLIC for part in (start, stop, size)):
+        return
+    low = 0 if start is None else _clamped(start, size)
+    high = size if stop is None else _clamped(stop, size)
+    _ = low <= high
+
+
+def _clamped(bound: Any, size: Any) -> Any:
+    """The bound as slicing uses it; each comparison leaves a guard."""
+    if not isinstance(bound, int):
+        return 0
+    if bound < 0:
+        bound = bound + size
+        if bound < 0:
+            return 0
+    return size if bound > size else bound
+
+
+def guard_chunk(builder: GraphBuilder, input: Any = None, chunks: Any = None, dim: Any = 0) -> Any:
+    """`chunk` gives fewer parts of small sizes: guard that the size is past that. Returns NotImplemented."""
+    info = builder.tensors.get(id(input))
+    if info is not None and info.dynamic is not None and type(chunks) is int and type(dim) is int and input.dim():
+        size = dim_number(builder, info, dim % input.dim())
+        if type(size) in SYMBOLIC and not size > (chunks - 1) ** 2:
+            size.number()
+    return NotImplemented

@@ -1,0 +1,292 @@
+"""What the interpreter does where a symbolic number meets an operator, an attribute or native code."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+import operator
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from argand.capture.facts import callables
+from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.symbolic import (
+    STANDS_FOR,
+    SYMBOLIC,
+    SymbolicBool,
+    SymbolicInt,
+    SymbolicSize,
+    holds_symbols,
+    is_number,
+    size_of,
+)
+from argand.capture.sizes import subclasses, symbolic_state, symbolic_tensors
+from argand.capture.world import native_reads
+from argand.errors import ConstraintViolation
+
+if TYPE_CHECKING:
+    from argand.capture.facts.frames import Frame
+    from argand.capture.interp.interpreter import Interpreter
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.record.tensors import GraphBuilder
+
+Native = Callable[["Interpreter", Any, list[Any]], Any]
+
+SIZES: Final = (torch.Size, SymbolicSize)
+_HERE = os.path.dirname(__file__)
+_KEPT: Final[frozenset[int]] = frozenset(
+    id(fn)
+    for fn in (
+        isinstance, type, list, tuple, dict, zip, enumerate, getattr, setattr, hasattr, id, callable, functools.partial,
+        sorted, any, all, map, filter, reversed, iter, next, super, vars, bool, divmod, abs, round, sum, math.floor,
+        math.ceil, math.trunc, operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod,
+        operator.truediv, operator.neg, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
+        operator.setitem, operator.getitem, functools.reduce, math.prod, builtins.print,
+    )
+)  # fmt: skip
+"""Native code that stores its arguments, or uses only operators of symbolic numbers."""
+
+
+# ---------------------------------------------------------------------- operators
+
+
+def binary(interp: Interpreter, op: Any, left: Any, right: Any) -> Any:
+    """`left op right`, one of them symbolic, neither with Python-level operators of its own."""
+    if interp.is_tensor(left) or interp.is_tensor(right):
+        state = interp.state
+        if not interp.is_tensor(left):
+            return interp.native(left.dynamics.with_tensor, op.name.strip("_"), left, right, False)
+        method = getattr(torch.Tensor, op.inplace or op.name, None) or getattr(torch.Tensor, op.name)
+        return interp.native(symbolic_state.recorded, state, method, (left, right), {})
+    left, right = _beside_numpy(left, right)
+    return interp.native(op.native, interp.plain(left), interp.plain(right))
+
+
+def _beside_numpy(left: Any, right: Any) -> tuple[Any, Any]:
+    """Numbers of numpy's types decide the type of the result: they get the plain number."""
+    if module_of(type(left)) == "numpy":
+        return left, plain(right)
+    return (plain(left), right) if module_of(type(right)) == "numpy" else (left, right)
+
+
+def sizes(interp: Interpreter, op: Any, left: Any, right: Any) -> tuple[Any, Any]:
+    """The operands of an operator on a torch.Size: it only takes plain ints, its stand-in takes symbolic ones too."""
+    if is_a(left, tuple) and is_a(right, tuple) and op.symbol in ("+", "+="):
+        left, right = interp.shadow(left), interp.shadow(right)
+        if holds_symbols(left) or holds_symbols(right):
+            return SymbolicSize(tuple.__iter__(left)), tuple(tuple.__iter__(right))
+    return left, right
+
+
+def compare(interp: Interpreter, op: Any, left: Any, right: Any) -> Any:
+    """The same for comparisons."""
+    if interp.is_tensor(left):
+        return interp.native(symbolic_state.recorded, interp.state, getattr(torch.Tensor, op.name), (left, right), {})
+    left, right = _beside_numpy(left, right)
+    return interp.native(op.native, interp.plain(left), interp.plain(right))
+
+
+def identical(interp: Interpreter, a: Any, b: Any) -> bool:
+    """`a is b`, as it is in the call at hand; the guard is whether they are equal."""
+    values = [x.number() if type(x) is SymbolicBool else x.hint if type(x) in SYMBOLIC else x for x in (a, b)]
+    if type(values[0]) is not type(values[1]):
+        return False
+    interp.native(operator.eq, a, b)
+    return values[0] is values[1]
+
+
+def read(interp: Interpreter, number: Any, name: str) -> Any:
+    """`number.name`."""
+    if name == "__class__":
+        return number.__class__
+    if name in ("real", "numerator") and type(number) is SymbolicInt:
+        return number
+    return getattr(number.number(), name)
+
+
+# ---------------------------------------------------------------------- native code
+
+
+def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any], native: bool) -> Any:
+    """A call in a capture that has symbols.
+
+    Arguments:
+        native: `fn` is native code that argand knows.
+
+    Returns:
+        The result, or NotImplemented after making plain what the native code would look into.
+    """
+    known = _FUNCTIONS.get(id(fn))
+    if known is not None and not kwargs:
+        result = known(interp, fn, args)
+        if result is not NotImplemented:
+            return result
+    if native and id(fn) not in _KEPT:
+        plain_arguments(args, kwargs)
+    return NotImplemented
+
+
+def not_the_programs(interp: Interpreter, exc: BaseException) -> None:
+    """Native code that stumbled over a symbolic number, or argand's own code did: all numbers are constants then.
+
+    Raises:
+        Restart: the exception is no business of the program's.
+        ConstraintViolation: it is for the user.
+    """
+    if is_a(exc, ConstraintViolation):
+        raise exc
+    ours = "Symbolic" in str(exc)
+    if not ours and is_a(exc, AttributeError | KeyError | NameError | AssertionError | IndexError | TypeError):
+        traceback = exc.__traceback__
+        filename = ""
+        while traceback is not None:
+            filename = traceback.tb_frame.f_code.co_filename
+            traceback = traceback.tb_next
+        ours = os.path.basename(filename).startswith(("symbolic", "unbacked")) and os.path.dirname(filename) == _HERE
+    if ours:
+        builder: GraphBuilder = interp.state.graph
+        if (
+            builder.dynamics is not None and builder.dynamics.table.symbols
+        ):  # else no number is symbolic: it is the program's
+            symbolic_tensors.give_up(builder, builder.dynamics.table.symbols)
+
+
+def asserted(interp: Interpreter, frame: Frame, condition: Any) -> bool:
+    """`assert condition` of numbers that only the running program knows becomes a check in the graph.
+
+    The graph then raises the AssertionError, so the program must not handle it; its message must be known. False where
+    that is not so, or the jump is no assertion.
+    """
+    after = frame.program.instructions[frame.pc : frame.pc + 4]
+    if after[0].opname != "LOAD_ASSERTION_ERROR":
+        return False
+    if any(f.instruction.handler is not None and not f.quiet for f in interp.frames):
+        return False
+    message: tuple[Any, ...] = ()
+    if after[1].opname == "LOAD_CONST":
+        message = (after[1].argval,)
+    elif after[1].opname != "RAISE_VARARGS":
+        return False
+    from argand.capture.sizes import unbacked_ops
+
+    builder: GraphBuilder = interp.state.graph
+    return unbacked_ops.assertion(builder, condition, message)
+
+
+def plain_arguments(args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Make every symbolic number plain."""
+    for i, arg in enumerate(args):
+        if type(arg) in SYMBOLIC:
+            args[i] = arg.number()
+    for key, value in kwargs.items():
+        if type(value) in SYMBOLIC:
+            kwargs[key] = value.number()
+
+
+def plain(value: Any) -> Any:
+    """`value` with every symbolic number in it, at any depth, made plain."""
+    if type(value) in SYMBOLIC:
+        return value.number()
+    if type(value) in (tuple, list):
+        return type(value)([plain(item) for item in value])
+    if type(value) is dict:
+        return {key: plain(item) for key, item in value.items()}
+    return tuple(value) if type(value) is SymbolicSize else value
+
+
+def torch_call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A torch call that may have symbolic numbers among its arguments; NotImplemented when it has none."""
+    if not holds_symbols(args) and not holds_symbols(kwargs):
+        return NotImplemented
+    owner = callables.fact(fn, "__self__")
+    if is_a(owner, torch.Tensor):
+        fn, args = getattr(torch.Tensor, fn.__name__), (owner, *args)
+    native_reads.check(state.interpreter, fn, (*args, *kwargs.values()), native_reads.TORCH)
+    return state.interpreter.unread(symbolic_state.recorded, state, fn, args, kwargs)
+
+
+def _apply(name: str) -> Native:
+    def run(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+        if len(args) == 1 and type(args[0]) in SYMBOLIC:
+            return interp.native(args[0].dynamics.apply, name, args[0])
+        return NotImplemented
+
+    return run
+
+
+def _index(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+    return _apply("int")(interp, fn, args) if len(args) == 1 and type(args[0]) is SymbolicInt else NotImplemented
+
+
+def _length(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+    if len(args) == 1 and interp.is_tensor(args[0]):
+        builder: GraphBuilder = interp.state.graph
+        info = builder.tensors.get(id(subclasses.plain_of(builder, args[0])))
+        with torch._C.DisableTorchFunction():
+            if info is not None and info.dynamic is not None and info.tensor.dim() > 0:
+                return symbolic_tensors.dim_number(builder, info, 0)
+    return NotImplemented
+
+
+def _select(name: str) -> Native:
+    def run(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+        items = args
+        if len(args) == 1 and type(args[0]) in (list, tuple, SymbolicSize) and not interp.is_outer(args[0]):
+            items = list(tuple.__iter__(args[0])) if is_a(args[0], tuple) else list(args[0])
+        if not items or (items is args and len(items) == 1) or not all(map(is_number, items)):
+            return NotImplemented
+        symbolic = next((item for item in items if type(item) in SYMBOLIC), None)
+        if symbolic is None:
+            return NotImplemented
+        best = items[0]
+        for item in items[1:]:
+            best = symbolic.dynamics.select(name, best, item)
+        return best
+
+    return run
+
+
+def _torch_size(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+    if len(args) == 1 and is_a(args[0], tuple | list):
+        items = interp.shadow(args[0])
+        if any(type(item) in SYMBOLIC for item in type(items).__iter__(items)):
+            return size_of(type(items).__iter__(items))
+    return NotImplemented
+
+
+def _class_of(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+    if len(args) == 1 and type(args[0]) in STANDS_FOR:
+        return args[0].__class__
+    return NotImplemented
+
+
+def _product(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+    if len(args) == 1 and type(args[0]) in (list, tuple, SymbolicSize) and not interp.is_outer(args[0]):
+        total: Any = 1
+        for item in tuple.__iter__(args[0]) if is_a(args[0], tuple) else args[0]:
+            if not is_number(item):
+                return NotImplemented
+            total = interp.native(operator.mul, total, item)
+        return total
+    return NotImplemented
+
+
+_FUNCTIONS: Final[dict[int, Native]] = {
+    id(int): _apply("int"),
+    id(float): _apply("float"),
+    id(math.sqrt): _apply("sqrt"),
+    id(math.exp): _apply("exp"),
+    id(math.log): _apply("log"),
+    id(math.log2): _apply("log2"),
+    id(operator.index): _index,
+    id(len): _length,
+    id(min): _select("min"),
+    id(max): _select("max"),
+    id(type): _class_of,
+    id(torch.Size): _torch_size,
+    id(math.prod): _product,
+}

@@ -1,0 +1,227 @@
+"""Which sizes and numbers become symbolic, and how a graph input with symbolic sizes is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts import directives
+from argand.capture.facts.sources import AttrSource, DictItemSource, InstanceDictSource, Source
+from argand.capture.sizes import symbolic_tensors
+from argand.capture.sizes.symbolic_state import Dynamics, Memory, Place
+from argand.config import config
+from argand.graph.expr import Expr, Sym, free_symbols
+from argand.graph.symbols import Relation
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+
+_LIMIT = 1 << 62
+_MISSING = object()
+
+
+@dataclass(slots=True)
+class History:
+    """What earlier calls of a code object were like, as far as they were looked at (that is: captured).
+
+    Keys are names of sources and places, so that nothing of the program is kept alive.
+
+    Fields:
+        sizes, numbers: what the last capture saw.
+        varying: places seen with different values.
+        fixed: numbers that the program turned out to need as constants.
+    """
+
+    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    varying: set[str] = field(default_factory=set)
+    fixed: set[str] = field(default_factory=set)
+
+
+class Policy:
+    """Decides for one frame.
+
+    Arguments:
+        history: of the frame's code.
+        dynamic: what `argand.compile(dynamic=...)` said (True or None).
+    """
+
+    def __init__(self, history: History, dynamic: bool | None) -> None:
+        self.history = history
+        self.everything = dynamic is True or not config.assume_static_by_default
+        self.automatic = self.everything or config.automatic_dynamic_shapes
+
+    def dims(self, source: Source, real: torch.Tensor) -> dict[int, tuple[int | None, int | None] | None]:
+        """The dims of a graph input that are to be symbolic, with the range that the user gave."""
+        own = real.__dict__ if hasattr(real, "__dict__") else {}
+        marked = own.get(directives.DYNAMIC)
+        module_owned = type(real) is torch.nn.Parameter or _of_module(source)
+        if marked is None and type(real) is torch.nn.Parameter:
+            return {}
+        shape = tuple(real.shape)
+        self._watch(source, shape)
+        static = own.get(directives.STATIC) or ()
+        found: dict[int, tuple[int | None, int | None] | None] = {}
+        varying = self.history.varying
+        for dim, size in enumerate(shape):
+            if marked is not None and dim in marked:
+                found[dim] = marked[dim]
+            elif dim in static or size < 2:
+                continue
+            elif (self.everything and not module_owned) or (varying and str(Place(source, "size", dim)) in varying):
+                found[dim] = None
+        return found
+
+    def _watch(self, source: Source, shape: tuple[int, ...]) -> None:
+        name = source.name()
+        before = self.history.sizes.get(name)
+        self.history.sizes[name] = shape
+        if before is None or before == shape or not self.automatic or len(before) != len(shape):
+            return
+        for dim, (old, new) in enumerate(zip(before, shape)):
+            if old != new:
+                self.history.varying.add(str(Place(source, "size", dim)))
+
+    def number(self, source: Source, value: Any) -> bool:
+        """Whether a Python int or float is to be symbolic."""
+        history = self.history
+        what = "int" if type(value) is int else "float"
+        if config.specialize_int if what == "int" else config.specialize_float:
+            return False
+        place = f"{source.name()}: {what}"
+        before = history.numbers.get(place, _MISSING)
+        history.numbers[place] = value
+        if before is not value and before is not _MISSING and before != value:
+            history.varying.add(place)
+        if what == "float" and not (value == value and abs(value) < 1e300):
+            return False
+        if what == "int" and (value in (0, 1) or not -_LIMIT < value < _LIMIT):
+            return False
+        if place in history.fixed:
+            return False
+        return (self.automatic and place in history.varying) or (self.everything and _is_argument(source))
+
+
+def _is_argument(source: Source) -> bool:
+    """An argument of the frame, or an item of one."""
+    step: Source | None = source
+    while step is not None:
+        if isinstance(step, AttrSource | InstanceDictSource):
+            return False
+        step = step.base
+    return source.kind == "local"
+
+
+def _of_module(source: Source) -> bool:
+    step: Source | None = source
+    while step is not None:
+        if isinstance(step, DictItemSource | AttrSource) and step.key in ("_parameters", "_buffers"):
+            return True
+        step = step.base
+    return False
+
+
+# ---------------------------------------------------------------------- inputs
+
+
+def dynamics_of(state: CaptureState) -> Dynamics:
+    """The symbols of a capture, made when the first is needed."""
+    builder = state.graph
+    if builder.dynamics is None:
+        memory = state.memory if state.memory is not None else Memory()
+        builder.dynamics = state.guards.dynamics = Dynamics(state, memory)
+        if state.interpreter is not None:
+            state.interpreter.dynamic = True
+    return builder.dynamics
+
+
+def number_input(state: CaptureState, source: Source, value: Any) -> Any:
+    """The symbolic number for a Python number found outside; the number itself where it is a constant after all."""
+    dynamics = dynamics_of(state)
+    what = "int" if type(value) is int else "float"
+    low, high = (2, None) if what == "int" and value > 1 else (None, -1 if what == "int" else None)
+    place = Place(source, what)
+    found = dynamics.symbol(place, value, low=low, high=high)
+    if not isinstance(found, Expr):
+        if state.policy is not None:
+            state.policy.history.fixed.add(f"{source.name()}: {what}")
+        return value
+    if what == "float":
+        state.guard(source, "type", float)
+    return dynamics.wrap(found, value)
+
+
+def tensor_input(state: CaptureState, source: Source, real: torch.Tensor, dims: Any) -> tuple[list[int], list[int]]:
+    """Make the sizes of a graph input symbolic.
+
+    Arguments:
+        dims: dim -> the user's range or None, as `Policy.dims` says.
+
+    Returns:
+        The dims whose size, and those whose stride, the tensor's guard leaves open.
+    """
+    dynamics = dynamics_of(state)
+    sizes: list[Any] = list(real.shape)
+    for dim, given in dims.items():
+        sizes[dim] = _size(dynamics, Place(source, "size", dim), sizes[dim], given)
+    stand_in = state.inputs_by_real[id(real)]
+    info = state.tensors[id(stand_in)]
+    opened = [dim for dim, size in enumerate(sizes) if isinstance(size, Expr)]
+    if not opened:
+        return [], []
+    strides = _strides(sizes, tuple(real.shape), real.stride())
+    open_strides = [dim for dim, stride in enumerate(strides) if isinstance(stride, Expr)]
+    for dim in open_strides:
+        pin(dynamics, Place(source, "stride", dim), strides[dim])
+    try:
+        info.dynamic = symbolic_tensors.input_siblings(dynamics, real, sizes, strides)
+    except Exception:  # too many elements at the probes, or what is known of the sizes does not hold there
+        dynamics.nearer()
+        symbolic_tensors.give_up(
+            state.graph, {sym for size in sizes if isinstance(size, Expr) for sym in free_symbols(size)}
+        )
+    info.node.meta["sizes"], info.node.meta["strides"] = tuple(sizes), tuple(strides)
+    return opened, open_strides
+
+
+def pin(dynamics: Dynamics, place: Place, value: Expr) -> None:
+    """Guard that what is found at `place` is `value`."""
+    alias = Sym(dynamics.memory.name(place), None)
+    dynamics.places[alias] = place
+    dynamics._record(Relation("eq", alias, value))
+
+
+def _size(dynamics: Dynamics, place: Place, hint: int, given: tuple[int | None, int | None] | None) -> Any:
+    if given is None:
+        return dynamics.symbol(place, hint)
+    low, high = given
+    dynamics.memory.marked[place] = given
+    if hint < 2 or (low is not None and hint < low) or (high is not None and hint > high):
+        limits = f"between {max(low or 2, 2)} and {'any size' if high is None else high}"
+        raise errors.ConstraintViolation(
+            f"{place} was marked with mark_dynamic as {limits}, and is {hint} in this call",
+            remedy="mark another range, or leave calls of this size to another compiled function",
+            where=dynamics.state.user_stack(),
+        )
+    return dynamics.symbol(place, hint, low=max(low or 2, 2), high=high)
+
+
+def _strides(sizes: list[Any], hints: tuple[int, ...], strides: tuple[int, ...]) -> list[Any]:
+    """The strides as expressions of the sizes, where the tensor is dense in some order of its dims."""
+    found: list[Any] = list(strides)
+    step: Any = 1
+    step_hint = 1
+    for dim in sorted(range(len(sizes)), key=lambda d: (strides[d], hints[d] != 1, -d)):
+        if hints[dim] == 1:
+            if strides[dim] == step_hint:
+                found[dim] = step
+            continue
+        if strides[dim] != step_hint:
+            break  # not dense from here on: these strides are guarded as they are
+        found[dim] = step
+        step = step * sizes[dim]
+        step_hint *= hints[dim]
+    return found

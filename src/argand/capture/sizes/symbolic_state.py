@@ -1,0 +1,482 @@
+"""The symbols of one capture attempt, what must hold of them, and what earlier attempts at the frame taught.
+
+Tracing runs on the call's own sizes and on probes (graph/symbols.py). A condition that the call meets and a probe does
+not is a fact to learn: the attempt is given up and the frame interpreted again, with probes that meet it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
+from argand.capture.sizes import subclasses
+from argand.capture.sizes.symbolic_facts import Bounds, is_range, moduli, solve
+from argand.capture.sizes.unbacked import Unbacked
+from argand.capture.world import narration
+from argand.graph.expr import Const, Expr, Sym, free_symbols
+from argand.graph.symbols import FUNCTIONS, LIMITS, Relation, SymbolTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from argand.capture.facts.sources import Source
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.record.tensors import GraphBuilder
+    from argand.capture.sizes.symbolic_emit import Nodes
+
+MAX_LEARNED = 24  # restarts after which a frame's sizes are all constants
+_PARTIAL = frozenset(("sqrt", "log", "log2", "exp"))  # not defined for all numbers
+_DOMAIN: dict[str, Callable[[Any], tuple[str, Any, int]]] = {
+    "sqrt": lambda value: ("ge", value, 0),
+    "log": lambda value: ("gt", value, 0),
+    "log2": lambda value: ("gt", value, 0),
+    "exp": lambda value: ("le", value, 709),  # e**710 is no float
+}
+"""Where functions of one number do not raise."""
+_COMPARE = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+
+
+class Restart(BaseException):
+    """Interpret the frame again: the memory has learned something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a symbol's value is found at run time.
+
+    Arguments:
+        source: of the tensor or number.
+        what: "size", "stride", "int" or "float".
+        dim: of a size or stride.
+    """
+
+    source: Source
+    what: str
+    dim: int = -1
+
+    def __str__(self) -> str:
+        name = self.source.name()
+        return f"{name}.{self.what}()[{self.dim}]" if self.dim >= 0 else name
+
+
+@dataclass(slots=True)
+class Memory:
+    """What attempts at one frame have learned; symbols keep their names from attempt to attempt.
+
+    Fields:
+        names: the name of the symbol of a place.
+        static: places that are constants after all.
+        marked: places that the user wants symbolic (`mark_dynamic`), with their range.
+        solved: symbols that equal an expression of earlier ones.
+        modulus: by symbol: probes keep their residue modulo this.
+        facts: conditions that probes must meet.
+        asserted: conditions that operations of the program need, to be guarded.
+        nearness: how often probes nearer to the call's own sizes were needed.
+    """
+
+    names: dict[Place, str] = field(default_factory=dict)
+    static: set[Place] = field(default_factory=set)
+    marked: dict[Place, tuple[int | None, int | None]] = field(default_factory=dict)
+    solved: dict[str, Expr] = field(default_factory=dict)
+    modulus: dict[str, int] = field(default_factory=dict)
+    facts: list[Relation] = field(default_factory=list)
+    asserted: list[Relation] = field(default_factory=list)
+    learned: int = 0
+    nearness: int = 0
+
+    def name(self, place: Place) -> str:
+        """s0, s1, ... in the order of first use."""
+        return self.names.setdefault(place, f"s{len(self.names)}")
+
+    @property
+    def exhausted(self) -> bool:
+        """Too much was learned: everything is a constant."""
+        return self.learned > MAX_LEARNED
+
+
+class Dynamics:
+    """The symbols of one capture attempt.
+
+    Fields:
+        table: their values at the hints and probes.
+        places: where each symbol is found at run time; also symbols that are only another name of an expression.
+        required: the guards, with the position in the user's program that needed each.
+        bounded: bytes of tensors that are known to be at most so many (memory.py).
+    """
+
+    def __init__(self, state: CaptureState, memory: Memory) -> None:
+        self.state = state
+        self.memory = memory
+        self.table = SymbolTable(LIMITS[memory.nearness])
+        self.places: dict[Sym, Place] = {}
+        self.required: dict[Relation, Any] = {}
+        self.bounds = Bounds(self.table)
+        self.bounded: set[tuple[Expr, int]] = set()
+        self._values: dict[Place, Any] = {}
+        self._by_size: dict[int, Expr] = {}
+        self._asserted = 0
+        self._nodes: Nodes | None = None
+        self.unbacked: Unbacked | None = None
+
+    # ---------------------------------------------------------------- making symbols
+
+    def symbol(self, place: Place, hint: Any, *, low: int | None = 2, high: int | None = None) -> Any:
+        """The expression for the number found at `place`; the number itself where it is to be a constant."""
+        if place in self._values:
+            return self._values[place]
+        made = self._values[place] = self._make(place, hint, low, high)
+        self._guard_asserted()
+        return made
+
+    def _make(self, place: Place, hint: Any, low: int | None, high: int | None) -> Any:
+        memory = self.memory
+        if place in memory.static or memory.exhausted:
+            return hint
+        name = memory.name(place)
+        same: Expr | None = memory.solved.get(name)
+        if same is not None and not all(s in self.table.hints for s in free_symbols(same)):
+            memory.static.add(place)
+            return hint
+        if same is None and place.what == "size" and place not in memory.marked:
+            same = self._by_size.get(hint)  # equal sizes are one symbol until a call shows otherwise
+        if same is not None:
+            alias = Sym(name, None)
+            self.places[alias] = place
+            self._record(Relation("eq", alias, same))
+            return same
+        return self._new(place, hint, name, low, high)
+
+    def _new(self, place: Place, hint: Any, name: str, low: int | None, high: int | None) -> Any:
+        memory = self.memory
+        kind: Any = "float" if place.what == "float" else "int"
+        try:
+            made = self.table.new(
+                str(place), hint, min=low, max=high, kind=kind, name=name,
+                modulus=memory.modulus.get(name, 1), facts=memory.facts,
+            )  # fmt: skip
+        except ValueError:
+            self.give_up_place(place, Relation("eq", Sym(name, None), hint))
+            return hint
+        self.places[made] = place
+        narration.symbol(made, place, hint, low, high)
+        if place.what == "size":
+            self._by_size.setdefault(hint, made)
+        if low is not None and kind == "int":
+            self._record(Relation("ge", made, low))
+        if high is not None:
+            self._record(Relation("le", made, high))
+        return made
+
+    def _guard_asserted(self) -> None:
+        asserted = self.memory.asserted
+        if self._asserted == len(asserted):
+            return
+        known = self.table.hints
+        for relation in asserted:
+            if relation not in self.required and all(s in known for s in relation.symbols):
+                self._record(relation)
+                self._asserted += 1
+
+    def wrap(self, expr: Any, hint: Any) -> Any:
+        """An expression as the program sees it: a symbolic number, or the plain one if nothing varies."""
+        if not isinstance(expr, Expr):
+            return expr
+        if isinstance(expr, Const):
+            return expr.value
+        if isinstance(hint, float):
+            return SymbolicFloat(self, expr, hint)
+        return SymbolicInt(self, expr, hint)
+
+    # ---------------------------------------------------------------- arithmetic
+
+    def arithmetic(self, name: str, left: Any, right: Any) -> Any:
+        """`left name right`, of plain and symbolic numbers."""
+        function = FUNCTIONS[name]
+        if self.unbacked is not None and self.unbacked.among(_expr(left), _expr(right)):
+            self._defined_for_all(name, left, right)
+        if name in ("truediv", "floordiv", "mod") and type(right) in SYMBOLIC:
+            self.compare("ne", right, 0)
+        whole = type(right) is int and right >= 0
+        if name == "pow" and not whole and type(left) is not complex and not self.compare("gt", left, 0):
+            left, right = _plain(left), _plain(right)  # may raise, or be complex, for others
+        hint = _evaluated(function, left, right)
+        if type(hint) not in (int, float):
+            return function(_plain(left), _plain(right))
+        a, b = _expr(left), _expr(right)
+        if _is_int(left) and _is_int(right):
+            made = self._polynomial(name, a, b)
+            if made is not None:
+                if isinstance(made, Expr):
+                    self.table.know(made)
+                return self.wrap(made, hint)
+            if name in ("pow", "lshift", "rshift") and type(right) in SYMBOLIC:
+                right, b = _plain(right), _plain(right)
+        return self._define(name, hint, (left, right), a, b)
+
+    def _defined_for_all(self, name: str, left: Any, right: Any) -> None:
+        """Arithmetic on numbers that nothing is known of must not raise."""
+        if name in ("truediv", "floordiv", "mod") and not self.compare("ne", right, 0):
+            raise ZeroDivisionError("division by zero")
+        if name in ("pow", "lshift", "rshift") and not (type(right) is int and 0 <= right <= 64):
+            for number in (left, right):
+                _plain(number)
+
+    def _polynomial(self, name: str, a: Any, b: Any) -> Any:
+        if name == "add":
+            return a + b
+        if name == "sub":
+            return a - b
+        if name == "mul":
+            return a * b
+        if name == "floordiv":
+            return a // b
+        if name == "mod":
+            return a % b
+        if name == "pow" and isinstance(b, int) and 0 <= b <= 4:
+            return math.prod([a] * b)
+        return None
+
+    def apply(self, name: str, value: Any) -> Any:
+        """A function of one symbolic number (`FUNCTIONS`)."""
+        if self.unbacked is not None and name in _PARTIAL and self.unbacked.among(value.expr):
+            value = value.number()  # ends the graph
+        if name in _DOMAIN:
+            self.compare(*_DOMAIN[name](value))
+        hint = _evaluated(FUNCTIONS[name], value)
+        if type(value) is SymbolicInt:
+            if name == "neg":
+                return self.wrap(-value.expr, hint)
+            if name == "abs" and self.unbacked is not None and self.unbacked.among(value.expr):
+                return self._define(name, hint, (value,), value.expr)
+            if name == "abs":
+                return value if self.compare("ge", value, 0) else self.wrap(-value.expr, hint)
+            if name in ("int", "floor", "ceil", "trunc", "round"):
+                return value
+        elif name == "float":
+            return value
+        return self._define(name, hint, (value,), value.expr)
+
+    def _define(self, name: str, hint: Any, operands: tuple[Any, ...], *exprs: Any) -> Any:
+        try:
+            made = self.table.define(name, *exprs)
+            if all(type(value) is type(hint) and math.isfinite(value) for value in self.table.vector(made)):
+                return self.wrap(made, hint)
+        except (ArithmeticError, ValueError, TypeError):
+            pass  # the function is not defined for some of the probes: the numbers are constants
+        return FUNCTIONS[name](*[_plain(operand) for operand in operands])
+
+    def select(self, name: str, left: Any, right: Any) -> Any:
+        """`min` or `max` of two numbers, decided by a guard."""
+        if self.unbacked is not None and _is_int(left) and _is_int(right):
+            exprs = (_expr(left), _expr(right))
+            if self.unbacked.among(*exprs):
+                return self._define(name, FUNCTIONS[name](_hint(left), _hint(right)), (left, right), *exprs)
+        smaller = self.compare("le", left, right)
+        return left if smaller == (name == "min") else right
+
+    def with_tensor(self, name: str, number: Any, tensor: torch.Tensor, reflected: bool) -> Any:
+        """An operator of a number and a tensor (`reflected`: the tensor is on the left)."""
+        mirror = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}.get(name)
+        method = f"__{mirror}__" if mirror else f"__{name}__" if reflected else f"__r{name}__"
+        return recorded(self.state, getattr(torch.Tensor, method), (tensor, number), {})
+
+    # ---------------------------------------------------------------- conditions
+
+    def compare(self, op: str, left: Any, right: Any) -> bool:
+        """Whether `left op right` in the call at hand; the answer is guarded."""
+        if self.unbacked is not None and self.unbacked.among(_expr(left), _expr(right)):
+            return self.unbacked.decide(op, _expr(left), _expr(right))
+        a, b = _hint(left), _hint(right)
+        found: bool = _COMPARE[op](a, b)
+        if a != a or b != b:  # NaN is not the opposite of anything
+            return bool(_COMPARE[op](_plain(left), _plain(right)))
+        relation = Relation(op, _expr(left), _expr(right))
+        self.require(relation if found else relation.negated())
+        return found
+
+    def require(self, relation: Relation) -> None:
+        """Guard a condition that holds in the call at hand; probes must meet it too.
+
+        Raises:
+            Restart: a probe does not meet it.
+        """
+        if relation in self.required or self.bounds.implied(relation):
+            return
+        self._must_be_backed(relation)
+        table = self.table
+        for probe in table.probes:
+            if table.holds(relation, probe) is not True:
+                self.learn(relation)
+        self._record(relation)
+        self.bounds.add(relation)
+
+    def _record(self, relation: Relation) -> None:
+        if relation not in self.required:
+            self.required[relation] = self.state.position()
+            narration.relation(relation, self.required[relation])
+
+    def specialise(self, value: Any) -> Any:
+        """The plain number, which is a constant from here on."""
+        if self.unbacked is not None and self.unbacked.among(value.expr):
+            raise self.unbacked.needed(value.expr)
+        self.require(Relation("eq", value.expr, value.hint))
+        return value.hint
+
+    def _must_be_backed(self, relation: Relation) -> None:
+        if self.unbacked is not None and self.unbacked.among(relation):
+            raise self.unbacked.undecided(relation)
+
+    def learn(self, relation: Relation, asserted: bool = False) -> None:
+        """Probes must meet `relation`.
+
+        Arguments:
+            asserted: an operation needs it: it is guarded as soon as its symbols exist.
+
+        Raises:
+            Restart: always.
+            ConstraintViolation: it fixes a size that the user marked as dynamic.
+        """
+        self._must_be_backed(relation)
+        memory = self.memory
+        memory.learned += 1
+        if asserted:
+            memory.asserted.append(relation)
+        inputs = self.table.inputs(relation.left) | self.table.inputs(relation.right)
+        if relation.op == "eq" and not (is_range(relation) and relation not in memory.facts):
+            if not self._learn_residue(relation, inputs):
+                self._learn_equality(relation, inputs)
+        else:
+            if relation in memory.facts:
+                self._all_static(inputs, relation)
+            memory.facts.append(relation)
+        raise Restart
+
+    def _learn_residue(self, relation: Relation, inputs: frozenset[Sym]) -> bool:
+        """An equality with divisions in it: probes keep their residues, which are guarded, as fits may rely on them."""
+        modulus = moduli(relation)
+        if modulus <= 1:
+            return False
+        grown = False
+        for sym in inputs:
+            before = self.memory.modulus.get(sym.name, 1)
+            after = math.lcm(before, modulus)
+            if after != before and after <= 1 << 14 and self.table.kinds[sym] == "int":
+                self.memory.modulus[sym.name] = after
+                self.memory.asserted.append(Relation("eq", sym % after, int(self.table.hints[sym]) % after))
+                grown = True
+        return grown
+
+    def _learn_equality(self, relation: Relation, inputs: frozenset[Sym]) -> None:
+        order = [sym for sym in self.table.symbols if sym in self.places]
+        found = solve(relation, order) if relation.symbols <= set(order) else None
+        if found is None:
+            self._all_static(inputs, relation)
+            return
+        sym, value = found
+        if isinstance(value, Const) or sym.name in self.memory.solved:
+            self._all_static(frozenset((sym,)), relation)
+            return
+        place = self.places[sym]
+        if place in self.memory.marked:
+            self.violated(place, relation)
+        self.memory.solved[sym.name] = value
+
+    def _all_static(self, symbols: Any, relation: Relation) -> None:
+        for sym in symbols:
+            self.give_up_place(self.places[sym], relation)
+
+    def nearer(self) -> None:
+        """Something fails at the probes only: choose probes nearer to the sizes of the call, where there are any.
+
+        Raises:
+            Restart: there are.
+        """
+        if self.memory.nearness + 1 < len(LIMITS):
+            self.memory.nearness += 1
+            raise Restart
+
+    def give_up(self, symbols: Any, why: Relation) -> None:
+        """These symbols are constants after all.
+
+        Raises:
+            Restart: always.
+        """
+        self._must_be_backed(why)
+        self.memory.learned += 1
+        self._all_static(symbols, why)
+        raise Restart
+
+    def give_up_place(self, place: Place, why: Relation) -> None:
+        """The number at `place` is a constant after all.
+
+        Raises:
+            ConstraintViolation: the user marked it as dynamic.
+        """
+        if place in self.memory.marked:
+            self.violated(place, why)
+        self.memory.static.add(place)
+
+    def violated(self, place: Place, why: Relation) -> None:
+        """A size that the user marked does not vary freely."""
+        raise errors.ConstraintViolation(
+            f"{place} was marked with mark_dynamic, but the program fixes it: {self.text(why)}",
+            remedy="remove the mark, or write the program so that this size may vary",
+            where=self.state.user_stack(),
+        )
+
+    def nodes(self, builder: GraphBuilder) -> Nodes:
+        """The scalar nodes of the graph."""
+        if self._nodes is None:
+            from argand.capture.sizes.symbolic_emit import Nodes
+
+            self._nodes = Nodes(self, builder)
+        return self._nodes
+
+    def text(self, value: Any) -> str:
+        """An expression or condition in the user's terms."""
+        from argand.capture.sizes.symbolic_emit import text
+
+        return text(self, value)
+
+
+def recorded(state: CaptureState, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A torch call with symbolic numbers among its arguments: recorded without torch's own parser seeing it."""
+    from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
+
+    state.graph.observed += 1
+    if _get_current_function_mode() is None:
+        return subclasses.call(state.graph, func, args, kwargs)
+    with _pop_mode_temporarily() as mode:
+        return subclasses.with_symbols(state, mode, func, args, kwargs)
+
+
+def _evaluated(function: Any, *operands: Any) -> Any:
+    """The result for the numbers of this capture. An exception is what the program sees, with these numbers only."""
+    try:
+        return function(*[_hint(operand) for operand in operands])
+    except (ArithmeticError, ValueError):
+        for operand in operands:
+            _plain(operand)
+        raise
+
+
+def _hint(value: Any) -> Any:
+    return value.hint if type(value) in SYMBOLIC else value
+
+
+def _expr(value: Any) -> Any:
+    return value.expr if type(value) in SYMBOLIC else int(value) if type(value) is bool else value
+
+
+def _plain(value: Any) -> Any:
+    return value.number() if type(value) in SYMBOLIC else value
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) in (SymbolicInt, int, bool)

@@ -1,0 +1,558 @@
+"""Tensors whose sizes vary: the stand-in at the call's own sizes has siblings at the probes' sizes.
+
+A torch call that involves one is computed for all of them; what differs between the results is fitted
+(graph/symbols.py) and becomes an expression.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize, holds_symbols, size_of
+from argand.capture.metadata import memory
+from argand.capture.sizes.symbolic_state import Dynamics
+from argand.graph import time_limit
+from argand.graph.expr import Const, Expr, Sym
+from argand.graph.symbols import Relation
+
+if TYPE_CHECKING:
+    from argand.capture.facts.tensor_info import TensorInfo
+    from argand.capture.record.tensors import GraphBuilder
+
+PROBED = (3, 4)  # the assignments that siblings stand for: the rough ones
+_AT = (0, *PROBED)
+_META = torch.device("meta")
+_Tensor = torch.Tensor
+_MODULI = (
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    12,
+    14,
+    15,
+    16,
+    20,
+    24,
+    28,
+    32,
+    36,
+    40,
+    48,
+    56,
+    64,
+    80,
+    96,
+    112,
+    128,
+    192,
+    256,
+    512,
+    1024,
+)
+
+
+class Dynamic:
+    """What is known of the sizes of a stand-in that vary.
+
+    Arguments:
+        siblings: the tensor at the probes.
+        sizes: an expression or int per dim; None where nothing fits.
+        strides: the same of strides; None until somebody asks.
+    """
+
+    __slots__ = ("siblings", "sizes", "strides")
+
+    def __init__(self, siblings: tuple[Any, ...], sizes: list[Any], strides: list[Any] | None = None) -> None:
+        self.siblings = siblings
+        self.sizes = sizes
+        self.strides = strides
+
+
+UNFITTED = Dynamic((), [])
+"""Of a stand-in that somebody made of dynamic ones without computing it at the probes."""
+
+
+def doubt(info: TensorInfo) -> None:
+    """A new stand-in: what its sizes depend on is not known unless `note` says so."""
+    for node in info.node.all_input_nodes:
+        sources = node.all_input_nodes if info.node.target is operator.getitem else ()
+        if any("sizes" in n.meta or "expr" in n.meta for n in (node, *sources)):
+            info.dynamic = UNFITTED
+            return
+
+
+def _settled(builder: GraphBuilder, info: TensorInfo) -> None:
+    if info.dynamic is UNFITTED:
+        give_up(builder, _dynamics(builder).table.symbols)
+
+
+def _dynamics(builder: GraphBuilder) -> Dynamics:
+    assert builder.dynamics is not None
+    return builder.dynamics
+
+
+# ---------------------------------------------------------------------- inputs
+
+
+def input_siblings(dynamics: Dynamics, real: torch.Tensor, sizes: list[Any], strides: list[Any]) -> Dynamic:
+    """The siblings of a graph input."""
+    made = tuple([_empty(dynamics, sizes, strides, real.dtype, dynamics.table.assignments[i]) for i in PROBED])
+    return Dynamic(made, sizes, strides)
+
+
+def _empty(dynamics: Dynamics, sizes: Any, strides: Any, dtype: torch.dtype, assignment: Any) -> torch.Tensor:
+    evaluate = dynamics.table.evaluate
+    return torch.empty_strided(
+        [int(evaluate(s, assignment)) for s in sizes], [int(evaluate(s, assignment)) for s in strides],
+        dtype=dtype, device=_META,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- calls
+
+
+def involved(builder: GraphBuilder, infos: list[TensorInfo], args: Any, kwargs: Any) -> bool:
+    """Whether a call depends on symbols."""
+    for info in infos:
+        if info.dynamic is not None:
+            _settled(builder, info)
+            return True
+    return holds_symbols(args) or (bool(kwargs) and holds_symbols(kwargs))
+
+
+def at(builder: GraphBuilder, value: Any, index: int) -> Any:
+    """An argument as it is at the hint (0) or at the probe of sibling `index`."""
+    cls = value.__class__ if not isinstance(value, _Tensor) else _Tensor
+    if cls is _Tensor:
+        if index == 0:
+            return value
+        info = builder.tensors.get(id(value))
+        return value if info is None or info.dynamic is None else info.dynamic.siblings[index - 1]
+    real = type(value)
+    if real in SYMBOLIC:
+        return value.hint if index == 0 else value.dynamics.table.vector(value.expr)[_AT[index]]
+    if real is SymbolicSize:
+        return torch.Size([at(builder, item, index) for item in tuple.__iter__(value)])
+    if real is tuple or real is list:
+        return real([at(builder, item, index) for item in value])
+    if real is dict:
+        return {key: at(builder, item, index) for key, item in value.items()}
+    if real is slice:
+        return slice(*[at(builder, part, index) for part in (value.start, value.stop, value.step)])
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return real(*[at(builder, item, index) for item in value])
+    return value
+
+
+def compute(
+    builder: GraphBuilder, run: Callable[[Any, Any], Any], func: Any, args: Any, kwargs: Any
+) -> tuple[Any, list[Any]]:
+    """(result at the hint, results at the probes) of a call.
+
+    Arguments:
+        run: computes the metadata for plain arguments.
+
+    Raises:
+        Restart: the call works at the sizes of this call only under a condition that is now learned.
+    """
+    if _dynamics(builder).unbacked is not None:
+        doctor = Doctor(builder, run, func, args, kwargs, None)
+        if _dynamics(builder).unbacked.among(*doctor.symbols):  # type: ignore[union-attr]
+            from argand.capture.sizes import unbacked_calls
+
+            return unbacked_calls.compute(doctor)
+    made = run(at(builder, args, 0), at(builder, kwargs, 0))
+    siblings = []
+    grad = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        for i in range(1, len(_AT)):
+            siblings.append(run(at(builder, args, i), at(builder, kwargs, i)))
+    except (errors.GraphBreak, Exception):  # what fails at the probes only says something of the sizes, never more
+        siblings.clear()
+    finally:
+        torch._C._set_grad_enabled(grad)
+    if not siblings or not all(same_structure(made, sibling) for sibling in siblings):
+        Doctor(builder, run, func, args, kwargs, made).learn()
+    return made, siblings
+
+
+def same_structure(a: Any, b: Any) -> bool:
+    """Whether two results differ in numbers only."""
+    if isinstance(a, _Tensor):
+        return isinstance(b, _Tensor) and a.dim() == b.dim() and a.dtype is b.dtype
+    if isinstance(a, torch.Size):
+        return isinstance(b, torch.Size) and len(a) == len(b)
+    if isinstance(a, tuple | list):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same_structure, a, b))
+    if type(a) in (int, float):
+        return type(a) is type(b)
+    return type(a) is type(b) and bool(a == b)
+
+
+def attach(builder: GraphBuilder, made: Any, siblings: list[Any]) -> Any:
+    """Note the siblings of every tensor in a result; numbers that vary become symbolic. Returns the result."""
+    dynamics = _dynamics(builder)
+    if isinstance(made, _Tensor):
+        note(builder, made, tuple(siblings))
+        return made
+    if isinstance(made, torch.Size):
+        return size_of([attach(builder, part, [s[i] for s in siblings]) for i, part in enumerate(made)])
+    if isinstance(made, tuple | list):
+        parts = [attach(builder, part, [s[i] for s in siblings]) for i, part in enumerate(made)]
+        return made if all(a is b for a, b in zip(parts, made)) else type(made)(parts)
+    if type(made) is int and any(sibling != made for sibling in siblings):
+        expr = dynamics.table.fit((made, *siblings), at=_AT)
+        if expr is None:
+            give_up(builder, dynamics.table.symbols)
+        return dynamics.wrap(expr, made)
+    if type(made) is float and any(sibling != made for sibling in siblings):
+        give_up(builder, dynamics.table.symbols)
+    return made
+
+
+def note(builder: GraphBuilder, made: torch.Tensor, siblings: tuple[torch.Tensor, ...]) -> None:
+    """`made` is, at the probes, `siblings`."""
+    info = builder.tensors.get(id(made))
+    if info is None:
+        return
+    shape = made.shape
+    sizes: list[Any] = []
+    varies = False
+    for i, size in enumerate(shape):
+        values = (size, *[s.shape[i] for s in siblings])
+        if all(value == size for value in values):
+            sizes.append(size)
+        else:
+            varies = True
+            sizes.append(_dynamics(builder).table.fit(values, at=_AT))
+    if not varies and all(s.stride() == made.stride() for s in siblings):
+        info.dynamic = None
+        return
+    if not all(sibling.is_contiguous() for sibling in siblings):
+        _guard_degenerate(builder, sizes, made)
+    info.dynamic = Dynamic(siblings, sizes)
+    info.node.meta["sizes"] = tuple(sizes)
+    unbacked = _dynamics(builder).unbacked
+    if unbacked is not None:
+        unbacked.found_in(info.node, sizes)
+    memory.guard_size(builder, info)
+
+
+def _guard_degenerate(builder: GraphBuilder, sizes: list[Any], made: torch.Tensor) -> None:
+    """Whether a tensor is contiguous does not depend on dims of size 0 and 1.
+
+    Raises:
+        Restart: a size is one of them now, and not at the probes.
+    """
+    dynamics = _dynamics(builder)
+    for expr, size in zip(sizes, made.shape):
+        if not isinstance(expr, Expr) or isinstance(expr, Sym):
+            continue
+        if dynamics.unbacked is not None and dynamics.unbacked.among(expr):
+            continue
+        dynamics.require(Relation("ge", expr, 2) if size > 1 else Relation("eq", expr, size))
+
+
+def strides_of(builder: GraphBuilder, info: TensorInfo) -> list[Any]:
+    """The strides of a stand-in as expressions; None among them where nothing fits."""
+    dynamic = info.dynamic
+    if dynamic is None:
+        return list(info.tensor.stride())
+    if dynamic.strides is None:
+        fit = _dynamics(builder).table.fit
+        step: Any = 1
+        contiguous: list[Any] = []
+        for size in reversed(dynamic.sizes):
+            contiguous.append(step)
+            step = None if size is None or step is None else step * size
+        contiguous.reverse()
+        for expr in contiguous:
+            if isinstance(expr, Expr):
+                _dynamics(builder).table.know(expr)
+        dynamic.strides = []
+        for i, stride in enumerate(info.tensor.stride()):
+            found = fit((stride, *[s.stride()[i] for s in dynamic.siblings]), at=_AT)
+            dynamic.strides.append(found.value if isinstance(found, Const) else found)
+    return dynamic.strides
+
+
+def plain(value: Any) -> Any:
+    """A constant expression as an int."""
+    return value.value if isinstance(value, Const) else value
+
+
+def dim_number(builder: GraphBuilder, info: TensorInfo, dim: int) -> Any:
+    """The size of a dim as the program sees it."""
+    dynamic = info.dynamic
+    size = info.tensor.shape[dim]
+    if dynamic is None:
+        return size
+    expr = dynamic.sizes[dim]
+    if expr is None:
+        give_up(builder, _dynamics(builder).table.symbols)
+    return _dynamics(builder).wrap(expr, size)
+
+
+def give_up(builder: GraphBuilder, symbols: Any) -> None:
+    """Make constants of all input symbols among these."""
+    dynamics = _dynamics(builder)
+    if dynamics.unbacked is not None and dynamics.unbacked.among(*symbols):
+        raise dynamics.unbacked.unfitted("this operation", *symbols)
+    inputs = [sym for sym in symbols if sym in dynamics.places and sym in dynamics.table.hints]
+    dynamics.give_up(inputs, Relation("eq", inputs[0], dynamics.table.hints[inputs[0]]))
+
+
+def give_up_tensor(builder: GraphBuilder, info: TensorInfo) -> None:
+    """Make constants of the sizes of a tensor."""
+    table = _dynamics(builder).table
+    sizes = info.dynamic.sizes if info.dynamic is not None else ()
+    symbols = {sym for size in sizes for sym in table.inputs(size)}
+    give_up(builder, symbols or table.symbols)
+
+
+# ---------------------------------------------------------------------- answers without a node
+
+
+def constant(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """What a stand-in answers about its sizes; NotImplemented for other questions and for static tensors."""
+    info = builder.tensors.get(id(args[0])) if args else None
+    if info is None or info.dynamic is None:
+        return NotImplemented
+    _settled(builder, info)
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        name = func.__self__.__name__
+    answer = _ANSWERS.get(name)
+    return NotImplemented if answer is None else answer(builder, info, args[1:], kwargs)
+
+
+def shape(builder: GraphBuilder, info: TensorInfo) -> Any:
+    return size_of([dim_number(builder, info, d) for d in range(info.tensor.dim())])
+
+
+def _size(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+    dim = args[0] if args else kwargs.get("dim")
+    if dim is None:
+        return shape(builder, info)
+    if type(dim) is not int or not -info.tensor.dim() <= dim < info.tensor.dim():
+        return NotImplemented
+    return dim_number(builder, info, dim % info.tensor.dim())
+
+
+def _numel(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+    total: Any = 1
+    for d in range(info.tensor.dim()):
+        total = total * dim_number(builder, info, d)
+    return total
+
+
+def _stride(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+    _refuse_layout(builder, info, "stride")
+    found = strides_of(builder, info)
+    if any(item is None for item in found):
+        give_up(builder, _dynamics(builder).table.symbols)
+    wrapped = [_dynamics(builder).wrap(e, h) for e, h in zip(found, info.tensor.stride())]
+    dim = args[0] if args else kwargs.get("dim")
+    if dim is None:
+        return tuple(wrapped)
+    return wrapped[dim] if -len(wrapped) <= dim < len(wrapped) else NotImplemented
+
+
+def _agree(name: str) -> Any:
+    def answer(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+        found = getattr(info.tensor, name)(*args, **kwargs)
+        _refuse_layout(builder, info, name, found)
+        if any(getattr(s, name)(*args, **kwargs) != found for s in info.dynamic.siblings):  # type: ignore[union-attr]
+            give_up(builder, _dynamics(builder).table.symbols)
+        return found
+
+    return answer
+
+
+def _refuse_layout(builder: GraphBuilder, info: TensorInfo, name: str, found: Any = None) -> None:
+    """Strides of sizes 0 and 1 follow no formula: only what is contiguous for large sizes is so for all."""
+    unbacked = _dynamics(builder).unbacked
+    if unbacked is not None and info.dynamic is not None and found is not True:
+        if unbacked.among(*[size for size in info.dynamic.sizes if size is not None]):
+            raise unbacked.unfitted(f"Tensor.{name}", *info.dynamic.sizes)
+
+
+def _length(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+    number = dim_number(builder, info, 0)
+    return number.number() if type(number) in SYMBOLIC else number
+
+
+def _bytes(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+    return _numel(builder, info, args, kwargs) * info.tensor.element_size()
+
+
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "shape": lambda builder, info, args, kwargs: shape(builder, info),
+    "size": _size, "numel": _numel, "nelement": _numel, "stride": _stride, "nbytes": _bytes,
+    "is_contiguous": _agree("is_contiguous"), "__len__": _length, "dim_order": _agree("dim_order"),
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------------- calls that fail at the probes
+
+
+class Doctor:
+    """Finds out under which condition a call works that works at the sizes of this call but not at the probes."""
+
+    def __init__(self, builder: GraphBuilder, run: Any, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        self.builder = builder
+        self.dynamics = _dynamics(builder)
+        self.run = run
+        self.func = func
+        self.args, self.kwargs = args, kwargs
+        self.made = made
+        self.grad = False
+        self.exprs: list[tuple[Any, int]] = []
+        self._collect((args, kwargs))
+        found: set[Sym] = set()
+        for expr, _ in self.exprs:
+            found |= self.dynamics.table.inputs(expr)
+        self.symbols = [sym for sym in self.dynamics.table.symbols if sym in found]
+
+    def _collect(self, value: Any) -> None:
+        if isinstance(value, _Tensor):
+            info = self.builder.tensors.get(id(value))
+            if info is not None and info.dynamic is not None:
+                pairs = zip(info.dynamic.sizes, info.tensor.shape)
+                self.exprs += [(expr, size) for expr, size in pairs if expr is not None]
+            else:
+                self.exprs += [(size, size) for size in value.shape]
+        elif type(value) in SYMBOLIC:
+            self.exprs.append((value.expr, value.hint))
+        elif isinstance(value, tuple | list):
+            for item in tuple.__iter__(value) if isinstance(value, tuple) else value:
+                self._collect(item)
+        elif isinstance(value, dict):
+            self._collect(list(value.values()))
+        elif isinstance(value, slice):
+            self._collect([value.start, value.stop, value.step])
+
+    def learn(self) -> None:
+        """Raises Restart: an equality, a divisibility, or constants were learned."""
+        for relation in self._equalities():
+            if self._works_when_equal(relation):
+                self.dynamics.learn(relation, asserted=True)
+        for sym in self.symbols:
+            modulus = self._modulus(sym)
+            if modulus is not None:
+                hint = int(self.dynamics.table.hints[sym])
+                self.dynamics.learn(Relation("eq", sym % modulus, hint % modulus), asserted=True)
+        if self._works_nearby():
+            self.dynamics.nearer()
+        for sym in self.symbols:
+            hints = self.dynamics.table.hints
+            if all(self._works({**self._probe(i), sym: hints[sym]}) for i in PROBED):
+                give_up(self.builder, [sym])
+        give_up(self.builder, self.symbols or self.dynamics.table.symbols)
+
+    def _works_nearby(self) -> bool:
+        """Whether the call works at sizes that differ little from those at hand."""
+        table = self.dynamics.table
+        for step in (1, 3):
+            near = {
+                sym: table.hints[sym] + step * (1 + 2 * i) if table.kinds[sym] == "int" else table.hints[sym]
+                for i, sym in enumerate(self.symbols)
+            }
+            if any(table.maximum.get(sym, value) < value for sym, value in near.items()):
+                return False
+            if not self._works({**self._probe(0), **near}):
+                return False
+        return bool(self.symbols)
+
+    def _probe(self, index: int) -> dict[Sym, Any]:
+        table = self.dynamics.table
+        return {sym: v for sym, v in table.assignments[index].items() if sym not in table.definitions}
+
+    def _equalities(self) -> list[Relation]:
+        found: dict[Relation, None] = {}
+        for i, (a, size) in enumerate(self.exprs):
+            for b, other in self.exprs[i + 1 :]:
+                if size == other and a is not b and (isinstance(a, Expr) or isinstance(b, Expr)) and a != b:
+                    left, right = (a, b) if isinstance(a, Expr) else (b, a)
+                    found[Relation("eq", left, right)] = None
+        return list(found)
+
+    def _works_when_equal(self, relation: Relation) -> bool:
+        from argand.capture.sizes.symbolic_facts import solve
+
+        places = self.dynamics.places
+        if not all(sym in places for sym in relation.symbols):
+            return False
+        found = solve(relation, [sym for sym in self.dynamics.table.symbols if sym in places])
+        if found is None:
+            return False
+        sym, value = found
+        for i in PROBED:
+            assignment = self._probe(i)
+            assignment[sym] = self.dynamics.table.evaluate(value, assignment)
+            if assignment[sym] < 1 or not self._works(assignment):
+                return False
+        return True
+
+    def _modulus(self, sym: Sym) -> int | None:
+        hint = self.dynamics.table.hints[sym]
+        if not isinstance(hint, int):
+            return None
+        for modulus in _MODULI:
+            if modulus > max(2 * hint, 2):
+                return None
+            others = {**self._probe(PROBED[0])}
+            if all(self._works({**others, sym: hint + modulus * k}) for k in (1, 3, 7)):
+                return modulus if not self._works({**others, sym: hint + 1}) else None
+        return None
+
+    def _works(self, assignment: dict[Sym, Any]) -> bool:
+        return same_structure(self.made, self.computed(assignment))
+
+    def computed(self, assignment: dict[Sym, Any]) -> Any:
+        """The call's result at any sizes; None where it fails."""
+        time_limit.check()
+        grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            return self.run(self._at(self.args, assignment), self._at(self.kwargs, assignment))
+        except (errors.GraphBreak, Exception):
+            return None
+        finally:
+            torch._C._set_grad_enabled(grad)
+
+    def _at(self, value: Any, assignment: dict[Sym, Any]) -> Any:
+        """An argument under any assignment: its tensors are made anew from their expressions."""
+        if isinstance(value, _Tensor):
+            info = self.builder.tensors.get(id(value))
+            if info is None or info.dynamic is None:
+                return value
+            strides = strides_of(self.builder, info)
+            if None in info.dynamic.sizes or None in strides:
+                raise ValueError("sizes that nothing fits")
+            made = _empty(self.dynamics, info.dynamic.sizes, strides, info.tensor.dtype, assignment)
+            return made.requires_grad_() if self.grad and value.requires_grad else made
+        real = type(value)
+        if real in SYMBOLIC:
+            return self.dynamics.table.evaluate(value.expr, assignment)
+        if real is SymbolicSize:
+            return torch.Size([self._at(item, assignment) for item in tuple.__iter__(value)])
+        if real is tuple or real is list:
+            return real([self._at(item, assignment) for item in value])
+        if real is dict:
+            return {key: self._at(item, assignment) for key, item in value.items()}
+        if real is slice:
+            return slice(*[self._at(part, assignment) for part in (value.start, value.stop, value.step)])
+        return value

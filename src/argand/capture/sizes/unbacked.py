@@ -1,0 +1,241 @@
+"""Unbacked symbols: numbers and sizes that depend on the data of tensors (`u0`, `u1`, ...).
+
+Capture knows nothing of their values. What stands in for a value, so that sizes can be fitted, is arbitrary, and
+nothing that the program sees may depend on it: a comparison is answered only when facts prove it, and whatever needs
+the number ends the graph. Nor are the stand-ins (large, of many divisors) trusted for what small sizes do: each
+operation on such sizes is tried with sizes 0, 1, 2, ... too, and a size that does not follow its formula there becomes
+a symbol itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from argand import errors
+from argand.capture.facts.symbolic import SymbolicBool
+from argand.graph.expr import ONE, Expr, Sym, as_expr
+from argand.graph.symbols import Relation
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from argand.capture.sizes.symbolic_state import Dynamics
+
+_STEP = 840  # stand-ins are divisible by all numbers up to 8
+_FIRST = 11
+_LEAST = {"gt": 1, "ge": 0}
+_MOST = {"lt": -1, "le": 0}
+
+
+@dataclass(slots=True, eq=False)
+class Origin:
+    """Where the value of an unbacked symbol comes from at run time.
+
+    Arguments:
+        words: for messages.
+        node: the operation that makes the number, or the tensor that has the size; None until it is recorded.
+        dim: of the size; -1 for a number.
+    """
+
+    words: str
+    node: fx.Node | None = None
+    dim: int = -1
+
+
+class Unbacked:
+    """The unbacked symbols of a capture, and what is known of them.
+
+    Fields:
+        origins: where each symbol comes from.
+        spans: expression without constant part -> (least, greatest value), from `torch._check` and operations.
+        unequal: expressions that are not 0.
+        memo: what was asked of a tensor before -> the answer, as long as nothing was written.
+    """
+
+    def __init__(self, dynamics: Dynamics) -> None:
+        self.dynamics = dynamics
+        self.origins: dict[Sym, Origin] = {}
+        self.spans: dict[Expr, tuple[int | None, int | None]] = {}
+        self.unequal: set[Expr] = set()
+        self.memo: dict[Any, Any] = {}
+
+    def new(self, words: str, *, low: int | None = None, high: int | None = None, kind: Any = "int") -> Sym:
+        """A symbol; `words` say what it is, `low` and `high` what its value is for certain."""
+        number = len(self.origins)
+        values: list[Any] = []
+        for turn in range(5):
+            prime = _prime(5 * number + turn)
+            values.append(_STEP * prime if kind == "int" else prime * 1.3819660112501051)
+        made = self.dynamics.table.observed(f"u{number}", values, words, low=low, high=high, kind=kind)
+        self.origins[made] = Origin(words)
+        return made
+
+    def found_in(self, node: fx.Node, sizes: list[Any]) -> None:
+        """The tensor of `node` has these sizes."""
+        for dim, size in enumerate(sizes):
+            origin = self.origins.get(size) if isinstance(size, Sym) else None
+            if origin is not None and origin.node is None:
+                origin.node, origin.dim = node, dim
+                node.meta["unbacked"] = (*node.meta.get("unbacked", ()), size)
+
+    # ---------------------------------------------------------------- questions
+
+    def among(self, *values: Any) -> list[Sym]:
+        """The unbacked symbols that expressions or conditions depend on."""
+        table = self.dynamics.table
+        found: dict[Sym, None] = {}
+        for value in values:
+            for side in (value.left, value.right) if isinstance(value, Relation) else (value,):
+                found.update((sym, None) for sym in table.inputs(side) if sym in self.origins)
+        return sorted(found, key=lambda sym: sym.name)
+
+    def decide(self, op: str, left: Any, right: Any) -> Any:
+        """Whether `left op right`, where facts prove it either way; else a SymbolicBool, which no branch can take."""
+        relation = Relation(op, left, right)
+        if self.proven(relation):
+            return True
+        if self.proven(relation.negated()) and not self._has_float(relation):
+            return False
+        return SymbolicBool(self.dynamics, relation)
+
+    def _has_float(self, relation: Relation) -> bool:
+        kinds = self.dynamics.table.kinds
+        sides = (relation.left, relation.right)
+        return any(isinstance(s, float) or (isinstance(s, Expr) and any(kinds[f] == "float" for f in s.free))  # type: ignore[index]
+                   for s in sides)  # fmt: skip
+
+    def proven(self, relation: Relation) -> bool:
+        """Whether the condition (of integers) holds for certain."""
+        if self._has_float(relation):
+            return False
+        if self.dynamics.bounds.implied(relation):
+            return True
+        gap, offset = _parts(_gap(relation))
+        low, high = self._span(gap)
+        low, high = (None if low is None else low + offset), (None if high is None else high + offset)
+        if relation.op == "eq":
+            return low == 0 == high
+        if relation.op == "ne":
+            known = {gap + offset, (gap + offset) * -1}
+            return bool(known & self.unequal) or (low is not None and low > 0) or (high is not None and high < 0)
+        if relation.op in _LEAST:
+            return low is not None and low >= _LEAST[relation.op]
+        return high is not None and high <= _MOST[relation.op]
+
+    def _span(self, gap: Expr) -> tuple[int | None, int | None]:
+        low, high = self.dynamics.bounds.interval(gap)
+        known = self.spans.get(gap, (None, None))
+        if known[0] is not None and (low is None or known[0] > low):
+            low = known[0]
+        if known[1] is not None and (high is None or known[1] < high):
+            high = known[1]
+        return low, high
+
+    def learn(self, relation: Relation) -> None:
+        """From here on the condition holds: the program raises otherwise."""
+        if self._has_float(relation):
+            return
+        gap, offset = _parts(_gap(relation))
+        if relation.op == "ne":
+            self.unequal.add(gap + offset)
+            low, high = self._span(gap)
+            if low is not None and low + offset == 0:
+                self._narrow(gap, low + 1, None)
+            return
+        low = -offset + _LEAST.get(relation.op, 0) if relation.op in ("ge", "gt", "eq") else None
+        high = -offset + _MOST.get(relation.op, 0) if relation.op in ("le", "lt", "eq") else None
+        self._narrow(gap, low, high)
+        self.dynamics.bounds.add(relation)
+
+    def _narrow(self, gap: Expr, low: int | None, high: int | None) -> None:
+        for sign, a, b in ((1, low, high), (-1, _minus(high), _minus(low))):
+            known = self.spans.get(gap * sign, (None, None))
+            lows = [x for x in (a, known[0]) if x is not None]
+            highs = [x for x in (b, known[1]) if x is not None]
+            self.spans[gap * sign] = (max(lows, default=None), min(highs, default=None))
+
+    def possible(self, assignment: dict[Sym, Any], symbols: list[Sym]) -> bool:
+        """Whether an assignment meets what is known; not too much is asked: stand-ins are larger than most bounds."""
+        for sym in symbols:
+            low = self.dynamics.bounds.of(sym)[0]
+            if low is not None and assignment[sym] < low:
+                return False
+        evaluate = self.dynamics.table.evaluate
+        try:
+            for gap, (low, high) in self.spans.items():
+                if low is not None and low == high and evaluate(gap, assignment) != low:
+                    return False
+            return all(evaluate(expr, assignment) != 0 for expr in self.unequal)
+        except (KeyError, ArithmeticError, ValueError):
+            return True
+
+    # ---------------------------------------------------------------- breaks
+
+    def undecided(self, relation: Relation) -> errors.GraphBreak:
+        """The break for a condition that nothing is known of."""
+        text = self.dynamics.text(relation)
+        return errors.graph_break(
+            kind="data-dependent branch",
+            context=text,
+            explanation=f"Whether {text} decides how the program goes on, but {self._words(relation)} is known only "
+            "when the program runs",
+            hints=(
+                f"If it always holds (or never), say so before this line, as in torch._check({text}).",
+                "Compute both sides and choose with torch.where(condition, a, b), or use torch.cond.",
+            ),
+        )
+
+    def needed(self, value: Any) -> errors.GraphBreak:
+        """The break for a use of the number itself."""
+        return errors.graph_break(
+            kind="data-dependent value",
+            context=self.dynamics.text(value),
+            explanation=f"Python needs the number {self.dynamics.text(value)} here (as an index, a count of rounds, a "
+            f"text, a key, ...), but {self._words(value)} is known only when the program runs",
+            hints=(
+                "Keep the value a tensor and go on computing with it (torch.where, masks, index_select).",
+                "Move this line out of the compiled function.",
+            ),
+        )
+
+    def unfitted(self, what: str, *values: Any) -> errors.GraphBreak:
+        """The break for an operation of which nobody knows what it does for all values."""
+        return errors.graph_break(
+            kind="data-dependent size",
+            context=what,
+            explanation=f"What {what} gives depends on {self._words(*values)}, which is known only when the "
+            "program runs",
+            hints=(
+                "Say what is known of the sizes before this line, as in torch._check(a.shape[0] == b.shape[0]).",
+                "Keep the shape with torch.where(mask, x, other) instead of selecting elements.",
+            ),
+        )
+
+    def _words(self, *values: Any) -> str:
+        symbols = self.among(*values) or list(self.origins)[:1]
+        return " and ".join(f"{sym.name} ({self.origins[sym].words})" for sym in symbols)
+
+
+def _minus(value: int | None) -> int | None:
+    return None if value is None else -value
+
+
+def _gap(relation: Relation) -> Expr:
+    return as_expr(relation.left) - as_expr(relation.right)  # type: ignore[arg-type]
+
+
+def _parts(gap: Expr) -> tuple[Expr, int]:
+    """(the expression without its constant, the constant)."""
+    offset = next((scale for monomial, scale in gap.poly if not monomial), 0)
+    return gap - ONE * offset, offset
+
+
+def _prime(index: int) -> int:
+    """The prime number at `index`, counted from 11."""
+    number = _FIRST - 2
+    while index >= 0:
+        number += 2
+        if all(number % d for d in range(3, int(number**0.5) + 1, 2)):
+            index -= 1
+    return number

@@ -1,0 +1,291 @@
+"""Torch calls whose sizes depend on data: metadata that hold whatever the sizes turn out to be.
+
+A call is computed at the stand-ins, fitted, and compared with what it gives at sizes 0, 1, 2, 3, ... A size that
+differs anywhere from its formula becomes a symbol of its own, which is read from the result when the graph runs.
+A call that works only when sizes agree (`a + b`) is computed with agreeing sizes; others must raise or give the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts.words import callable_words, words
+from argand.capture.metadata import layouts, metadata
+from argand.capture.sizes import symbolic_tensors
+from argand.capture.sizes.unbacked import Unbacked
+from argand.graph.expr import Const, Expr, Sym
+from argand.graph.symbols import Relation
+
+if TYPE_CHECKING:
+    from argand.capture.sizes.symbolic_tensors import Doctor
+
+_Tensor = torch.Tensor
+_FAILURES = (errors.GraphBreak, Exception)
+Small = tuple[dict[Sym, Any], Any]
+
+
+def compute(doctor: Doctor) -> tuple[Any, list[Any]]:
+    """(result at the hint, results at the probes) of a call that depends on unbacked symbols.
+
+    Raises:
+        GraphBreak: what the call gives is not known for all values.
+    """
+    return _Call(doctor).compute()
+
+
+class _Call:
+    """One call, tried at several assignments of the symbols."""
+
+    def __init__(self, doctor: Doctor) -> None:
+        self.doctor = doctor
+        self.dynamics = doctor.dynamics
+        self.table = doctor.dynamics.table
+        self.unbacked: Unbacked = doctor.dynamics.unbacked  # type: ignore[assignment]
+        self.symbols = self.unbacked.among(*doctor.symbols)
+        self.name = callable_words(doctor.func)
+        self.sizes_unsure = False
+        self.arguments = list(_tensors((doctor.args, doctor.kwargs)))
+
+    def compute(self) -> tuple[Any, list[Any]]:
+        doctor = self.doctor
+        self.sizes_unsure = self._may_be_negative()
+        try:
+            made = doctor.run(*self._at(0))
+            siblings = [self._quietly(lambda i=i: doctor.run(*self._at(i))) for i in (1, 2)]  # type: ignore[misc]
+            varied: list[Sym] = []
+            if not all(symbolic_tensors.same_structure(made, sibling) for sibling in siblings):
+                raise ValueError("another structure")
+        except _FAILURES:
+            found = self._where_sizes_agree()
+            if found is None:
+                raise self.unbacked.unfitted(self.name, *self.symbols) from None
+            made, siblings, varied = found
+        tried = list(self._small(varied))
+        result = self._settled(made, siblings, tried)
+        self._learn_sizes()
+        return result
+
+    def _at(self, index: int) -> tuple[Any, Any]:
+        doctor = self.doctor
+        at = symbolic_tensors.at
+        return at(doctor.builder, doctor.args, index), at(doctor.builder, doctor.kwargs, index)
+
+    def _quietly(self, run: Callable[[], Any]) -> Any:
+        grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            return run()
+        finally:
+            torch._C._set_grad_enabled(grad)
+
+    def _under(self, assignment: dict[Sym, Any]) -> Any:
+        doctor = self.doctor
+        return doctor.run(doctor._at(doctor.args, assignment), doctor._at(doctor.kwargs, assignment))
+
+    def _base(self, index: int) -> dict[Sym, Any]:
+        table = self.table
+        return {sym: v for sym, v in table.assignments[index].items() if sym not in table.definitions}
+
+    # ---------------------------------------------------------------- what sizes must be
+
+    def _may_be_negative(self) -> bool:
+        """Whether a size is given that may be -1, which means something else in these calls."""
+        if getattr(self.doctor.func, "__name__", "") not in _WITH_SPECIAL_SIZES:
+            return False
+        return any(
+            self.unbacked.among(number.expr) and not self.unbacked.proven(Relation("ge", number.expr, 0))
+            for number in _numbers((self.doctor.args[1:], self.doctor.kwargs))
+        )
+
+    def _learn_sizes(self) -> None:
+        """A call that makes a tensor raises where a size is negative."""
+        name, args = getattr(self.doctor.func, "__name__", ""), self.doctor.args
+        if name in ("full", "new_full"):
+            args = args[: 1 + (name == "new_full")]
+        elif name not in _SIZED and not (name == "arange" and len(args) == 1):
+            return
+        for number in _numbers(args):
+            if self.unbacked.among(number.expr):
+                self.unbacked.learn(Relation("ge", number.expr, 0))
+
+    # ---------------------------------------------------------------- sizes that must agree
+
+    def _where_sizes_agree(self) -> tuple[Any, list[Any], list[Sym]] | None:
+        """The results where one symbol equals another size of the call; with the symbols that this ties."""
+        for sym in self.symbols:
+            for expr in dict.fromkeys(expr for expr, _ in self.doctor.exprs):
+                if self.table.kinds[sym] != "int" or (isinstance(expr, Expr) and sym in self.table.inputs(expr)):
+                    continue
+                found = self._with(sym, expr)
+                if found is not None:
+                    return *found, [sym, *self.unbacked.among(expr)]
+        return None
+
+    def _with(self, sym: Sym, expr: Any) -> tuple[Any, list[Any]] | None:
+        results = []
+        doctor = self.doctor
+        for i, index in enumerate((0, *symbolic_tensors.PROBED)):
+            assignment = self._base(index)
+            try:
+                assignment[sym] = self.table.evaluate(expr, assignment)
+                doctor.grad = i == 0
+                run = functools.partial(self._under, assignment)
+                results.append(run() if i == 0 else self._quietly(run))
+            except _FAILURES:
+                return None
+            finally:
+                doctor.grad = False
+        made, *siblings = results
+        if not all(symbolic_tensors.same_structure(made, sibling) for sibling in siblings):
+            return None
+        if _writes(doctor.func, doctor.kwargs) and made is not None and made is not doctor.args[0]:
+            return None
+        return made, siblings
+
+    # ---------------------------------------------------------------- small sizes
+
+    def _small(self, varied: list[Sym]) -> Iterator[Small]:
+        """The call's results at small sizes, where it does not raise."""
+        base = self._base(0)
+        symbols = self.symbols
+        assignments: list[dict[Sym, Any]] = [{**base, **dict.fromkeys(symbols, k)} for k in (0, 1, 2, 3, 7)]
+        if len(symbols) > 1:
+            assignments.append({**base, **{sym: 2 + i for i, sym in enumerate(symbols)}})
+            assignments += [{**base, sym: k} for sym in symbols[:4] for k in (0, 1, 3)]
+        if varied:
+            assignments.append(base)
+        for assignment in assignments:
+            for sym in symbols:
+                if self.table.kinds[sym] == "float":
+                    assignment[sym] = base[sym]
+            if not self.unbacked.possible(assignment, symbols):
+                continue
+            try:
+                result = self._quietly(lambda a=assignment: self._under(a))  # type: ignore[misc]
+            except _FAILURES:
+                continue
+            yield assignment, result
+
+    # ---------------------------------------------------------------- results
+
+    def _settled(self, made: Any, siblings: list[Any], tried: list[Small]) -> tuple[Any, list[Any]]:
+        """The results, with new stand-ins for tensors that have a size without formula."""
+        if not all(symbolic_tensors.same_structure(made, result) for _, result in tried):
+            raise self.unbacked.unfitted(self.name, *self.symbols)
+        if isinstance(made, _Tensor):
+            return self._tensor(made, siblings, tried)
+        if isinstance(made, tuple | list):
+            parts = [
+                self._settled(part, [s[i] for s in siblings], [(a, result[i]) for a, result in tried])
+                for i, part in enumerate(made)
+            ]
+            if all(new is old for (new, _), old in zip(parts, made)):
+                return made, siblings
+            return _again(made, [new for new, _ in parts]), [
+                _again(made, [others[i] for _, others in parts]) for i in range(len(siblings))
+            ]
+        if type(made) is int and self._formula((made, *siblings), tried) is None:
+            raise self.unbacked.unfitted(self.name, *self.symbols)
+        return made, siblings
+
+    def _tensor(self, made: torch.Tensor, siblings: list[Any], tried: list[Small]) -> tuple[Any, list[Any]]:
+        if any(made is argument for argument in self.arguments):
+            return made, siblings
+        sizes: list[Any] = []
+        fresh = False
+        for dim, size in enumerate(made.shape):
+            values = (size, *[s.shape[dim] for s in siblings])
+            expr = self._formula(values, [(a, result.shape[dim]) for a, result in tried])
+            if expr is None:
+                fresh = True
+                expr = self.unbacked.new(f"a size of what {self.name} gives", low=0)
+            sizes.append(expr)
+        if not fresh:
+            return made, siblings
+        return stand_ins(self.doctor, sizes, made.dtype, made.requires_grad)
+
+    def _formula(self, values: tuple[int, ...], tried: list[tuple[dict[Sym, Any], Any]]) -> Any:
+        """The expression for a size, if it is right for small sizes too."""
+        found = self.table.fit(values, at=(0, *symbolic_tensors.PROBED))
+        if found is None:
+            return None
+        if isinstance(found, Const):
+            return found.value if all(size == found.value for _, size in tried) else None
+        if self.sizes_unsure or not self.unbacked.proven(Relation("ge", found, 0)):
+            return None
+        for assignment, size in tried:
+            try:
+                if self.table.evaluate(found, assignment) != size:
+                    return None
+            except (ArithmeticError, ValueError):
+                return None
+        return found
+
+
+def stand_ins(doctor: Any, sizes: list[Any], dtype: torch.dtype, grad: bool, strides: Any = None) -> tuple[Any, Any]:
+    """New contiguous stand-ins of these sizes: at the hint, and at the probes."""
+    table = doctor.dynamics.table
+    made = []
+    for index in (0, *symbolic_tensors.PROBED):
+        assignment = table.assignments[index]
+        shape = tuple([int(table.evaluate(size, assignment)) for size in sizes])
+        if strides is None:
+            steps = layouts.contiguous(shape)
+        else:
+            steps = tuple([int(table.evaluate(step, assignment)) for step in strides])
+        made.append(layouts.new(shape, steps, dtype, grad and index == 0))
+    if strides is None:
+        metadata.note_unsure(doctor.builder.unsure, made[0])
+    return made[0], made[1:]
+
+
+_WITH_SPECIAL_SIZES = frozenset(("view", "reshape", "expand", "unflatten", "broadcast_to", "view_copy", "expand_copy"))
+_SIZED = frozenset(
+    ("zeros", "ones", "empty", "rand", "randn", "eye", "randperm", "new_zeros", "new_ones", "new_empty")
+)  # fmt: skip
+
+
+def _writes(func: Any, kwargs: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
+    return in_place or "out" in kwargs
+
+
+_IN_PLACE = frozenset(
+    f"__i{name}__" for name in words("add sub mul truediv floordiv mod pow and or xor lshift rshift div")
+)
+
+
+def _again(made: Any, parts: list[Any]) -> Any:
+    if hasattr(made, "_fields"):
+        return type(made)(*parts)
+    return type(made)(parts)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, _Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    from argand.capture.facts.symbolic import SymbolicInt
+
+    if type(value) is SymbolicInt:
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in tuple.__iter__(value) if isinstance(value, tuple) else value:
+            yield from _numbers(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _numbers(item)

@@ -1,0 +1,148 @@
+"""Indexing with masks, with unbacked numbers, and of tensors whose sizes are unbacked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.sizes import unbacked_ops
+from argand.graph.expr import Expr
+from argand.graph.symbols import Relation
+
+if TYPE_CHECKING:
+    from argand.capture.record.tensors import GraphBuilder
+    from argand.capture.sizes.unbacked import Unbacked
+
+_T = torch.Tensor
+
+
+def depends(builder: GraphBuilder, args: Any) -> bool:
+    """Whether an index, or a tensor that is indexed or written, depends on unbacked symbols."""
+    if builder.dynamics is None or builder.dynamics.unbacked is None:
+        return False
+    return bool(builder.dynamics.unbacked.among(*_exprs(builder, args)))
+
+
+def _exprs(builder: GraphBuilder, value: Any) -> list[Any]:
+    if isinstance(value, _T):
+        info = builder.tensors.get(id(value))
+        return [] if info is None or info.dynamic is None else [s for s in info.dynamic.sizes if isinstance(s, Expr)]
+    if type(value) in SYMBOLIC:
+        return [value.expr]
+    if type(value) in (tuple, list):
+        return [expr for item in value for expr in _exprs(builder, item)]
+    if type(value) is slice:
+        return _exprs(builder, (value.start, value.stop, value.step))
+    return []
+
+
+def getitem(builder: GraphBuilder, func: Any, args: Any) -> Any:
+    """`x[index]` where the index holds a mask, or something depends on unbacked symbols; else NotImplemented."""
+    tensor, index = args
+    items = list(index) if type(index) is tuple else [index]
+    masks = [item for item in items if isinstance(item, _T) and item.dtype is torch.bool]
+    if any(isinstance(item, _T) and item.dtype is torch.uint8 for item in items):
+        return NotImplemented
+    if masks and not (builder.state.data_sizes and builder.graph is builder.root):
+        return NotImplemented
+    if not masks and not depends(builder, args):
+        return NotImplemented
+    with torch._C.DisableTorchFunction():
+        plan = _Index(builder, tensor, items).convert()
+        if plan is None:
+            return NotImplemented
+        return unbacked_ops.record(builder, func, args, {}, plan)
+
+
+class _Index:
+    """An index, converted to one whose metadata torch can tell."""
+
+    def __init__(self, builder: GraphBuilder, tensor: Any, items: list[Any]) -> None:
+        self.builder = builder
+        self.unbacked: Unbacked = unbacked_ops.of(builder)
+        self.tensor = tensor
+        self.items = items
+        self.sizes = unbacked_ops._sizes(builder, tensor)
+        self.cut = False
+
+    def convert(self) -> tuple[Any, Any] | None:
+        """(stand-in, index); None for an index that is refused."""
+        taken = sum(_dims_of(item) for item in self.items)
+        if taken > len(self.sizes) or None in self.sizes or sum(item is Ellipsis for item in self.items) > 1:
+            return None
+        dim = 0
+        converted: list[Any] = []
+        for item in self.items:
+            if item is Ellipsis:
+                dim += len(self.sizes) - taken
+                converted.append(item)
+                continue
+            found = self._item(item, dim)
+            if found is None:
+                return None
+            converted += found
+            dim += _dims_of(item)
+        tensor = unbacked_ops.temporary(self.builder, self.sizes, self.tensor) if self.cut else self.tensor
+        return tensor, tuple(converted)
+
+    def _item(self, item: Any, dim: int) -> list[Any] | None:
+        if isinstance(item, _T):
+            return self._mask(item, dim) if item.dtype is torch.bool else [item]
+        if type(item) in SYMBOLIC:
+            return [0] if self.unbacked.among(item.expr) else [item]
+        if type(item) is slice:
+            return [self._slice(item, dim)]
+        if item is None or type(item) is int:
+            return [item]
+        return None
+
+    def _mask(self, mask: Any, dim: int) -> list[Any] | None:
+        sizes = unbacked_ops._sizes(self.builder, mask)
+        if sizes != self.sizes[dim : dim + len(sizes)] or not sizes:
+            return None
+        words = f"the count of elements that {unbacked_ops._name(self.builder, mask)} selects"
+        count = unbacked_ops._count(self.builder, words, ("nonzero", id(mask)))
+        unbacked_ops._bound(self.builder, count, unbacked_ops._numel(self.builder, mask))
+        return [unbacked_ops.temporary(self.builder, [count], mask, torch.int64) for _ in sizes]
+
+    def _slice(self, item: slice, dim: int) -> slice:
+        size = self.sizes[dim]
+        parts = [unbacked_ops.expr_of(part) for part in (item.start, item.stop, item.step)]
+        if parts == [None, None, None] or not self.unbacked.among(*[p for p in (*parts, size) if isinstance(p, Expr)]):
+            return item
+        if type(item.step) in SYMBOLIC:
+            item.step.number()
+        self.cut = True
+        self.sizes[dim] = self._length(parts[0], parts[1], parts[2], size)
+        return slice(None)
+
+    def _length(self, start: Any, stop: Any, step: Any, size: Any) -> Any:
+        proven = self.unbacked.proven
+        start = 0 if start is None else start
+        stop = size if stop is None else stop
+        if step in (None, 1):
+            in_order = ((0, start), (start, stop), (stop, size))
+            if all(a == b or proven(Relation("le", a, b)) for a, b in in_order):
+                return self._as_size(stop - start)
+        length = self.unbacked.new("the size of a slice", low=0)
+        self.unbacked.learn(Relation("le", length, size))
+        if isinstance(stop, int) and stop >= 0 and isinstance(start, int) and start >= 0:
+            self.unbacked.learn(Relation("le", length, max(stop - start, 0)))
+        return length
+
+    def _as_size(self, length: Any) -> Any:
+        """A length; where the stand-ins contradict what is known of it (they are large), a symbol that equals it."""
+        if all(value >= 0 for value in self.unbacked.dynamics.table.vector(length)):
+            return length
+        made = self.unbacked.new("the size of a slice", low=0)
+        self.unbacked.learn(Relation("eq", made, length))
+        return made
+
+
+def _dims_of(item: Any) -> int:
+    """How many dims an item of an index consumes."""
+    if item is None or item is Ellipsis:
+        return 0
+    return int(item.dim()) if isinstance(item, _T) and item.dtype is torch.bool else 1

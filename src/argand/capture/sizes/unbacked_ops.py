@@ -1,0 +1,415 @@
+"""Operations that make unbacked symbols: values of tensors as numbers, and results whose size depends on data.
+
+Captured where `config.capture_scalar_outputs` or `config.capture_dynamic_output_shape_ops` asks for it, and under
+fullgraph=True; elsewhere, and inside subgraphs, every function here answers NotImplemented.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand.capture.facts import compat
+from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
+from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.metadata import data_errors, layouts, metadata
+from argand.capture.metadata.call_targets import target_of
+from argand.capture.sizes import symbolic_tensors
+from argand.capture.sizes.symbolic_policy import dynamics_of
+from argand.capture.sizes.unbacked import Unbacked
+from argand.graph.expr import Expr, Sym
+from argand.graph.symbols import Relation
+
+if TYPE_CHECKING:
+    from argand.capture.record.tensors import GraphBuilder
+
+_T = torch.Tensor
+_Spec = tuple[list[Any], torch.dtype, bool]  # sizes, dtype, whether it has gradients
+_LONG = torch.int64
+
+
+def of(builder: GraphBuilder) -> Unbacked:
+    """The unbacked symbols of the capture, made when the first is needed."""
+    dynamics = dynamics_of(builder.state)
+    if dynamics.unbacked is None:
+        dynamics.unbacked = Unbacked(dynamics)
+    return dynamics.unbacked
+
+
+def _wanted(builder: GraphBuilder, numbers: bool) -> bool:
+    state = builder.state
+    return (state.data_numbers if numbers else state.data_sizes) and builder.graph is builder.root
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+def item(builder: GraphBuilder, tensor: Any) -> Any:
+    """`tensor.item()` as a symbolic number; NotImplemented where that is not wanted or not possible."""
+    info = builder.tensors.get(id(tensor))
+    dtype = tensor.dtype
+    if info is None or not _wanted(builder, True) or dtype is torch.bool or dtype.is_complex:
+        return NotImplemented
+    if info.dynamic is not None or tensor.numel() != 1:
+        return NotImplemented
+    unbacked = of(builder)
+    key = ("item", id(tensor), len(builder.writing))
+    found = unbacked.memo.get(key)
+    if found is None:
+        node = compat.new_node(builder.graph, "call_method", "item", (builder.node_of(info),), {})
+        builder.annotate(node)
+        builder.calls += 1
+        low = 0 if not dtype.is_signed else None
+        kind = "float" if dtype.is_floating_point else "int"
+        words = f"the value that {info.node.name}.item() reads"
+        sym = unbacked.new(words, low=low, kind=kind)
+        unbacked.origins[sym].node = node
+        dynamics = unbacked.dynamics
+        node.meta.update(expr=sym, unbacked=(sym,), example_value=dynamics.table.hints[sym])
+        found = unbacked.memo[key] = dynamics.wrap(sym, dynamics.table.hints[sym])
+    return found
+
+
+def read(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`item` and `tolist`."""
+    with torch._C.DisableTorchFunction():
+        return (tolist if func.__name__ == "tolist" else item)(builder, args[0])
+
+
+def tolist(builder: GraphBuilder, tensor: Any) -> Any:
+    """`tensor.tolist()` as (nested) lists of symbolic numbers."""
+    info = builder.tensors.get(id(tensor))
+    if info is None or info.dynamic is not None or tensor.numel() > 256 or not _wanted(builder, True):
+        return NotImplemented
+    if tensor.dtype is torch.bool or tensor.dtype.is_complex:
+        return NotImplemented
+    if tensor.dim() == 0:
+        return item(builder, tensor)
+    rows = builder.call(_T.unbind, (tensor, 0), {})
+    return [tolist(builder, row) for row in rows]
+
+
+# ---------------------------------------------------------------------- results of unknown size
+
+
+def _sizes(builder: GraphBuilder, tensor: Any) -> list[Any]:
+    info = builder.tensors.get(id(tensor))
+    if info is not None and info.dynamic is not None:
+        return [symbolic_tensors.plain(size) for size in info.dynamic.sizes]
+    return list(tensor.shape)
+
+
+def _count(builder: GraphBuilder, words: str, key: Any, low: int = 0) -> Any:
+    """The symbol for a size; the same one for the same question."""
+    unbacked = of(builder)
+    known = None if key is None else (*key, len(builder.writing))
+    found = unbacked.memo.get(known) if known is not None else None
+    if found is None:
+        found = unbacked.new(words, low=low)
+        if known is not None:
+            unbacked.memo[known] = found
+    return found
+
+
+def _numel(builder: GraphBuilder, tensor: Any) -> Any:
+    total: Any = 1
+    for size in _sizes(builder, tensor):
+        if size is None:
+            return None
+        total = size * total
+    return total
+
+
+def _bound(builder: GraphBuilder, sym: Sym, most: Any) -> None:
+    if most is not None:
+        of(builder).learn(Relation("le", sym, most))
+
+
+def _made(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, specs: list[_Spec], many: Any) -> Any:
+    """Record the call; its results are as `specs` say.
+
+    Arguments:
+        many: makes the result from the list of stand-ins (tuple, a named tuple, ...); None: the only one.
+    """
+    unbacked = of(builder)
+    infos: list[TensorInfo] = []
+    node_args = tuple([builder._to_node(arg, infos) for arg in args])
+    node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    device = metadata.logical_device(func, infos, kwargs)
+    tensors, others = [], []
+    for sizes, dtype, grad in specs:
+        strides = (1, sizes[0]) if func in _TRANSPOSED and len(sizes) == 2 else None
+        made, siblings = _stand_ins(unbacked, sizes, dtype, grad and torch.is_grad_enabled(), strides)
+        tensors.append(made)
+        others.append(siblings)
+    whole = tensors[0] if many is None else many(tensors)
+    result = builder._finish_call(target_of(func), node_args, node_kwargs, whole, device, False)
+    for made, siblings in zip(tensors, others):
+        symbolic_tensors.note(builder, made, siblings)
+    return result
+
+
+def _stand_ins(unbacked: Unbacked, sizes: list[Any], dtype: torch.dtype, grad: bool, strides: Any = None) -> Any:
+    table = unbacked.dynamics.table
+    made = []
+    for index in (0, *symbolic_tensors.PROBED):
+        assignment = table.assignments[index]
+        shape = tuple([int(table.evaluate(size, assignment)) for size in sizes])
+        if min(shape, default=0) < 0:
+            raise unbacked.unfitted("this operation", *[size for size in sizes if isinstance(size, Expr)])
+        steps = layouts.contiguous(shape)
+        if strides is not None:
+            steps = tuple([int(table.evaluate(step, assignment)) for step in strides])
+        made.append(layouts.new(shape, steps, dtype, grad and index == 0))
+    return made[0], tuple(made[1:])
+
+
+def nonzero(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`nonzero`, `argwhere`, and `where` with one argument."""
+    tensor = args[0] if args else kwargs.get("input", kwargs.get("condition"))
+    if not isinstance(tensor, _T) or not _wanted(builder, False):
+        return NotImplemented
+    name = getattr(func, "__name__", "")
+    in_columns = name == "where" or kwargs.get("as_tuple", args[1] if len(args) > 1 else False)
+    if "out" in kwargs or (in_columns and name != "where" and "as_tuple" not in kwargs):
+        return NotImplemented
+    rank = tensor.dim()
+    count = _count(builder, f"the count of nonzero elements of {_name(builder, tensor)}", ("nonzero", id(tensor)))
+    _bound(builder, count, _numel(builder, tensor))
+    if in_columns:
+        return _made(builder, func, args, kwargs, [([count], _LONG, False)] * max(rank, 1), tuple)
+    return _made(builder, func, args, kwargs, [([count, rank], _LONG, False)], None)
+
+
+def _name(builder: GraphBuilder, tensor: Any) -> str:
+    info = builder.tensors.get(id(tensor))
+    return "a tensor" if info is None else info.source.friendly() if info.source is not None else info.node.name
+
+
+def masked_select(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`x.masked_select(mask)`."""
+    if len(args) != 2 or kwargs or not _wanted(builder, False) or args[1].dtype is not torch.bool:
+        return NotImplemented
+    tensor, mask = args
+    same = tensor.shape == mask.shape and _sizes(builder, tensor) == _sizes(builder, mask)
+    key = ("nonzero", id(mask)) if same else None
+    count = _count(builder, f"the count of elements that {_name(builder, mask)} selects", key)
+    return _made(builder, func, args, kwargs, [([count], tensor.dtype, tensor.requires_grad)], None)
+
+
+_UNIQUE: dict[Any, tuple[str, ...]] = {
+    torch._unique2: ("sorted", "return_inverse", "return_counts"),
+    torch._VF.unique_dim: ("dim", "sorted", "return_inverse", "return_counts"),
+    torch._VF.unique_consecutive: ("return_inverse", "return_counts", "dim"),
+}
+"""Torch's own functions behind `unique`: their parameters; they always return three tensors."""
+
+
+def unique_dim(*args: Any, **kwargs: Any) -> Any:
+    """As a graph calls it: `torch._VF` is no module."""
+    return torch._VF.unique_dim(*args, **kwargs)
+
+
+def unique_consecutive(*args: Any, **kwargs: Any) -> Any:
+    """As a graph calls it."""
+    return torch._VF.unique_consecutive(*args, **kwargs)
+
+
+_IN_GRAPHS = {torch._VF.unique_dim: unique_dim, torch._VF.unique_consecutive: unique_consecutive}
+
+
+def unique(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`unique` and `unique_consecutive`."""
+    names = _UNIQUE.get(func)
+    if names is None:
+        name = getattr(func, "__name__", "")
+        names = ("return_inverse", "return_counts", "dim") if name == "unique_consecutive" else (
+            "sorted", "return_inverse", "return_counts", "dim")  # fmt: skip
+    given = dict(zip(names, args[1:])) | kwargs
+    if not _wanted(builder, False) or not args or set(given) - set(names):
+        return NotImplemented
+    tensor, dim = args[0], given.get("dim")
+    sizes = _sizes(builder, tensor)
+    if None in sizes or (dim is not None and (type(dim) is not int or not -len(sizes) <= dim < len(sizes))):
+        return NotImplemented
+    known = all(type(size) is int and size > 0 for size in sizes)
+    if dim is not None and not known:
+        return NotImplemented  # what is empty in some dims is refused at times
+    count = _count(builder, f"the count of different values in {_name(builder, tensor)}", None, low=int(known))
+    _bound(builder, count, _numel(builder, tensor) if dim is None else sizes[dim])
+    values = [count] if dim is None else [count if d == dim % len(sizes) else size for d, size in enumerate(sizes)]
+    specs: list[_Spec] = [(values, tensor.dtype, tensor.requires_grad)]
+    all_three = func in _UNIQUE
+    if given.get("return_inverse", False) or (all_three and dim is not None):
+        specs.append((sizes if dim is None else [sizes[dim]], _LONG, False))
+    elif all_three:
+        specs.append(([0], _LONG, False))
+    if given.get("return_counts", False) or (all_three and dim is not None):
+        specs.append(([count], _LONG, False))
+    elif all_three:
+        specs.append(([0], _LONG, False))
+    return _made(builder, _IN_GRAPHS.get(func, func), args, kwargs, specs, tuple if len(specs) > 1 else None)
+
+
+def bincount(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`bincount(x, weights=None, minlength=0)`."""
+    given = dict(zip(("weights", "minlength"), args[1:])) | kwargs
+    least, weights = given.get("minlength", 0), given.get("weights")
+    if not _wanted(builder, False) or not args or type(least) is not int or least < 0:
+        return NotImplemented
+    dtype = _LONG if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
+    count = _count(builder, f"one more than the greatest value in {_name(builder, args[0])}", None, low=least)
+    return _made(builder, func, args, kwargs, [([count], dtype, False)], None)
+
+
+def repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`repeat_interleave` with a tensor of repeats."""
+    given = dict(zip(("input", "repeats", "dim"), args)) | kwargs
+    if not _wanted(builder, False) or set(given) - {"input", "repeats", "dim"}:
+        return NotImplemented
+    tensor = given.get("input", given.get("repeats"))
+    words = "the sum of the repeats of repeat_interleave"
+    if "input" not in given or "repeats" not in given:
+        count = _count(builder, words, None)
+        return _made(builder, func, args, kwargs, [([count], tensor.dtype, False)], None)
+    dim, sizes = given.get("dim"), _sizes(builder, tensor)
+    if None in sizes or (dim is not None and (type(dim) is not int or not -len(sizes) <= dim < len(sizes))):
+        return NotImplemented
+    count = _count(builder, words, None)
+    made = [count] if dim is None else [count if d == dim % len(sizes) else size for d, size in enumerate(sizes)]
+    return _made(builder, func, args, kwargs, [(made, tensor.dtype, tensor.requires_grad)], None)
+
+
+def one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`one_hot(x)`: as many classes as the greatest value says."""
+    sizes = _sizes(builder, args[0])
+    if not _wanted(builder, False) or None in sizes:
+        return NotImplemented
+    count = _count(builder, f"one more than the greatest value in {_name(builder, args[0])}", None)
+    return _made(builder, func, args, kwargs, [([*sizes, count], _LONG, False)], None)
+
+
+_TRANSPOSED = frozenset((torch.nonzero, torch.argwhere, _T.nonzero, _T.argwhere))
+
+
+# ---------------------------------------------------------------------- calls with other stand-ins
+
+
+def temporary(builder: GraphBuilder, sizes: list[Any], like: Any, dtype: torch.dtype | None = None) -> Any:
+    """A stand-in that only metadata are computed with, made of `like`."""
+    unbacked = of(builder)
+    info = builder.tensors[id(like)]
+    dtype = dtype or like.dtype
+    made, siblings = _stand_ins(unbacked, sizes, dtype, like.requires_grad and dtype is like.dtype)
+    builder.tensors[id(made)] = TensorInfo(
+        made, info.node, info.device, dynamic=symbolic_tensors.Dynamic(siblings, sizes)
+    )
+    return made
+
+
+def record(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, meta_args: Any) -> Any:
+    """Record a call whose metadata are those of the call with `meta_args`, which stand for the keywords too."""
+    infos: list[TensorInfo] = []
+    node_args = tuple([builder._to_node(arg, infos) for arg in args])
+    node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    device = metadata.logical_device(func, infos, kwargs)
+    made, siblings = builder._compute_dynamic(func, args, kwargs, infos, device, meta_args, {})
+    result = builder._finish_call(target_of(func), node_args, node_kwargs, made, device, False)
+    return symbolic_tensors.attach(builder, result, siblings)
+
+
+def split(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`split` by a list of symbolic sizes: torch raises where they do not add up."""
+    given = dict(zip(("self", "sizes", "dim"), args))
+    for key, value in kwargs.items():
+        given[
+            "sizes" if key.startswith("split") or key == "indices_or_sections" else "dim" if key == "dim" else key
+        ] = value
+    sizes, dim = given.get("sizes"), given.get("dim", 0)
+    if set(given) - {"self", "sizes", "dim"} or type(sizes) not in (list, tuple) or type(dim) is not int:
+        return NotImplemented
+    unbacked = _unbacked(builder)
+    if unbacked is None or not any(type(s) in SYMBOLIC and unbacked.among(s.expr) for s in sizes):  # type: ignore[union-attr]
+        return NotImplemented
+    tensor = given["self"]
+    total: Any = 0
+    for size in sizes:  # type: ignore[union-attr]
+        unbacked.learn(Relation("ge", expr_of(size), 0))
+        total = expr_of(size) + total
+    whole = _sizes(builder, tensor)
+    if not -len(whole) <= dim < len(whole):
+        return NotImplemented
+    whole[dim % len(whole)] = total
+    return record(builder, func, args, kwargs, (temporary(builder, whole, tensor), sizes, dim))
+
+
+def narrow(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`narrow` with symbolic bounds: torch raises where they are out of range."""
+    unbacked = _unbacked(builder)
+    if unbacked is None or len(args) != 4 or kwargs or type(args[1]) is not int:
+        return NotImplemented
+    tensor, dim, start, length = args
+    whole = _sizes(builder, tensor)
+    if isinstance(start, _T) or not unbacked.among(
+        expr_of(start), expr_of(length), *[s for s in whole if s is not None]
+    ):
+        return NotImplemented
+    if not -len(whole) <= dim < len(whole) or None in whole:
+        return NotImplemented
+    unbacked.learn(Relation("ge", expr_of(length), 0))
+    whole[dim % len(whole)] = expr_of(length)
+    return record(builder, func, args, kwargs, (temporary(builder, whole, tensor), dim, 0, length))
+
+
+def select(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`select` at a symbolic index."""
+    unbacked = _unbacked(builder)
+    if unbacked is None or len(args) != 3 or kwargs or type(args[2]) not in SYMBOLIC:
+        return NotImplemented
+    if not unbacked.among(args[2].expr):
+        return NotImplemented
+    return record(builder, func, args, kwargs, (args[0], args[1], 0))
+
+
+def _unbacked(builder: GraphBuilder) -> Unbacked | None:
+    return None if builder.dynamics is None else builder.dynamics.unbacked
+
+
+def expr_of(value: Any) -> Any:
+    """A number as an expression or plain."""
+    return value.expr if type(value) in SYMBOLIC else value
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def check(builder: GraphBuilder, condition: Any) -> Any:
+    """`torch._check(condition)`: the condition is known from here on. Returns its node."""
+    if type(condition) is not SymbolicBool:
+        return NotImplemented
+    node = builder.number_node(condition)
+    of(builder).learn(condition.relation)
+    return node
+
+
+def assertion(builder: GraphBuilder, condition: Any, message: tuple[Any, ...]) -> bool:
+    """An `assert` becomes an operation."""
+    if builder.graph is not builder.root:
+        return False
+    data_errors.raises(builder, "assert")
+    node = compat.new_node(builder.graph, "call_function", hold, (check(builder, condition), *message), {})
+    builder.annotate(node)
+    builder.kept.add(node)
+    return True
+
+
+def hold(holds: bool, *message: Any) -> None:
+    """`assert` as a graph calls it."""
+    if not holds:
+        raise AssertionError(*message)
+
+
+def checked(holds: bool, text: str | None) -> None:
+    """`torch._check` as a graph calls it."""
+    torch._check(holds, None if text is None else lambda: text)

@@ -1,0 +1,102 @@
+"""Functions marked with `assume_constant_result`: called once, while capturing, on the real values of arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from argand.capture.facts.symbolic import SYMBOLIC
+from argand.errors import GraphBreak, graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.record.tensors import GraphBuilder
+
+
+def call(state: CaptureState, fn: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result as a constant of the graph; what `fn` raises is the program's.
+
+    Raises:
+        GraphBreak: the value of an argument is not known before the graph runs.
+    """
+    values = _Values(state, name)
+    with torch._C.DisableTorchFunction():
+        real_args = [values.real(arg) for arg in args]
+        real_kwargs = {key: values.real(value) for key, value in kwargs.items()}
+        found = state.interpreter.native(fn, *real_args, **real_kwargs)
+        return _held(state.graph, found)
+
+
+def _held(builder: GraphBuilder, value: Any) -> Any:
+    """The result with its tensors made constants of the graph."""
+    if isinstance(value, torch.Tensor):
+        return builder.constant(value)
+    if type(value) in (list, tuple):
+        return type(value)([_held(builder, item) for item in value])
+    if type(value) is dict:
+        return {key: _held(builder, item) for key, item in value.items()}
+    return value
+
+
+class _Values:
+    """Real values of what the interpreter handles: those of stand-ins are computed with eager's kernels."""
+
+    def __init__(self, state: CaptureState, name: str) -> None:
+        self.state = state
+        self.name = name
+        self.nodes: dict[fx.Node, Any] = {}
+
+    def real(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            info = self.state.graph.tensors.get(id(value))
+            return value if info is None else self._computed(info.node)
+        if type(value) in SYMBOLIC:
+            return value.number()
+        if type(value) in (list, tuple):
+            return type(value)([self.real(item) for item in self.state.deep_resolve(value)])
+        if type(value) is dict:
+            return {key: self.real(item) for key, item in self.state.deep_resolve(value).items()}
+        return value
+
+    def _computed(self, wanted: fx.Node) -> Any:
+        """What the graph recorded so far will give."""
+        builder = self.state.graph
+        if builder.graph is not builder.root or builder.mutated:
+            raise self._unknown("the graph writes to tensors before it, or it is called in a function of a function")
+        reals = {info.node: info.real for info in builder.inputs}
+        todo = [wanted]
+        while todo:
+            node = todo[-1]
+            missing = [other for other in node.all_input_nodes if other not in self.nodes]
+            if node in self.nodes or missing:
+                todo = todo[:-1] if node in self.nodes else todo + missing
+                continue
+            todo.pop()
+            self.nodes[node] = reals[node] if node in reals else self._run(node)
+        return self.nodes[wanted]
+
+    def _run(self, node: fx.Node) -> Any:
+        builder = self.state.graph
+        if node.op == "get_attr":
+            return builder.constants[str(node.target)]
+        if node in builder.effectful or node.op not in ("call_function", "call_method"):
+            raise self._unknown(f"{node.name} draws random numbers, or does more than compute")
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda other: self.nodes[other])
+        target: Any = node.target
+        try:
+            with torch.no_grad():
+                if node.op == "call_method":
+                    return getattr(args[0], target)(*args[1:], **kwargs)
+                return target(*args, **kwargs)
+        except Exception as error:
+            raise self._unknown(f"{node.name} cannot be computed: {error}") from None
+
+    def _unknown(self, why: str) -> GraphBreak:
+        return graph_break(
+            kind="argument of a function that is called while capturing",
+            context=self.name,
+            explanation=f"{self.name}, marked with assume_constant_result, gets a tensor of unknown value: {why}.",
+            hints=("Pass it inputs of the compiled function.",),
+        )

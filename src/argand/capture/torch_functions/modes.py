@@ -1,0 +1,228 @@
+"""torch's state that captured code may change: grad mode, inference mode, autocast, default dtype."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.autograd import forward_ad
+
+from argand.capture.facts.sources import ConstSource, DictItemSource
+from argand.graph import compat
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+
+from argand.graph.ambient import FLAGS as FLAGS
+from argand.graph.ambient import set_deterministic as set_deterministic
+
+_DEVICES = ("cpu", "cuda")
+
+
+def flags() -> tuple[Any, ...]:
+    """The values of `compat.FLAGS` now."""
+    return tuple([read() for read, _ in compat.FLAGS])
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """State at one moment."""
+
+    grad: bool
+    inference: bool
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    autocast_cache: bool
+    nesting: int
+    dtype: torch.dtype
+    extra: tuple[Any, ...] = field(default=())
+
+
+def snapshot() -> Snapshot:
+    """Read the state now."""
+    nesting = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return Snapshot(
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES),
+        torch.is_autocast_cache_enabled(),
+        nesting - 1,
+        torch.get_default_dtype(),
+        flags(),
+    )
+
+
+def difference(before: Snapshot, after: Snapshot) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """The calls that turn the state `before` into `after`."""
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+    if before.grad != after.grad:
+        calls.append((torch._C._set_grad_enabled, (after.grad,)))
+    for (device, was, dtype), (_, now, new_dtype) in zip(before.autocast, after.autocast):
+        if was != now:
+            calls.append((torch.set_autocast_enabled, (device, now)))
+        if dtype is not new_dtype:
+            calls.append((torch.set_autocast_dtype, (device, new_dtype)))
+    if before.autocast_cache != after.autocast_cache:
+        calls.append((torch.set_autocast_cache_enabled, (after.autocast_cache,)))
+    for _ in range(after.nesting - before.nesting):
+        calls.append((torch.autocast_increment_nesting, ()))
+    for _ in range(before.nesting - after.nesting):
+        calls.append((torch.autocast_decrement_nesting, ()))
+    if before.dtype is not after.dtype:
+        calls.append((torch.set_default_dtype, (after.dtype,)))
+    for (_, write), was, now in zip(compat.FLAGS, before.extra, after.extra):
+        if was != now:
+            calls.append((write, (now,)))
+    return calls
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[Snapshot]:
+    """Whatever happens inside, the state is as before afterwards."""
+    before = snapshot()
+    try:
+        yield before
+    finally:
+        after = snapshot()
+        if after != before:
+            for function, args in difference(after, before):
+                function(*args)
+
+
+def changed_by(graph: fx.Graph) -> str:
+    """What of torch's state running a graph changes on the way: "" nothing, "grad" grad mode only, "more"."""
+    found = {node.target for node in graph.nodes if node.op == "call_function" and node.target in _WRITERS}
+    return "more" if found - {torch._C._set_grad_enabled} else "grad" if found else ""
+
+
+_WRITERS = frozenset(
+    [
+        torch._C._set_grad_enabled,
+        torch.set_default_dtype,
+        torch.autograd.grad_mode._enter_inference_mode,
+        torch.amp.autocast_mode._enter_autocast,
+        *(write for _, write in compat.FLAGS),
+    ]
+)
+
+
+def put_back_on_error(run: Callable[..., Any], changes: str) -> Callable[..., Any]:
+    """A compiled graph that, when an operation in it raises, leaves torch's state as it found it.
+
+    Arguments:
+        changes: what the graph changes, of `changed_by`.
+    """
+    if changes == "grad":
+
+        def with_grad(*args: Any) -> Any:
+            before = torch.is_grad_enabled()
+            try:
+                return run(*args)
+            except BaseException:
+                torch._C._set_grad_enabled(before)
+                raise
+
+        return with_grad
+
+    def with_all(*args: Any) -> Any:
+        before = snapshot()
+        try:
+            return run(*args)
+        except BaseException as error:
+            if torch.is_inference_mode_enabled() != before.inference:
+                traceback.clear_frames(error.__traceback__)  # the graph's frame owns what ends the mode
+            for function, values in difference(snapshot(), before):
+                function(*values)
+            raise
+
+    return with_all
+
+
+def guard_functions() -> tuple[tuple[Callable[[], Any], Any], ...]:
+    """(function, value now) pairs: compiled code is valid only while these hold."""
+    checks: list[Callable[[], Any]] = [
+        torch.is_grad_enabled,
+        torch.is_inference_mode_enabled,
+        torch._C._is_any_autocast_enabled,
+        torch.get_default_dtype,
+        torch._C._get_deterministic_algorithms,
+        torch._C._len_torch_function_stack,
+        torch._C._len_torch_dispatch_stack,
+        torch._C._get_tracing_state,
+    ]
+    found: list[tuple[Callable[[], Any], Any]] = [(check, check()) for check in checks]
+    if torch.are_deterministic_algorithms_enabled():
+        fills = torch._C._get_deterministic_fill_uninitialized_memory
+        found.append((fills, fills()))
+    if torch._C._is_any_autocast_enabled():
+        found.append((autocast_state, autocast_state()))
+    return tuple(found)
+
+
+def guard_surroundings(state: CaptureState) -> None:
+    """Guard what the meaning of the whole frame depends on."""
+    state.autocast = autocast_state()
+    state.guards.add(None, "global_state", guard_functions())
+    # Tensors have tangents only while a level is open, and nothing else about them tells.
+    level = DictItemSource(ConstSource(vars(forward_ad)), "_current_level")
+    state.guards.add(level, "equals", forward_ad._current_level, label="GLOBAL_STATE", shown=False)
+
+
+def guard_transforms(state: CaptureState) -> None:
+    """Guard that no transform of torch.func is active: under vmap random numbers are drawn otherwise. Transforms of
+    tensors need no guard, for their tensors are of another kind."""
+    state.guards.add(None, "global_state", ((torch._C._functorch.peek_interpreter_stack, None),))
+
+
+def autocast_state() -> tuple[Any, ...]:
+    """Which devices autocast to which type, or would, and whether casts are kept."""
+    kinds = tuple([(d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d))) for d in _DEVICES])
+    return (*kinds, torch.is_autocast_cache_enabled())
+
+
+def guard_autocast(state: CaptureState) -> None:
+    """Captured code reads a setting of autocast, which it has while autocast is off too: guarded as it was at the
+    frame's entry, for captured code itself may change it."""
+    state.guards.add(None, "global_state", ((autocast_state, state.autocast),), label="GLOBAL_STATE")
+
+
+def cannot_capture() -> bool:
+    """A mode is active under which torch calls mean something else (user's torch-function or dispatch modes, functorch,
+    forward-mode gradients, tracing, subclass contexts): frames run eagerly."""
+    return (
+        forward_ad._current_level >= 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or not torch._C._is_torch_function_enabled()
+        or torch.utils._python_dispatch._get_current_dispatch_mode() is not None
+    )
+
+
+# ---------------------------------------------------------------------- called by interpreted helpers
+
+
+def read_flags() -> tuple[Any, ...]:
+    """`flags`, for torch_polyfills."""
+    return flags()
+
+
+def write_flags(values: tuple[Any, ...]) -> None:
+    """Make compat.FLAGS what `read_flags` found."""
+    for (read, write), value in zip(compat.FLAGS, values):
+        if read() != value:
+            write(value)
+
+
+def select_attention(backends: Any, set_priority: bool) -> None:
+    """What entering torch.nn.attention.sdpa_kernel does."""
+    from torch.nn import attention
+
+    chosen = [backends] if isinstance(backends, attention.SDPBackend) else list(dict.fromkeys(backends))
+    attention._sdpa_kernel(chosen, set_priority)

@@ -1,0 +1,110 @@
+"""nn.Module: the call protocol without hooks, as one step with the guards that make it right."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from types import CellType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as registry
+
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.sources import ConstSource, DictItemSource, InstanceDictSource, Source
+from argand.capture.metadata.special_calls import special
+from argand.capture.objects import names
+from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
+from argand.capture.world.pending import UNSET
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.record.tensors import GraphBuilder
+
+_OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+
+
+def has_no_hooks(state: CaptureState, module: torch.nn.Module) -> bool:
+    """Whether calling `module` is calling its forward; installs the guards for it where the module is outer."""
+    attributes: dict[str, Any] = module.__dict__
+    for name in _OWN_HOOKS:
+        if attributes.get(name, True) or state.read_overlay(module, name) is not UNSET:
+            return False
+        held = state.shadows.get(id(attributes[name]))
+        if held is not None and held.shadow:
+            return False
+    if any(vars(registry)[name] for name in _GLOBAL_HOOKS):
+        return False
+    if not _calls_as_torch_does(state, module) or torch._C._get_tracing_state() is not None:
+        return False
+    source = state.source_of(module)
+    if source is not None:
+        _guard_no_hooks(state, source)
+    return True
+
+
+_STEPS: dict[str, Any] = {"_compiled_call_impl": None, "_call_impl": torch.nn.Module._call_impl}
+"""What calling a module goes through, and what torch has there."""
+
+
+def _calls_as_torch_does(state: CaptureState, module: torch.nn.Module) -> bool:
+    """Whether neither the module nor its class has steps of its own; guarded."""
+    interp = state.interpreter
+    for name, usual in _STEPS.items():
+        of_class = interp.types.lookup(type(module), name)
+        own = interp.own_value(module, name)
+        if (of_class if own is NULL else own) is not usual:
+            return False
+    return True
+
+
+def _guard_no_hooks(state: CaptureState, source: Source) -> None:
+    base = InstanceDictSource(source)
+    for name in _OWN_HOOKS:
+        state.guard(DictItemSource(base, name), "len", 0, label="NO_HOOKS")
+    own = InstanceDictSource(ConstSource(registry, "torch.nn.modules.module"))
+    for name in _GLOBAL_HOOKS:
+        state.guard(DictItemSource(own, name), "len", 0, label="NO_HOOKS")
+
+
+@handler(torch.nn.Module._wrapped_call_impl, torch.nn.Module._call_impl)
+def _call_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Without hooks: forward. With hooks: torch's own Python code, interpreted."""
+    module = args[0]
+    if not is_a(module, torch.nn.Module) or not has_no_hooks(state, module):
+        return NotImplemented
+    forward = state.interpreter.getattr(module, "forward")
+    return state.interpreter.call(forward, args[1:], kwargs)
+
+
+def runs_hooks_after_an_error(interp: Interpreter) -> bool:
+    """Whether the code at hand is torch's, calling a module that has hooks to be called also when its forward raises.
+
+    While compiling, torch leaves those out.
+    """
+    frame = interp.frames[-1]
+    if frame.code is not torch.nn.Module._call_impl.__code__:
+        return False
+    module = frame.locals_by_name()["self"]
+    if type(module) is CellType:
+        module = names.read_cell(interp, module)
+    hooks = [interp.getattr(module, "_forward_hooks"), names.load_global(interp, frame, "_global_forward_hooks")]
+    if not all(type(interp.plain_shallow(held)) in (dict, OrderedDict) for held in hooks):
+        return True  # walking over them may raise, and says so after an error only
+    always = interp.getattr(module, "_forward_hooks_always_called")
+    return interp.truth(always) or interp.truth(names.load_global(interp, frame, "_global_forward_hooks_always_called"))
+
+
+@special(torch.Tensor.data.__set__)
+def _set_data(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`module.to(dtype)` that changes nothing sets the data of each parameter to that parameter."""
+    if len(args) == 2 and args[0] is args[1]:
+        return None
+    return NotImplemented

@@ -1,0 +1,142 @@
+"""torch.optim: steps are interpreted like other Python code; what of it asks for special treatment is here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.metadata import metadata
+from argand.capture.metadata.call_targets import target_of
+from argand.capture.metadata.special_calls import special
+from argand.capture.torch_functions.torch_calls import Args, Kwargs, find, handler
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.record.tensors import GraphBuilder
+
+
+def breaks_around_step(state: CaptureState) -> bool:
+    """Whether the graph break asked for is the one that torch.optim puts around every step.
+
+    It is there for torch's own compiler, which would otherwise not see that the step runs without gradients. Captured
+    code switches the gradient mode where the program does.
+    """
+    frames = getattr(state.interpreter, "frames", None)
+    if not frames:
+        return False
+    code = frames[-1].code
+    return code.co_name == "_use_grad" and code.co_filename.endswith("optimizer.py")
+
+
+@handler(find("_C._group_tensors_by_device_and_dtype"))
+def _grouped(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Tensors of one device and dtype are one group; in which order torch lists several is up to its hash table."""
+    lists = [list(tensors) for tensors in state.deep_resolve(args[0])]
+    kinds = {(state.tensor_info(tensor).device, tensor.dtype) for tensor in lists[0] if tensor is not None}
+    if len(kinds) != 1 or any(tensor is None for tensor in lists[0]) or kwargs:
+        return NotImplemented
+    indices = list(range(len(lists[0]))) if len(args) > 1 and args[1] else []
+    return {kinds.pop(): (lists, indices)}
+
+
+_FUSED = tuple(
+    getattr(torch, name)
+    for name in ("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_")
+    if hasattr(torch, name)
+)
+
+
+@special(*_FUSED)
+def _fused_step(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One kernel for the step of all parameters: a call that writes to lists of tensors and returns nothing.
+
+    Torch has no rule for the sizes of most of them; none is needed.
+    """
+    if torch.is_grad_enabled():
+        return NotImplemented
+    infos: list[Any] = []
+    node_args = tuple([builder._to_node(arg, infos) for arg in args])
+    node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    for written in (*args, *kwargs.values()):
+        if isinstance(written, list | tuple):
+            builder._note_mutation((written,), {})
+    device = metadata.logical_device(func, infos, {})
+    return builder._finish_call(target_of(func), node_args, node_kwargs, None, device, True)
+
+
+def _named(*names: str) -> tuple[Any, ...]:
+    owners = [(torch, name) for name in names] + [(torch.Tensor, name) for name in names]
+    return tuple(getattr(owner, name) for owner, name in owners if hasattr(owner, name))
+
+
+@special(*_named("addcdiv", "addcdiv_", "addcmul", "addcmul_"))
+def _scaled_by_tensor(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`addcdiv(x, a, b, value=tensor)`: eager reads the tensor's number; here it multiplies, in the same order."""
+    value = kwargs.get("value")
+    if not isinstance(value, torch.Tensor) or len(args) != 3 or len(kwargs) != 1:
+        return NotImplemented
+    return _add_scaled(builder, func.__name__, *args, value)
+
+
+_FOREACH = _named("_foreach_addcdiv", "_foreach_addcdiv_", "_foreach_addcmul", "_foreach_addcmul_")
+
+
+@handler(*_FOREACH)
+def _foreach_listed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A list of tensors where numbers are wanted: torch refuses it before anybody is asked."""
+    if len(args) != 4 or kwargs or not isinstance(args[3], list | tuple):
+        return NotImplemented
+    given = tuple(state.deep_resolve(arg) for arg in args)
+    if not any(isinstance(scale, torch.Tensor) for scale in given[3]):
+        return NotImplemented
+    with torch._C.DisableTorchFunction():
+        return _foreach_scaled(state.graph, fn, given, {})
+
+
+@special(*_FOREACH)
+def _foreach_scaled(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same for lists, with a tensor of numbers or a list that holds tensors."""
+    if len(args) != 4 or kwargs:
+        return NotImplemented
+    given, scales = args[:3], args[3]
+    count = len(given[0])
+    if isinstance(scales, torch.Tensor):
+        if scales.dim() != 1 or scales.shape[0] != count:
+            return NotImplemented
+        scales = [builder.call(torch.Tensor.select, (scales, 0, i), {}) for i in range(count)]
+    elif not isinstance(scales, list | tuple) or not any(isinstance(item, torch.Tensor) for item in scales):
+        return NotImplemented
+    if any(len(item) != count for item in (*given, scales)):
+        return NotImplemented
+    name = func.__name__.removeprefix("_foreach_")
+    made = []
+    for x, a, b, scale in zip(*given, scales):
+        if isinstance(scale, torch.Tensor):
+            one = _add_scaled(builder, name, x, a, b, scale)
+        else:
+            one = builder.call(getattr(torch.Tensor, name), (x, a, b), {"value": scale})
+        if one is NotImplemented:
+            raise _refused(name)
+        made.append(one)
+    return None if name.endswith("_") else made
+
+
+def _add_scaled(builder: GraphBuilder, name: str, x: Any, a: Any, b: Any, scale: Any) -> Any:
+    dtypes = {t.dtype for t in (x, a, b)}
+    plain = len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64} and scale.dtype.is_floating_point
+    if not plain or scale.dim() != 0 or (scale.dtype not in dtypes and not (a.dim() and x.dim())):
+        return NotImplemented
+    scaled = builder.call(torch.Tensor.mul, (a, scale), {})
+    change = builder.call(torch.Tensor.div if "div" in name else torch.Tensor.mul, (scaled, b), {})
+    return builder.call(torch.Tensor.add_ if name.endswith("_") else torch.Tensor.add, (x, change), {})
+
+
+def _refused(name: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="scale that is a tensor",
+        context=name,
+        explanation=f"{name} is scaled by tensors whose numbers are known only when the program runs.",
+        hints=("pass numbers as scales",),
+    )

@@ -1,0 +1,326 @@
+"""Functions captured into graphs of their own: the bodies of checkpoints, function transforms and branches.
+
+While a scope is open, what is recorded goes to its graph; a tensor from outside that is used becomes an input of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from argand import errors
+from argand.capture.facts import compat
+from argand.capture.facts.words import words
+from argand.capture.metadata import layouts, metadata
+from argand.capture.record.scopes import Scope, lift, placeholders_first
+from argand.capture.torch_functions import hops
+from argand.capture.world import shadows
+from argand.capture.world.pending import Overlay, Shadow
+
+if TYPE_CHECKING:
+    from argand.capture.facts.tensor_info import TensorInfo
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.record.tensors import GraphBuilder
+
+_META = torch.device("meta")
+_VIEWS = frozenset(
+    words(
+        """
+    getitem view view_as reshape reshape_as flatten unflatten squeeze unsqueeze transpose swapaxes swapdims movedim
+    moveaxis t permute expand expand_as select narrow chunk split split_with_sizes tensor_split hsplit vsplit dsplit
+    unbind diagonal unfold detach getattr as_strided real imag view_as_real view_as_complex contiguous to type float
+    double half bfloat16 squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_ requires_grad_ atleast_1d atleast_2d
+    atleast_3d broadcast_to broadcast_tensors ravel adjoint mT conj resolve_conj resolve_neg alias positive
+    """
+    )
+)
+"""Functions whose result may be a view of their first argument."""
+
+
+@contextlib.contextmanager
+def scope(state: CaptureState, what: str, feeds: Scope | None = None) -> Iterator[Scope]:
+    """Record into a new graph. What the function inside writes to objects from outside ends the graph."""
+    builder = state.graph
+    opened = Scope(what, fx.Graph(), feeds=feeds, sequence=getattr(state.interpreter, "number", -1))
+    outer_graph, modes = builder.graph, len(state.open_modes)
+    before = _effects(state)
+    builder.scopes.append(opened)
+    builder.graph = opened.graph
+    try:
+        yield opened
+    finally:
+        builder.scopes.pop()
+        builder.graph = outer_graph
+        builder.finished[id(opened.graph)] = (what, opened.sequence)
+        state.keep(opened.graph)
+    if len(state.open_modes) != modes or not _same_effects(state, before):
+        raise errors.graph_break(
+            kind="side effect in a subgraph",
+            context=what,
+            explanation=f"The function given to {what} changes an object outside of it.",
+            hints=("Return what it computes instead, or change the object after the call.",),
+        )
+    _refuse_writes(builder, opened)
+
+
+@contextlib.contextmanager
+def grad_mode(enabled: bool) -> Iterator[None]:
+    """Grad mode of the capture itself, set without a node."""
+    with torch._C.DisableTorchFunction():
+        before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(enabled)
+    try:
+        yield
+    finally:
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(before)
+
+
+def _effects(state: CaptureState) -> Any:
+    shown = {}
+    for entry in state.effect_order:
+        if isinstance(entry, Shadow):
+            shown[id(entry)] = shadows.contents(entry.shadow)
+        elif isinstance(entry, Overlay):
+            shown[id(entry)] = dict(entry.values)
+    return shown, len(state.extra_effects)
+
+
+def _same_effects(state: CaptureState, before: Any) -> bool:
+    shown, count = before
+    if len(state.extra_effects) != count:
+        return False
+    for entry in state.effect_order:
+        if isinstance(entry, Shadow):
+            old = shown.get(id(entry), entry.snapshot)
+            if not shadows.same_contents(state, old, shadows.contents(entry.shadow)):
+                return False
+        elif isinstance(entry, Overlay):
+            old = shown.get(id(entry), {})
+            if list(old) != list(entry.values) or any(old[name] is not entry.values[name] for name in old):
+                return False
+    return True
+
+
+def _refuse_writes(builder: GraphBuilder, opened: Scope) -> None:
+    """A subgraph must not write to what it did not make."""
+    for node in opened.graph.nodes:
+        if node not in builder.writing:
+            continue
+        written = [node.kwargs["out"]] if "out" in node.kwargs else list(node.args[:1])
+        for item in written:
+            for value in item if isinstance(item, (list, tuple)) else (item,):
+                if isinstance(value, fx.Node) and _root(value).op == "placeholder":
+                    raise errors.graph_break(
+                        kind="write in a subgraph",
+                        context=f"{opened.what}: {node.name}",
+                        explanation=f"The function given to {opened.what} writes to a tensor from outside of it.",
+                        hints=("Make it return a new tensor.",),
+                    )
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """The node whose memory a value may share."""
+    while node.op != "placeholder":
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        if name not in _VIEWS and not str(name).endswith("_"):
+            break
+        parent = node.args[0] if node.args else None
+        if isinstance(parent, (list, tuple)):
+            parent = parent[0] if parent else None
+        if not isinstance(parent, fx.Node):
+            break
+        node = parent
+    return node
+
+
+def close(builder: GraphBuilder, opened: Scope, outputs: list[torch.Tensor]) -> fx.GraphModule:
+    """The finished graph as a module that returns `outputs` (stand-ins of the scope, or from outside) as a tuple."""
+    builder.scopes.append(opened)
+    try:
+        nodes = tuple([_node(builder, opened, tensor) for tensor in outputs])
+    finally:
+        builder.scopes.pop()
+    opened.graph.output(nodes)
+    builder.drop_dead(opened.graph)
+    placeholders_first(opened.graph)
+    return compat.CapturedGraph(opened.attributes, opened.graph)
+
+
+def _node(builder: GraphBuilder, opened: Scope, tensor: torch.Tensor) -> fx.Node:
+    info = builder.state.tensor_info(tensor)
+    return info.node if info.node.graph is opened.graph else lift(builder, info)
+
+
+# ---------------------------------------------------------------------- arguments and results
+
+
+@dataclass(slots=True)
+class Flat:
+    """Nested values taken apart: tensors in `tensors`, their places in `leaves`.
+
+    `dress` makes of a plain tensor, and its number, what the program sees; None where none is of a subclass.
+    """
+
+    leaves: list[Any]
+    spec: Any
+    tensors: list[torch.Tensor]
+    dress: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+
+    def rebuilt(self, tensors: list[torch.Tensor]) -> Any:
+        if self.dress is not None:
+            tensors = [self.dress(tensor, i) for i, tensor in enumerate(tensors)]
+        return pytree.tree_unflatten(hops.fill(self.leaves, tensors), self.spec)
+
+
+def flatten(state: CaptureState, tree: Any, what: str, *, offset: int = 0, subclasses: str = "") -> Flat:
+    """Take apart arguments or results.
+
+    Arguments:
+        offset: the number of the first tensor.
+        subclasses: "kept" for tensors that may be of subclasses, "lost" for tensors that a transform wraps: it forgets
+            their class. The plain stand-ins are taken.
+
+    Raises:
+        GraphBreak: something in it is neither a tensor nor a constant.
+    """
+    leaves, spec = pytree.tree_flatten(state.deep_resolve(tree))
+    tensors: list[torch.Tensor] = []
+    places: list[Any] = []
+    classes: dict[int, type] = {}
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            info = state.tensor_info(leaf)
+            if info.tensor is not leaf:
+                if not _may_be(leaf, subclasses):
+                    raise _subclass(what, leaf)
+                if subclasses == "kept":
+                    classes[len(tensors)] = type(leaf)
+                leaf = info.tensor
+            places.append(hops.Place(offset + len(tensors)))
+            tensors.append(leaf)
+        elif leaf is None or type(leaf) in (bool, int, float, str, complex, torch.dtype, torch.device):
+            places.append(leaf)
+        else:
+            raise errors.graph_break(
+                kind="argument of a subgraph",
+                context=f"{what}: {type(leaf).__name__}",
+                explanation=f"{what} is captured with tensors and numbers in containers, not a {type(leaf).__name__}.",
+                hints=("Let the function read the object from its surroundings instead of passing it.",),
+            )
+    return Flat(places, spec, tensors, functools.partial(_dressed, state, classes) if classes else None)
+
+
+def _may_be(tensor: torch.Tensor, subclasses: str) -> bool:
+    """Whether a tensor of a subclass can be taken apart; a program's own `__torch_function__` hears of a wrapping."""
+    from argand.capture.sizes.subclasses import is_default
+
+    return not vars(tensor) if subclasses == "kept" else subclasses == "lost" and is_default(type(tensor))
+
+
+def _subclass(what: str, tensor: torch.Tensor) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="subclass in a subgraph",
+        context=f"{what}: {type(tensor).__name__}",
+        explanation=f"{what} is captured with plain tensors, not with a {type(tensor).__name__}.",
+        hints=("Pass plain tensors: x.as_subclass(torch.Tensor).",),
+    )
+
+
+def _dressed(state: CaptureState, classes: dict[int, type], tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """A result of a subgraph as the program sees it."""
+    from argand.capture.sizes import subclasses
+
+    cls = classes.get(index)
+    known = subclasses.shown(state.graph, tensor)
+    return known if cls is None or known is not tensor else subclasses.dress(state.graph, tensor, cls)
+
+
+def record(
+    builder: GraphBuilder,
+    function: Callable[..., Any],
+    bodies: list[tuple[str, fx.GraphModule]],
+    flat: list[TensorInfo],
+    results: list[tuple[torch.Tensor, torch.device]],
+) -> list[torch.Tensor]:
+    """The node `function(*bodies, *flat)` that returns a tuple; gives the stand-ins `results` to its items."""
+    import operator
+
+    held = builder.scopes[-1].attributes if builder.scopes else builder.constants
+    args: list[fx.Node] = []
+    for name, body in bodies:
+        key = f"{name}_{sum(k.startswith(name) for k in held)}"
+        held[key] = body
+        args.append(builder.graph.create_node("get_attr", key, (), {}))
+    args.extend(builder.node_of(info) for info in flat)
+    node = compat.new_node(builder.graph, "call_function", function, tuple(args), {})
+    builder.annotate(node)
+    builder.calls += 1
+    builder.kept.add(node)
+    node.meta["example_value"] = tuple(tensor for tensor, _ in results)
+    made = []
+    for index, (tensor, device) in enumerate(results):
+        part = compat.new_node(builder.graph, "call_function", operator.getitem, (node, index), {})
+        part.meta.update({k: node.meta[k] for k in ("stack_trace", "user_line") if k in node.meta})
+        made.append(builder.register(tensor, part, device))
+    return made
+
+
+def copy_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """A stand-in with the same metadata."""
+    with torch._C.DisableTorchFunction(), torch.enable_grad():
+        return layouts.new(tuple(tensor.shape), tensor.stride(), tensor.dtype, requires_grad)
+
+
+def leaf_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """A stand-in with the same metadata that is a leaf."""
+    with torch._C.DisableTorchFunction():
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+        return made.requires_grad_() if requires_grad and (made.is_floating_point() or made.is_complex()) else made
+
+
+def has_effects(builder: GraphBuilder, opened: Scope) -> bool:
+    """Whether the graph draws random numbers, or does something else that running it twice would do twice."""
+    return any(node in builder.effectful for node in opened.graph.nodes)
+
+
+def on_meta(body: fx.GraphModule) -> fx.GraphModule:
+    """A graph to run on stand-ins: what it makes on a device it makes without data. Itself where it makes nothing."""
+    held = {str(n.target): getattr(body, str(n.target)) for n in body.graph.nodes if n.op == "get_attr"}
+    inner = {name: on_meta(value) for name, value in held.items() if isinstance(value, fx.GraphModule)}
+    plain = {name: value.to(_META) for name, value in held.items() if isinstance(value, torch.Tensor)}
+    making = [n for n in body.graph.nodes if n.kwargs.get("device") is not None or torch.device in map(type, n.args)]
+    if not making and not plain and all(held[name] is value for name, value in inner.items()):
+        return body
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in body.graph.nodes:
+        made = copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in making:
+            made.args = tuple([_META if isinstance(arg, torch.device) else arg for arg in made.args])
+            made.kwargs = {**made.kwargs, **({"device": _META} if "device" in made.kwargs else {})}
+    copied = compat.CapturedGraph({**held, **plain, **inner}, graph)
+    copied.meta.update(body.meta)
+    return copied
+
+
+def meta_result(state: CaptureState, name: str, function: Callable[[], Any]) -> Any:
+    """What a function of stand-ins gives, nothing recorded.
+
+    Raises:
+        GraphBreak: it raised.
+    """
+    try:
+        with torch._C.DisableTorchFunction():
+            return function()
+    except errors.GraphBreak:
+        raise
+    except Exception as error:
+        raise metadata.meta_failure(name, error) from None

@@ -1,0 +1,183 @@
+"""Functions that make tensors from data: capture of `torch.tensor` and its like."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts.array_value import Traced
+from argand.capture.facts.kinds import module_of
+from argand.capture.metadata import metadata, numpy_scalars
+from argand.capture.metadata.special_calls import named, special
+from argand.capture.record import numpy_calls
+
+if TYPE_CHECKING:
+    from argand.capture.record.tensors import GraphBuilder
+
+_T = torch.Tensor
+
+
+def _holds_tensor(data: Any) -> bool:
+    if isinstance(data, _T):
+        return True
+    return isinstance(data, list | tuple) and any(_holds_tensor(item) for item in data)
+
+
+@special(*named(torch, "tensor", "as_tensor", "asarray", "scalar_tensor"))
+def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    if isinstance(data, _T):
+        return _copy_of_tensor(builder, func, data, kwargs)
+    if type(data) is Traced or (module_of(type(data)) == "numpy" and type(data).__name__ == "ndarray"):
+        made = numpy_calls.to_tensor(builder.state, data, func.__name__)
+        target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
+        return builder.call(_T.to, (made,), target) if target else made
+    made = _of_numbers(builder, func, data, args, kwargs)
+    if made is not None:
+        return made
+    if _holds_tensor(data):
+        made = _joined(builder, func, data, kwargs)
+        if made is not NotImplemented:
+            return made
+        raise errors.graph_break(
+            kind="data-dependent value",
+            context=func.__name__,
+            explanation=f"torch.{func.__name__} of a list of tensors reads their values.",
+            hints=("use torch.stack",),
+        )
+    if numpy_scalars.held_in(data):
+        return numpy_scalars.constructed(builder, func, args, kwargs)
+    arrays = builder.state.arrays
+    if arrays is not None and arrays.recording and "dtype" not in kwargs:
+        with torch._C.DisableTorchFunction():
+            return builder.record(func, args, {**kwargs, "dtype": func(*args, **kwargs).dtype})
+    return NotImplemented
+
+
+def _of_numbers(builder: GraphBuilder, func: Any, data: Any, args: Any, kwargs: Any) -> Any:
+    """For a nested list of so many numbers that a graph of them would be slow: a copy of a tensor that the graph holds.
+    None for fewer, and for other things.
+
+    Raises:
+        GraphBreak: eager raises: on the meta device torch looks at no row but the first.
+    """
+    count = _count_of_numbers(data)
+    if count is None or len(args) > 1 or set(kwargs) - {"data", "obj", "dtype", "device"}:
+        return None
+    with torch._C.DisableTorchFunction():
+        try:
+            held = torch.tensor(data, dtype=kwargs.get("dtype"), device="cpu")
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise metadata.call_raises(func.__name__, error) from None
+    if count < _MANY:
+        return None
+    made = builder.call(_T.clone, (builder.constant(held),), {})
+    device = kwargs.get("device")
+    return made if device is None else builder.call(_T.to, (made, device), {})
+
+
+_MANY = 1000
+_DEEPEST = 64  # no tensor has more dims
+_NUMBERS = frozenset((bool, int, float, complex))
+_NESTED = frozenset((list, tuple))
+
+
+def _count_of_numbers(data: Any) -> int | None:
+    """How many plain numbers a nested list holds; None for what is not only that. At the speed of C."""
+    depth, first = 0, data
+    while type(first) in _NESTED and first and depth <= _DEEPEST:
+        depth, first = depth + 1, first[0]
+    if not 0 < depth <= _DEEPEST:  # a list that holds itself has no end, and each level of it more items
+        return None
+    level: list[Any] = [data]
+    for _ in range(depth + 1):
+        kinds = set(map(type, level))
+        if not kinds <= _NESTED:
+            return len(level) if kinds <= _NUMBERS else None
+        level = list(itertools.chain.from_iterable(level))
+        if not level:
+            return 0
+    return None
+
+
+def _joined(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) -> Any:
+    """`torch.tensor([a, [b, 2.0]])`: what torch reads as numbers is copied tensor by tensor."""
+    parts = list(_flat(data))
+    infos = [builder.tensors.get(id(part)) for part in parts if isinstance(part, _T)]
+    if set(kwargs) - {"dtype", "device"} or any(info is None or info.dynamic is not None for info in infos):
+        return NotImplemented
+    if any(type(part) not in (bool, int, float, complex) for part in parts if not isinstance(part, _T)):
+        return NotImplemented
+    with torch._C.DisableTorchFunction():
+        try:
+            like = torch.tensor(_zeros(data), dtype=kwargs.get("dtype"))
+        except (TypeError, ValueError, RuntimeError):
+            return NotImplemented
+        items = []
+        for part in parts:
+            if isinstance(part, _T):
+                item = builder.call(_T.reshape, (builder.call(_T.detach, (part,), {}), (-1,)), {})
+                items.append(builder.call(_T.to, (item,), {"dtype": like.dtype, "device": "cpu"}))
+            else:
+                items.append(builder.call(torch.full, ((1,), part), {"dtype": like.dtype}))
+        made = builder.call(_T.reshape, (builder.call(torch.cat, (items,), {}), tuple(like.shape)), {})
+        target = {"device": kwargs["device"]} if kwargs.get("device") is not None else {}
+        return builder.call(_T.to, (made,), target) if target else made
+
+
+def _flat(data: Any) -> Iterator[Any]:
+    if isinstance(data, list | tuple):
+        for item in data:
+            yield from _flat(item)
+    else:
+        yield data
+
+
+def _zeros(data: Any) -> Any:
+    """The same nesting with tensors of zeros."""
+    if isinstance(data, _T):
+        return torch.zeros(data.shape, dtype=data.dtype)
+    return [_zeros(item) for item in data] if isinstance(data, list | tuple) else data
+
+
+def _copy_of_tensor(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) -> Any:
+    target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
+    if func is torch.as_tensor:
+        return builder.call(_T.to, (data,), target) if target else data
+    if func is not torch.tensor or kwargs.get("requires_grad"):
+        raise errors.graph_break(
+            kind="tensor constructor",
+            context=func.__name__,
+            explanation=f"torch.{func.__name__} copies the values of a tensor.",
+            hints=("Use x.clone().detach(), and x.requires_grad_() where needed.",),
+        )
+    made = builder.call(_T.clone, (builder.call(_T.detach, (data,), {}),), {})
+    return builder.call(_T.to, (made,), target) if target else made
+
+
+@special(*named(_T, "new_tensor"))
+def _new_tensor(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    if len(args) < 2 or isinstance(args[1], _T) or _holds_tensor(args[1]) or numpy_scalars.held_in(args[1]):
+        raise errors.graph_break(
+            kind="tensor constructor",
+            context="new_tensor",
+            explanation="Tensor.new_tensor copies the values of a tensor.",
+            hints=("Use x.clone().detach().",),
+        )
+    return NotImplemented
+
+
+@special(*named(torch, "from_numpy", "frombuffer", "from_file", "from_dlpack", "set_printoptions", "load"))
+def _foreign_memory(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    if func is torch.from_numpy:
+        return numpy_calls.to_tensor(builder.state, args[0], "from_numpy")
+    raise errors.graph_break(
+        kind="tensor from foreign memory",
+        context=func.__name__,
+        explanation=f"torch.{func.__name__} makes a tensor from memory that capture cannot follow.",
+        hints=("make the tensor outside the compiled function and pass it as an argument",),
+    )

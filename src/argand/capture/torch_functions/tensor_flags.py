@@ -1,0 +1,48 @@
+"""Flags and rarely used state of tensors that stand-ins do not carry: read from the input itself, under guards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts.sources import AttrSource
+from argand.capture.metadata import metadata
+from argand.capture.metadata.special_calls import getter, named, special
+
+if TYPE_CHECKING:
+    from argand.capture.record.tensors import GraphBuilder
+
+_BITS = ("is_conj", "is_neg", "is_inference")
+
+
+@special(*named(torch.Tensor, *_BITS), *named(torch, *_BITS))
+def _view_bit(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """Stand-ins are made without these bits: an input's are the real tensor's, which its guard compares."""
+    info = builder.state.tensor_info(args[0])
+    with torch._C.DisableTorchFunction():
+        if info.source is not None and info.real is not None:
+            return func(info.real)
+        if any(known.real is not None and func(known.real) for known in builder.tensors.values()):
+            raise errors.graph_break(
+                kind="tensor flag of a result",
+                context=func.__name__,
+                explanation=f"{func.__name__}() is asked of a result while an input has that bit.",
+                hints=("Ask outside the compiled function.",),
+            )
+        return func(args[0])
+
+
+@special(*(getter(name) for name in ("retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "name")))
+def _rarely_set(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """What few tensors have: that an input has it not is guarded."""
+    info = builder.state.tensor_info(args[0])
+    if info.source is None or info.real is None:
+        raise metadata.hidden_state(func)
+    with torch._C.DisableTorchFunction():
+        found = func(info.real)
+    if found is not None and found is not False:
+        raise metadata.hidden_state(func)
+    builder.state.guard(AttrSource(info.source, func.__self__.__name__), "id", found)
+    return found

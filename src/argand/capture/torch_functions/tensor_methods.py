@@ -1,0 +1,519 @@
+"""Tensor methods and torch functions whose capture differs from "record a node, compute metadata"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts.sources import AttrSource
+from argand.capture.facts.words import callable_words, words
+from argand.capture.metadata import data_errors, metadata
+from argand.capture.metadata.call_targets import target_of
+from argand.capture.metadata.special_calls import SPECIAL, Special, getter, named, special
+from argand.capture.record import constants, size_tensors
+from argand.capture.sizes import subclasses, symbolic_index, symbolic_tensors, unbacked_index, unbacked_ops
+from argand.capture.torch_functions import data_dependent
+
+if TYPE_CHECKING:
+    from argand.capture.facts.tensor_info import TensorInfo
+    from argand.capture.record.tensors import GraphBuilder
+
+_T = torch.Tensor
+_META = torch.device("meta")
+
+# ---------------------------------------------------------------------- values that only the running program knows
+
+_SCALAR_HINT = "Read the value outside the compiled function and pass it in as a number."
+
+
+_OF_CONSTANTS = frozenset(
+    ["item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"]
+)
+
+
+_WITH_SYMBOLS = {
+    "item": "read", "tolist": "read", "nonzero": "nonzero", "argwhere": "nonzero", "masked_select": "masked_select",
+    "unique": "unique", "unique_consecutive": "unique", "_unique2": "unique", "unique_dim": "unique",
+    "bincount": "bincount",
+}  # fmt: skip
+"""By name of the function: what captures it where values and sizes that depend on data are symbols."""
+
+
+def _data_dependent(explanation: str, *hints: str) -> Special:
+    def handler(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = getattr(func, "__name__", str(func))
+        if name in _OF_CONSTANTS and args:
+            known = constants.value_of(builder, args[0])
+            if known is not None:
+                with torch._C.DisableTorchFunction():
+                    return func(known, *args[1:], **kwargs)
+        if name == "item" and (number := size_tensors.number(builder, args[0])) is not None:
+            return number
+        if name in _WITH_SYMBOLS:
+            made = getattr(unbacked_ops, _WITH_SYMBOLS[name])(builder, func, args, kwargs)
+            if made is not NotImplemented:
+                return made
+        if name in ("__bool__", "is_nonzero"):
+            found = data_dependent.branch(name)
+        else:
+            said = data_dependent.READS.get(name, f"{callable_words(func)} is called")
+            found = errors.graph_break(
+                kind="data-dependent value", context=name, explanation=f"{said}: {explanation}", hints=hints
+            )
+        if name in _OF_CONSTANTS and name != "tolist" and args and _is_no_number(builder, args[0]):
+            found.exception = RuntimeError("not a tensor of one element")  # the program's error: eager's text
+        raise found
+
+    return handler
+
+
+def _is_no_number(builder: GraphBuilder, tensor: Any) -> bool:
+    """Whether asking for a tensor's value as a number raises whatever the value is."""
+    info = builder.tensors.get(id(tensor))
+    with torch._C.DisableTorchFunction():
+        return info is not None and info.dynamic is None and tensor.numel() != 1
+
+
+special(
+    *named(_T, "item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"),
+    torch.is_nonzero,
+)(
+    _data_dependent(
+        "Python needs the value of a tensor, which is known only when the program runs (data-dependent).",
+        "Keep the value a tensor and go on computing with it.",
+        _SCALAR_HINT,
+    )
+)
+special(*named(_T, "__contains__", "equal", "allclose"), *named(torch, "equal", "allclose"))(
+    _data_dependent(
+        "whether tensors have equal values is known only when the program runs (data-dependent).",
+        "compare with torch.eq(...).all() and keep the result a tensor",
+    )
+)
+special(
+    *named(_T, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount"),
+    *named(torch, "nonzero", "unique", "unique_consecutive", "masked_select", "argwhere", "bincount", "_unique2"),
+    *named(torch._VF, "unique_dim", "unique_consecutive"),
+)(
+    _data_dependent(
+        "the size of the result depends on values (dynamic output shape).",
+        "use torch.where with three arguments or a mask, which keep the shape",
+    )
+)
+special(
+    *named(
+        _T,
+        "__array__",
+        "data_ptr",
+        "untyped_storage",
+        "storage",
+        "_typed_storage",
+        "__dlpack__",
+        "share_memory_",
+        "__reduce_ex__",
+        "__deepcopy__",
+        "__repr__",
+        "__str__",
+        "__format__",
+        "__setstate__",
+        "apply_",
+        "map_",
+        "map2_",
+        "resize_",
+        "resize_as_",
+        "set_",
+        "__cuda_array_interface__",
+        "to_sparse",
+        "is_set_to",
+        "pin_memory",
+    ),
+    *named(torch, "save", "resize_as_"),
+)(
+    _data_dependent(
+        "the data of a tensor is needed, which exists only when the program runs.",
+        "Move this line out of the compiled function, before or after it.",
+    )
+)
+special(
+    *named(_T, "backward", "register_post_accumulate_grad_hook", "retain_grad", "_backward_hooks"),
+    torch.autograd.backward,
+)(
+    _data_dependent(
+        "gradients are computed or observed when the program runs, not in the captured graph.",
+        "Call it on the result, outside the compiled function.",
+    )
+)
+
+
+# ---------------------------------------------------------------------- devices
+
+
+def info_of(builder: GraphBuilder, tensor: Any) -> TensorInfo:
+    return builder.state.tensor_info(tensor)
+
+
+@special(getter("device"))
+def _device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> torch.device:
+    return info_of(builder, args[0]).device
+
+
+def _is_device(kind: str) -> Special:
+    return lambda builder, func, args, kwargs: info_of(builder, args[0]).device.type == kind
+
+
+for _kind in ("cuda", "cpu", "meta", "xpu", "mps", "ipu", "xla", "hpu", "mtia", "maia", "vulkan", "ort"):
+    if hasattr(_T, f"is_{_kind}"):
+        SPECIAL[getter(f"is_{_kind}")] = _is_device(_kind)
+
+
+@special(_T.get_device, torch.get_device)
+def _get_device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> int:
+    device = info_of(builder, args[0]).device
+    if device.index is None:
+        return -1 if device.type in ("cpu", "meta") else 0
+    return device.index if device.type != "cpu" else -1
+
+
+@special(_T.is_pinned)
+def _is_pinned(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
+    if info_of(builder, args[0]).device.type == "cpu" and torch.cuda.is_available():
+        raise errors.graph_break(
+            kind="data-dependent value",
+            context="is_pinned",
+            explanation="Whether memory is pinned is known only when the program runs.",
+            hints=("Ask outside the compiled function and pass the answer in.",),
+        )
+    return False
+
+
+def _target_device(value: Any) -> torch.device | None:
+    if isinstance(value, torch.device):
+        return metadata.indexed(value)
+    if isinstance(value, str):
+        return metadata.indexed(value)
+    if type(value) is int:
+        return torch.device("cuda", value)
+    return None
+
+
+@special(_T.to)
+def _to(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    self = args[0]
+    info = info_of(builder, self)
+    device = info.device
+    meta_args = list(args)
+    meta_kwargs = dict(kwargs)
+    if kwargs.get("device") is not None:
+        device = _target_device(kwargs["device"]) or device
+        meta_kwargs["device"] = _META
+    elif len(args) > 1:
+        other = args[1]
+        if isinstance(other, _T):
+            device = info_of(builder, other).device
+        elif not isinstance(other, torch.dtype):
+            found = _target_device(other)
+            if found is not None:
+                device, meta_args[1] = found, _META
+    if device == info.device:
+        return builder.record(func, args, kwargs, device=device, meta_args=tuple(meta_args), meta_kwargs=meta_kwargs)
+    meta_kwargs["copy"] = True
+    return _moved(builder, func, args, kwargs, device, tuple(meta_args), meta_kwargs)
+
+
+def _moved(
+    builder: GraphBuilder, func: Any, args: Any, kwargs: Any, device: torch.device, meta_args: Any, meta_kwargs: Any
+) -> Any:
+    meta_kwargs.pop("non_blocking", None)
+    return builder.record(func, args, kwargs, device=device, meta_args=meta_args, meta_kwargs=meta_kwargs)
+
+
+@special(*named(_T, "cuda", "cpu"))
+def _to_kind(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    info = info_of(builder, args[0])
+    if func.__name__ == "cpu":
+        device = torch.device("cpu")
+    else:
+        wanted = args[1] if len(args) > 1 else kwargs.get("device")
+        device = metadata.indexed("cuda") if wanted is None else _target_device(wanted) or metadata.indexed("cuda")
+    target = (args[0],) if device == info.device else (args[0], _META)
+    new_args: tuple[Any, ...] = (args[0], device, *args[2:])
+    kwargs = {k: v for k, v in kwargs.items() if k != "device"}
+    meta_kwargs: dict[str, Any] = dict(kwargs) if device == info.device else {"copy": True}
+    if device == info.device:
+        return args[0]
+    return builder.record(_T.to, new_args, kwargs, device=device, meta_args=target, meta_kwargs=meta_kwargs)
+
+
+_CPU_TYPE_NAMES: dict[str, torch.dtype] = {
+    f"torch.{kind}Tensor": getattr(torch, kind.lower())
+    for kind in words("Float Double Half BFloat16 Long Int Short Bool")
+} | {"torch.CharTensor": torch.int8, "torch.ByteTensor": torch.uint8}
+
+
+@special(_T.type)
+def _type(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    info = info_of(builder, args[0])
+    if len(args) == 1 and not kwargs:
+        real = torch.empty(0, dtype=args[0].dtype, device=info.device if info.device.type == "cpu" else "cpu")
+        name = real.type()
+        return name if info.device.type == "cpu" else name.replace("torch.", f"torch.{info.device.type}.")
+    wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if type(wanted) is type(torch.FloatTensor):
+        wanted = f"{wanted.__module__}.{wanted.__name__}"
+    if isinstance(wanted, str) and info.device.type == "cpu" and wanted in _CPU_TYPE_NAMES:
+        wanted = _CPU_TYPE_NAMES[wanted]
+    if isinstance(wanted, torch.dtype):
+        return builder.call(_T.to, (args[0], wanted), {})
+    raise errors.graph_break(
+        kind="legacy tensor type name",
+        context=repr(wanted),
+        explanation="Tensor.type() with a type name changes device and dtype.",
+        hints=("use Tensor.to(dtype)",),
+    )
+
+
+# ---------------------------------------------------------------------- attributes that belong to autograd
+
+
+@special(getter("grad"))
+def _grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    info = info_of(builder, args[0])
+    if info.source is None or info.real is None:
+        return None
+    return builder.state.load_source(AttrSource(info.source, "grad"), info.real.grad)
+
+
+@special(getter("grad_fn"))
+def _grad_fn(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    info = info_of(builder, args[0])
+    if info.source is not None and info.real is not None and info.real.grad_fn is None:
+        builder.state.guard(AttrSource(info.source, "grad_fn"), "is_none")
+        return None
+    if info.source is None and args[0].grad_fn is None:
+        return None
+    raise errors.graph_break(
+        kind="autograd graph inspected",
+        context="grad_fn",
+        explanation="The autograd graph exists only when the program runs.",
+        hints=("read grad_fn outside the compiled function",),
+    )
+
+
+@special(getter("is_leaf"))
+def _is_leaf(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
+    info = info_of(builder, args[0])
+    if info.source is not None and info.real is not None:
+        found = bool(info.real.is_leaf)
+        builder.state.guard(AttrSource(info.source, "is_leaf"), "id", found)
+        return found
+    return bool(args[0].is_leaf)
+
+
+@special(
+    *named(_T, "storage_offset", "_is_view", "is_shared"), getter("_version"), getter("output_nr"), getter("_base")
+)
+def _hidden_state(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    raise metadata.hidden_state(func)
+
+
+@special(*named(_T, "requires_grad_", "detach_", "rename_", "names"))
+def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    info = info_of(builder, args[0])
+    wanted = bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
+    if func is _T.requires_grad_ and args[0].requires_grad == wanted:
+        return args[0]
+    if info.source is not None or func not in (_T.requires_grad_, _T.detach_):
+        raise errors.graph_break(
+            kind="autograd state of an input changed",
+            context=func.__name__,
+            explanation=f"{func.__name__} changes a tensor that exists outside the compiled function.",
+            hints=("do this before calling the compiled function",),
+        )
+    return _metadata_in_place(builder, func, args, kwargs)
+
+
+@special(*named(_T, "unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_"))
+def _metadata_in_place(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """The stand-in itself changes: what was recorded before keeps a copy of the old metadata."""
+    info = info_of(builder, args[0])
+    if info.source is not None and id(args[0]) in builder.wearers:
+        raise subclasses.changed_in_place(func)
+    if info.source is not None and info.dynamic is not None:  # its sizes are read again after the graph
+        symbolic_tensors.give_up_tensor(builder, info)
+    info.node.meta["example_value"] = _frozen(args[0])
+    return builder.record(func, args, kwargs)
+
+
+def _frozen(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META).requires_grad_(
+        tensor.requires_grad
+    )
+
+
+# ---------------------------------------------------------------------- iteration, indexing, construction
+
+
+@special(_T.__iter__)
+def _iter(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    if args[0].dim() == 0:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter(builder.call(_T.unbind, (args[0], 0), {}))
+
+
+def _has_boolean_index(index: Any) -> bool:
+    items = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(i, _T) and i.dtype in (torch.bool, torch.uint8) for i in items)
+
+
+@special(_T.__getitem__)
+def _getitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    index = _with_known_bounds(builder, args[1])
+    if index is not args[1]:
+        return builder.call(func, (args[0], index), kwargs)
+    made = unbacked_index.getitem(builder, func, args)
+    if made is not NotImplemented:
+        return made
+    if _has_boolean_index(args[1]):
+        raise errors.graph_break(
+            kind="dynamic output shape",
+            context="boolean mask index",
+            explanation="The size of x[mask] depends on how many elements the mask selects (data-dependent).",
+            hints=("use torch.where(mask, x, other), which keeps the shape",),
+        )
+    _break_on_tensor_slices(args[1])
+    if builder.dynamics is not None:
+        symbolic_index.guard_index(builder, args[0], args[1])
+    return NotImplemented
+
+
+special(*named(_T, "split", "split_with_sizes"), *named(torch, "split", "split_with_sizes"))(unbacked_ops.split)
+special(*named(_T, "narrow"), *named(torch, "narrow"))(unbacked_ops.narrow)
+special(*named(_T, "select"), *named(torch, "select"))(unbacked_ops.select)
+
+
+@special(*named(_T, "chunk"), *named(torch, "chunk"))
+def _chunk(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    return symbolic_index.guard_chunk(builder, *args, **kwargs)
+
+
+@special(_T.__setitem__)
+def _setitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    self, index, value = args
+    known = _with_known_bounds(builder, index)
+    if known is not index:
+        builder.call(func, (self, known, value), kwargs)
+        return None
+    _break_on_tensor_slices(index)
+    if unbacked_index.depends(builder, args):
+        return _masked_setitem(builder, self, index, value)
+    if builder.dynamics is not None:
+        symbolic_index.guard_index(builder, self, index)
+    if _has_boolean_index(index):
+        if isinstance(value, _T) and value.dim() > 0:
+            return _masked_setitem(builder, self, index, value)
+        builder.record(func, args, kwargs, meta_args=(self, (Ellipsis,), 0))
+        return None
+    if isinstance(value, _T) and value.dim() == 0 and value.dtype is not self.dtype:
+        builder.record(func, args, kwargs, meta_args=(self, index, value.to(self.dtype)))
+        return None
+    return NotImplemented
+
+
+def _masked_setitem(builder: GraphBuilder, self: Any, index: Any, value: Any) -> None:
+    """`x[mask] = values`: its node is recorded as it is; metadata do not change."""
+    grad = isinstance(value, _T) and value.requires_grad and torch.is_grad_enabled()
+    one = torch.empty((), dtype=self.dtype, device=_META).requires_grad_() if grad else 0
+    builder.record(_T.__setitem__, (self, index, value), {}, meta_args=(self, (Ellipsis,), one))
+
+
+def _with_known_bounds(builder: GraphBuilder, index: Any) -> Any:
+    """The index, with slice bounds that are tensors of known value as numbers; the same object if there are none."""
+    if isinstance(index, tuple):
+        items = tuple(_with_known_bounds(builder, item) if isinstance(item, slice) else item for item in index)
+        return index if all(a is b for a, b in zip(items, index)) else items
+    if not isinstance(index, slice):
+        return index
+    parts = [index.start, index.stop, index.step]
+    for i, part in enumerate(parts):
+        known = size_tensors.number(builder, part) if isinstance(part, _T) else None
+        if known is not None:
+            parts[i] = known
+    if all(a is b for a, b in zip(parts, (index.start, index.stop, index.step))):
+        return index
+    return slice(*parts)
+
+
+def _break_on_tensor_slices(index: Any) -> None:
+    for item in index if isinstance(index, tuple) else (index,):
+        if isinstance(item, slice) and any(isinstance(part, _T) for part in (item.start, item.stop, item.step)):
+            raise errors.graph_break(
+                kind="dynamic output shape",
+                context="slice with tensor bounds",
+                explanation="The bounds of a slice are tensors: the size of the result is data-dependent.",
+                hints=("use integers as bounds, or torch.narrow_copy outside the compiled function",),
+            )
+
+
+@special(torch.where)
+def _where(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    if len(args) + len(kwargs) == 1:
+        made = unbacked_ops.nonzero(builder, func, args, kwargs)
+        if made is not NotImplemented:
+            return made
+        raise errors.graph_break(
+            kind="dynamic output shape",
+            context="torch.where(condition)",
+            explanation="torch.where with one argument returns an index per true value (data-dependent).",
+            hints=("use torch.where(condition, x, y), which keeps the shape",),
+        )
+    return NotImplemented
+
+
+@special(*named(torch, "repeat_interleave"), *named(_T, "repeat_interleave"))
+def _repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0])
+    if isinstance(repeats, _T) and kwargs.get("output_size") is None:
+        made = unbacked_ops.repeat_interleave(builder, func, args, kwargs)
+        if made is not NotImplemented:
+            return made
+        raise errors.graph_break(
+            kind="dynamic output shape",
+            context="repeat_interleave",
+            explanation="The size of repeat_interleave with a tensor of repeats is data-dependent.",
+            hints=("pass output_size=...",),
+        )
+    return NotImplemented
+
+
+@special(torch.nn.functional.one_hot)
+def _one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+    if classes == -1:
+        made = unbacked_ops.one_hot(builder, func, args, kwargs)
+        if made is not NotImplemented:
+            return made
+        raise errors.graph_break(
+            kind="dynamic output shape",
+            context="one_hot",
+            explanation="one_hot without num_classes looks at the largest value (data-dependent).",
+            hints=("pass num_classes=...",),
+        )
+    made = torch.empty((*args[0].shape, classes), dtype=torch.int64, device=_META)
+    return _with_result(builder, func, args, kwargs, made)
+
+
+def _with_result(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, made: Any) -> Any:
+    """Record a node whose metadata are already known."""
+    infos: list[Any] = []
+    node_args = tuple(builder._to_node(arg, infos) for arg in args)
+    node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    data_errors.check(builder, func, args, infos)
+    device = metadata.logical_device(func, infos, kwargs)
+    return builder._finish_call(target_of(func), node_args, node_kwargs, made, device, False)
+
+
+from argand.capture.record import contiguity as _contiguity  # noqa: E402,F401  (registers its functions)
+from argand.capture.torch_functions import tensor_constructors as _constructors  # noqa: E402,F401
+from argand.capture.torch_functions import tensor_flags as _flags  # noqa: E402,F401

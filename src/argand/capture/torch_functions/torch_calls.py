@@ -1,0 +1,423 @@
+"""What is done with calls into torch: recorded as one operation, answered as a constant, interpreted, or a graph break.
+
+`torch_call` is asked by the interpreter for every callable that belongs to torch (or that the user marked). It answers
+NotImplemented for plain Python, which is then interpreted like the user's own code.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from argand import errors
+from argand._core import _C
+from argand.capture.facts import directives
+from argand.capture.facts.array_value import Traced, needs_values
+from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.kinds import attributes_of, is_a, module_of
+from argand.capture.facts.registering import enter
+from argand.capture.facts.words import public_name
+from argand.capture.metadata import metadata
+from argand.capture.record import numpy_calls
+from argand.capture.sizes import symbolic_ops
+from argand.capture.torch_functions import assumed_constants
+from argand.capture.world import native_reads
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]
+Handler: TypeAlias = "Callable[[CaptureState, Any, Args, Kwargs], Any]"
+
+HANDLERS: dict[Any, Handler] = {}
+NAMED: dict[str, Handler] = {}
+"""By "module.name", for functions, and classes of callable objects, of modules that are not imported yet."""
+CODES: dict[str, Handler] = {}
+"""By "file:qualified name" of the code, for functions of torch that functools.wraps disguises as the user's."""
+_C_NAMESPACES: frozenset[int] = frozenset(
+    id(getattr(torch._C, name))
+    for name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_VariableFunctionsClass")
+    if hasattr(torch._C, name)
+) | {id(torch._C._VariableFunctions), id(type(torch._C._VariableFunctions))}
+
+
+def handler(*functions: Any) -> Callable[[Handler], Handler]:
+    """Register what is done with calls of `functions` (None entries are ignored: not in this version of torch)."""
+
+    def register(fn: Handler) -> Handler:
+        for function in functions:
+            if function is not None:
+                enter(HANDLERS, _key(function), fn)
+        return fn
+
+    return register
+
+
+def _key(fn: Any) -> Any:
+    return fn.__func__ if isinstance(fn, types.MethodType | classmethod | staticmethod) else fn
+
+
+def find(path: str) -> Any:
+    """`torch.<path>`, or None where this torch has no such thing. Imports nothing."""
+    found: Any = torch
+    for part in path.split("."):
+        found = getattr(found, part, None) if not isinstance(found, types.ModuleType) else vars(found).get(part)
+        if found is None:
+            return None
+    return found
+
+
+def all_of(*paths: str) -> tuple[Any, ...]:
+    """`find` of several space-separated paths."""
+    return tuple(find(path) for text in paths for path in text.split())
+
+
+# ---------------------------------------------------------------------- classification
+
+
+def is_overridable(fn: Any) -> bool:
+    """Whether a call of `fn` reaches `__torch_function__`: it becomes one node. Not remembered: that would keep the
+    objects alive that bound methods and closures refer to."""
+    if is_a(fn, types.BuiltinFunctionType):
+        owner = fn.__self__
+        if owner is None:
+            return str(fn.__qualname__).startswith("_VariableFunctionsClass.")
+        return id(owner) in _C_NAMESPACES or (
+            is_a(owner, type) and owner.__name__ in ("_VariableFunctionsClass", "_VariableFunctions")
+        )
+    if is_a(fn, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return issubclass(torch.Tensor, fn.__objclass__) and fn.__objclass__ is not object
+    if is_a(fn, types.FunctionType):
+        # Some functions only ask has_torch_function (nn.MultiheadAttention.forward): they are plain Python.
+        return "handle_torch_function" in fn.__code__.co_names and not _only_dispatches(fn)
+    return is_a(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+def _only_dispatches(fn: types.FunctionType) -> bool:
+    """Functions that mention the protocol without being dispatched themselves."""
+    return fn.__module__ in ("torch.overrides",) or fn.__name__ in ("__torch_function__",)
+
+
+_BREAK_MODULES: dict[str, str] = {
+    "torch._higher_order_ops": "higher-order operators are not captured",
+    "torch.distributed": "distributed communication is not captured",
+    "torch.utils.data": "data loading is not captured",
+    "torch.multiprocessing": "starting processes is not captured",
+    "torch.serialization": "reading and writing files is not captured",
+    "torch.autograd.functional": "derivatives taken inside the compiled function are not captured",
+    "torch.autograd.gradcheck": "derivatives taken inside the compiled function are not captured",
+    "torch.autograd.forward_ad": "forward-mode gradients are not captured",
+    "torch.random": "the state of random number generators is changed or read",
+    "torch.cuda.random": "the state of random number generators is changed or read",
+    "torch.hub": "downloading is not captured",
+    "torch.onnx": "exporting is not captured",
+    "torch.export": "exporting is not captured",
+    "torch.fx": "symbolic tracing is not captured",
+    "torch.profiler": "profiling is not captured",
+    "torch._dynamo": "torch's own compiler is not captured",
+    "torch._inductor": "torch's own compiler is not captured",
+    "torch._compile": "the function is marked as not to be compiled",
+    "torch.cuda.streams": "streams are not captured",
+    "torch.cuda.graphs": "CUDA graphs are not captured",
+    "torch._subclasses": "fake tensors are not captured",
+    "torch.storage": "tensor storages are not captured",
+}
+
+
+_PLAIN_PYTHON = frozenset(("torch._dynamo._trace_wrapped_higher_order_op",))
+"""Within those, modules with helpers of programs (index functions of attention masks): interpreted."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _break_module(module: str) -> str | None:
+    while module and module not in _PLAIN_PYTHON:
+        if module in _BREAK_MODULES:
+            return _BREAK_MODULES[module]
+        module = module.rpartition(".")[0]
+    return None
+
+
+def wants(fn: Any, module: str) -> bool:
+    """Whether `torch_call` has something to say about a Python function (asked once per code object)."""
+    if directives.is_disabled(fn) or directives.is_allowed_in_graph(fn) or directives.is_constant_result(fn):
+        return True
+    attributes = attributes_of(fn)
+    if attributes and ("_torchdynamo_disable" in attributes or "_torchdynamo_orig_callable" in attributes):
+        return True
+    if _code_handler(fn) is not None:
+        return True
+    if module == "numpy" or module.startswith("numpy."):
+        return True
+    if module == "argand" or module.startswith("argand."):
+        return True
+    if module != "torch" and not module.startswith("torch."):
+        return _hashable_handler(fn) is not None
+    if f"{module}.{getattr(fn, '__name__', '')}" in NAMED:
+        return True
+    return _hashable_handler(fn) is not None or is_overridable(fn) or _break_module(module) is not None
+
+
+def _code_handler(fn: Any) -> Handler | None:
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return None
+    found = CODES.get(f"{os.path.basename(code.co_filename)}:{code.co_qualname}")
+    return found if found is not None and os.sep + "torch" + os.sep in code.co_filename else None
+
+
+def _hashable_handler(fn: Any) -> Handler | None:
+    try:
+        found = HANDLERS.get(_key(fn))
+        if found is None and isinstance(fn, types.FunctionType) and str(fn.__module__).startswith("torch"):
+            # torch replaces some of its functions by wrappers when its own compiler is first used
+            inner = vars(fn).get("__wrapped__")
+            found = None if inner is None else HANDLERS.get(_key(inner))
+        return found
+    except TypeError:
+        return None
+
+
+def is_torch_object(fn: Any) -> bool:
+    """A callable object (not a function) that `torch_call` decides about."""
+    module = module_of(type(fn))
+    return module.startswith(("torch.", "argand.")) or module in ("torch", "argand")
+
+
+# ---------------------------------------------------------------------- the entry
+
+
+def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Decide a call.
+
+    Arguments:
+        fn: function, builtin, class or callable object.
+
+    Returns:
+        The result, or NotImplemented when `fn` is to be interpreted as Python (or, for native code, is unknown).
+
+    Raises:
+        GraphBreak: the call ends the graph.
+    """
+    args = tuple(args)
+    attributes = attributes_of(fn)
+    if attributes and is_a(attributes, dict):
+        marked = _marked(state, fn, attributes, args, kwargs)
+        if marked is not NotImplemented:
+            return marked
+    known = _hashable_handler(fn)
+    if known is not None:
+        result = known(state, fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        if isinstance(fn, types.FunctionType):
+            return NotImplemented
+    if isinstance(fn, types.FunctionType):
+        own = _code_handler(fn)
+        if own is not None:
+            return own(state, fn, args, kwargs)
+    if "numpy" in sys.modules and numpy_calls.is_numpy(fn):
+        return numpy_calls.call(state, fn, args, kwargs)
+    if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType) and isinstance(fn.__self__, torch.Tensor):
+        return _observed(state, fn, args, kwargs)
+    if is_overridable(fn):
+        return _leaf_or_body(state, fn, args, kwargs)
+    module = _module_of(fn)
+    named = NAMED.get(f"{module}.{getattr(fn, '__name__', '')}")
+    if named is not None:
+        result = named(state, fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    reason = _break_module(module)
+    if reason is not None:
+        raise errors.graph_break(
+            kind="part of torch that is not captured", context=name_of(fn), explanation=f"{name_of(fn)}: {reason}.",
+            hints=("call it outside the compiled function",),
+        )  # fmt: skip
+    if isinstance(fn, types.BuiltinFunctionType) and module.startswith("torch"):
+        return _query(state, fn, args, kwargs)
+    if is_torch_object(fn) and not isinstance(fn, type | torch.nn.Module):
+        return _torch_object(state, fn, args, kwargs)
+    return NotImplemented
+
+
+_BODY_MAY_DO = frozenset(("argument that a graph cannot hold", "result of unknown size"))
+
+
+def _leaf_or_body(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """One operation; where a Python function cannot be one (an options object, a value it looks at), its body."""
+    if not isinstance(fn, types.FunctionType):
+        return _observed(state, fn, args, kwargs)
+    try:
+        return leaf(state, fn, args, kwargs)
+    except errors.GraphBreak as stop:
+        if stop.reason.kind not in _BODY_MAY_DO:
+            raise
+    return NotImplemented
+
+
+def _module_of(fn: Any) -> str:
+    module = getattr(fn, "__module__", None)
+    if module is None and isinstance(getattr(fn, "__self__", None), types.ModuleType):
+        module = fn.__self__.__name__
+    return str(module or "")
+
+
+def name_of(fn: Any) -> str:
+    """How messages call a callable."""
+    return public_name(_full_name(fn))
+
+
+def _full_name(fn: Any) -> str:
+    qualname = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
+    module = _module_of(fn)
+    return f"{module}.{qualname}" if module and not str(qualname).startswith(module) else str(qualname)
+
+
+def _observed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`leaf` of a function that torch should tell the trace mode about; some (`Tensor.set_`) it runs unannounced."""
+    before = state.graph.observed
+    result = leaf(state, fn, args, kwargs)
+    if state.graph.observed == before:
+        raise errors.graph_break(
+            kind="torch function that cannot be observed", context=name_of(fn),
+            explanation=f"{name_of(fn)} does not tell torch-function modes that it runs.",
+            hints=("Call it outside the compiled function.",),
+        )  # fmt: skip
+    return result
+
+
+def leaf(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """One operation: run under the trace mode, which records it."""
+    args = tuple([state.deep_resolve(arg) for arg in args])
+    if kwargs:
+        kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+    if state.graph.dynamics is not None:
+        result = symbolic_ops.torch_call(state, fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    interpreter = state.interpreter
+    if interpreter is not None and hasattr(interpreter, "native"):
+        if any(type(value) is torch.Generator for value in (*args, *kwargs.values())):
+            raise metadata.generator("A function draws from a torch.Generator")
+        try:
+            return interpreter.reading(native_reads.TORCH, fn, *args, **kwargs)
+        except ObservedException as observed:
+            if not is_a(observed.value, TypeError) or not any(type(v) is Traced for v in (*args, *kwargs.values())):
+                raise
+            raise needs_values(f"a number that {name_of(fn)} gets") from None
+    return fn(*args, **kwargs)
+
+
+def _marked(state: CaptureState, fn: Any, attributes: dict[str, Any], args: Args, kwargs: Kwargs) -> Any:
+    """Functions that the user, or torch, marked for compilers."""
+    original = attributes.get("_torchdynamo_orig_callable")
+    if original is not None and str(getattr(original, "__module__", "")).startswith("torch."):
+        return state.interpreter.call(original, args, kwargs)  # torch's own marks are for its own compiler
+    if attributes.get(directives.DISABLED) is True or attributes.get("_torchdynamo_disable") is True:
+        if attributes.get("_torchdynamo_disable_recursive") is False:
+            _C.skip_code(attributes["_torchdynamo_orig_callable"].__code__)  # what it calls is captured
+        given = attributes.get(directives.REASON) or attributes.get("_torchdynamo_disable_msg")
+        raise errors.graph_break(
+            kind="call of a function that is not to be compiled", context=name_of(fn),
+            explanation=f"{name_of(fn)} is marked with argand.disable or torch.compiler.disable"
+            + (f": {given}" if given else "."),
+            hints=("Remove the mark, or call it outside the compiled function.",),
+        )  # fmt: skip
+    if directives.is_allowed_in_graph(fn):
+        args = tuple(state.deep_resolve(arg) for arg in args)
+        kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+        with torch._C.DisableTorchFunction():
+            return state.graph.record(fn, args, kwargs)
+    if directives.is_constant_result(fn):
+        return assumed_constants.call(state, fn, name_of(fn), args, kwargs)
+    if original is not None:
+        return state.interpreter.call(original, args, kwargs)
+    return NotImplemented
+
+
+def _is_atom(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device | type)
+
+
+def constant(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Call natively: the answer depends on the arguments alone."""
+    return leaf(state, fn, args, kwargs)
+
+
+def guarded_constant(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Call natively; the compiled code is valid while the answer stays."""
+    found = leaf(state, fn, args, kwargs)
+    check = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
+    state.guards.add(None, "global_state", ((check, found),), label="GLOBAL_STATE")
+    return found
+
+
+_QUERY_PREFIXES = ("is_", "get_", "has_", "_is_", "_get_", "_has_", "_are_", "_len_", "_cuda_is", "_cuda_get")
+
+
+def _query(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A builtin of torch._C that is no operation: a question is answered and guarded, everything else breaks."""
+    if fn.__name__.startswith(_QUERY_PREFIXES) and all(_is_atom(v) for v in (*args, *kwargs.values())):
+        answer = fn(*args, **kwargs)
+        if _is_atom(answer):
+            return guarded_constant(state, fn, args, kwargs)
+    raise errors.graph_break(
+        kind="torch function that is not known", context=name_of(fn),
+        explanation=f"{name_of(fn)} is no operation on tensors, and what it reads or changes is not known.",
+        hints=("call it outside the compiled function",),
+    )  # fmt: skip
+
+
+def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Callable objects of torch: operators, custom operators, scripted functions."""
+    cls = type(fn).__name__
+    if cls == "CustomOpDef":
+        return leaf(state, fn._opoverload, args, kwargs)
+    if isinstance(fn, torch.jit.ScriptFunction):
+        original = getattr(fn, "_torchdynamo_inline", None)
+        if original is not None:
+            return state.interpreter.call(original, args, kwargs)
+    if cls == "Region":
+        if isinstance(fn, _C.Region) and fn.callback is not None:
+            return state.interpreter.call(fn.fn, args, kwargs)
+    if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType):
+        return NotImplemented
+    if module_of(type(fn)).startswith("torch.distributions."):
+        return NotImplemented
+    raise errors.graph_break(
+        kind="torch object that is not known", context=f"{type(fn).__module__}.{type(fn).__qualname__}",
+        explanation=f"Calling a {type(fn).__qualname__} object is not captured.",
+        hints=("call it outside the compiled function",),
+    )  # fmt: skip
+
+
+def special_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """For callable objects whose class has `__call__`: torch's own; NotImplemented for the user's."""
+    if is_a(fn, torch.nn.Module):
+        if module_of(type(fn)) == "torch._dynamo.eval_frame":  # what torch.compile makes of a module
+            modules = state.interpreter.getattr(fn, "_modules")
+            original = state.item(modules, "_orig_mod") if state.is_outer(modules) else modules["_orig_mod"]
+            return state.interpreter.call(original, args, kwargs)
+        return NotImplemented
+    attributes = attributes_of(fn)
+    if attributes and is_a(attributes, dict):
+        marked = _marked(state, fn, attributes, args, kwargs)
+        if marked is not NotImplemented:
+            return marked
+    if "numpy" in sys.modules and numpy_calls.is_numpy(fn):
+        return numpy_calls.call(state, fn, tuple(args), kwargs)
+    if is_torch_object(fn):
+        if is_overridable(fn):
+            return _observed(state, fn, args, kwargs)
+        known = HANDLERS.get(type(fn)) or NAMED.get(f"{module_of(type(fn))}.{type(fn).__qualname__}")
+        if known is not None:
+            return known(state, fn, tuple(args), kwargs)
+        return _torch_object(state, fn, tuple(args), kwargs)
+    return NotImplemented

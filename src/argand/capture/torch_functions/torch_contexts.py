@@ -1,0 +1,201 @@
+"""State of torch's that captured code reads and changes: flags, torch-function modes, the device of a `with` block."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts import compat, symbolic
+from argand.capture.objects import iteration, native_handlers
+from argand.capture.torch_functions import modes, torch_polyfills
+from argand.capture.torch_functions.torch_calls import NAMED, Args, Kwargs, all_of, handler
+from argand.graph.compat import FLAGS, set_deterministic
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+    from argand.capture.interp.state import CaptureState
+
+
+# ---------------------------------------------------------------------- flags
+
+
+def _changing(state: CaptureState, change: Callable[[], Any]) -> None:
+    """Run something that changes flags, for this capture and, as nodes, for the graph."""
+    with torch._C.DisableTorchFunction():
+        before = modes.snapshot()
+        change()
+        after = modes.snapshot()
+    for index, (_, write) in enumerate(FLAGS):
+        if before.extra[index] != after.extra[index]:
+            _guard_entry(state, index, before.extra[index])
+            _effect(state, write, after.extra[index])
+    if before.dtype is not after.dtype:
+        _effect(state, torch.set_default_dtype, after.dtype)
+
+
+def _effect(state: CaptureState, function: Any, value: Any) -> None:
+    node = compat.new_node(state.graph.graph, "call_function", function, (value,), {})
+    state.graph.annotate(node)
+    state.graph.kept.add(node)
+
+
+def _guard_entry(state: CaptureState, index: int, value: Any) -> None:
+    """The first time that captured code reads or changes a flag, it still is as it was when the frame began."""
+    known = state.graph.flags_seen
+    if index not in known:
+        known.add(index)
+        state.guards.add(None, "global_state", ((FLAGS[index][0], value),), label="GLOBAL_STATE")
+
+
+def _reader(index: int) -> Any:
+    def read(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        with torch._C.DisableTorchFunction():
+            value = FLAGS[index][0]()
+        _guard_entry(state, index, value)
+        return value
+
+    return read
+
+
+def _writer(write: Any) -> Any:
+    def run(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+        _changing(state, functools.partial(write, *[state.deep_resolve(arg) for arg in args], **kwargs))
+
+    return run
+
+
+for _index, (_read, _write) in enumerate(FLAGS):
+    handler(_read)(_reader(_index))
+    handler(_write)(_writer(_write))
+handler(torch.set_default_dtype)(_writer(torch.set_default_dtype))
+
+
+@handler(torch.use_deterministic_algorithms)
+def _use_deterministic(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    bound = {**dict(zip(("mode", "warn_only"), args)), **kwargs}
+    _changing(state, lambda: set_deterministic((bool(bound["mode"]), bool(bound.get("warn_only", False)))))
+
+
+handler(modes.select_attention)(_writer(modes.select_attention))
+handler(modes.write_flags)(_writer(modes.write_flags))
+
+
+@handler(modes.read_flags)
+def _read_flags(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    with torch._C.DisableTorchFunction():
+        found = modes.flags()
+    for index, value in enumerate(found):
+        _guard_entry(state, index, value)
+    state.keep(found)
+    return found
+
+
+def _sdpa_kernel(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return state.interpreter.call(torch_polyfills.sdpa_kernel, args, kwargs)
+
+
+NAMED["torch.nn.attention.sdpa_kernel"] = _sdpa_kernel
+
+
+# ---------------------------------------------------------------------- torch-function modes
+
+
+class Entered:
+    """A torch-function mode (or a device) that captured code has entered.
+
+    Arguments:
+        mode: the user's mode object, or a torch.device.
+        sequence: number of the root instruction that entered it.
+    """
+
+    __slots__ = ("mode", "sequence")
+
+    def __init__(self, mode: Any, sequence: int) -> None:
+        self.mode = mode
+        self.sequence = sequence
+
+
+def still_open(entered: list[Entered]) -> errors.GraphBreak:
+    """The break for a mode that is entered when the graph ends: the graph ends before it instead."""
+    found = errors.graph_break(
+        kind="graph ends inside a torch-function mode",
+        context=type(entered[0].mode).__name__,
+        explanation="The graph would end inside a `with` block that changes what torch functions do.",
+        hints=("Avoid the graph break inside the block; the reasons are listed as breaks of the code in it.",),
+    )
+    found.sequence = entered[0].sequence
+    return found
+
+
+@handler(*all_of("_C._push_on_torch_function_stack"))
+def _push_mode(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    state.graph.entered.append(Entered(args[0], getattr(state.interpreter, "number", -1)))
+
+
+@handler(*all_of("_C._pop_torch_function_stack"))
+def _pop_mode(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not state.graph.entered or isinstance(state.graph.entered[-1].mode, torch.device):
+        raise errors.graph_break(
+            kind="modes left out of order",
+            context="torch-function mode",
+            explanation="A torch-function mode is left that was not entered here, or not last.",
+            hints=("Enter and leave modes with `with` statements.",),
+        )
+    return state.graph.entered.pop().mode
+
+
+def _enter_device(
+    interp: Interpreter, cls: type, name: str, owner: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    state: Any = interp.state
+    state.graph.entered.insert(_devices(state), Entered(owner, getattr(interp, "number", -1)))
+    return owner
+
+
+def _exit_device(interp: Interpreter, cls: type, name: str, owner: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    state: Any = interp.state
+    count = _devices(state)
+    if not count or state.graph.entered[count - 1].mode != owner:
+        raise errors.graph_break(
+            kind="modes left out of order",
+            context=f"torch.device({str(owner)!r})",
+            explanation="A torch.device context is left that was not entered here, or not last.",
+            hints=("Enter and leave it with a `with` statement.",),
+        )
+    del state.graph.entered[count - 1]
+    return None
+
+
+def _devices(state: CaptureState) -> int:
+    """How many of the entered modes are devices; they lie below the others, as torch keeps them."""
+    return sum(isinstance(entry.mode, torch.device) for entry in state.graph.entered)
+
+
+native_handlers.method(torch.device, "__enter__")(_enter_device)
+native_handlers.method(torch.device, "__exit__")(_exit_device)
+
+
+# ---------------------------------------------------------------------- sizes
+
+
+@native_handlers.function(torch.Size)
+def _size(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Asks each item for its number, and makes an error of its own of whatever that raises."""
+    if len(args) != 1 or kwargs or not iteration.is_iterable(interp, args[0]):
+        return interp.native(fn, *args, **kwargs)
+    items = iteration.to_list(interp, args[0], hint=True)
+    for item in items:
+        if interp.is_tensor(item):
+            raise errors.graph_break(
+                kind="data-dependent value",
+                context="torch.Size",
+                explanation="A size is made of the values of tensors, which are known only when the program runs.",
+                hints=("Make it of numbers.",),
+            )
+        if interp.types.python_level(type(item), "__index__"):
+            raise native_handlers.python_object_in_native(fn, item)
+    return interp.native(symbolic.size_of, [interp.plain(item) for item in items])

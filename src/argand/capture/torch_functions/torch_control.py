@@ -1,0 +1,176 @@
+"""Control flow operators of torch: cond and while_loop as nodes with subgraphs; scan and map run step by step."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.record.scopes import Scope, fixed_sizes, placeholder
+from argand.capture.torch_functions import hops, subgraphs, torch_polyfills
+from argand.capture.torch_functions.torch_calls import NAMED, Args, Kwargs, handler
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from argand.capture.interp.state import CaptureState
+
+_MOST_STEPS = 256  # of a scan or map, which become that many copies of its body
+
+
+def _refused(what: str, explanation: str, hint: str) -> errors.GraphBreak:
+    return errors.graph_break(kind="control flow operator", context=what, explanation=explanation, hints=(hint,))
+
+
+def _branch(state: CaptureState, what: str, function: Any, args: Args) -> tuple[Scope, subgraphs.Flat]:
+    """A function captured into a scope that stays open for its graph to be made, and what it returned."""
+    with subgraphs.scope(state, what) as scope:
+        result = state.interpreter.call(function, args, {})
+    return scope, subgraphs.flatten(state, result, what)
+
+
+def _described(state: CaptureState, flat: subgraphs.Flat) -> Any:
+    with torch._C.DisableTorchFunction():
+        return [
+            (tuple(t.shape), t.stride(), t.dtype, state.tensor_info(t).device) for t in flat.tensors
+        ], str(flat.spec), [leaf for leaf in flat.leaves if type(leaf) is not hops.Place]  # fmt: skip
+
+
+def _bodies(
+    state: CaptureState, first: list[torch.Tensor], parts: list[tuple[str, Scope, list[torch.Tensor]]]
+) -> tuple[list[Any], list[tuple[str, fx.GraphModule]]]:
+    """The node's tensors (`first`, then what the functions read) and the graphs; `meta["call"]` of each says which of
+    the node's tensors it takes."""
+    flat = [state.tensor_info(t) for t in first]
+    made = []
+    for name, scope, outputs in parts:
+        module = subgraphs.close(state.graph, scope, outputs)
+        for info in scope.order:
+            if all(info is not other for other in flat):
+                flat.append(info)
+        made.append((name, module, scope))
+    for _, module, scope in made:
+        module.meta["call"] = tuple(next(i for i, o in enumerate(flat) if o is info) for info in scope.order)
+    return flat, [(name, module) for name, module, _ in made]
+
+
+def _cond(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A condition that is known picks its branch now; a tensor makes a node with both branches."""
+    bound = {**dict(zip(("pred", "true_fn", "false_fn", "operands"), args)), **kwargs}
+    pred = bound["pred"]
+    operands = tuple(state.resolve(bound.get("operands", ())))
+    known = state.tensor_info(pred).constant if isinstance(pred, torch.Tensor) else None
+    if known is not None:
+        with torch._C.DisableTorchFunction():
+            pred = bool(known)
+    if isinstance(pred, bool):
+        return state.interpreter.call(torch_polyfills.cond, (pred, bound["true_fn"], bound["false_fn"], operands), {})
+    if not isinstance(pred, torch.Tensor) or pred.numel() != 1:
+        return NotImplemented
+    what = "torch.cond"
+    true_scope, yes = _branch(state, what, bound["true_fn"], operands)
+    false_scope, no = _branch(state, what, bound["false_fn"], operands)
+    if _described(state, yes) != _described(state, no) or len({id(t) for t in yes.tensors}) != len(yes.tensors):
+        raise _refused(what, "The branches return tensors of different sizes, strides or types.",
+                       "Make both branches return the same kind of tensors.")  # fmt: skip
+    if subgraphs.has_effects(state.graph, true_scope) or subgraphs.has_effects(state.graph, false_scope):
+        raise _refused(what, "A branch draws random numbers.", "Draw them before the call and pass them in.")
+    flat, bodies = _bodies(state, [pred], [("true_branch", true_scope, yes.tensors),
+                                           ("false_branch", false_scope, no.tensors)])  # fmt: skip
+    shown = [
+        (subgraphs.copy_of(a, a.requires_grad or b.requires_grad), state.tensor_info(a).device)
+        for a, b in zip(yes.tensors, no.tensors)
+    ]
+    return yes.rebuilt(subgraphs.record(state.graph, hops.cond, bodies, flat, shown))
+
+
+def _while_loop(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A node that runs the body's graph while the condition's graph says so."""
+    bound = {**dict(zip(("cond_fn", "body_fn", "carried_inputs"), args)), **kwargs}
+    what = "torch.while_loop"
+    start = subgraphs.flatten(state, tuple(state.resolve(bound["carried_inputs"])), what)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in start.tensors):
+        raise _refused(what, "A loop whose gradient is needed is not captured.", "Run it under torch.no_grad().")
+    inputs = [subgraphs.leaf_like(t, False) for t in start.tensors]
+    infos = [state.tensor_info(t) for t in start.tensors]
+    parts, kept = [], []
+    for name, function in (("loop_condition", bound["cond_fn"]), ("loop_body", bound["body_fn"])):
+        with subgraphs.scope(state, what) as scope:
+            own = [subgraphs.leaf_like(t, False) for t in inputs]
+            for tensor, info in zip(own, infos):
+                fixed_sizes(state.graph, info)
+                state.graph.register(tensor, placeholder(scope.graph, "carried"), info.device)
+            result = state.interpreter.call(function, start.rebuilt(own), {})
+        kept.append(subgraphs.flatten(state, result if name == "loop_condition" else tuple(result), what))
+        parts.append((name, scope, kept[-1].tensors))
+    body = kept[1]
+    if _described(state, body) != _described(state, start) or len(kept[0].tensors) != 1:
+        raise _refused(what, "The body does not return tensors like those that it takes.",
+                       "Return tensors of the same sizes, strides and types.")  # fmt: skip
+    lifted, bodies = _bodies(state, [], parts)
+    for _, module in bodies:
+        module.meta["count"] = len(infos)
+    shown = [(subgraphs.copy_of(t, False), info.device) for t, info in zip(start.tensors, infos)]
+    made = subgraphs.record(state.graph, hops.while_loop, bodies, [*infos, *lifted], shown)
+    return start.rebuilt(made)
+
+
+def _stepwise(state: CaptureState, xs: Any, dim: int, what: str) -> None:
+    """Refuse what would become too large a graph."""
+    flat = subgraphs.flatten(state, xs, what)
+    if not flat.tensors or len(flat.tensors) != len(flat.leaves):
+        raise _refused(what, "It has no tensors to go through.", "Pass tensors.")
+    for tensor in flat.tensors:
+        if not 0 <= dim < tensor.dim() or not 0 < tensor.shape[dim] <= _MOST_STEPS:
+            raise _refused(what, f"It has more than {_MOST_STEPS} steps, or none.", "Call it outside.")
+
+
+def _scan(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    bound = {"dim": 0, "reverse": False, **dict(zip(("combine_fn", "init", "xs"), args)), **kwargs}
+    if bound["dim"] != 0:
+        raise _refused("scan", "A scan over another dimension than the first is not captured.", "Pass dim=0.")
+    _stepwise(state, bound["xs"], 0, "scan")
+    order = (bound["combine_fn"], bound["init"], bound["xs"], bool(bound["reverse"]))
+    return state.interpreter.call(torch_polyfills.scan, order, {})
+
+
+def _map(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    function, xs, *rest = args
+    _stepwise(state, xs, 0, "map")
+    return state.interpreter.call(torch_polyfills.map_rows, (function, xs, *rest), kwargs)
+
+
+def _associative_scan(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return state.interpreter.call(torch_polyfills.associative_scan, args, kwargs)
+
+
+_COMPILE_OPTIONS = frozenset(("fullgraph", "dynamic", "backend", "mode", "options", "disable"))
+
+
+def _compile(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """torch.compile of a function: what it would compile is part of the graph."""
+    bound = {**({"model": args[0]} if args else {}), **kwargs}
+    model = bound.pop("model", None)
+    options = set(bound) <= _COMPILE_OPTIONS and len(args) < 2
+    if model is None and options:
+        return state.interpreter.call(torch_polyfills.compiling, (fn, bound), {})
+    if options and bound.get("disable") is True:
+        return model
+    if not options or not isinstance(model, types.FunctionType | types.MethodType):
+        raise errors.graph_break(
+            kind="torch function with outside effects",
+            context="torch.compile",
+            explanation="torch.compile of what is no function makes an object with a state of its own.",
+            hints=("Compile it outside the compiled function.",),
+        )
+    return state.interpreter.call(torch_polyfills.compiled, (model,), {})
+
+
+handler(torch.compile)(_compile)
+NAMED["torch._higher_order_ops.associative_scan.associative_scan"] = _associative_scan
+NAMED["torch._higher_order_ops.cond.cond"] = NAMED["torch.cond"] = _cond
+NAMED["torch._higher_order_ops.while_loop.while_loop"] = _while_loop
+NAMED["torch._higher_order_ops.scan.scan"] = _scan
+NAMED["torch._higher_order_ops.map.map"] = _map

@@ -1,0 +1,183 @@
+"""`torch.nn.attention.flex_attention`: one node whose score and mask functions are subgraphs.
+
+torch's own Python code is interpreted, with its checks and messages, down to its operator.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.record.scopes import Scope, fixed_sizes, placeholder
+from argand.capture.sizes import symbolic_ops
+from argand.capture.torch_functions import subgraphs, torch_polyfills
+from argand.capture.torch_functions.torch_calls import NAMED, Args, Kwargs
+from argand.graph import flex
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+
+_WHAT = "flex_attention"
+_FILE = os.path.join("torch", "nn", "attention", "flex_attention.py")
+_NAMES = ("query", "key", "value", "score_mod", "block_mask", "scale", "kernel_options")
+
+
+def _refused(explanation: str, hint: str) -> errors.GraphBreak:
+    return errors.graph_break(kind=_WHAT, context=_WHAT, explanation=explanation, hints=(hint,))
+
+
+def _attention(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """torch's operator, which `flex_attention` calls where it is compiled."""
+    given = {**dict(zip(_NAMES, args)), **kwargs}
+    if len(args) > len(_NAMES) or set(given) != set(_NAMES):
+        raise _refused("It is called with arguments that are not known.", "Call torch's flex_attention.")
+    *info, mask_mod = state.deep_resolve(given["block_mask"])
+    for tensor in (*[given[name] for name in _NAMES[:3]], *info):
+        if isinstance(tensor, torch.Tensor):
+            fixed_sizes(state.graph, state.tensor_info(tensor))
+    own = subgraphs.flatten(state, [*[given[name] for name in _NAMES[:3]], *symbolic_ops.plain(info)], _WHAT)
+    inputs = [state.tensor_info(tensor) for tensor in own.tensors]
+    query = inputs[0]
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):
+        to = torch.get_autocast_dtype(kind)
+        if any(found.tensor.dtype is not to for found in inputs[:3]):
+            raise _refused(f"Autocast is on, and its tensors are not {to}.", "Convert them before the call.")
+    grad = torch.is_grad_enabled() and any(found.tensor.requires_grad for found in inputs[:3])
+    scored, new_score = _mod(state, given["score_mod"], query, grad, "score_mod")
+    masked, seen = _mod(state, mask_mod, query, None, "mask_mod")
+    _check(state, query, inputs, own.leaves, scored, masked, seen)
+    bodies = [("score_mod", subgraphs.close(state.graph, scored, [new_score])),
+              ("mask_mod", subgraphs.close(state.graph, masked, [seen]))]  # fmt: skip
+    flat = list(inputs)
+    positions = [[_position(flat, found) for found in scope.order] for scope in (scored, masked)]
+    bodies[0][1].meta["call"] = flex.FlexCall(
+        tuple([flex.At(leaf.index) if hasattr(leaf, "index") else leaf for leaf in own.leaves[3:]]),
+        float(symbolic_ops.plain(given["scale"])),
+        bool(state.deep_resolve(given["kernel_options"]).get("OUTPUT_MAX", False)),
+        tuple(positions[0]),
+        tuple(positions[1]),
+    )
+    made = subgraphs.record(state.graph, flex.flex_attention, bodies, flat, _results(state, inputs, scored))
+    return tuple(made)
+
+
+def _position(flat: list[Any], found: Any) -> int:
+    """Where a tensor is among those of the node, added if it is none of them."""
+    at = next((i for i, other in enumerate(flat) if other is found), len(flat))
+    if at == len(flat):
+        flat.append(found)
+    return at
+
+
+def _mod(
+    state: CaptureState, function: Any, query: Any, score_grad: bool | None, name: str
+) -> tuple[Scope, torch.Tensor]:
+    """A function of one score, captured with scalars.
+
+    Arguments:
+        score_grad: whether the score requires grad; None for a function that takes no score.
+
+    Raises:
+        GraphBreak: it does what a graph of one score cannot do.
+    """
+    what = f"{_WHAT}: {name}"
+    device = query.device
+    with subgraphs.scope(state, what) as scope:
+        given = []
+        if score_grad is not None:
+            given.append(_scalar(state, scope, "score", query.tensor.dtype, device, score_grad))
+        for place in ("batch", "head", "query_index", "key_index"):
+            given.append(_scalar(state, scope, place, torch.int64, device, False))
+        result = state.interpreter.call(torch_polyfills.flex_mod, (function, *given), {})
+        found = subgraphs.flatten(state, result, what)
+    if len(found.leaves) != 1 or len(found.tensors) != 1 or found.tensors[0].dim() or result is not found.tensors[0]:
+        raise _refused(f"Its {name} does not return one scalar tensor.", "Return one from it.")
+    if subgraphs.has_effects(state.graph, scope):
+        raise _refused(f"Its {name} draws random numbers.", "Draw them before the call and look them up.")
+    return scope, found.tensors[0]
+
+
+def _scalar(
+    state: CaptureState, scope: Scope, name: str, dtype: torch.dtype, device: torch.device, grad: bool
+) -> torch.Tensor:
+    with torch._C.DisableTorchFunction():
+        made = torch.empty((), dtype=dtype, device="meta", requires_grad=grad)
+    return state.graph.register(made, placeholder(scope.graph, name), device)
+
+
+def _check(
+    state: CaptureState, query: Any, inputs: list[Any], leaves: list[Any], scored: Scope,
+    masked: Scope, seen: torch.Tensor,
+) -> None:  # fmt: skip
+    """Refuse what torch refuses when the operator runs."""
+    if any(found.tensor.requires_grad for found in masked.order):
+        raise _refused("Its mask_mod reads a tensor that requires grad.", "Detach the tensor.")
+    if seen.dtype is not torch.bool:
+        raise _refused("Its mask_mod does not return a bool.", "Return a comparison.")
+    if any(found.device != query.device for found in (*inputs, *scored.order, *masked.order)):
+        raise _refused("Its tensors are on several devices.", "Move them to one device.")
+    if not leaves[3:] or query.tensor.numel() == 0 or inputs[1].tensor.numel() == 0:
+        raise _refused("A tensor is empty.", "Call it with elements.")
+    without_queries = len(leaves) > 10 and leaves[10] is None  # q_indices, which its backward asks for
+    if without_queries and _needs_grad(inputs, scored):
+        raise _refused("Its block mask has no q_indices.", "Make it with compute_q_blocks=True.")
+
+
+def _needs_grad(inputs: list[Any], scored: Scope) -> bool:
+    return torch.is_grad_enabled() and any(found.tensor.requires_grad for found in (*inputs[:3], *scored.order))
+
+
+def _results(state: CaptureState, inputs: list[Any], scored: Scope) -> list[tuple[torch.Tensor, torch.device]]:
+    """Stand-ins of the result, the logarithms of the rows' sums, and their greatest scores."""
+    query, value = inputs[0].tensor, inputs[2].tensor
+    grad = _needs_grad(inputs, scored)
+    rows = tuple(query.shape[:3])
+    size = (*rows, value.shape[-1])
+    work = flex.working_dtype(query)
+    with torch._C.DisableTorchFunction():
+        blank = torch.empty(rows, dtype=work, device="meta")
+        result = torch.empty_strided(
+            size, flex.strides_like(size, query.stride()), dtype=query.dtype, device="meta"
+        )  # fmt: skip
+    return [
+        (subgraphs.copy_of(like, needs), inputs[0].device)
+        for like, needs in ((result, grad), (blank, grad), (blank, False))
+    ]
+
+
+def _in_torchs_function(state: CaptureState) -> bool:
+    """Whether the code that calls is that of torch's module."""
+    frames = state.interpreter.frames
+    return bool(frames) and frames[-1].code.co_filename.endswith(_FILE)
+
+
+def _mark_static(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A note to torch's own compiler: in torch's function it is nothing to a program."""
+    return None if _in_torchs_function(state) else NotImplemented
+
+
+def _annotate(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Another one, around the code that makes block masks."""
+    if not _in_torchs_function(state):
+        return NotImplemented
+    return state.interpreter.call(torch_polyfills.nothing, (), {})
+
+
+def _mask_of_everything(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The block mask where the program gives none."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if kwargs or len(args) != 2 or not isinstance(args[0], torch.Tensor):
+        return NotImplemented
+    device = state.tensor_info(args[0]).device
+    return state.interpreter.call(torch_polyfills.flex_mask_of_everything, (BlockMask, device), {})
+
+
+NAMED["torch.nn.attention.flex_attention._create_empty_block_mask"] = _mask_of_everything
+NAMED["torch._higher_order_ops.flex_attention.FlexAttentionHOP"] = _attention
+NAMED["torch._dynamo.decorators.mark_static"] = _mark_static
+NAMED["torch.fx.traceback.annotate"] = _annotate

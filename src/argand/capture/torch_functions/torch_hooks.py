@@ -1,0 +1,62 @@
+"""Hooks on tensors that captured code makes: the hook's own graph, registered by a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.record.scopes import fixed_sizes, placeholder
+from argand.capture.torch_functions import hops, subgraphs
+from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+
+
+class Handle:
+    """What register_hook returned to captured code: it may be dropped, and nothing else."""
+
+    argand_temporary = True
+
+    def remove(self) -> None:
+        raise _refused("The handle of a hook is used; the hook exists only when the program runs.")
+
+
+def _refused(explanation: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="hook on a tensor",
+        context="Tensor.register_hook",
+        explanation=explanation,
+        hints=("Register the hook outside the compiled function.",),
+    )
+
+
+@handler(Handle.remove)
+def _remove(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    raise _refused("The handle of a hook is used; the hook exists only when the program runs.")
+
+
+@handler(torch.Tensor.register_hook)
+def _register_hook(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The hook is captured into a graph; it must not do anything but compute the new gradient."""
+    bound = {**dict(zip(("self", "hook"), args)), **kwargs}
+    if "hook" not in bound:
+        return NotImplemented
+    tensor, hook = bound["self"], bound["hook"]
+    builder = state.graph
+    info = state.tensor_info(tensor)
+    if not tensor.requires_grad or info.source is not None:
+        raise _refused("The hook is put on a tensor that exists outside the compiled function, or needs no gradient.")
+    fixed_sizes(builder, info)
+    grad = subgraphs.leaf_like(tensor, False)
+    with subgraphs.scope(state, "Tensor.register_hook") as scope:
+        builder.register(grad, placeholder(scope.graph, "grad"), info.device)
+        with subgraphs.grad_mode(False):
+            result = state.interpreter.call(hook, (grad,), {})
+    if result is not None and not (isinstance(result, torch.Tensor) and result.shape == tensor.shape):
+        raise _refused("The hook returns something else than a gradient of the same size, or None.")
+    body = subgraphs.close(builder, scope, [] if result is None else [result])
+    subgraphs.record(builder, hops.register_hook, [("hook_body", body)], [info, *scope.order], [])
+    return Handle()

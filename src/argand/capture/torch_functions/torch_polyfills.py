@@ -1,0 +1,172 @@
+"""Higher-order operators of torch as plain programs over tensors; interpreted in place of the operator."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from argand.capture.torch_functions import hops, modes
+
+
+def _leaves(tree: Any) -> list[Any]:
+    if isinstance(tree, list | tuple):
+        found = []
+        for item in tree:
+            found.extend(_leaves(item))
+        return found
+    if isinstance(tree, dict):
+        found = []
+        for key in sorted(tree):
+            found.extend(_leaves(tree[key]))
+        return found
+    return [tree]
+
+
+def _rebuild(tree: Any, leaves: list[Any]) -> Any:
+    """`tree` with its leaves taken from the front of `leaves`."""
+    if isinstance(tree, list):
+        return [_rebuild(item, leaves) for item in tree]
+    if isinstance(tree, tuple):
+        return tuple([_rebuild(item, leaves) for item in tree])
+    if isinstance(tree, dict):
+        return {key: _rebuild(tree[key], leaves) for key in sorted(tree)}
+    return leaves.pop(0)
+
+
+def compiled(model: Any) -> Any:
+    """What torch.compile makes of a function, where the graph holds what the function does."""
+
+    @functools.wraps(model)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model(*args, **kwargs)
+
+    return call
+
+
+def compiling(compile_: Any, options: Any) -> Any:
+    """torch.compile (`compile_`) with options alone, for use as a decorator."""
+
+    def decorate(model: Any) -> Any:
+        return compile_(model, **options)
+
+    return decorate
+
+
+def associative_scan(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
+    """Inclusive scan of `combine_fn` over `dim` in log2(length) steps."""
+    leaves = _leaves(xs)
+    if reverse:
+        leaves = [torch.flip(leaf, [dim]) for leaf in leaves]
+    length = leaves[0].shape[dim]
+    step = 1
+    while step < length:
+        left = [torch.narrow(leaf, dim, 0, length - step) for leaf in leaves]
+        right = [torch.narrow(leaf, dim, step, length - step) for leaf in leaves]
+        combined = _leaves(combine_fn(_rebuild(xs, left), _rebuild(xs, right)))
+        leaves = [
+            torch.cat([torch.narrow(leaf, dim, 0, step), new], dim) for leaf, new in zip(leaves, combined, strict=True)
+        ]
+        step = step * 2
+    if reverse:
+        leaves = [torch.flip(leaf, [dim]) for leaf in leaves]
+    return _rebuild(xs, leaves)
+
+
+def cond(pred: bool, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    """torch.cond with a condition that is known."""
+    return true_fn(*operands) if pred else false_fn(*operands)
+
+
+def vjp(func: Any, *primals: Any, has_aux: bool = False) -> Any:
+    """torch.func.vjp: the value now, the gradients by a second run of `func` when they are asked for."""
+    made = func(*primals)
+
+    def pull(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
+        return hops.pullback(func, primals, has_aux, cotangents)
+
+    if has_aux:
+        output, aux = made
+        return output, pull, aux
+    return made, pull
+
+
+@contextlib.contextmanager
+def sdpa_kernel(backends: Any, set_priority: bool = False) -> Iterator[Any]:
+    """torch.nn.attention.sdpa_kernel: the flags as they were afterwards."""
+    before = modes.read_flags()
+    try:
+        modes.select_attention(backends, set_priority)
+        yield {}
+    finally:
+        modes.write_flags(before)
+
+
+def scan(combine_fn: Any, init: Any, xs: Any, reverse: bool) -> Any:
+    """torch's scan over the first dimension, step by step."""
+    leaves = _leaves(xs)
+    steps = list(range(leaves[0].shape[0]))
+    if reverse:
+        steps.reverse()
+    carry = init
+    made = []
+    for step in steps:
+        carry, out = combine_fn(carry, _rebuild(xs, [leaf[step] for leaf in leaves]))
+        made.append(out)
+    if reverse:
+        made.reverse()
+    columns = [_leaves(out) for out in made]
+    stacked = [torch.stack([column[i] for column in columns]) for i in range(len(columns[0]))]
+    return carry, _rebuild(made[0], stacked)
+
+
+def map_rows(f: Any, xs: Any, *args: Any) -> Any:
+    """torch's map: `f` of each row."""
+    leaves = _leaves(xs)
+    made = [f(_rebuild(xs, [leaf[step] for leaf in leaves]), *args) for step in range(leaves[0].shape[0])]
+    columns = [_leaves(out) for out in made]
+    stacked = [torch.stack([column[i] for column in columns]) for i in range(len(columns[0]))]
+    return _rebuild(made[0], stacked)
+
+
+class PositionsInTensors(TorchFunctionMode):
+    """Where 0-d tensors are positions: `x[i, j]` looks an element up, and reads neither of the two as a number."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__:
+            tensor, given = args
+            positions = list(given) if isinstance(given, tuple | list) else [given]
+            if all(isinstance(at, torch.Tensor | int) and not isinstance(at, bool) for at in positions):
+                return look_up(tensor, positions)
+        return func(*args, **(kwargs or {}))
+
+
+def look_up(tensor: Any, positions: Any) -> Any:
+    """The part of a tensor at positions in its first dimensions."""
+    device = tensor.device
+    places = [at if isinstance(at, torch.Tensor) else torch.full((), at, device=device) for at in positions]
+    return torch.ops.aten.index.Tensor(tensor, places)
+
+
+def flex_mod(function: Any, *args: Any) -> Any:
+    """A function that flex_attention is given, called as torch calls it."""
+    with PositionsInTensors():
+        return function(*args)
+
+
+def flex_mask_of_everything(cls: Any, device: Any) -> Any:
+    """The block mask that torch makes where there is none: one block, seen by all; without computing that."""
+    ones = torch.ones([1, 1, 1], dtype=torch.int32, device=device)
+    zeros = torch.zeros([1, 1, 1, 1], dtype=torch.int32, device=device)
+    made = cls.from_kv_blocks(ones, zeros, BLOCK_SIZE=1 << 30, seq_lengths=(1, 1), compute_q_blocks=False)
+    made.q_num_blocks, made.q_indices = ones, zeros
+    return made
+
+
+def nothing() -> Any:
+    """A context without an effect."""
+    return contextlib.nullcontext()

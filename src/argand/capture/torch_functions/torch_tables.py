@@ -1,0 +1,449 @@
+"""Handlers of particular functions and classes of torch (see torch_calls)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts import directives
+from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.metadata import metadata
+from argand.capture.torch_functions import modes, modules, optimizers, overriding
+from argand.capture.torch_functions.torch_calls import (
+    NAMED,
+    Args,
+    Handler,
+    Kwargs,
+    all_of,
+    constant,
+    find,
+    guarded_constant,
+    handler,
+    leaf,
+    name_of,
+)
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+
+# ---------------------------------------------------------------------- answers
+
+_CONSTANTS = """
+finfo iinfo is_tensor is_storage device Size promote_types result_type can_cast broadcast_shapes typename
+overrides.is_tensor_like overrides.is_tensor_method_or_property _utils_internal.justknobs_check
+nn.modules.utils._single nn.modules.utils._pair nn.modules.utils._triple nn.modules.utils._quadruple
+_VF utils._python_dispatch.is_traceable_wrapper_subclass _C._is_tracing
+_C._functorch.is_batchedtensor _C._functorch.maybe_get_level
+_functorch.utils.unwrap_dead_wrappers
+"""
+_GUARDED = """
+amp.is_autocast_available cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability
+cuda.current_device cuda.get_device_name cuda.is_initialized mps.is_available xpu.is_available mtia.is_available
+backends.mps.is_available backends.mps.is_built backends.mkldnn.is_available
+backends.cudnn.is_available backends.cudnn.version
+
+get_num_threads get_num_interop_threads is_warn_always_enabled distributed.is_available distributed.is_initialized
+accelerator.is_available accelerator.current_accelerator get_default_device
+is_anomaly_enabled is_anomaly_check_nan_enabled
+_C._get_privateuse1_backend_name __future__.get_swap_module_params_on_conversion
+__future__.get_overwrite_module_params_on_conversion backends.opt_einsum.is_available
+"""
+for _function in all_of(_CONSTANTS):
+    if _function is not None:
+        handler(_function)(constant)
+_AT_ENTRY = """
+is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_available
+_C._is_any_autocast_enabled are_deterministic_algorithms_enabled
+"""
+"""Guarded as they are at the frame's entry (`modes.guard_functions`); captured code itself may change them."""
+_OF_AUTOCAST = """
+is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype
+is_autocast_cache_enabled
+"""
+for _function in all_of(_GUARDED):
+    if _function is not None:
+        handler(_function)(guarded_constant)
+for _function in all_of(_AT_ENTRY):
+    if _function is not None:
+        handler(_function)(constant)
+
+
+@handler(*all_of(_OF_AUTOCAST))
+def _of_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    modes.guard_autocast(state)
+    return constant(state, fn, args, kwargs)
+
+
+@handler(
+    *all_of("_C._log_api_usage_once compiler.cudagraph_mark_step_begin _dynamo.mark_static_address"),
+    directives.mark_step_begin,
+)
+def _nothing(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    return None
+
+
+@handler(
+    *all_of(
+        "compiler.is_compiling compiler.is_dynamo_compiling _dynamo.is_compiling _dynamo.external_utils.is_compiling"
+    ),
+    directives.is_compiling,
+)
+def _compiling(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+    return not modules.runs_hooks_after_an_error(state.interpreter)
+
+
+@handler(
+    *all_of(
+        "compiler.is_exporting jit.is_tracing jit.is_scripting _jit_internal.is_scripting "
+        "overrides.is_torch_function_mode_enabled "
+        "_C._is_torch_function_mode_enabled onnx.is_in_onnx_export"
+    )
+)
+def _no(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+    return False
+
+
+@handler(find("_C._get_tracing_state"))
+def _none(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    return None
+
+
+@handler(
+    *all_of(
+        "_C._has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic "
+        "overrides.has_torch_function "
+        "overrides.has_torch_function_unary overrides.has_torch_function_variadic"
+    )
+)
+def _has_torch_function(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Whether somebody overrides torch functions of these arguments: a class does, or a mode of the program."""
+    return overriding.overridden(state, args[0] if len(args) == 1 and isinstance(args[0], tuple | list) else args)
+
+
+@handler(directives.graph_break, find("_dynamo.graph_break"))
+def _graph_break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    if optimizers.breaks_around_step(state):
+        return None
+    raise errors.graph_break(
+        kind="graph break on request",
+        context=name_of(fn),
+        explanation="The program calls graph_break().",
+        hints=("Remove the call of graph_break() to have one graph here.",),
+    )
+
+
+# ---------------------------------------------------------------------- breaks
+
+_BREAKS = """
+manual_seed seed initial_seed get_rng_state set_rng_state random.manual_seed random.seed save load
+set_num_threads set_num_interop_threads
+set_default_device set_default_tensor_type set_printoptions
+jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
+cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
+autograd.detect_anomaly autograd.backward from_dlpack frombuffer
+utils.dlpack.from_dlpack utils.dlpack.to_dlpack
+"""
+
+
+@handler(*all_of(_BREAKS))
+def _break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    raise errors.graph_break(
+        kind="torch function with outside effects",
+        context=name_of(fn),
+        explanation=f"{name_of(fn)} reads or changes something outside the compiled function.",
+        hints=("call it outside the compiled function",),
+    )
+
+
+_LEGACY: dict[Any, torch.dtype | None] = {
+    torch.Tensor: None,
+    torch.FloatTensor: torch.float32,
+    torch.DoubleTensor: torch.float64,
+    torch.HalfTensor: torch.float16,
+    torch.BFloat16Tensor: torch.bfloat16,
+    torch.LongTensor: torch.int64,
+    torch.IntTensor: torch.int32,
+    torch.ShortTensor: torch.int16,
+    torch.CharTensor: torch.int8,
+    torch.ByteTensor: torch.uint8,
+    torch.BoolTensor: torch.bool,
+}
+
+
+@handler(*_LEGACY)
+def _legacy_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.Tensor([1, 2])` and `torch.FloatTensor(2, 3)`: torch.tensor of numbers, torch.empty of sizes."""
+    dtype = _LEGACY[fn] or torch.get_default_dtype()
+    if not kwargs and args and all(type(arg) is int for arg in args):
+        return leaf(state, torch.empty, args, {"dtype": dtype})
+    data = state.deep_resolve(args[0]) if len(args) == 1 and not kwargs else None
+    if type(data) in (list, tuple) and data and _numbers(data):
+        return leaf(state, torch.tensor, (data,), {"dtype": dtype})
+    return _tensor_class(state, fn, args, kwargs)
+
+
+def _numbers(data: Any) -> bool:
+    return all(_numbers(item) if type(item) in (list, tuple) else type(item) in (int, float, bool) for item in data)
+
+
+@handler(
+    torch.nn.Parameter,
+    torch.nn.parameter.Buffer,
+    torch.nn.UninitializedParameter,
+    torch.nn.UninitializedBuffer,
+)
+def _tensor_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    raise errors.graph_break(
+        kind="tensor object made",
+        context=name_of(fn),
+        explanation=f"{fn.__name__}(...) makes a tensor object that autograd or the program treats as new state.",
+        hints=("make it outside the compiled function, or use torch.tensor / torch.empty",),
+    )
+
+
+@handler(torch.Generator)
+def _generator(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    raise metadata.generator("A torch.Generator is made")
+
+
+# ---------------------------------------------------------------------- modes
+
+
+def _record_effect(state: CaptureState, fn: Any, args: Args) -> Any:
+    """A node whose effect on torch's state matters."""
+    from argand.capture.facts import compat
+
+    node = compat.new_node(state.graph.graph, "call_function", fn, args, {})
+    state.graph.annotate(node)
+    state.graph.kept.add(node)
+    return node
+
+
+@handler(torch._C._set_grad_enabled)
+def _set_grad_enabled(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    wanted = bool(args[0])
+    if wanted != torch.is_grad_enabled():
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(wanted)
+        _record_effect(state, torch._C._set_grad_enabled, (wanted,))
+
+
+_inference: Any = torch.inference_mode
+
+
+@handler(_inference.__enter__)
+def _enter_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    (context,) = args
+    mode = bool(state.interpreter.getattr(context, "mode"))
+    guard = torch._C._InferenceMode(mode)
+    guard.__enter__()
+    node = _record_effect(state, torch.autograd.grad_mode._enter_inference_mode, (mode,))
+    state.open_modes.append((id(context), guard, node))
+    state.interpreter.born[id(context)] = (context, state.interpreter.number)
+
+
+@handler(_inference.__exit__)
+def _exit_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    if not state.open_modes:
+        raise errors.graph_break(
+            kind="mode entered before",
+            explanation="A torch.inference_mode context that was entered before the captured code is left in it.",
+            hints=("Put the whole `with` statement inside or outside of what breaks the graph.",),
+        )
+    known, guard, node = state.open_modes.pop()
+    if known != id(args[0]):
+        raise errors.graph_break(
+            kind="modes left out of order",
+            explanation="torch.inference_mode contexts are left in another order than they were entered.",
+            hints=("Enter and leave them with `with` statements.",),
+        )
+    guard.__exit__(None, None, None)
+    _record_effect(state, torch.autograd.grad_mode._exit_inference_mode, (node,))
+
+
+def _autocast_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    modes.guard_autocast(state)  # what it does not get it asks torch for
+    with torch._C.DisableTorchFunction():
+        return state.interpreter.native(fn, *args, **kwargs)
+
+
+_AUTOCAST = torch.amp.autocast_mode.autocast
+for _class in (_AUTOCAST, *all_of("cuda.amp.autocast cpu.amp.autocast")):
+    if _class is not None:
+        handler(_class)(_autocast_class)
+
+
+@handler(_AUTOCAST.__enter__, *(c.__enter__ for c in all_of("cuda.amp.autocast cpu.amp.autocast") if c is not None))
+def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What autocast.__enter__ does, with its attributes, so that a real __exit__ can follow a graph break."""
+    context = args[0]
+    if state.is_outer(context):
+        raise errors.graph_break(
+            kind="autocast object from outside",
+            context="autocast",
+            explanation="Entering an autocast object that was made outside changes it.",
+            hints=("Write `with torch.autocast(...):` in the compiled function.",),
+        )
+    kind = context.device
+    context.prev_cache_enabled = torch.is_autocast_cache_enabled()
+    context.prev = torch.is_autocast_enabled(kind)
+    context.prev_fastdtype = torch.get_autocast_dtype(kind)
+    torch.set_autocast_enabled(kind, context._enabled)
+    torch.set_autocast_dtype(kind, context.fast_dtype)
+    torch.autocast_increment_nesting()
+    torch.set_autocast_cache_enabled(context._cache_enabled)
+    node = _record_effect(
+        state,
+        torch.amp.autocast_mode._enter_autocast,
+        (kind, context.fast_dtype, context._enabled, context._cache_enabled),
+    )
+    state.open_modes.append((id(context), None, node))
+    state.interpreter.born[id(context)] = (context, state.interpreter.number)
+    return context
+
+
+@handler(_AUTOCAST.__exit__, *(c.__exit__ for c in all_of("cuda.amp.autocast cpu.amp.autocast") if c is not None))
+def _exit_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+    context = args[0]
+    if not state.open_modes or state.open_modes[-1][0] != id(context):
+        raise errors.graph_break(
+            kind="modes left out of order",
+            explanation="torch.autocast contexts are left in another order than they were entered.",
+            hints=("Enter and leave them with `with` statements.",),
+        )
+    _, _, node = state.open_modes.pop()
+    if torch.autocast_decrement_nesting() == 0:
+        torch.clear_autocast_cache()
+    torch.set_autocast_enabled(context.device, context.prev)
+    torch.set_autocast_dtype(context.device, context.prev_fastdtype)
+    torch.set_autocast_cache_enabled(context.prev_cache_enabled)
+    _record_effect(state, torch.amp.autocast_mode._exit_autocast, (node,))
+    return False
+
+
+_RECORD = torch.autograd.profiler.record_function
+
+
+@handler(_RECORD.__enter__)
+def _enter_record(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return args[0]
+
+
+@handler(_RECORD.__exit__)
+def _exit_record(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    return None
+
+
+@handler(_RECORD)
+def _make_record(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    with torch._C.DisableTorchFunction():
+        return fn(*args, **kwargs)
+
+
+# ---------------------------------------------------------------------- checks
+
+
+@handler(*all_of("_check_tensor_all _check_tensor_all_with"))
+def _check_all(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch._check_tensor_all(cond)`: an operation that raises at run time."""
+    condition = args[-1] if len(args) == 1 else args[1] if fn.__name__.endswith("with") else args[0]
+    message = (
+        args[2] if len(args) > 2 else None if fn.__name__.endswith("with") else (args[1] if len(args) > 1 else None)
+    )
+    if not isinstance(condition, torch.Tensor) or (message is not None and not isinstance(message, str)):
+        return NotImplemented
+    text = "Expected cond to be True" if message is None else message
+    holds = leaf(state, torch.all, (condition,), {})
+    _record_effect(state, torch.ops.aten._assert_async.msg, (state.graph.node_of(state.tensor_info(holds)), text))
+    return None
+
+
+@handler(*all_of("_assert _check _check_index _check_value _check_type _check_not_implemented _check_is_size"))
+def _check(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A condition on numbers is decided now; one on tensors becomes an operation (torch._assert) or a break."""
+    condition = args[0] if args else kwargs.get("cond", kwargs.get("condition"))
+    if isinstance(condition, torch.Tensor):
+        if fn is not find("_assert"):
+            raise errors.graph_break(
+                kind="data-dependent value",
+                context=name_of(fn),
+                explanation=f"{name_of(fn)} checks the value of a tensor, which is known only when the program runs.",
+                hints=("Use torch._assert(condition, message), which becomes part of the graph.",),
+            )
+        message = args[1] if len(args) > 1 else kwargs.get("message", "")
+        _record_effect(state, fn, (state.graph.node_of(state.tensor_info(condition)), str(message)))
+        return None
+    if type(condition) in SYMBOLIC and fn.__name__ in ("_check", "_check_is_size", "_assert"):
+        known = _known_from_here(state, fn, condition, args)
+        if known is not NotImplemented:
+            return known
+    return _decided(state, fn, args, kwargs, condition)
+
+
+def _known_from_here(state: CaptureState, fn: Any, condition: Any, args: Args) -> Any:
+    """A check of numbers that only the running program knows: it stays in the graph, and capture goes by it."""
+    from argand.capture.sizes import unbacked_ops
+
+    if fn.__name__ == "_check_is_size":
+        condition = condition >= 0
+    if condition is True:
+        return None
+    node = unbacked_ops.check(state.graph, condition)
+    if node is NotImplemented:
+        return NotImplemented
+    message = args[1] if len(args) > 1 and fn.__name__ != "_check_is_size" else None
+    text = state.interpreter.call(message, (), {}) if callable(message) else message
+    effect = torch._assert if fn.__name__ == "_assert" else unbacked_ops.checked
+    _record_effect(state, effect, (node, text if text is None else str(text)))
+    return None
+
+
+def _decided(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs, condition: Any) -> Any:
+    """The check on plain values: nothing when it holds; the function's own error when it does not."""
+    if fn.__name__ == "_check_index" or not isinstance(condition, bool) or not condition:
+        if (
+            fn.__name__ in ("_check_is_size", "_check_index")
+            and type(condition) is int
+            and condition >= 0
+            and len(args) == 1
+        ):
+            return None
+        if condition is False and not fn.__name__.startswith(("_check_is", "_check_index")):
+            message = args[1] if len(args) > 1 else kwargs.get("message")
+            text = state.interpreter.call(message, (), {}) if callable(message) else message
+            with torch._C.DisableTorchFunction():
+                return state.interpreter.native(fn, False, (lambda: str(text)) if text is not None else None)
+        return NotImplemented
+    return None
+
+
+@handler(torch.nn.functional.multi_head_attention_forward, *all_of("_VF.lstm _VF.gru _VF.rnn_tanh _VF.rnn_relu"))
+def _composed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    return leaf(state, fn, args, kwargs)
+
+
+@handler(torch.from_numpy)
+def _from_numpy(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    from argand.capture.record import numpy_calls
+
+    return numpy_calls.to_tensor(state, args[0], "from_numpy")
+
+
+def _untagged(cell: str) -> Handler:
+    """torch._dynamo, once imported, wraps methods of nn.Module to number modules for itself: what it wraps counts."""
+
+    def handle(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        names = fn.__code__.co_freevars
+        if cell not in names:
+            return NotImplemented
+        wrapped = fn.__closure__[names.index(cell)].cell_contents
+        return state.interpreter.call(wrapped, args, kwargs)
+
+    return handle
+
+
+NAMED["torch._dynamo.decorators.graph_break"] = _graph_break
+NAMED["torch._dynamo.mutation_guard.patched_init"] = _untagged("init")
+NAMED["torch._dynamo.mutation_guard.patched_setstate"] = _untagged("setstate")

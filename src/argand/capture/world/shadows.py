@@ -1,0 +1,373 @@
+"""Shadows: local copies of containers that existed before the frame, their elements loaded through sources."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts import classify
+from argand.capture.facts.kinds import is_a, is_struct_sequence, module_of, namespace, raw_items, raw_iter, raw_length
+from argand.capture.facts.sources import (
+    AttrSource,
+    CallSource,
+    DictItemSource,
+    DictKeySource,
+    GetItemSource,
+    RawDictItemSource,
+    RawSequenceItemSource,
+    SequenceItemSource,
+    Source,
+    instance_dict,
+)
+from argand.capture.world import bulk_rebuild
+from argand.capture.world.native_reads import unseen_object
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+    from argand.capture.world.pending import Shadow
+
+
+_FACTORY: Any = vars(collections.defaultdict)["default_factory"]
+
+
+def make(state: CaptureState, obj: Any, source: Source) -> Any:
+    """A new container like `obj`; guards its length or keys, and its elements as they are loaded.
+
+    Raises:
+        GraphBreak: a dict whose keys, or a set whose elements, cannot be guarded by value; a class with `__del__`; the
+            table of imported modules; more elements than can be guarded.
+    """
+    if obj is sys.modules:
+        raise errors.graph_break(
+            kind="table of imported modules",
+            context=source.name(),
+            explanation="sys.modules is changed or walked, which other threads and imports do meanwhile, too.",
+            hints=("import modules outside of the compiled function",),
+        )
+    state.elements += raw_length(obj)
+    if state.elements > bulk_rebuild.MOST:
+        raise _too_many(obj, source)
+    if any("__del__" in klass.__dict__ for klass in type(obj).__mro__):
+        raise errors.graph_break(
+            kind="object with a finalizer",
+            context=source.name(),
+            explanation=f"{type(obj).__name__} has a __del__ method: a copy of the object would run it too.",
+            hints=("use a plain container",),
+        )
+    if is_a(obj, dict):
+        made = _make_dict(state, obj, source)
+    elif is_a(obj, set | frozenset):
+        made = _make_set(state, obj, source)
+    elif is_a(obj, collections.deque):
+        _check_deque(type(obj), source)
+        state.guard(source, "call", len, len(obj), label="SEQUENCE_LENGTH")
+        items = [state.load_source(GetItemSource(source, i), obj[i]) for i in range(len(obj))]
+        made = _new(type(obj), collections.deque)
+        collections.deque.__init__(made, items, obj.maxlen)
+    else:
+        raw: Any = list if is_a(obj, list) else tuple
+        state.guard(source, "len", raw.__len__(obj))
+        place = SequenceItemSource if type(obj).__getitem__ is raw.__getitem__ else RawSequenceItemSource
+        items = [state.load_source(place(source, i), raw.__getitem__(obj, i)) for i in range(raw.__len__(obj))]
+        if is_a(obj, list):
+            made = _new(type(obj), list)
+            list.extend(made, items)
+        else:
+            made = _new_tuple(type(obj), items, obj)
+    _copy_instance_dict(state, obj, made, source)
+    return made
+
+
+def _too_many(obj: Any, source: Source) -> errors.GraphBreak:
+    count = raw_length(obj)
+    found = f"{source.friendly()} has {count:,} elements"
+    if count <= bulk_rebuild.MOST:
+        found = f"{source.friendly()} is the last of containers with more than {bulk_rebuild.MOST:,} elements in all"
+    return errors.graph_break(
+        kind="container with very many elements",
+        context=source.name(),
+        explanation=f"{found}, and what is done with it depends on all of them: "
+        f"more than {bulk_rebuild.MOST:,} are not guarded.",
+        hints=("make it a tensor, or use it outside of the compiled function",),
+    )
+
+
+def _check_deque(cls: type, source: Source) -> None:
+    if any(getattr(cls, name) is not getattr(collections.deque, name) for name in ("__len__", "__getitem__", "maxlen")):
+        raise errors.graph_break(
+            kind="deque with methods of its own",
+            context=source.name(),
+            explanation=f"{cls.__name__} overrides what its elements are read with.",
+            hints=("use a plain deque",),
+        )
+
+
+def _new(cls: type, base: type) -> Any:
+    """An empty instance of `cls` without running its Python constructor."""
+    make: Any = base.__new__
+    return make(cls)
+
+
+def _new_tuple(cls: type, items: list[Any], like: Any) -> Any:
+    if cls is tuple:
+        return tuple(items)
+    if is_struct_sequence(cls):
+        return cls(items, like.__reduce__()[1][1])  # fields that are not items
+    return tuple.__new__(cls, items)
+
+
+def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
+    keys = tuple(key for key, _ in raw_items(obj))
+    by_tensor = bool(keys) and all(is_a(key, torch.Tensor) for key in keys)
+    for key in keys:
+        if not by_tensor and not _guardable(key):
+            raise errors.graph_break(
+                kind="dict key from outside",
+                context=f"{source.name()}: key of type {type(key).__name__}",
+                explanation=f"{source.friendly()} has a key of type {type(key).__name__} "
+                "that cannot be compared from call to call.",
+                hints=("use strings, numbers, classes or enum members as keys",),
+            )
+    by_place = by_tensor or any(map(_by_identity, keys))
+    if by_place:  # guards that hold a key would keep it alive
+        state.guard(source, "len", len(keys))
+    else:
+        state.guard(source, "dict_keys", keys)
+    cls = type(obj)
+    given: Any = obj
+    if cls is collections.defaultdict:
+        made: Any = collections.defaultdict(
+            state.load_source(AttrSource(source, "default_factory"), given.default_factory)
+        )
+    elif is_a(obj, collections.OrderedDict):
+        made = collections.OrderedDict.__new__(cls)
+    else:
+        made = dict.__new__(cls)
+        if is_a(obj, collections.defaultdict):
+            made.default_factory = state.load_source(AttrSource(source, "default_factory"), given.default_factory)
+    raw = cls.__getitem__ is not dict.__getitem__
+    put = collections.OrderedDict.__setitem__ if is_a(obj, collections.OrderedDict) else dict.__setitem__
+    values = CallSource(source, values_of) if by_place else None
+    for i, key in enumerate(keys):
+        value = dict.__getitem__(obj, key)
+        if values is not None:  # an optimizer's state: keys are the stand-ins of what stands at each place
+            put(
+                made,
+                load_pinned(state, DictKeySource(source, i), key),
+                state.load_source(SequenceItemSource(values, i), value),
+            )
+            continue
+        step = RawDictItemSource(source, key) if raw else DictItemSource(source, key)
+        put(made, key, state.load_source(step, value))
+    return made
+
+
+def load_pinned(state: CaptureState, source: Source, value: Any) -> Any:
+    """A key or an element of a set: guarded to be this very object where it is one that is compared by identity."""
+    if is_a(value, tuple):
+        state.guard(source, "equals", value)
+        return value
+    found = state.load_source(source, value)
+    if _by_identity(value):
+        state.guard(source, "id", value)
+    return found
+
+
+def _by_identity(key: Any) -> bool:
+    return classify.handling(key) == "object" and not is_a(key, tuple)
+
+
+def values_of(obj: dict[Any, Any]) -> tuple[Any, ...]:
+    """The values of a dict in its order."""
+    return tuple(value for _, value in raw_items(obj))
+
+
+def _make_set(state: CaptureState, obj: Any, source: Source) -> Any:
+    if not all(_guardable(item) for item in raw_iter(obj)):
+        raise errors.graph_break(
+            kind="set of objects from outside",
+            context=source.name(),
+            explanation=f"{source.friendly()} is a set whose elements cannot be compared from call to call.",
+            hints=("use a set of strings, numbers, classes or enum members",),
+        )
+    base: Any = set if is_a(obj, set) else frozenset
+    order = in_order(obj)
+    elements = CallSource(source, in_order)
+    if any(map(_by_identity, order)):  # guards that hold them would keep them alive
+        state.guard(elements, "len", len(order))
+        for i, item in enumerate(order):
+            load_pinned(state, SequenceItemSource(elements, i), item)
+    else:
+        state.guard(source, "call", tuple if type(obj) is base else in_order, order, label="SET_MATCH")
+    plain = base.copy(obj)  # as Python copies it: filled in the same order, where it can be
+    if type(obj) is base:
+        made = plain
+    elif base is frozenset:
+        made = base.__new__(type(obj), plain)
+    else:
+        made = base.__new__(type(obj))
+        set.update(made, plain)
+    if any(one is not other for one, other in zip(order, in_order(made))):
+        raise errors.graph_break(
+            kind="set whose order depends on its history",
+            context=source.name(),
+            explanation=f"{source.friendly()} iterates in an order that a set with the same elements need not have.",
+            hints=("use a dict, or sort the elements",),
+        )
+    return made
+
+
+def in_order(obj: Any) -> tuple[Any, ...]:
+    """The elements of a set as it holds them."""
+    return tuple(set.__iter__(obj) if is_a(obj, set) else frozenset.__iter__(obj))
+
+
+def _guardable(key: Any) -> bool:
+    if is_a(key, tuple):
+        return all(_guardable(item) for item in key)
+    if classify.handling(key) in ("equals", "identity", "function"):
+        return bool(not is_a(key, float | complex) or key == key)  # a NaN is equal to none but itself
+    # an object that compares by identity is a key by identity
+    cls: Any = type(key)
+    return bool(cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__ and not classify.is_container(key))
+
+
+def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source) -> None:
+    attributes = namespace(obj)
+    if not is_a(attributes, dict):
+        return
+    base = instance_dict(state.interpreter.types, source, obj)
+    if attributes or module_of(type(obj)) not in ("collections", "builtins"):
+        state.guard(base, "dict_keys", tuple(attributes))
+    for name, value in attributes.items():
+        namespace(made)[name] = state.load_source(DictItemSource(base, name), value)
+
+
+def probe(made: Any) -> Any:
+    """An iterator that has been over all of a dict; None for other containers."""
+    if not is_a(made, dict):
+        return None
+    found = iter(dict.values(made))
+    collections.deque(itertools.islice(found, dict.__len__(made)), 0)
+    return found
+
+
+def reinserted(entry: Shadow) -> bool:
+    """Whether keys of a dict were deleted and set again: an iterator over it finds more to come then."""
+    if entry.probe is None or raw_length(entry.shadow) != len(entry.snapshot[0]):
+        return False
+    try:
+        entry.probe.__reduce__()
+    except RuntimeError:
+        return True
+    return False
+
+
+def contents(obj: Any) -> Any:
+    """What a container holds, for comparison by identity of elements (`same_contents`)."""
+    if is_a(obj, dict):
+        held: Any = list(raw_items(obj))
+    elif is_a(obj, set | frozenset):
+        held = set(raw_iter(obj))
+    else:
+        held = list(raw_iter(obj))
+    attributes = namespace(obj)
+    factory = _FACTORY.__get__(obj) if is_a(obj, collections.defaultdict) else None
+    return held, list(attributes.items()) if is_a(attributes, dict) else None, factory
+
+
+def same_contents(state: CaptureState, before: Any, after: Any) -> bool:
+    """Whether two `contents` are the same objects in the same order (a shadow counts as its original)."""
+    if is_a(before[0], set):
+        return (
+            len(before[0]) == len(after[0])
+            and {id(origin(state, item)) for item in before[0]} == {id(origin(state, item)) for item in after[0]}
+            and _same_items(state, before[1] or [], after[1] or [])
+            and before[2] is after[2]
+        )
+    return (
+        _same_items(state, before[0], after[0])
+        and _same_items(state, before[1] or [], after[1] or [])
+        and before[2] is after[2]
+    )
+
+
+def _same_items(state: CaptureState, before: list[Any], after: list[Any]) -> bool:
+    if len(before) != len(after):
+        return False
+    for one, other in zip(before, after):
+        if type(one) is tuple and type(other) is tuple and len(one) == len(other) == 2 and one is not other:
+            if not (_same(state, one[0], other[0]) and _same(state, one[1], other[1])):
+                return False
+        elif not _same(state, one, other):
+            return False
+    return True
+
+
+def _same(state: CaptureState, one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if origin(state, one) is origin(state, other):
+        return True
+    return type(one) is type(other) and type(one) in (int, str, float, bytes) and repr(one) == repr(other)
+
+
+def origin(state: CaptureState, obj: Any) -> Any:
+    """The container that `obj` is the shadow of, else `obj`."""
+    entry = state.shadow_origin.get(id(obj))
+    return obj if entry is None else entry.original
+
+
+def deep_resolve(state: CaptureState, obj: Any, seen: dict[int, Any] | None = None) -> Any:
+    """See `CaptureState.deep_resolve`."""
+    if classify.is_plain_atom(obj):
+        return obj
+    seen = {} if seen is None else seen
+    if id(obj) in seen:
+        known = seen[id(obj)]
+        if type(known) is _OpenTuple:
+            known.holds_itself = True
+            return known.value
+        return known
+    if not classify.is_container(obj):
+        return _resolve_slice(state, obj, seen)
+    made = state.shadow(obj) if state.is_outer(obj) else obj
+    seen[id(obj)] = seen[id(made)] = made
+    if is_a(made, dict):
+        for key, value in list(raw_items(made)):
+            new = deep_resolve(state, value, seen)
+            if new is not value:
+                dict.__setitem__(made, key, new)
+    elif is_a(made, list | collections.deque):
+        put: Any = (list if is_a(made, list) else collections.deque).__setitem__
+        for i, value in enumerate(list(raw_iter(made))):
+            new = deep_resolve(state, value, seen)
+            if new is not value:
+                put(made, i, new)
+    elif is_a(made, tuple):
+        seen[id(obj)] = seen[id(made)] = opened = _OpenTuple(made)
+        items = [deep_resolve(state, value, seen) for value in tuple.__iter__(made)]
+        seen[id(obj)] = seen[id(made)] = made
+        if any(new is not value for new, value in zip(items, tuple.__iter__(made))):
+            if opened.holds_itself:  # what is in it has the old one
+                raise unseen_object(obj)
+            made = seen[id(obj)] = _new_tuple(type(made), items, made)
+    return made
+
+
+@dataclass(slots=True)
+class _OpenTuple:
+    """A tuple whose items `deep_resolve` is at."""
+
+    value: Any
+    holds_itself: bool = False
+
+
+def _resolve_slice(state: CaptureState, obj: Any, seen: dict[int, Any]) -> Any:
+    return obj
