@@ -65,7 +65,7 @@ class Session:
         self.root_programs: PerCode[Program] = PerCode()
         self.original_offsets: PerCode[Mapping[int, int]] = PerCode()
         self.tedious: PerCode[bool] = PerCode()
-        """Code that was interpreted for too long to no avail when it was inlined (patience.py)."""
+        """Code that was interpreted for too long to no avail when it was inlined (effort_limits.py)."""
 
     def program(self, code: CodeType) -> Program:
         program = self.programs.get(code)
