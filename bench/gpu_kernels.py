@@ -75,7 +75,7 @@ class Watch:
     def install(self) -> None:
         """From now on."""
         from argand import events
-        from argand.runtime.gpu import load
+        from argand.runtime.gpu.kernels import load
 
         made = load.load_triton_kernels
 

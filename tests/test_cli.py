@@ -77,7 +77,7 @@ def test_env_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from argand import cli
-    from argand.runtime.gpu import target
+    from argand.runtime.gpu.device import target
 
     found = cli.environment()
     assert torch.cuda.is_available() or (found["GPUs"] == "none" and "GPU kernels" not in found)

@@ -29,8 +29,8 @@ PACKAGES = {
 
 ALLOWED = {
     "the extension may not be built, or is older than this": {
-        "runtime/gpu/blas.py: argand._core._C",
-        "runtime/gpu/launch.py: argand._core._C",
+        "runtime/gpu/operators/blas.py: argand._core._C",
+        "runtime/gpu/kernels/launch.py: argand._core._C",
         "runtime/launch.py: argand._core._C",
         "runtime/profile.py: argand._core._C",
     },
@@ -54,7 +54,7 @@ ALLOWED = {
         "backends/native.py: argand.backends.autotune",
         "backends/native.py: argand.backends.cudagraphs",
         "backends/native.py: argand.backends.layouts",
-        "backends/targets.py: argand.runtime.gpu.blas",
+        "backends/targets.py: argand.runtime.gpu.operators.blas",
         "codegen/host/kernels.py: argand.codegen.cpp",
         "codegen/host/kernels.py: argand.codegen.triton",
         "codegen/host/kernels.py: argand.runtime.toolchain",
@@ -66,7 +66,7 @@ ALLOWED = {
         "cli.py: argand.debug.bench",
         "cli.py: argand.debug.bench_text",
         "cli.py: argand.runtime.cache",
-        "cli.py: argand.runtime.gpu.target",
+        "cli.py: argand.runtime.gpu.device.target",
         "cli.py: argand.runtime.toolchain",
         "debug/doctor/command.py: argand.debug.doctor.child",
         "debug/doctor/command.py: argand.debug.doctor.procedure",

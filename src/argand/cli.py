@@ -191,7 +191,7 @@ def _gpus() -> dict[str, str]:
     """The GPUs, what compiles for them, and why nothing does."""
     import torch
 
-    from argand.runtime.gpu.target import gpu_problem, triton_version
+    from argand.runtime.gpu.device.target import gpu_problem, triton_version
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = [torch.cuda.get_device_name(index) for index in range(count)]

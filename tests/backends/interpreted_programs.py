@@ -21,7 +21,7 @@ from torch import nn
 import argand
 from argand.backends import autotune, targets
 from argand.ir.target import gpu
-from argand.runtime.gpu import variants
+from argand.runtime.gpu.kernels import variants
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from helpers import collected

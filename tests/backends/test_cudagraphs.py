@@ -22,8 +22,8 @@ from argand.backends.native import wants_cuda_graphs
 from argand.config import config
 from argand.graph.program import AtenProgram, InputSpec, OutputSpec, TensorSpec
 from argand.graph.random_ops import random_ops
-from argand.runtime.gpu import recording, trial
-from argand.runtime.gpu.graphs import Recorded
+from argand.runtime.gpu.cuda_graphs import recording, trial
+from argand.runtime.gpu.cuda_graphs.graphs import Recorded
 from helpers import assert_same, collected
 from runtime.gpu.tape_recorder import TapeRecorder
 

@@ -21,7 +21,7 @@ from argand.backends.targets import target_of, without_target
 from argand.errors import GpuError
 from argand.graph.program import AtenProgram
 from argand.ir.target import cpu, gpu
-from argand.runtime.gpu import target as gpu_target
+from argand.runtime.gpu.device import target as gpu_target
 from helpers import collected
 
 PROGRAM = Path(__file__).resolve().parent / "interpreted_programs.py"

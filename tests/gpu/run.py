@@ -136,7 +136,7 @@ def problem_here() -> str:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     if not (ROOT / f"src/argand/_core/_C{suffix}").exists():
         subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=ROOT, check=True)
-    from argand.runtime.gpu.target import gpu_problem
+    from argand.runtime.gpu.device.target import gpu_problem
 
     return gpu_problem("cuda") or ""
 

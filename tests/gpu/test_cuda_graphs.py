@@ -15,9 +15,9 @@ from torch import nn
 
 import argand
 from argand.config import config
-from argand.runtime.gpu.graphs import Recorded, Roles
-from argand.runtime.gpu.recorder import recorder_of
-from argand.runtime.gpu.recording import SMALL, Recording
+from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles
+from argand.runtime.gpu.cuda_graphs.recorder import recorder_of
+from argand.runtime.gpu.cuda_graphs.recording import SMALL, Recording
 from helpers import collected
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -507,8 +507,8 @@ def test_memory_of_training(model: nn.Module) -> None:
 @pytest.mark.parametrize("small", [0, SMALL])
 def test_models_in_any_order(seed: int, small: int, monkeypatch: pytest.MonkeyPatch, replays: list[int]) -> None:
     """Inference, forwards and backwards of several models, results and gradients held: none changes, all are eager's."""
-    monkeypatch.setattr("argand.runtime.gpu.recording.SMALL", small)
-    monkeypatch.setattr("argand.runtime.gpu.graphs.SMALL", small)
+    monkeypatch.setattr("argand.runtime.gpu.cuda_graphs.recording.SMALL", small)
+    monkeypatch.setattr("argand.runtime.gpu.cuda_graphs.graphs.SMALL", small)
     torch.manual_seed(seed)
     choose = random.Random(seed)
     models = [nn.Sequential(*[Net() for _ in range(count)]).cuda() for count in (1, 2, 3)]

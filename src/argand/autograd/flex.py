@@ -21,8 +21,8 @@ from argand.graph.meta import eliminate_dead
 from argand.graph.program import AtenProgram, TensorSpec
 from argand.lower import lower
 from argand.passes import run_passes
-from argand.runtime.gpu.flex import Flex, flex_ops, prepare, refusal
-from argand.runtime.gpu.target import gpu_problem
+from argand.runtime.gpu.device.target import gpu_problem
+from argand.runtime.gpu.operators.flex import Flex, flex_ops, prepare, refusal
 
 _LARGEST = 1 << 30  # a side of torch's block mask of everything
 _LIST_FIELDS = ((2, 3, 4, 5), (6, 7, 8, 9))  # of a block mask: counts and blocks, by query and by key

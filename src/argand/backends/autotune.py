@@ -25,10 +25,10 @@ from argand.graph.hints import size_hints
 from argand.ir.kernel import KernelPlan, Schedule, Step, Tile
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 from argand.runtime import cache
-from argand.runtime.gpu.load import load_triton_kernels
-from argand.runtime.gpu.products import padded_product
-from argand.runtime.gpu.target import triton_version
-from argand.runtime.gpu.timing import can_time, random_tensor, time_calls
+from argand.runtime.gpu.device.target import triton_version
+from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
+from argand.runtime.gpu.kernels.load import load_triton_kernels
+from argand.runtime.gpu.operators.products import padded_product
 from argand.schedule.operands import with_operands
 from argand.schedule.product_rules import ACTIVATED, activated
 from argand.schedule.products import (

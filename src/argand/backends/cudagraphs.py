@@ -15,8 +15,8 @@ from argand.backends.targets import devices_in
 from argand.graph import compat
 from argand.graph.program import AtenProgram
 from argand.graph.random_ops import random_ops
-from argand.runtime.gpu.graphs import Recorded, Roles, tell
-from argand.runtime.gpu.recorder import Recorder, recorder_of
+from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles, tell
+from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of
 from argand.runtime.host import HostCall
 
 # All that these do, they do on the device. What others do on the host would be done once, not in each call.

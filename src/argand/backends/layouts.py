@@ -17,7 +17,7 @@ from argand.backends.targets import target_of
 from argand.graph.program import AtenProgram
 from argand.passes.channels_last import convolutions, lay_out
 from argand.runtime import cache
-from argand.runtime.gpu.timing import can_time, random_tensor, time_calls
+from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 
 Timer = Callable[[Sequence[Callable[[], object]], torch.device], list[float]]
 

@@ -11,7 +11,7 @@ import torch
 from argand.config import config
 from argand.graph.program import AtenProgram
 from argand.ir.target import Target, amd_gpu, cpu, gpu
-from argand.runtime.gpu.target import gpu_problem
+from argand.runtime.gpu.device.target import gpu_problem
 
 _INTERPRETED_PROCESSORS = 132  # an H100's
 
@@ -27,7 +27,7 @@ def target_of(device: torch.device) -> Target | None:
         return None
     if torch.version.hip:
         return amd_gpu(*_properties(device))
-    from argand.runtime.gpu import blas
+    from argand.runtime.gpu.operators import blas
 
     direct = bool(config.triton.direct_products) and blas.available()
     return gpu(*_properties(device), direct_products=direct)

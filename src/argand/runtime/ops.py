@@ -11,7 +11,7 @@ from argand.graph.device_ops import device_ops
 from argand.graph.optimizer_ops import optimizer_ops
 from argand.graph.random_ops import random_ops
 from argand.graph.recurrent import recurrent_ops
-from argand.runtime.gpu.flex import flex_ops
+from argand.runtime.gpu.operators.flex import flex_ops
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from argand.errors import InternalError
 from argand.graph.expr import Const, Sym
 from argand.ir.target import cpu, gpu
 from argand.runtime import host
-from argand.runtime.gpu import load
+from argand.runtime.gpu.kernels import load
 from argand.schedule.pipeline import schedule
 
 MM = torch.ops.aten.mm.default
@@ -302,7 +302,7 @@ def test_products_go_to_the_library_with_the_tensors_that_have_the_memory() -> N
     last = product(b, inner.permute(1, 0), x.view(64, 64))
     text = text_of(direct(b, last))
     for line in (
-        "from argand.runtime.gpu.blas import load_products",
+        "from argand.runtime.gpu.operators.blas import load_products",
         "    'product0': (64, 32, 64, torch.bfloat16, (64, 1), (1, 64), True),",
         "    'product1': (32, 64, 64, torch.bfloat16, (1, 32), (64, 1), False),",
         "[product0, product1], workspace_bytes_cuda_0 = load_products(products_cuda_0, 'cuda:0')",
@@ -345,8 +345,9 @@ def test_a_target_without_the_library_has_none() -> None:
 
 def test_a_module_of_products_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With tensors of the CPU in place of a GPU's, and ATen in place of the library."""
-    from argand.runtime.gpu import arena, blas
-    from argand.runtime.gpu.arena import DeviceArenas
+    from argand.runtime.gpu.device import arena
+    from argand.runtime.gpu.device.arena import DeviceArenas
+    from argand.runtime.gpu.operators import blas
 
     class Streams:
         def lasting(self) -> int:

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from argand.codegen.triton.functions import HELPERS, TABLE, expression
-from argand.runtime.gpu import triton_compile
-from argand.runtime.gpu.spec import LaunchSpec
-from argand.runtime.gpu.target import GpuTarget
+from argand.runtime.gpu.device.target import GpuTarget
+from argand.runtime.gpu.kernels import triton_compile
+from argand.runtime.gpu.kernels.spec import LaunchSpec
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 INTEGERS = "floordiv truncdiv remainder lshift rshift bitwise_and bitwise_or bitwise_xor bitwise_not".split()

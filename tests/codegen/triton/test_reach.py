@@ -16,7 +16,7 @@ from argand.codegen.triton.reach import NARROW, reach_of  # noqa: E402
 from argand.graph.expr import Sym, Var, evaluate  # noqa: E402
 from argand.ir.target import gpu  # noqa: E402
 from argand.lower.recorder import Recorder  # noqa: E402
-from argand.runtime.gpu import variants  # noqa: E402
+from argand.runtime.gpu.kernels import variants  # noqa: E402
 from argand.schedule.pipeline import schedule  # noqa: E402
 
 S0, S1 = Sym("s0"), Sym("s1")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from argand.runtime.gpu.driver import Driver
-from argand.runtime.gpu.launch import Place
+from argand.runtime.gpu.device.driver import Driver
+from argand.runtime.gpu.kernels.launch import Place
 
 CPU = 1  # DLPack's number
 MANY = 64

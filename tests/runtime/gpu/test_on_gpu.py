@@ -14,9 +14,9 @@ import torch
 
 import argand
 from argand.errors import GpuError
-from argand.runtime.gpu import launch, load
-from argand.runtime.gpu.driver import driver
-from argand.runtime.gpu.target import device_index, gpu_problem
+from argand.runtime.gpu.device.driver import driver
+from argand.runtime.gpu.device.target import device_index, gpu_problem
+from argand.runtime.gpu.kernels import launch, load
 from runtime.gpu.kernel_texts import ADD, ADD_SPEC, HEAD, unary
 
 pytestmark = pytest.mark.skipif(
@@ -165,7 +165,7 @@ import sys, time; sys.path.insert(0, {str(HERE.parent.parent)!r})
 import torch
 torch.ones(1, device="cuda")
 from runtime.gpu.kernel_texts import *
-from argand.runtime.gpu.load import load_triton_kernels
+from argand.runtime.gpu.kernels.load import load_triton_kernels
 imported, start = "triton" in sys.modules, time.perf_counter()
 kernel, = load_triton_kernels(ADD, {{"add": ADD_SPEC}}, "cuda")
 taken = time.perf_counter() - start
@@ -188,7 +188,7 @@ def test_an_assertion_that_fails_is_told(tmp_path) -> None:
 import sys; sys.path.insert(0, {str(HERE.parent.parent)!r})
 import torch
 from runtime.gpu.kernel_texts import *
-from argand.runtime.gpu.load import load_triton_kernels
+from argand.runtime.gpu.kernels.load import load_triton_kernels
 text = ADD.replace("    mask = at < n", "    mask = at < n\\n    tl.device_assert(n < 100, 'n is too large')")
 kernel, = load_triton_kernels(text, {{"add": (*ADD_SPEC, True)}}, "cuda")
 x = torch.ones(128, device="cuda"); out = torch.zeros(128, device="cuda")

@@ -13,10 +13,11 @@ import torch
 import argand
 from argand.backends import native
 from argand.errors import GpuError
-from argand.runtime.gpu import entries, load, target, triton_compile
-from argand.runtime.gpu.entries import Request
-from argand.runtime.gpu.spec import launch_spec
-from argand.runtime.gpu.target import GpuTarget
+from argand.runtime.gpu.device import target
+from argand.runtime.gpu.device.target import GpuTarget
+from argand.runtime.gpu.kernels import entries, load, triton_compile
+from argand.runtime.gpu.kernels.entries import Request
+from argand.runtime.gpu.kernels.spec import launch_spec
 from helpers import collected
 from runtime.gpu.kernel_texts import HEAD
 
@@ -201,7 +202,7 @@ def test_the_variant_for_other_pointers_cannot_be_loaded(
 
 
 def test_what_a_kernel_writes_to_copies_is_copied_back() -> None:
-    from argand.runtime.gpu.copies import OnAlignedCopies
+    from argand.runtime.gpu.kernels.copies import OnAlignedCopies
 
     spec = launch_spec("mixed", (("*fp32",) * 4 + ("i32",), (("BLOCK", 16),), 4, 1))
     seen: list[torch.Tensor] = []

@@ -11,7 +11,7 @@ from argand.codegen.host.memory import MemoryPlan, Space
 from argand.graph.expr import Expr
 from argand.ir.kernel import CPU
 
-DEVICE_ARENAS = "from argand.runtime.gpu.arena import device_arenas"
+DEVICE_ARENAS = "from argand.runtime.gpu.device.arena import device_arenas"
 
 
 @dataclass(slots=True)

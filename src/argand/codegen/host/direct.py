@@ -1,4 +1,4 @@
-"""Products that a host module hands to the GPU's library itself (`runtime.gpu.blas`): sizes known, 16-bit floats."""
+"""Products that a host module hands to the GPU's library itself (`gpu.operators.blas`): sizes known, 16-bit floats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from argand.ir.kernel import Schedule
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 
 DIRECT = "direct_product"
-LOADER = "from argand.runtime.gpu.blas import load_products"
+LOADER = "from argand.runtime.gpu.operators.blas import load_products"
 _MULTIPLE = 8  # elements: of 16 bits, as many as the library's fast kernels take at a time
 _OPS = {
     "torch.mm": "aten.mm.default",

@@ -14,8 +14,8 @@ from argand.ir.loops import Buffer
 if TYPE_CHECKING:
     from argand.codegen.triton.spec import KernelSpec, TritonSource
 
-_LOADER = "from argand.runtime.gpu.load import load_triton_kernels"
-_VARIANTS = "from argand.runtime.gpu.variants import TritonVariants"
+_LOADER = "from argand.runtime.gpu.kernels.load import load_triton_kernels"
+_VARIANTS = "from argand.runtime.gpu.kernels.variants import TritonVariants"
 _DTYPES = {
     "fp64": torch.float64,
     "fp32": torch.float32,

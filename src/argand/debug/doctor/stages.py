@@ -35,7 +35,7 @@ from argand.lower.interpret import interpret
 from argand.lower.verify import verify
 from argand.passes import pipeline
 from argand.runtime import host
-from argand.runtime.gpu import load
+from argand.runtime.gpu.kernels import load
 from argand.schedule.reference import run_kernel, run_program, run_schedule
 
 Boxed = Callable[[list[Any]], Any]

@@ -25,7 +25,7 @@ from argand.debug.minify.sources import Definitions, setup_lines
 from argand.debug.minify.surgery import Program
 from argand.errors import ArgandError
 from argand.runtime import toolchain
-from argand.runtime.gpu.target import triton_version
+from argand.runtime.gpu.device.target import triton_version
 from argand.version import __version__
 
 _VARIABLES = ("ARGAND_", "TORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "CUDA_", "PYTORCH_", "CXX", "LD_PRELOAD")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from argand.runtime.gpu.products import MULTIPLE, aligned, padded_product
+from argand.runtime.gpu.operators.products import MULTIPLE, aligned, padded_product
 
 
 def matrix(rows: int, columns: int, by_columns: bool, gap: int = 0) -> torch.Tensor:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from argand.errors import GpuError
-from argand.runtime.gpu import source
-from argand.runtime.gpu.image import Image
-from argand.runtime.gpu.spec import LaunchSpec
-from argand.runtime.gpu.target import GpuTarget
+from argand.runtime.gpu.device.image import Image
+from argand.runtime.gpu.device.target import GpuTarget
+from argand.runtime.gpu.kernels import source
+from argand.runtime.gpu.kernels.spec import LaunchSpec
 
 # Products and sums that eager rounds one by one are not fused into multiply-adds: results stay those of its kernels.
 # Where one rounding is meant, the text says `tl.fma`. Memory-bound kernels lose nothing by it.

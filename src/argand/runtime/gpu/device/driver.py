@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from argand.errors import GpuError
 from argand.locks import fork_safe_lock
-from argand.runtime.gpu.image import Image
-from argand.runtime.gpu.target import LIBCUDA
+from argand.runtime.gpu.device.image import Image
+from argand.runtime.gpu.device.target import LIBCUDA
 
 _SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 _MAX_THREADS, _STATIC_SHARED, _LOCAL, _REGISTERS, _DYNAMIC_SHARED = 0, 1, 3, 4, 8  # CU_FUNC_ATTRIBUTE_...

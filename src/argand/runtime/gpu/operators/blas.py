@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from argand.locks import fork_safe_lock
-from argand.runtime.gpu.driver import driver
-from argand.runtime.gpu.launch import Place, cuda_place
-from argand.runtime.gpu.target import device_index
+from argand.runtime.gpu.device.driver import driver
+from argand.runtime.gpu.device.target import device_index
+from argand.runtime.gpu.kernels.launch import Place, cuda_place
 
 Product = Callable[..., None]
 _Handles = tuple[int, int, int, int, int]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from argand.runtime.gpu.spec import LaunchSpec
+from argand.runtime.gpu.kernels.spec import LaunchSpec
 from argand.runtime.profile import Kernel
 
 _READ = "in_ptr"  # how names of pointers begin that a kernel only reads

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from argand.runtime.gpu import trial
-from argand.runtime.gpu.graphs import Recorded, Roles
-from argand.runtime.gpu.trial import PAUSE, ROUNDS, SAMPLES, Trial, other_threads
+from argand.runtime.gpu.cuda_graphs import trial
+from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles
+from argand.runtime.gpu.cuda_graphs.trial import PAUSE, ROUNDS, SAMPLES, Trial, other_threads
 from helpers import collected
 from runtime.gpu import tape_recorder
 from runtime.gpu.tape_recorder import TapeRecorder
@@ -130,14 +130,14 @@ def test_memory_for_recordings_that_nobody_asked_for_is_bounded(clock: Clock, mo
     calls(run, 8)
     assert recorder.replayed == 0 and run.reason == recorder.crowd
     run, recorder = made(clock, lambda x: (x + 1,), slow=0.001)
-    monkeypatch.setattr("argand.runtime.gpu.graphs.MOST_RESULTS", 8)
+    monkeypatch.setattr("argand.runtime.gpu.cuda_graphs.graphs.MOST_RESULTS", 8)
     calls(run, 8)
     assert recorder.replayed == 0 and "which it would keep twice" in run.reason
 
 
 def test_results_are_never_lent(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may use them on a stream of its own after it dropped them."""
-    monkeypatch.setattr("argand.runtime.gpu.recording.SMALL", 0)
+    monkeypatch.setattr("argand.runtime.gpu.cuda_graphs.recording.SMALL", 0)
     run, recorder = made(clock, lambda x: (x + 1,), slow=0.005)
     calls(run, 1 + SAMPLES)
     for step in range(6):

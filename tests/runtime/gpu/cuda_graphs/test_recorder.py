@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from argand.errors import GpuError
-from argand.runtime.gpu import recorder
-from argand.runtime.gpu.driver import Driver
-from argand.runtime.gpu.recorder import CudaRecorder, _capture, _executable, _Room, _Turn
+from argand.runtime.gpu.cuda_graphs import recorder
+from argand.runtime.gpu.cuda_graphs.recorder import CudaRecorder, _capture, _executable, _Room, _Turn
+from argand.runtime.gpu.device.driver import Driver
 
 
 class Library:

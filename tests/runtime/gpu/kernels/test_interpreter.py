@@ -17,8 +17,8 @@ HERE = Path(__file__).resolve().parent
 PRELUDE = """
 import sys; sys.path.insert(0, {here!r})
 import torch
-from kernel_texts import ADD, ADD_SPEC, unary
-from argand.runtime.gpu.load import load_triton_kernels
+from runtime.gpu.kernel_texts import ADD, ADD_SPEC, unary
+from argand.runtime.gpu.kernels.load import load_triton_kernels
 
 def run(expression, x, out, kinds, n=None, helpers=""):
     kernel, = load_triton_kernels(unary(expression, helpers=helpers), {{"f": (kinds, (("BLOCK", 64),), 4, 1)}}, "cpu")
@@ -30,7 +30,7 @@ def run(expression, x, out, kinds, n=None, helpers=""):
 
 def interpreted(body: str, *, interpret: str = "1") -> str:
     """What a program prints under the interpreter."""
-    text = PRELUDE.format(here=str(HERE)) + textwrap.dedent(body)
+    text = PRELUDE.format(here=str(HERE.parents[2])) + textwrap.dedent(body)
     environment = {**os.environ, "TRITON_INTERPRET": interpret}
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -88,7 +88,7 @@ def test_device_library_reached_in_every_way() -> None:
 def test_every_function_of_the_table_computes() -> None:
     interpreted("""
         import inspect, re, numpy as np
-        from argand.runtime.gpu import libdevice as own
+        from argand.runtime.gpu.kernels import libdevice as own
         from triton.language.extra.cuda import libdevice
         symbols = set(re.findall(r'"(__nv_[a-z0-9_]+)"', inspect.getsource(libdevice)))
         known = {symbol for symbol in symbols if own.function(symbol)}

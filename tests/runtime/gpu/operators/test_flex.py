@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from argand.errors import GpuError
-from argand.runtime.gpu import flex
-from argand.runtime.gpu.flex_text import FlexShape, Lists, Tiles
+from argand.runtime.gpu.operators import flex
+from argand.runtime.gpu.operators.flex_text import FlexShape, Lists, Tiles
 
 HERE = Path(__file__).resolve()
-sys.path[:0] = [str(HERE.parents[2] / "codegen" / "triton"), str(HERE.parents[2] / "schedule")]
+sys.path[:0] = [str(HERE.parents[3] / "codegen" / "triton"), str(HERE.parents[3] / "schedule")]
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 PARTS = ("forward", "queries", "keys")
@@ -49,7 +49,7 @@ def shape(width: int, dtype: str = "bf16", scored: bool = True, length: int = 40
 
 def test_programs_compute_what_eager_computes() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, str(HERE.parent / "flex_programs.py")]
+    command = [sys.executable, str(HERE.parents[1] / "flex_programs.py")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "programs agree" in done.stdout

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 
 from argand.locks import fork_safe_lock
-from argand.runtime.gpu.driver import Driver, driver
+from argand.runtime.gpu.device.driver import Driver, driver
 
 _OF_THIS_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do meanwhile is their own affair
 _DEFAULT_STREAM = 0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from argand.runtime.gpu import load, variants
-from argand.runtime.gpu.spec import LaunchSpec
-from argand.runtime.gpu.variants import MAX_VARIANTS, NARROW, TritonVariants
+from argand.runtime.gpu.kernels import load, variants
+from argand.runtime.gpu.kernels.spec import LaunchSpec
+from argand.runtime.gpu.kernels.variants import MAX_VARIANTS, NARROW, TritonVariants
 
 SPECS = {
     "rows": ((("*fp32", "*fp32", "i64", "i64"), (("XBLOCK", 128), ("WIDE", 1)), 4, 1, False), {2: 0, 3: 1}),

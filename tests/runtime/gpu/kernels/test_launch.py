@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from argand.errors import GpuError
-from argand.runtime.gpu import launch
-from argand.runtime.gpu.image import Image
-from argand.runtime.gpu.spec import launch_spec
+from argand.runtime.gpu.device.image import Image
+from argand.runtime.gpu.kernels import launch
+from argand.runtime.gpu.kernels.spec import launch_spec
 
 SPEC = launch_spec("k", (("*fp32", "*bf16", "i32", "i64"), (("BLOCK", 64),), 4, 1))
 IMAGE = Image("k", 128, 0, (8, 8, 4, 8, 8, 8), b"machine code")
@@ -209,7 +209,7 @@ def test_shared_memory(fake) -> None:
 
 
 def test_no_driver(tmp_path) -> None:
-    from argand.runtime.gpu.driver import Driver
+    from argand.runtime.gpu.device.driver import Driver
 
     with pytest.raises(GpuError, match="driver"):
         Driver(str(tmp_path / "libcuda.so.1"))

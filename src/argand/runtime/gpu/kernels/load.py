@@ -17,13 +17,13 @@ from argand import events
 from argand.errors import GpuError
 from argand.locks import fork_safe_lock
 from argand.runtime import places
-from argand.runtime.gpu import entries, hip, interpreter, launch
-from argand.runtime.gpu.copies import OnAlignedCopies
-from argand.runtime.gpu.driver import OUT_OF_MEMORY, Loaded, driver
-from argand.runtime.gpu.entries import Request
-from argand.runtime.gpu.image import Image
-from argand.runtime.gpu.spec import LaunchSpec, launch_spec
-from argand.runtime.gpu.target import device_index, gpu_target
+from argand.runtime.gpu.device.driver import OUT_OF_MEMORY, Loaded, driver
+from argand.runtime.gpu.device.image import Image
+from argand.runtime.gpu.device.target import device_index, gpu_target
+from argand.runtime.gpu.kernels import entries, hip, interpreter, launch
+from argand.runtime.gpu.kernels.copies import OnAlignedCopies
+from argand.runtime.gpu.kernels.entries import Request
+from argand.runtime.gpu.kernels.spec import LaunchSpec, launch_spec
 from argand.runtime.profile import Kernel, ProfiledKernel, label
 
 # Triton lets go of the GIL in its passes and while ptxas runs; more threads than this wait for each other.

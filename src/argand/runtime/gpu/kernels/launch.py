@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from argand.runtime.gpu.driver import Driver, Loaded
-from argand.runtime.gpu.image import Image
-from argand.runtime.gpu.spec import INTEGERS, LaunchSpec
+from argand.runtime.gpu.device.driver import Driver, Loaded
+from argand.runtime.gpu.device.image import Image
+from argand.runtime.gpu.kernels.spec import INTEGERS, LaunchSpec
 from argand.runtime.profile import Kernel, ProfiledKernel, connect
 
 ALIGNMENT = 16  # bytes; what the first variant of a kernel expects of pointers

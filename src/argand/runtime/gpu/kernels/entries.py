@@ -13,10 +13,10 @@ from pathlib import Path
 from argand import files
 from argand.errors import GpuError
 from argand.runtime import cache
-from argand.runtime.gpu import triton_compile
-from argand.runtime.gpu.image import Image, parse
-from argand.runtime.gpu.spec import LaunchSpec
-from argand.runtime.gpu.target import GpuTarget, triton_version
+from argand.runtime.gpu.device.image import Image, parse
+from argand.runtime.gpu.device.target import GpuTarget, triton_version
+from argand.runtime.gpu.kernels import triton_compile
+from argand.runtime.gpu.kernels.spec import LaunchSpec
 
 _BYTES = 64 << 20
 # A text in quotes, which is kept, or a comment, which does not change what is compiled.

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from argand.runtime.gpu import blas
-from argand.runtime.gpu.blas import Blas, ProductSpec, TorchProduct, load_products
-from argand.runtime.gpu.launch import Place
+from argand.runtime.gpu.kernels.launch import Place
+from argand.runtime.gpu.operators import blas
+from argand.runtime.gpu.operators.blas import Blas, ProductSpec, TorchProduct, load_products
 
 HALF = torch.float16
 
@@ -39,7 +39,7 @@ class FakeBlas:
 @pytest.fixture(scope="session")
 def fake_blas_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("blas") / "libcublasLt.so"
-    source = Path(__file__).with_name("fake_blas.c")
+    source = Path(__file__).resolve().parents[1] / "fake_blas.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-w", "-o", str(made), str(source)], check=True)
     return made
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from argand.runtime.gpu import load
-from argand.runtime.gpu.spec import LaunchSpec, launch_spec
+from argand.runtime.gpu.kernels import load
+from argand.runtime.gpu.kernels.spec import LaunchSpec, launch_spec
 from argand.runtime.profile import Kernel
 
 NARROW = 1 << 30  # below, positions have 32 bits

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from argand.runtime.arena import MAX_LAYOUTS, arena_pool
-from argand.runtime.gpu import arena
-from argand.runtime.gpu.arena import CudaStreams, DeviceArenas
+from argand.runtime.gpu.device import arena
+from argand.runtime.gpu.device.arena import CudaStreams, DeviceArenas
 
 
 class Streams:

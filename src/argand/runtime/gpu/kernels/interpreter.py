@@ -17,8 +17,8 @@ import torch
 
 from argand.errors import GpuError
 from argand.locks import fork_safe_lock
-from argand.runtime.gpu import libdevice, source
-from argand.runtime.gpu.spec import LaunchSpec
+from argand.runtime.gpu.kernels import libdevice, source
+from argand.runtime.gpu.kernels.spec import LaunchSpec
 
 _LOCK = fork_safe_lock()  # corrections are attributes of triton's own modules
 _MISSING = object()

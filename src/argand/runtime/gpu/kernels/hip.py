@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from argand.errors import GpuError
-from argand.runtime.gpu import entries, triton_compile
-from argand.runtime.gpu.spec import LaunchSpec
-from argand.runtime.gpu.target import GpuTarget
+from argand.runtime.gpu.device.target import GpuTarget
+from argand.runtime.gpu.kernels import entries, triton_compile
+from argand.runtime.gpu.kernels.spec import LaunchSpec
 from argand.runtime.profile import Kernel, ProfiledKernel
 
 _ALIGNMENT = 16

@@ -18,11 +18,11 @@ import argand
 import damage
 from argand.errors import GpuError
 from argand.runtime import cache
-from argand.runtime.gpu import entries, load, triton_compile
-from argand.runtime.gpu.entries import Request
-from argand.runtime.gpu.image import parse
-from argand.runtime.gpu.spec import launch_spec
-from argand.runtime.gpu.target import GpuTarget
+from argand.runtime.gpu.device.image import parse
+from argand.runtime.gpu.device.target import GpuTarget
+from argand.runtime.gpu.kernels import entries, load, triton_compile
+from argand.runtime.gpu.kernels.entries import Request
+from argand.runtime.gpu.kernels.spec import launch_spec
 from runtime.gpu.kernel_texts import ADD, ADD_SPEC, HEAD
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
@@ -311,8 +311,8 @@ def test_images() -> None:
 
 def in_new_process(body: str, tmp_path: Path, **variables: str) -> str:
     text = (
-        f"import sys; sys.path[:0] = [{str(HERE.parent.parent)!r}]\n"
-        "from runtime.gpu.test_load import *\n" + textwrap.dedent(body)
+        f"import sys; sys.path[:0] = [{str(HERE.parents[2])!r}]\n"
+        "from runtime.gpu.kernels.test_load import *\n" + textwrap.dedent(body)
     )
     environment = {**os.environ, "ARGAND_CACHE_DIR": str(tmp_path / "own"), **variables}
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment)
@@ -379,8 +379,8 @@ def test_multiply_and_add_stay_two_operations(tmp_path) -> None:
 @needs_triton
 def test_a_warm_process_does_not_import_triton(tmp_path, fake_path) -> None:
     body = f"""
-        from argand.runtime.gpu.driver import Driver
-        from argand.runtime.gpu.launch import Place
+        from argand.runtime.gpu.device.driver import Driver
+        from argand.runtime.gpu.kernels.launch import Place
         load.load_on([request_of()], Place(Driver({str(fake_path)!r}), 1, 0, lambda index: 0))
         print("triton" in sys.modules)
         """
@@ -407,7 +407,7 @@ def test_triton_compiles_itself_where_its_stages_are_watched(tmp_path) -> None:
 def test_kernels_are_compiled_in_threads(tmp_path) -> None:
     in_new_process(
         """
-        from argand.runtime.gpu.load import get_images
+        from argand.runtime.gpu.kernels.load import get_images
         specs = [launch_spec(f"k{i}", ADD_SPEC) for i in range(5)]
         load._processors = lambda: 4
         images = get_images([request_of(ADD.replace("def add", f"def {spec.name}"), spec) for spec in specs])

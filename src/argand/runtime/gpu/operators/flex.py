@@ -18,10 +18,10 @@ import torch
 from argand import events
 from argand.errors import GpuError
 from argand.graph.flex import strides_like
-from argand.runtime.gpu import flex_text
-from argand.runtime.gpu.flex_text import FlexShape, FlexText, Lists, Tiles
-from argand.runtime.gpu.load import load_triton_kernels
-from argand.runtime.gpu.target import gpu_target
+from argand.runtime.gpu.device.target import gpu_target
+from argand.runtime.gpu.kernels.load import load_triton_kernels
+from argand.runtime.gpu.operators import flex_text
+from argand.runtime.gpu.operators.flex_text import FlexShape, FlexText, Lists, Tiles
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 """Types of queries, keys and values, as Triton calls them."""

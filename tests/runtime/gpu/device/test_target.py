@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from argand.runtime.gpu import target
+from argand.runtime.gpu.device import target
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_amd(gpu) -> None:
 
 def test_nothing_imports_triton() -> None:
     code = (
-        "import sys; from argand.runtime.gpu import load, target; target.gpu_problem('cuda'); target.triton_version();"
+        "import sys; from argand.runtime.gpu.device import target; from argand.runtime.gpu.kernels import load; target.gpu_problem('cuda'); target.triton_version();"
         "assert 'triton' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

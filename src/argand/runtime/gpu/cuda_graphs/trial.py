@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from argand.runtime.gpu.recorder import Recorder
+from argand.runtime.gpu.cuda_graphs.recorder import Recorder
 
 SAMPLES = 3  # calls of each way that are timed, the fastest of which counts: others may use the GPU, too
 ROUNDS = 3  # of samples before a call is given up for a GPU that is busy
