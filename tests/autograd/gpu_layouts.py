@@ -1,4 +1,4 @@
-"""Compares what `graph.metas` says of the results of ATen ops on a GPU with what eager's kernels return there.
+"""Compares what `graph.metadata.metas` says of the results of ATen ops on a GPU with what eager's kernels return there.
 
 python tests/autograd/gpu_layouts.py
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from argand.graph.metas import Many, infer
-from argand.graph.specs import Spec, SpecTable
+from argand.graph.metadata.metas import Many, infer
+from argand.graph.metadata.specs import Spec, SpecTable
 
 aten = torch.ops.aten
 GPU = torch.device("cuda", 0)

@@ -18,8 +18,9 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from argand.errors import AutogradError
-from argand.graph import compat, metas
-from argand.graph.specs import Spec, SpecTable
+from argand.graph import compat
+from argand.graph.metadata import metas
+from argand.graph.metadata.specs import Spec, SpecTable
 
 aten = torch.ops.aten
 

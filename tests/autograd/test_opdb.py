@@ -10,9 +10,9 @@ from opdb_aot import run
 from opdb_layouts import Comparing, compare
 
 import sweeps
-from argand.graph import metas
-from argand.graph.specs import SpecTable
-from argand.graph.strides import iterator_strides
+from argand.graph.metadata import metas
+from argand.graph.metadata.specs import SpecTable
+from argand.graph.metadata.strides import iterator_strides
 
 # Eager picks another LAPACK path when it sees no tensor subclass: equal to about 1e-5 only.
 INEXACT = ("linalg.svdvals", "linalg.cond", "linalg.norm")

@@ -13,8 +13,8 @@ from torch import fx
 
 from argand.backends.aot_eager import aot_eager
 from argand.backends.native import native
-from argand.graph.expr import Expr, Sym
-from argand.graph.symbols import SymbolTable
+from argand.graph.sizes.expr import Expr, Sym
+from argand.graph.sizes.symbols import SymbolTable
 
 _EXPR_OPS = {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod}
 _DEFINED = {operator.truediv: "truediv", operator.pow: "pow", min: "min", max: "max"}

@@ -20,8 +20,8 @@ from argand.backends import cudagraphs, native
 from argand.backends.cudagraphs import why_not, with_cuda_graphs
 from argand.backends.native import wants_cuda_graphs
 from argand.config import config
-from argand.graph.program import AtenProgram, InputSpec, OutputSpec, TensorSpec
-from argand.graph.random_ops import random_ops
+from argand.graph.nodes.program import AtenProgram, InputSpec, OutputSpec, TensorSpec
+from argand.graph.operators.random_ops import random_ops
 from argand.runtime.gpu.cuda_graphs import recording, trial
 from argand.runtime.gpu.cuda_graphs.graphs import Recorded
 from helpers import assert_same, collected

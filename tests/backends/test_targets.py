@@ -19,7 +19,7 @@ from argand.backends import native, targets
 from argand.backends.graph_key import graph_key
 from argand.backends.targets import target_of, without_target
 from argand.errors import GpuError
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram
 from argand.ir.target import cpu, gpu
 from argand.runtime.gpu.device import target as gpu_target
 from helpers import collected

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention.flex_attention import AuxRequest, and_masks, create_block_mask, flex_attention
 
 import argand
-from argand.graph import flex
+from argand.graph.operators import flex
 from helpers import CountingBackend, assert_same, collected
 
 BACKENDS = ("eager", "aot_eager", "native")

@@ -428,7 +428,7 @@ def test_large_constants_are_kept_beside_the_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: None
 ) -> None:
     from argand.debug import runnable
-    from argand.graph.program import AtenProgram, InputSpec, TensorSpec
+    from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
 
     graph = torch.fx.Graph()
     x = graph.placeholder("x")

@@ -1,4 +1,4 @@
-"""The facts behind `argand.graph.data_checks`: which operators raise for other values of the same sizes and dtypes.
+"""The facts behind `argand.graph.operators.data_checks`: which operators raise for other values of the same sizes and dtypes.
 
 `python -m tests.graph.raising_ops` runs the samples of torch's operator database with spoilt data (positions far out of
 bounds, NaN, numbers of the wrong sign), each operator in a process of its own, and prints the ATen operators that raise
@@ -18,7 +18,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from argand.graph import compat, data_checks
+from argand.graph import compat
+from argand.graph.operators import data_checks
 
 SAMPLES = 6
 WHOLE = (torch.int64, torch.int32)

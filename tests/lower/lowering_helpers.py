@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 from argand.autograd import trace_inference
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram
 from argand.ir.loops import ExternNode, LoopNode, Program
 from argand.lower import lower
 from argand.lower.interpret import interpret, same_layout

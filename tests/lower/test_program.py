@@ -10,7 +10,7 @@ from lowering_helpers import check, graph_of, run_lowered
 from argand import events
 from argand.autograd import trace_inference
 from argand.errors import InternalError, LoweringError
-from argand.graph.expr import Const, Var
+from argand.graph.sizes.expr import Const, Var
 from argand.ir.loops import LoopNode, TensorRef, statements_of
 from argand.lower import lower
 from argand.lower.dump import dump

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx, nn
 
 from argand.autograd import trace_inference
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram
 
 
 def traced(fn: Callable[..., Any], *args: Any) -> AtenProgram:

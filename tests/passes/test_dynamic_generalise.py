@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
 from dynamic_helpers import dynamic_graph  # noqa: E402
 
 from argand.autograd.dynamic import trace_dynamic  # noqa: E402
-from argand.graph.expr import Expr, Sym  # noqa: E402
-from argand.graph.symbolic import SymbolicTensor  # noqa: E402
+from argand.graph.sizes.expr import Expr, Sym  # noqa: E402
+from argand.graph.sizes.symbolic import SymbolicTensor  # noqa: E402
 from argand.passes import run_passes  # noqa: E402
 from argand.passes.generalise import NotGeneral  # noqa: E402
 

@@ -14,8 +14,8 @@ import argand
 from argand import events
 from argand.autograd import trace_inference, wrap
 from argand.backends.aot_eager import run_eagerly
-from argand.graph.printing import graph_function
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.printing import graph_function
+from argand.graph.nodes.program import AtenProgram
 from argand.passes import INFERENCE, run_passes, verify
 from argand.passes.cse import eliminate_common_subexpressions
 from argand.passes.dead import eliminate_dead_code

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import argand
-from argand.graph.random_ops import random_ops
+from argand.graph.operators.random_ops import random_ops
 
 
 def native(fn: Callable[..., Any]) -> Callable[..., Any]:

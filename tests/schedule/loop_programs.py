@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from argand.graph.expr import ONE, ZERO, Const, Expr, Var, as_expr, sum_of
+from argand.graph.sizes.expr import ONE, ZERO, Const, Expr, Var, as_expr, sum_of
 from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Origin, Program, TensorRef
 from argand.lower.recorder import Recorder
 

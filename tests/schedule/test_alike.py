@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loop_programs import Builder
 from test_fusion import add, kernels, random_program, relu
 
-from argand.graph.expr import Sym
+from argand.graph.sizes.expr import Sym
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import ExternNode
 from argand.ir.target import cpu, gpu

@@ -148,7 +148,7 @@ def test_products_of_integers_and_doubles_and_of_a_cpu_stay():
 
 
 def test_products_of_sizes_that_vary_stay():
-    from argand.graph.expr import Sym
+    from argand.graph.sizes.expr import Sym
 
     p = Products(torch.bfloat16)
     _, made = scheduled(p, [p.mm(p.input(Sym("s0"), p.k))])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loop_programs import Builder
 from test_fusion import add, kernels, relu
 
-from argand.graph.expr import Sym, Var
+from argand.graph.sizes.expr import Sym, Var
 from argand.ir.loops import LoopBody, LoopNode, identity
 from argand.ir.target import cpu, gpu
 from argand.lower.recorder import Recorder

@@ -72,7 +72,7 @@ def test_stages_without_shared_loops_are_kernels_of_their_own():
 
 
 def b_scalar(b, total, like):
-    from argand.graph.expr import ZERO
+    from argand.graph.sizes.expr import ZERO
 
     return type(total)(b, total.buffer, like.size, [ZERO] * len(like.size))
 

@@ -1,6 +1,6 @@
 """Autograd ahead of time: a torch-level graph goes in, functional ATen graphs come out.
 
-In: `fx.GraphModule` with torch functions and methods, and the example inputs. Out: `AtenProgram` (`graph.program`),
+In: `fx.GraphModule` with torch functions and methods, and the example inputs. Out: `graph.nodes.program.AtenProgram`,
 whose graph has no in-place op, and `runtime.wrap`, which turns a callable for that graph into one for the user's
 (mutations written back, aliases rebuilt).
 """

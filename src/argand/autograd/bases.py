@@ -16,7 +16,7 @@ import torch
 from argand.autograd.values import TraceTensor, Value
 from argand.errors import AutogradError
 from argand.graph import compat
-from argand.graph.program import BaseSpec
+from argand.graph.nodes.program import BaseSpec
 
 aten = torch.ops.aten
 T = TypeVar("T")

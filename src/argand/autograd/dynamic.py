@@ -17,11 +17,11 @@ from torch import fx
 
 from argand.autograd.trace import trace_inference
 from argand.errors import AutogradError
-from argand.graph.expr import Expr, Sym, as_int, evaluate, free_symbols
-from argand.graph.fitting import Fitter, holds, require
-from argand.graph.program import AtenProgram, InputSpec, TensorSpec
-from argand.graph.symbolic import Condition, Scalar, SymbolicTensor
-from argand.graph.symbols import FUNCTIONS, SymbolTable
+from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
+from argand.graph.sizes.expr import Expr, Sym, as_int, evaluate, free_symbols
+from argand.graph.sizes.fitting import Fitter, holds, require
+from argand.graph.sizes.symbolic import Condition, Scalar, SymbolicTensor
+from argand.graph.sizes.symbols import FUNCTIONS, SymbolTable
 from argand.passes.bends import follows_formulas
 from argand.passes.generalise import NotGeneral, divided, generalise
 

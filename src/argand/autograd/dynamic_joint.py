@@ -12,8 +12,8 @@ from torch import fx
 from argand.autograd.dynamic import Assignment, NotGeneral, Prepare, Tracing
 from argand.autograd.joint import JointProgram
 from argand.autograd.trace import trace_joint
-from argand.graph.expr import Expr, Sym
-from argand.graph.program import AtenProgram, TensorSpec
+from argand.graph.nodes.program import AtenProgram, TensorSpec
+from argand.graph.sizes.expr import Expr, Sym
 
 
 def trace_joint_dynamic(gm: fx.GraphModule, example_inputs: Sequence[Any], prepare: Prepare) -> JointProgram:

@@ -16,9 +16,10 @@ from argand.codegen.triton.functions import helpers_of
 from argand.codegen.triton.mods import Mod, NotPrintable, print_mod
 from argand.config import config
 from argand.errors import ArgandError, GpuError
-from argand.graph import compat, flex
-from argand.graph.meta import eliminate_dead
-from argand.graph.program import AtenProgram, TensorSpec
+from argand.graph import compat
+from argand.graph.nodes.meta import eliminate_dead
+from argand.graph.nodes.program import AtenProgram, TensorSpec
+from argand.graph.operators import flex
 from argand.lower import lower
 from argand.passes import run_passes
 from argand.runtime.gpu.device.target import gpu_problem
@@ -29,7 +30,7 @@ _LIST_FIELDS = ((2, 3, 4, 5), (6, 7, 8, 9))  # of a block mask: counts and block
 
 
 def stands_for(score: Any, mask: Any, *tensors: torch.Tensor) -> Any:
-    """The results of `graph.flex.flex_attention` as one operator; None where it is to be spelt out."""
+    """The results of `graph.operators.flex.flex_attention` as one operator; None where it is to be spelt out."""
     call: flex.FlexCall = score.meta["call"]
     query = tensors[0]
     if query.__class__ is not TraceTensor or call.greatest or not _has_kernels(query.device):

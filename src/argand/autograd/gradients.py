@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.meta import attribute
+from argand.graph.nodes.meta import attribute
 
 
 def needs_autograd(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:

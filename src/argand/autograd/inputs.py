@@ -14,10 +14,10 @@ from argand.autograd.recorder import Recorder
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
-from argand.graph.meta import NodeOrigin
-from argand.graph.program import InputSpec, TensorSpec
-from argand.graph.specs import Spec
-from argand.graph.strides import is_dense, memory_order
+from argand.graph.metadata.specs import Spec
+from argand.graph.metadata.strides import is_dense, memory_order
+from argand.graph.nodes.meta import NodeOrigin
+from argand.graph.nodes.program import InputSpec, TensorSpec
 
 aten = torch.ops.aten
 

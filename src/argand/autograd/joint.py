@@ -24,10 +24,10 @@ from argand.autograd.tracer import Tracer
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat, time_limit
-from argand.graph.meta import NodeOrigin, attribute, eliminate_dead
-from argand.graph.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
+from argand.graph.metadata.strides import is_dense
+from argand.graph.nodes.meta import NodeOrigin, attribute, eliminate_dead
+from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
 from argand.graph.regions import current_region
-from argand.graph.strides import is_dense
 
 aten = torch.ops.aten
 

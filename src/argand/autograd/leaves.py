@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from argand.errors import AutogradError
-from argand.graph.expr import Expr
-from argand.graph.program import AtenProgram, InputSpec, LeafSpec, OutputSpec
+from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, OutputSpec
+from argand.graph.sizes.expr import Expr
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:

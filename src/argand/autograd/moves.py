@@ -12,8 +12,8 @@ from argand.autograd.joint import JointProgram
 from argand.autograd.partition import Partition, Slot
 from argand.autograd.parts import BackwardPart
 from argand.graph import compat
-from argand.graph.expr import Expr
-from argand.graph.program import TensorSpec
+from argand.graph.nodes.program import TensorSpec
+from argand.graph.sizes.expr import Expr
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
 Given = tuple[bool, ...]

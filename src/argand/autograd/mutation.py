@@ -13,8 +13,8 @@ from argand.autograd.recorder import Recorder
 from argand.autograd.values import TraceTensor
 from argand.errors import AutogradError
 from argand.graph import compat
-from argand.graph.specs import Spec, strided_meta
-from argand.graph.strides import is_dense
+from argand.graph.metadata.specs import Spec, strided_meta
+from argand.graph.metadata.strides import is_dense
 
 
 @dataclass(frozen=True, slots=True)

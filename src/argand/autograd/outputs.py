@@ -15,9 +15,9 @@ from argand.autograd.recorder import Recorder
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
-from argand.graph.meta import eliminate_dead
-from argand.graph.program import AtenProgram, LeafSpec, MutationSpec, OutputSpec, ViewReplay
-from argand.graph.strides import is_dense
+from argand.graph.metadata.strides import is_dense
+from argand.graph.nodes.meta import eliminate_dead
+from argand.graph.nodes.program import AtenProgram, LeafSpec, MutationSpec, OutputSpec, ViewReplay
 
 aten = torch.ops.aten
 

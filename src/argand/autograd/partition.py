@@ -14,11 +14,11 @@ from argand.autograd.joint import JointProgram
 from argand.autograd.recompute import Costs, is_fusible, is_view, within_budget
 from argand.errors import AutogradError
 from argand.graph import compat
-from argand.graph.data_checks import must_stay
-from argand.graph.meta import NodeOrigin, eliminate_dead
-from argand.graph.program import AtenProgram, InputSpec, TensorSpec
-from argand.graph.strides import is_dense
-from argand.graph.symbolic import is_tensor
+from argand.graph.metadata.strides import is_dense
+from argand.graph.nodes.meta import NodeOrigin, eliminate_dead
+from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
+from argand.graph.operators.data_checks import must_stay
+from argand.graph.sizes.symbolic import is_tensor
 
 aten = torch.ops.aten
 

@@ -19,9 +19,9 @@ from torch import fx
 from argand.autograd.partition import Partition, Slot
 from argand.autograd.tape import Tape
 from argand.graph import compat
-from argand.graph.meta import NodeOrigin, eliminate_dead
-from argand.graph.program import AtenProgram
-from argand.graph.symbolic import MetaTensor, contiguous_meta, is_tensor, strided_meta
+from argand.graph.nodes.meta import NodeOrigin, eliminate_dead
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.symbolic import MetaTensor, contiguous_meta, is_tensor, strided_meta
 
 aten = torch.ops.aten
 

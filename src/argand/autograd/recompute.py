@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph import compat, layouts
+from argand.graph import compat
 from argand.graph.flow import INFINITE, FlowNetwork
-from argand.graph.symbolic import SymbolicTensor, is_tensor
+from argand.graph.metadata import layouts
+from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor
 
 aten = torch.ops.aten
 

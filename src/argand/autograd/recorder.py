@@ -16,10 +16,11 @@ from torch import fx
 from argand.autograd.bases import Bases
 from argand.autograd.values import AliasGroup, TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
-from argand.graph import compat, metas
-from argand.graph.meta import NodeOrigin
-from argand.graph.specs import Spec, SpecTable
-from argand.graph.strides import dense_strides, is_dense, memory_order, overlaps
+from argand.graph import compat
+from argand.graph.metadata import metas
+from argand.graph.metadata.specs import Spec, SpecTable
+from argand.graph.metadata.strides import dense_strides, is_dense, memory_order, overlaps
+from argand.graph.nodes.meta import NodeOrigin
 
 aten = torch.ops.aten
 

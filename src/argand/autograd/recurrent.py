@@ -9,7 +9,7 @@ import torch
 
 from argand.autograd.values import TraceTensor
 from argand.errors import AutogradError
-from argand.graph.recurrent import Recurrence, recurrence, recurrent_ops
+from argand.graph.operators.recurrent import Recurrence, recurrence, recurrent_ops
 
 UNROLLED = 16
 """So many steps are recorded one by one, where the length does not vary: they fuse with what is around them."""
@@ -19,7 +19,7 @@ def stands_for(kind: str, args: Sequence[Any], kwargs: dict[str, Any], many_size
     """The results of a recurrent layer as one operator; None where torch's own definition is to be recorded.
 
     Arguments:
-        kind: a value of `graph.recurrent.FUNCTIONS`.
+        kind: a value of `graph.operators.recurrent.FUNCTIONS`.
         many_sizes: the trace is one of several at different sizes.
 
     Raises:

@@ -15,8 +15,8 @@ from argand.autograd.bases import base_tensor
 from argand.autograd.leaves import maker_lines, needs_data
 from argand.errors import InternalError
 from argand.graph import compat
-from argand.graph.expr import Expr
-from argand.graph.program import AtenProgram, OutputSpec
+from argand.graph.nodes.program import AtenProgram, OutputSpec
+from argand.graph.sizes.expr import Expr
 
 GraphCallable = Callable[..., Any]
 

@@ -11,10 +11,10 @@ from argand.autograd.recorder import Handler, Recorder
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
-from argand.graph.optimizer_ops import optimizer_ops
-from argand.graph.recurrent import recurrent_ops
-from argand.graph.specs import Spec
-from argand.graph.strides import memory_order
+from argand.graph.metadata.specs import Spec
+from argand.graph.metadata.strides import memory_order
+from argand.graph.operators.optimizer_ops import optimizer_ops
+from argand.graph.operators.recurrent import recurrent_ops
 
 aten = torch.ops.aten
 

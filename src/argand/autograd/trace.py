@@ -10,7 +10,7 @@ from torch import fx
 from argand.autograd import inference, joint
 from argand.autograd.bases import with_bases
 from argand.autograd.joint import JointProgram
-from argand.graph.program import AtenProgram, TensorSpec
+from argand.graph.nodes.program import AtenProgram, TensorSpec
 
 
 def trace_inference(

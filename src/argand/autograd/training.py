@@ -18,8 +18,8 @@ from argand.autograd.partition import Partition, Slot
 from argand.autograd.parts import BackwardPart, backward_part
 from argand.autograd.tape import Tape
 from argand.graph import compat
-from argand.graph.printing import graph_function
-from argand.graph.program import AtenProgram, MutationSpec
+from argand.graph.nodes.printing import graph_function
+from argand.graph.nodes.program import AtenProgram, MutationSpec
 from argand.locks import fork_safe_lock
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]

@@ -9,7 +9,7 @@ from torch import fx
 
 from argand.errors import InternalError
 from argand.graph import compat
-from argand.graph.specs import Spec
+from argand.graph.metadata.specs import Spec
 
 
 class AliasGroup:

@@ -11,7 +11,7 @@ from argand.autograd.recorder import Handler, Recorder
 from argand.autograd.special import lift_literal
 from argand.autograd.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
-from argand.graph.strides import is_dense
+from argand.graph.metadata.strides import is_dense
 
 aten = torch.ops.aten
 

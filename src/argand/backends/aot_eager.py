@@ -9,8 +9,8 @@ from torch import fx
 
 from argand import events
 from argand.backends.common import compile_inference
-from argand.graph.printing import graph_function
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.printing import graph_function
+from argand.graph.nodes.program import AtenProgram
 
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

@@ -20,8 +20,8 @@ from argand.codegen.triton import generate
 from argand.codegen.triton.spec import KernelSpec, TritonSource
 from argand.errors import GpuError
 from argand.graph import compat
-from argand.graph.expr import ZERO, Expr, as_int
-from argand.graph.hints import size_hints
+from argand.graph.sizes.expr import ZERO, Expr, as_int
+from argand.graph.sizes.hints import size_hints
 from argand.ir.kernel import KernelPlan, Schedule, Step, Tile
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 from argand.runtime import cache

@@ -18,8 +18,8 @@ from argand.backends.watch import watched
 from argand.config import config
 from argand.errors import AutogradError, GpuError
 from argand.graph import time_limit
-from argand.graph.printing import readable
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.printing import readable
+from argand.graph.nodes.program import AtenProgram
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 

@@ -13,8 +13,8 @@ from torch import fx
 
 from argand.backends.targets import devices_in
 from argand.graph import compat
-from argand.graph.program import AtenProgram
-from argand.graph.random_ops import random_ops
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.operators.random_ops import random_ops
 from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles, tell
 from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of
 from argand.runtime.host import HostCall

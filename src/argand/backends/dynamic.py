@@ -18,8 +18,8 @@ from argand.backends.training import compile_joint, took_too_long
 from argand.config import config
 from argand.errors import AutogradError
 from argand.graph import time_limit
-from argand.graph.printing import readable
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.printing import readable
+from argand.graph.nodes.program import AtenProgram
 from argand.locks import fork_safe_lock
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]

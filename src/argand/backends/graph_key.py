@@ -10,8 +10,8 @@ from torch import fx
 from argand.backends.targets import devices_in, target_of
 from argand.config import config
 from argand.graph import compat
-from argand.graph.program import AtenProgram
-from argand.graph.symbolic import SymbolicTensor
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.symbolic import SymbolicTensor
 
 
 def graph_key(program: AtenProgram) -> str | None:

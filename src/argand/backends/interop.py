@@ -13,8 +13,8 @@ from torch import fx
 from argand import events
 from argand.backends.registry import lookup_backend
 from argand.errors import UserLine
-from argand.graph.meta import user_stack
-from argand.graph.module_text import module_text
+from argand.graph.nodes.meta import user_stack
+from argand.graph.nodes.module_text import module_text
 
 _LIMIT = 64  # compiled versions kept per graph: past that, further shapes run eagerly
 

@@ -14,7 +14,7 @@ from torch import fx
 
 from argand import events
 from argand.backends.targets import target_of
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram
 from argand.passes.channels_last import convolutions, lay_out
 from argand.runtime import cache
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls

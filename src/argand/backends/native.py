@@ -25,11 +25,11 @@ from argand.codegen.host.products import choose_products
 from argand.config import config
 from argand.errors import GpuError, ToolchainError, ToolchainMissing
 from argand.graph import compat
-from argand.graph.devices import devices_of
-from argand.graph.hints import size_hints
-from argand.graph.module_text import module_text
-from argand.graph.printing import readable
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.devices import devices_of
+from argand.graph.nodes.module_text import module_text
+from argand.graph.nodes.printing import readable
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.hints import size_hints
 from argand.ir.kernel import Schedule
 from argand.ir.loops import tensor_refs
 from argand.ir.target import Target

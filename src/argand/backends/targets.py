@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from argand.config import config
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram
 from argand.ir.target import Target, amd_gpu, cpu, gpu
 from argand.runtime.gpu.device.target import gpu_problem
 

@@ -24,8 +24,8 @@ from argand.autograd.training import (
 from argand.config import config
 from argand.errors import ArgandError, InternalError
 from argand.graph import time_limit
-from argand.graph.printing import graph_function, readable
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.printing import graph_function, readable
+from argand.graph.nodes.program import AtenProgram
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 

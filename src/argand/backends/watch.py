@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 Watcher = Callable[[CompileProgram, str, bool], CompileProgram]

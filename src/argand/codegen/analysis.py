@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from argand.graph.expr import (
+from argand.graph.sizes.expr import (
     Const,
     Expr,
     Mod,
@@ -21,8 +21,8 @@ from argand.graph.expr import (
     free_symbols,
     free_vars,
 )
-from argand.graph.expr_nodes import from_poly
-from argand.graph.hints import likely
+from argand.graph.sizes.expr_nodes import from_poly
+from argand.graph.sizes.hints import likely
 from argand.ir.loops import LoopBlock, LoopBody, Value
 
 Deps = frozenset[Var]

@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from argand.errors import ArgandError
-from argand.graph.meta import attribute
+from argand.graph.nodes.meta import attribute
 
 log = logging.getLogger("argand.debug.accuracy")
 

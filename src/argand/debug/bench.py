@@ -28,7 +28,7 @@ from argand.debug.bench_reasons import Measured, reasons
 from argand.debug.observe import JOINT, Backend
 from argand.debug.work import GraphWork, graph_work
 from argand.events import Event, bus
-from argand.graph.printing import describe
+from argand.graph.nodes.printing import describe
 
 _WARM_UP = 3
 _MAX_ROUNDS = 200

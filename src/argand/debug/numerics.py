@@ -23,10 +23,10 @@ from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch
 from argand.debug.work import tensors_of
 from argand.errors import ArgandError, UserLine
-from argand.graph.expr import Expr, Sym, evaluate
-from argand.graph.meta import user_line, user_lines
-from argand.graph.printing import target_name
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.meta import user_line, user_lines
+from argand.graph.nodes.printing import target_name
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.expr import Expr, Sym, evaluate
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import TensorRef
 from argand.runtime.host import load_module

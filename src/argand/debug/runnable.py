@@ -18,10 +18,10 @@ from torch import fx
 import argand
 from argand import files
 from argand.config import config
-from argand.graph.expr import Expr, as_int
-from argand.graph.printing import graph_source
-from argand.graph.program import AtenProgram, InputSpec
-from argand.graph.symbolic import SymbolicTensor
+from argand.graph.nodes.printing import graph_source
+from argand.graph.nodes.program import AtenProgram, InputSpec
+from argand.graph.sizes.expr import Expr, as_int
+from argand.graph.sizes.symbolic import SymbolicTensor
 from argand.runtime import host
 from argand.runtime.ops import argand_ops
 from argand.version import __version__

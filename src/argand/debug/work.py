@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from argand.codegen.host.calls import as_linear
-from argand.graph.expr import Expr, Sym, Var, evaluate
+from argand.graph.sizes.expr import Expr, Sym, Var, evaluate
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, TensorRef, Value, tensor_refs
 from argand.lower.ops import BINARY, UNARY

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand.errors import InternalError
-from argand.graph.expr import Expr, Var, as_int
+from argand.graph.sizes.expr import Expr, Var, as_int
 from argand.ir.loops import Buffer, ExternNode, LoopBody, Origin, TensorRef
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The loop program: what lowering makes, the scheduler fuses and code generation prints.
 
 A `Program` is a list of nodes over named buffers. A `LoopNode` is one loop nest, recorded as straight-line SSA
-(`LoopBody`); an `ExternNode` calls an ATen kernel. Index arithmetic is `graph.expr.Expr` throughout.
+(`LoopBody`); an `ExternNode` calls an ATen kernel. Index arithmetic is `graph.sizes.expr.Expr` throughout.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.graph.expr import Expr, Var
+from argand.graph.sizes.expr import Expr, Var
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from argand.graph.expr import Expr, Var
+from argand.graph.sizes.expr import Expr, Var
 
 
 def listed(label: str, items: list[str]) -> list[str]:

@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from argand.errors import InternalError, LoweringError
-from argand.graph.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr, sum_of
-from argand.graph.symbolic import MetaTensor, is_tensor
+from argand.graph.sizes.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr, sum_of
+from argand.graph.sizes.symbolic import MetaTensor, is_tensor
 from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value, with_nested
 from argand.ir.target import Targets
 from argand.lower.layout import dense_like, hint, is_dense, numel, stride_order

@@ -13,11 +13,12 @@ from torch import fx
 from argand import events
 from argand.config import config
 from argand.errors import ArgandError, LoweringError
-from argand.graph import compat, data_checks, time_limit
-from argand.graph.expr import Expr, Var, free_symbols
-from argand.graph.meta import user_lines
-from argand.graph.program import AtenProgram
-from argand.graph.symbolic import MetaTensor, SymbolicTensor, is_tensor
+from argand.graph import compat, time_limit
+from argand.graph.nodes.meta import user_lines
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.operators import data_checks
+from argand.graph.sizes.expr import Expr, Var, free_symbols
+from argand.graph.sizes.symbolic import MetaTensor, SymbolicTensor, is_tensor
 from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef, Value, checks_positions, statements_of
 from argand.ir.target import Targets
 from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context

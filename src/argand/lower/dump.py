@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from argand.graph.expr import Expr, Var
+from argand.graph.sizes.expr import Expr, Var
 from argand.ir.loops import (
     ExternNode,
     LoopBlock,

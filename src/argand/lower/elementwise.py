@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.expr import ZERO, Expr
-from argand.graph.symbolic import MetaTensor, SymbolicTensor
+from argand.graph.sizes.expr import ZERO, Expr
+from argand.graph.sizes.symbolic import MetaTensor, SymbolicTensor
 from argand.ir.loops import Value
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.ops import Number

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from argand.errors import InternalError
-from argand.graph.devices import made_on
-from argand.graph.expr import Expr, evaluate
+from argand.graph.nodes.devices import made_on
+from argand.graph.sizes.expr import Expr, evaluate
 from argand.ir.loops import ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value
 from argand.lower.ops import replay
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from argand.graph.expr import ONE, ZERO, Expr, ExprLike, Sym, as_expr, as_int, evaluate, product
+from argand.graph.sizes.expr import ONE, ZERO, Expr, ExprLike, Sym, as_expr, as_int, evaluate, product
 from argand.ir.loops import TensorRef
 
 Sizes = tuple[Expr, ...]

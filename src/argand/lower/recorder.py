@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import Const, Expr, Simplifier, Var, sum_of
+from argand.graph.sizes.expr import Const, Expr, Simplifier, Var, sum_of
 from argand.ir.loops import LoopBlock, Origin, TensorRef, Value
 from argand.lower.ops import Number, Ops
 from argand.lower.registry import NoLowering

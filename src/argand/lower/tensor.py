@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from argand.errors import InternalError
-from argand.graph.expr import Expr
+from argand.graph.sizes.expr import Expr
 from argand.ir.loops import Origin, TensorRef, Value
 from argand.lower.recorder import Recorder
 

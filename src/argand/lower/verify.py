@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from argand.errors import InternalError
-from argand.graph.expr import Expr, Sym, Var
+from argand.graph.sizes.expr import Expr, Sym, Var
 from argand.ir.loops import ExternNode, LoopBlock, LoopNode, Program, TensorRef, Value
 from argand.lower.dump import dump_node
 from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, REDUCTIONS, SCANS, UNARY

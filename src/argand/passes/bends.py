@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from argand.graph import layouts
+from argand.graph.metadata import layouts
 
 aten = torch.ops.aten
 

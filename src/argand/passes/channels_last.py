@@ -13,12 +13,12 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from argand.graph import layouts
-from argand.graph.builder import Builder
-from argand.graph.metas import Many
-from argand.graph.program import AtenProgram
-from argand.graph.specs import Spec, SpecTable
-from argand.graph.strides import is_channels_last, is_contiguous, is_dense
+from argand.graph.metadata import layouts
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.metas import Many
+from argand.graph.metadata.specs import Spec, SpecTable
+from argand.graph.metadata.strides import is_channels_last, is_contiguous, is_dense
+from argand.graph.nodes.program import AtenProgram
 from argand.passes.layout import exact_strides, same_memory, with_strides
 
 aten = torch.ops.aten

@@ -8,8 +8,8 @@ import torch
 from torch import fx
 
 from argand.graph import compat
-from argand.graph.meta import is_impure
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.meta import is_impure
+from argand.graph.nodes.program import AtenProgram
 
 
 def eliminate_common_subexpressions(program: AtenProgram) -> int:

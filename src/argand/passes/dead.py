@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from argand.graph.meta import eliminate_dead
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.meta import eliminate_dead
+from argand.graph.nodes.program import AtenProgram
 
 
 def eliminate_dead_code(program: AtenProgram) -> int:

@@ -12,10 +12,10 @@ from torch import fx
 from argand import events
 from argand.config import config
 from argand.errors import InternalError
-from argand.graph.builder import Builder
-from argand.graph.printing import describe
-from argand.graph.program import AtenProgram
-from argand.graph.specs import SpecTable
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.specs import SpecTable
+from argand.graph.nodes.printing import describe
+from argand.graph.nodes.program import AtenProgram
 from argand.passes.decompositions import RULES
 from argand.passes.layout import exact_strides, same_memory, with_strides
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.meta import is_impure
-from argand.graph.program import AtenProgram
-from argand.graph.specs import SpecTable
-from argand.graph.strides import is_dense
+from argand.graph.metadata.specs import SpecTable
+from argand.graph.metadata.strides import is_dense
+from argand.graph.nodes.meta import is_impure
+from argand.graph.nodes.program import AtenProgram
 from argand.passes.cse import returned_storages
 
 _LIMIT = 1 << 16  # elements of a folded result: larger ones are cheaper to compute than to keep

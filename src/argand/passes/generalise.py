@@ -17,11 +17,11 @@ from torch import fx
 
 from argand.errors import AutogradError
 from argand.graph import time_limit
-from argand.graph.expr import Expr, FloorDiv, Mod, Sym, as_expr, as_int, free_symbols, substitute
-from argand.graph.fitting import Fitter, at_least, require
-from argand.graph.program import AtenProgram, LeafSpec, OutputSpec, ViewReplay
-from argand.graph.strides import memory_order
-from argand.graph.symbolic import Condition, SymbolicTensor, is_tensor, numel_of, plain_dims
+from argand.graph.metadata.strides import memory_order
+from argand.graph.nodes.program import AtenProgram, LeafSpec, OutputSpec, ViewReplay
+from argand.graph.sizes.expr import Expr, FloorDiv, Mod, Sym, as_expr, as_int, free_symbols, substitute
+from argand.graph.sizes.fitting import Fitter, at_least, require
+from argand.graph.sizes.symbolic import Condition, SymbolicTensor, is_tensor, numel_of, plain_dims
 
 aten = torch.ops.aten
 

@@ -8,9 +8,9 @@ import torch
 from torch import fx
 
 from argand.graph import compat
-from argand.graph.builder import Builder
-from argand.graph.program import AtenProgram
-from argand.graph.specs import SpecTable
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.specs import SpecTable
+from argand.graph.nodes.program import AtenProgram
 from argand.passes.decompose import apply, replace
 from argand.passes.decompositions import RULES
 from argand.passes.randomness import functional_random

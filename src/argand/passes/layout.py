@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from argand.graph.builder import Builder
-from argand.graph.strides import is_dense, memory_order
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.strides import is_dense, memory_order
 
 aten = torch.ops.aten
 

@@ -9,8 +9,8 @@ from argand import events
 from argand.config import config
 from argand.graph import time_limit
 from argand.graph.compat import paused_collection
-from argand.graph.printing import readable
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.printing import readable
+from argand.graph.nodes.program import AtenProgram
 from argand.passes import cse, dead, decompose, fold, randomness, scalars, simplify
 from argand.passes.verify import verify
 

@@ -12,10 +12,10 @@ import torch
 from torch import fx
 
 from argand.config import config
-from argand.graph.builder import Builder
-from argand.graph.program import AtenProgram
-from argand.graph.random_ops import random_ops
-from argand.graph.strides import contiguous_strides
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.strides import contiguous_strides
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.operators.random_ops import random_ops
 from argand.passes.decompose import decompose
 
 aten = torch.ops.aten

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.builder import Builder
-from argand.graph.device_ops import device_ops
-from argand.graph.meta import is_impure
-from argand.graph.program import AtenProgram
-from argand.graph.specs import SpecTable
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.specs import SpecTable
+from argand.graph.nodes.meta import is_impure
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.operators.device_ops import device_ops
 
 aten = torch.ops.aten
 

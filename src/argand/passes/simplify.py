@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.builder import Builder
-from argand.graph.program import AtenProgram
-from argand.graph.specs import SpecTable
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.specs import SpecTable
+from argand.graph.nodes.program import AtenProgram
 from argand.passes.cse import returned_storages
 from argand.passes.layout import same_memory
 

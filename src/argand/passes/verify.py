@@ -9,11 +9,11 @@ import torch
 from torch import fx
 
 from argand.errors import VerificationError
-from argand.graph.builder import Builder
-from argand.graph.metas import Many
-from argand.graph.printing import describe
-from argand.graph.program import AtenProgram
-from argand.graph.specs import Spec, SpecTable
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.metas import Many
+from argand.graph.metadata.specs import Spec, SpecTable
+from argand.graph.nodes.printing import describe
+from argand.graph.nodes.program import AtenProgram
 from argand.passes.layout import same_memory
 
 

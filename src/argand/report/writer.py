@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from argand.events import CompileId, Event
-from argand.graph.module_text import module_text
+from argand.graph.nodes.module_text import module_text
 from argand.report.chromium import chrome_event
 from argand.report.metrics import ROOTS, Collector, CompilationMetrics
 from argand.report.records import digest_of

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from argand.graph.device_ops import device_ops
-from argand.graph.optimizer_ops import optimizer_ops
-from argand.graph.random_ops import random_ops
-from argand.graph.recurrent import recurrent_ops
+from argand.graph.operators.device_ops import device_ops
+from argand.graph.operators.optimizer_ops import optimizer_ops
+from argand.graph.operators.random_ops import random_ops
+from argand.graph.operators.recurrent import recurrent_ops
 from argand.runtime.gpu.operators.flex import flex_ops
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from argand.errors import InternalError
-from argand.graph import compat, data_checks
-from argand.graph.expr import Const, Expr, Sym, Var, evaluate, product
-from argand.graph.hints import likely
+from argand.graph import compat
+from argand.graph.operators import data_checks
+from argand.graph.sizes.expr import Const, Expr, Sym, Var, evaluate, product
+from argand.graph.sizes.hints import likely
 from argand.ir.loops import (
     Buffer,
     ExternNode,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from argand.graph.expr import ONE, Expr, coefficient
+from argand.graph.sizes.expr import ONE, Expr, coefficient
 from argand.ir.kernel import KernelPlan, Stage, Step
 from argand.ir.loops import ExternNode, LoopBody, Value, aliases_arguments, statements_of, tensor_refs
 from argand.ir.target import Target

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from argand.graph.expr import Expr, Var, substitute
+from argand.graph.sizes.expr import Expr, Var, substitute
 from argand.ir.loops import LoopBlock, Value
 
 if TYPE_CHECKING:

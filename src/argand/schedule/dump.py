@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from argand.graph.expr import Expr
+from argand.graph.sizes.expr import Expr
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import (
     Buffer,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from argand.graph.expr import ZERO, Expr, Simplifier, Var, as_int, product, substitute, sum_of
+from argand.graph.sizes.expr import ZERO, Expr, Simplifier, Var, as_int, product, substitute, sum_of
 from argand.ir.loops import Buffer, LoopNode, expressions, statements_of
 from argand.ir.target import Target
 from argand.schedule.access import hint, hint_numel, itemsize

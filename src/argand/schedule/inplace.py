@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from argand.graph.expr import Expr, Simplifier, as_int, product, sum_of
-from argand.graph.optimizer_ops import optimizer_ops
+from argand.graph.operators.optimizer_ops import optimizer_ops
+from argand.graph.sizes.expr import Expr, Simplifier, as_int, product, sum_of
 from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import (
     Buffer,

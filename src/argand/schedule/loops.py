@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from argand.graph.expr import ZERO, Expr, Var, coefficient, substitute
+from argand.graph.sizes.expr import ZERO, Expr, Var, coefficient, substitute
 from argand.schedule.access import hint
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from argand.graph.expr import as_int
+from argand.graph.sizes.expr import as_int
 from argand.ir.kernel import KernelPlan, Product, Schedule, Step
 from argand.ir.loops import ExternNode, TensorRef, Value, tensor_refs
 from argand.schedule.products import Proposal, adopt, named, product_names, proposals, tiles_for, with_tile

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import ZERO, Expr, Simplifier, Var, as_int, substitute, sum_of
-from argand.graph.expr import product as product_of
+from argand.graph.sizes.expr import ZERO, Expr, Simplifier, Var, as_int, substitute, sum_of
+from argand.graph.sizes.expr import product as product_of
 from argand.ir.kernel import KernelPlan, Product, Schedule, Stage, Step, Tile
 from argand.ir.loops import (
     Buffer,

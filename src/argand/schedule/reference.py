@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from argand.errors import InternalError
-from argand.graph.devices import made_on
-from argand.graph.expr import ZERO, Expr, evaluate
+from argand.graph.nodes.devices import made_on
+from argand.graph.sizes.expr import ZERO, Expr, evaluate
 from argand.ir.kernel import KernelPlan, Product, Schedule
 from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value
 from argand.schedule.access import is_empty

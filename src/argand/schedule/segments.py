@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from argand.graph.expr import (
+from argand.graph.sizes.expr import (
     Const,
     Expr,
     FloorDiv,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from argand.graph.expr import Expr, Var, substitute
+from argand.graph.sizes.expr import Expr, Var, substitute
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import LoopBlock, Value
 

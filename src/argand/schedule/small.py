@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from argand.graph.expr import product
+from argand.graph.sizes.expr import product
 from argand.ir.kernel import KernelPlan, Step
 from argand.ir.loops import statements_of
 from argand.ir.target import Target

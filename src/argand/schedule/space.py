@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from argand.graph.expr import ONE, ZERO, Expr, FloorDiv, Mod, Var, as_int, substitute, sum_of
+from argand.graph.sizes.expr import ONE, ZERO, Expr, FloorDiv, Mod, Var, as_int, substitute, sum_of
 from argand.schedule.access import hint
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from argand.graph.expr import ONE, ZERO, Const, Expr, Var, as_int, coefficient, product, substitute, sum_of
+from argand.graph.sizes.expr import ONE, ZERO, Const, Expr, Var, as_int, coefficient, product, substitute, sum_of
 from argand.ir.loops import (
     Buffer,
     LoopBlock,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argand.errors import InternalError
-from argand.graph.expr import Expr, Var
+from argand.graph.sizes.expr import Expr, Var
 from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import LoopBlock, Value, tensor_refs
 from argand.ir.target import Target

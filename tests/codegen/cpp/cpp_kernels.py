@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from argand.codegen import cpp
-from argand.graph.expr import Expr, Var, as_expr
+from argand.graph.sizes.expr import Expr, Var, as_expr
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, LoopBody, Origin
 from argand.lower.recorder import Recorder

@@ -6,7 +6,7 @@ import pytest
 import torch
 from cpp_kernels import body, buffer, check, compile_plan, plan
 
-from argand.graph.expr import Sym, Var
+from argand.graph.sizes.expr import Sym, Var
 
 F32, I64 = torch.float32, torch.int64
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import sweeps
 from argand.codegen.cpp.types import supports
-from argand.graph.expr import Sym
+from argand.graph.sizes.expr import Sym
 from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, UNARY
 from argand.runtime import toolchain
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from cpp_kernels import body, buffer, check, compile_plan, plan, sample
 
-from argand.graph.expr import Sym, Var, as_expr
+from argand.graph.sizes.expr import Sym, Var, as_expr
 from argand.lower.ops import REDUCTIONS
 
 F32 = torch.float32

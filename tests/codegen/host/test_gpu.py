@@ -16,7 +16,7 @@ from argand.codegen.host.module import KernelSource, host_module
 from argand.codegen.host.products import choose_products
 from argand.codegen.triton.spec import KernelSpec, TritonSource
 from argand.errors import InternalError
-from argand.graph.expr import Const, Sym
+from argand.graph.sizes.expr import Const, Sym
 from argand.ir.target import cpu, gpu
 from argand.runtime import host
 from argand.runtime.gpu.kernels import load

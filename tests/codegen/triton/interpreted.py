@@ -23,7 +23,7 @@ from test_fusion import add, random_program, relu  # noqa: E402
 from test_scans import random_scans  # noqa: E402
 
 from argand.codegen.triton import generate  # noqa: E402
-from argand.graph.expr import Var, evaluate, product  # noqa: E402
+from argand.graph.sizes.expr import Var, evaluate, product  # noqa: E402
 from argand.ir.kernel import Tile  # noqa: E402
 from argand.ir.target import gpu  # noqa: E402
 from argand.lower.recorder import Recorder  # noqa: E402

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "schedule"))
 from loop_programs import Builder, softmax  # noqa: E402
 
 from argand.codegen.triton.axes import KernelAxes, lay_out  # noqa: E402
-from argand.graph.expr import as_int, product  # noqa: E402
+from argand.graph.sizes.expr import as_int, product  # noqa: E402
 from argand.ir.target import gpu  # noqa: E402
 from argand.schedule.pipeline import schedule  # noqa: E402
 

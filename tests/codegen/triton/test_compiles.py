@@ -20,7 +20,7 @@ from loop_programs import Builder, layer_norm, scan, softmax  # noqa: E402
 from product_programs import Products, activation, both_operands  # noqa: E402
 
 from argand.codegen.triton import generate  # noqa: E402
-from argand.graph.expr import Sym  # noqa: E402
+from argand.graph.sizes.expr import Sym  # noqa: E402
 from argand.ir.target import amd_gpu, gpu  # noqa: E402
 from argand.schedule.operands import with_operands  # noqa: E402
 from argand.schedule.pipeline import join_kernels, schedule  # noqa: E402

@@ -13,7 +13,7 @@ from loop_programs import Builder, softmax  # noqa: E402
 
 from argand.codegen.triton import generate  # noqa: E402
 from argand.codegen.triton.reach import NARROW, reach_of  # noqa: E402
-from argand.graph.expr import Sym, Var, evaluate  # noqa: E402
+from argand.graph.sizes.expr import Sym, Var, evaluate  # noqa: E402
 from argand.ir.target import gpu  # noqa: E402
 from argand.lower.recorder import Recorder  # noqa: E402
 from argand.runtime.gpu.kernels import variants  # noqa: E402

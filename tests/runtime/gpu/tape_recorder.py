@@ -15,7 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from argand.graph.random_ops import random_ops
+from argand.graph.operators.random_ops import random_ops
 
 aten = torch.ops.aten
 

@@ -280,7 +280,7 @@ def test_a_device_that_no_target_knows(kind: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_methods_name_is_a_device() -> None:
-    from argand.graph.devices import devices_of
+    from argand.graph.nodes.devices import devices_of
 
     for name in ("cuda", "xpu", "hpu", "mtia"):
         graph = torch.fx.Graph()

@@ -13,7 +13,7 @@ import torch
 from argand.capture.driver.recompiles import Recompile
 from argand.errors import BreakReason
 from argand.events import Event, bus
-from argand.graph.module_text import module_text
+from argand.graph.nodes.module_text import module_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -48,7 +48,7 @@ from argand.capture.torch_functions.overriding import TraceMode
 from argand.capture.world import aliasing, narration
 from argand.config import config
 from argand.graph.compat import keep_torch_compiler_out
-from argand.graph.module_text import module_text
+from argand.graph.nodes.module_text import module_text
 
 BreakAt = dict[int, int | None]
 """As `Interpreter.run_root` takes it: number of an executed root instruction -> its offset, or None."""

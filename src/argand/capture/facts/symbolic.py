@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
-from argand.graph.expr import Expr
+from argand.graph.sizes.expr import Expr
 
 if TYPE_CHECKING:
     from argand.capture.sizes.symbolic_state import Dynamics

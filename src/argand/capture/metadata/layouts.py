@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.strides import (
+from argand.graph.metadata.strides import (
     Ints,
     broadcast_shape,
     contiguous_strides,

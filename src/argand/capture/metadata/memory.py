@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from argand.errors import GraphBreak, graph_break
-from argand.graph.expr import Expr, Sym
-from argand.graph.symbols import Relation
+from argand.graph.sizes.expr import Expr, Sym
+from argand.graph.sizes.symbols import Relation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.capture.facts.words import words
-from argand.capture.metadata.shapes import RULES
-from argand.graph.expr import Expr, Sym
-from argand.graph.symbols import Relation
+from argand.capture.shapes import RULES
+from argand.capture.words import words
+from argand.graph.sizes.expr import Expr, Sym
+from argand.graph.sizes.symbols import Relation
 
 if TYPE_CHECKING:
     from argand.capture.record.tensors import GraphBuilder

@@ -14,8 +14,8 @@ from argand.capture.facts.input_names import free_name
 from argand.capture.facts.symbolic import SymbolicBool
 from argand.capture.facts.tensor_info import TensorInfo
 from argand.errors import InternalError, graph_break
-from argand.graph.expr import Const, Expr, FloorDiv, Sym, free_symbols
-from argand.graph.symbols import FUNCTIONS, Relation
+from argand.graph.sizes.expr import Const, Expr, FloorDiv, Sym, free_symbols
+from argand.graph.sizes.symbols import FUNCTIONS, Relation
 
 if TYPE_CHECKING:
     from argand._core import _C

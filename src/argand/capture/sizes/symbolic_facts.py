@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from argand.graph.expr import ONE, Const, Expr, FloorDiv, Mod, Sym, as_expr
-from argand.graph.expr_nodes import from_poly
-from argand.graph.symbols import Relation
+from argand.graph.sizes.expr import ONE, Const, Expr, FloorDiv, Mod, Sym, as_expr
+from argand.graph.sizes.expr_nodes import from_poly
+from argand.graph.sizes.symbols import Relation
 
 if TYPE_CHECKING:
-    from argand.graph.symbols import SymbolTable
+    from argand.graph.sizes.symbols import SymbolTable
 
 Interval = tuple[int | None, int | None]
 

@@ -13,8 +13,8 @@ from argand.capture.facts.sources import AttrSource, DictItemSource, InstanceDic
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_state import Dynamics, Memory, Place
 from argand.config import config
-from argand.graph.expr import Expr, Sym, free_symbols
-from argand.graph.symbols import Relation
+from argand.graph.sizes.expr import Expr, Sym, free_symbols
+from argand.graph.sizes.symbols import Relation
 
 if TYPE_CHECKING:
     from argand.capture.interp.state import CaptureState

@@ -1,7 +1,7 @@
 """The symbols of one capture attempt, what must hold of them, and what earlier attempts at the frame taught.
 
-Tracing runs on the call's own sizes and on probes (graph/symbols.py). A condition that the call meets and a probe does
-not is a fact to learn: the attempt is given up and the frame interpreted again, with probes that meet it.
+Tracing runs on the call's own sizes and on probes (graph/sizes/symbols.py). A condition that the call meets and a probe
+does not is a fact to learn: the attempt is given up and the frame interpreted again, with probes that meet it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture.facts.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
-from argand.capture.sizes import subclasses
-from argand.capture.sizes.symbolic_facts import Bounds, is_range, moduli, solve
-from argand.capture.sizes.unbacked import Unbacked
-from argand.capture.world import narration
-from argand.graph.expr import Const, Expr, Sym, free_symbols
-from argand.graph.symbols import FUNCTIONS, LIMITS, Relation, SymbolTable
+from argand.capture import narration, subclasses
+from argand.capture.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
+from argand.capture.symbolic_facts import Bounds, is_range, moduli, solve
+from argand.capture.unbacked import Unbacked
+from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols
+from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Relation, SymbolTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

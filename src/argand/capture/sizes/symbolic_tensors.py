@@ -1,7 +1,7 @@
 """Tensors whose sizes vary: the stand-in at the call's own sizes has siblings at the probes' sizes.
 
 A torch call that involves one is computed for all of them; what differs between the results is fitted
-(graph/symbols.py) and becomes an expression.
+(graph/sizes/symbols.py) and becomes an expression.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize, holds_symbols,
 from argand.capture.metadata import memory
 from argand.capture.sizes.symbolic_state import Dynamics
 from argand.graph import time_limit
-from argand.graph.expr import Const, Expr, Sym
-from argand.graph.symbols import Relation
+from argand.graph.sizes.expr import Const, Expr, Sym
+from argand.graph.sizes.symbols import Relation
 
 if TYPE_CHECKING:
     from argand.capture.facts.tensor_info import TensorInfo

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from argand import errors
-from argand.capture.facts.symbolic import SymbolicBool
-from argand.graph.expr import ONE, Expr, Sym, as_expr
-from argand.graph.symbols import Relation
+from argand.capture.symbolic import SymbolicBool
+from argand.graph.sizes.expr import ONE, Expr, Sym, as_expr
+from argand.graph.sizes.symbols import Relation
 
 if TYPE_CHECKING:
     from torch import fx

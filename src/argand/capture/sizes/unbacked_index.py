@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.capture.facts.symbolic import SYMBOLIC
-from argand.capture.sizes import unbacked_ops
-from argand.graph.expr import Expr
-from argand.graph.symbols import Relation
+from argand.capture import unbacked_ops
+from argand.capture.symbolic import SYMBOLIC
+from argand.graph.sizes.expr import Expr
+from argand.graph.sizes.symbols import Relation
 
 if TYPE_CHECKING:
     from argand.capture.record.tensors import GraphBuilder

@@ -24,7 +24,7 @@ from argand.codegen.cpp.types import element, vector_type
 from argand.config import config
 from argand.errors import InternalError
 from argand.graph import time_limit
-from argand.graph.expr import Expr, Var, as_int, coefficient, to_c
+from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, to_c
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, Value
 from argand.runtime.toolchain import IsaInfo

@@ -27,7 +27,7 @@ from argand.codegen.cpp.reduce import Accumulator, is_arg, position_of
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Printer
 from argand.codegen.cpp.tile import emit_tiled
-from argand.graph.expr import Expr, Var, as_int, to_c
+from argand.graph.sizes.expr import Expr, Var, as_int, to_c
 from argand.ir.loops import Value
 
 BLOCK = 128  # additions one after the other before a float sum is flushed

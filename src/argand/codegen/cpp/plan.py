@@ -16,7 +16,7 @@ from argand.codegen.cpp import overrides
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
-from argand.graph.expr import Expr, Simplifier, Var, as_int
+from argand.graph.sizes.expr import Expr, Simplifier, Var, as_int
 from argand.ir.loops import Value
 
 _MATH_NAMES = "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf sin cos truediv sqrt rsqrt reciprocal"

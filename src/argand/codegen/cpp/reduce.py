@@ -13,7 +13,7 @@ import torch
 
 from argand.codegen.cpp.statements import Printer, constant_step
 from argand.codegen.cpp.types import element, limit, number, vector_type
-from argand.graph.expr import Expr, Var, sum_of, to_c
+from argand.graph.sizes.expr import Expr, Var, sum_of, to_c
 from argand.ir.loops import Value
 
 _STEP = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from argand.graph.expr import Expr, Var
+from argand.graph.sizes.expr import Expr, Var
 from argand.ir.loops import Value
 
 

@@ -16,7 +16,7 @@ from argand.codegen.analysis import StageFacts, lane_stride
 from argand.codegen.cpp import overrides
 from argand.codegen.cpp.types import element, is_half, literal, number, vector_type
 from argand.errors import InternalError
-from argand.graph.expr import Expr, Var, as_int, coefficient, free_vars, substitute, to_c
+from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, free_vars, substitute, to_c
 from argand.ir.loops import LoopBlock, Origin, Value
 
 _NARROW_ARITHMETIC = frozenset(("add", "sub", "mul", "square", "bitwise_and", "bitwise_or", "bitwise_xor"))

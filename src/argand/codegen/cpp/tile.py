@@ -15,7 +15,7 @@ from argand.codegen.analysis import StageFacts, hint, lane_stride
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Printer
 from argand.codegen.cpp.types import element, vector_type
-from argand.graph.expr import Var, as_int, coefficient, substitute, to_c
+from argand.graph.sizes.expr import Var, as_int, coefficient, substitute, to_c
 from argand.ir.loops import Value
 
 

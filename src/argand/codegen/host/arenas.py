@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from argand.codegen.host.memory import MemoryPlan, Space
-from argand.graph.expr import Expr
+from argand.graph.sizes.expr import Expr
 from argand.ir.kernel import CPU
 
 DEVICE_ARENAS = "from argand.runtime.gpu.device.arena import device_arenas"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from argand.graph.expr import ONE, ZERO
+from argand.graph.sizes.expr import ONE, ZERO
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 
 # `torch.ops` calls go through a dispatcher of Python objects (3 us); these bindings take the same arguments in 1 us.

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import Expr, as_int
-from argand.graph.strides import is_contiguous
+from argand.graph.metadata.strides import is_contiguous
+from argand.graph.sizes.expr import Expr, as_int
 from argand.ir.kernel import Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import ONE, ZERO, as_int
+from argand.graph.sizes.expr import ONE, ZERO, as_int
 from argand.ir.kernel import Schedule
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from argand.graph.expr import ONE, Expr, product
+from argand.graph.sizes.expr import ONE, Expr, product
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import Buffer
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from argand.codegen.host.direct import DIRECT
 from argand.codegen.host.memory import MemoryPlan
-from argand.graph.expr import Expr, as_int, product
-from argand.graph.strides import is_dense
+from argand.graph.metadata.strides import is_dense
+from argand.graph.sizes.expr import Expr, as_int, product
 from argand.ir.kernel import Schedule
 from argand.ir.loops import Buffer, ExternNode, TensorRef, tensor_refs
 

@@ -18,7 +18,7 @@ from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products
 from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
 from argand.codegen.host.products import INTO, OWN, PADDED
 from argand.errors import InternalError
-from argand.graph.expr import Const, Expr, Sym, as_int, evaluate
+from argand.graph.sizes.expr import Const, Expr, Sym, as_int, evaluate
 from argand.ir.kernel import CPU, KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef, aliases_arguments
 

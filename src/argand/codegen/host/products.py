@@ -18,7 +18,7 @@ import torch
 from argand.codegen.host.convolutions import choose_weight_gradients
 from argand.codegen.host.direct import choose_direct
 from argand.config import config
-from argand.graph.expr import ONE, as_int
+from argand.graph.sizes.expr import ONE, as_int
 from argand.ir.kernel import Schedule
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 from argand.runtime import products

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from argand.codegen.analysis import hint
 from argand.codegen.triton.reach import Reach, reach_of
 from argand.errors import InternalError
-from argand.graph.expr import ONE, Expr, Simplifier, Var, as_int, coefficient, evaluate, product, substitute
+from argand.graph.sizes.expr import ONE, Expr, Simplifier, Var, as_int, coefficient, evaluate, product, substitute
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import LoopBody, statements_of
 

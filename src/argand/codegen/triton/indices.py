@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from argand.graph.expr import Expr, Var, is_natural
-from argand.graph.expr_nodes import Add, Const, FloorDiv, Mod, Mul
+from argand.graph.sizes.expr import Expr, Var, is_natural
+from argand.graph.sizes.expr_nodes import Add, Const, FloorDiv, Mod, Mul
 
 
 def index_text(expr: Expr, wide: bool = False) -> str:

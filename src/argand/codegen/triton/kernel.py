@@ -18,7 +18,7 @@ from argand.codegen.triton.spec import KernelSpec, TritonSource
 from argand.codegen.triton.statements import Memory, StagePrinter
 from argand.codegen.triton.types import pointer_type
 from argand.graph import time_limit
-from argand.graph.expr import Const
+from argand.graph.sizes.expr import Const
 from argand.ir.kernel import KernelPlan
 
 _HEAD = """import triton

@@ -15,7 +15,7 @@ from argand.codegen.triton.functions import expression
 from argand.codegen.triton.indices import index_text
 from argand.codegen.triton.statements import conversion
 from argand.codegen.triton.types import constant, value_type
-from argand.graph.expr import ONE, ZERO, Expr, Simplifier, Var, substitute, sum_of
+from argand.graph.sizes.expr import ONE, ZERO, Expr, Simplifier, Var, substitute, sum_of
 from argand.ir.loops import LoopNode, Program, TensorRef, Value
 
 PLACES = ("b", "h", "m", "n")

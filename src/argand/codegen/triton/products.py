@@ -16,7 +16,7 @@ from argand.codegen.triton.spec import KernelSpec
 from argand.codegen.triton.statements import Memory, Operand, StagePrinter
 from argand.codegen.triton.types import pointer_type, value_type
 from argand.errors import InternalError
-from argand.graph.expr import Const, Expr, as_int
+from argand.graph.sizes.expr import Const, Expr, as_int
 from argand.ir.kernel import KernelPlan, Product, Stage, Tile
 from argand.ir.loops import TensorRef
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from argand.graph.expr import ONE, Const, Expr, FloorDiv, Mod, Sym, Var, as_int, product, sum_of
+from argand.graph.sizes.expr import ONE, Const, Expr, FloorDiv, Mod, Sym, Var, as_int, product, sum_of
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import Buffer, LoopBody, statements_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from argand.graph.expr import Expr
+from argand.graph.sizes.expr import Expr
 
 
 @dataclass(frozen=True, slots=True)

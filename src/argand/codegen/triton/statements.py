@@ -19,7 +19,7 @@ from argand.codegen.triton.functions import expression
 from argand.codegen.triton.indices import index_text
 from argand.codegen.triton.types import PositionType, constant, is_half, value_type
 from argand.errors import InternalError
-from argand.graph.expr import Expr, Simplifier, Var, substitute
+from argand.graph.sizes.expr import Expr, Simplifier, Var, substitute
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import LoopBlock, Origin, Value, identity
 

@@ -32,7 +32,7 @@ from argand.debug.minify.surgery import Program, clone_inputs
 from argand.debug.observe import Backend
 from argand.debug.repro import search_in
 from argand.errors import ConfigError
-from argand.graph.meta import user_line
+from argand.graph.nodes.meta import user_line
 
 FOUND = 77  # exit code of a child that found the graph
 _CALLS = 3  # of each graph, with the values of the program

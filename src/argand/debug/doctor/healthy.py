@@ -23,8 +23,8 @@ from argand.debug.doctor.localise import Localiser
 from argand.debug.doctor.records import Run
 from argand.debug.doctor.verdict import Verdict
 from argand.debug.observe import Backend
-from argand.graph.hints import size_hints
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.hints import size_hints
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.runtime.host import load_module
 from argand.schedule.access import hint_bytes

@@ -27,8 +27,8 @@ from argand.debug.minify.limits import Limits
 from argand.debug.minify.spawn import run_spawned
 from argand.debug.minify.surgery import Program
 from argand.debug.work import tensors_of
-from argand.graph.hints import size_hints
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.hints import size_hints
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.lower import lower
 from argand.lower.interpret import interpret

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.expr import Expr, Sym, evaluate
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.expr import Expr, Sym, evaluate
 
 
 def graph_module(program: AtenProgram) -> fx.GraphModule:

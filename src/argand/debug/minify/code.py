@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from argand.debug.minify.varying import description
 from argand.errors import ArgandError
-from argand.graph.meta import user_line
+from argand.graph.nodes.meta import user_line
 
 _PLACES = (
     "torch",

@@ -14,7 +14,7 @@ from torch import fx
 
 from argand.debug import gpus
 from argand.debug.minify.varying import refresh
-from argand.graph.printing import target_name
+from argand.graph.nodes.printing import target_name
 
 _PLAIN = (int, float, bool, str, type(None), complex, torch.dtype, torch.device, torch.memory_format, torch.layout)
 

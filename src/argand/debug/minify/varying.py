@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.expr import Expr, Sym, evaluate
-from argand.graph.symbols import SymbolTable
+from argand.graph.sizes.expr import Expr, Sym, evaluate
+from argand.graph.sizes.symbols import SymbolTable
 
 
 def refresh(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:

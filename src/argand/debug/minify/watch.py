@@ -27,7 +27,7 @@ from argand.debug.minify.loop import run as run_check
 from argand.debug.minify.surgery import Program, clone_inputs
 from argand.debug.repro import limits, rand_strided, search_in
 from argand.errors import ArgandError, ConfigError
-from argand.graph.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram
 
 Backend = Callable[..., Callable[..., Any]]
 _ATEN_BACKENDS = ("native", "aot_eager")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import Expr
+from argand.graph.sizes.expr import Expr
 from argand.ir.loops import Value
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import number_in, pointwise, reader, symbolic_number

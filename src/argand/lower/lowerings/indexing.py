@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import ZERO, Expr
+from argand.graph.sizes.expr import ZERO, Expr
 from argand.ir.loops import Value
 from argand.lower.context import LOOP_DTYPES, Context
 from argand.lower.elementwise import broadcaster

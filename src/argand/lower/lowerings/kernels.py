@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from argand.graph.device_ops import device_ops
+from argand.graph.operators.device_ops import device_ops
 from argand.lower.registry import REGISTRY, ExternKernel
 
 aten = torch.ops.aten

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import Expr, as_int, product
-from argand.graph.symbolic import MetaTensor, contiguous_meta
+from argand.graph.sizes.expr import Expr, as_int, product
+from argand.graph.sizes.symbolic import MetaTensor, contiguous_meta
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import pointwise

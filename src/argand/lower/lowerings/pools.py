@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import Expr, as_int, sum_of
+from argand.graph.sizes.expr import Expr, as_int, sum_of
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.layout import stride_order

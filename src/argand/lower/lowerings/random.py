@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import sum_of
-from argand.graph.random_ops import bits, random_ops
+from argand.graph.operators.random_ops import bits, random_ops
+from argand.graph.sizes.expr import sum_of
 from argand.ir.loops import Value
 from argand.lower.context import Context
 from argand.lower.recorder import Recorder

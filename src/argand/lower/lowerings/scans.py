@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from argand.graph.expr import as_int
+from argand.graph.sizes.expr import as_int
 from argand.lower.context import Context
 from argand.lower.lowerings.pointwise import refuse
 from argand.lower.lowerings.views import wrap

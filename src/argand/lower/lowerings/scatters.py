@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from argand.graph import compat
-from argand.graph.expr import ZERO, Expr, as_int, product, sum_of
+from argand.graph.sizes.expr import ZERO, Expr, as_int, product, sum_of
 from argand.ir.loops import Value
 from argand.lower.context import Context
 from argand.lower.elementwise import broadcaster

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.expr import ZERO, Expr, as_int
+from argand.graph.sizes.expr import ZERO, Expr, as_int
 from argand.ir.loops import TensorRef, Value
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import broadcaster, number_in

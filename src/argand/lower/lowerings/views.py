@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from argand.errors import LoweringError
-from argand.graph.expr import ONE, ZERO, Expr
+from argand.graph.sizes.expr import ONE, ZERO, Expr
 from argand.ir.loops import TensorRef
 from argand.lower.context import LOOP_DTYPES, Context
 from argand.lower.layout import permute_ref, reshape_groups, reshape_index, reshape_stride

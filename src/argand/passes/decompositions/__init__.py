@@ -1,4 +1,4 @@
-"""Decomposition rules: one function per ATen op, which writes the op in smaller ones on a `graph.builder.Builder`.
+"""Decomposition rules: one function per ATen op, which writes the op in smaller ones on a `metadata.builder.Builder`.
 
 A rule takes the builder and the node's arguments as the op's schema orders them, and returns a node, a tuple with one
 per result, or NotImplemented to leave the op whole. Values are computed as eager's kernels do: low-precision floats are

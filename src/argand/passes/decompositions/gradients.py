@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.builder import Builder
-from argand.graph.strides import contiguous_strides
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.strides import contiguous_strides
 from argand.passes.decompositions.rules import aten, cast, decomposes, device, full, val
 from argand.passes.layout import reshape
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from argand.graph.builder import Builder
+from argand.graph.metadata.builder import Builder
 from argand.passes.decompositions.rules import aten, cast, decomposes, full, is_float, val, widen
 
 MEAN, SUM = 1, 2  # at::Reduction

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.builder import Builder
+from argand.graph.metadata.builder import Builder
 from argand.passes.decompositions.rules import aten, cast, decomposes, is_float, val, widen
 
 

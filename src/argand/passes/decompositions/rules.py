@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from argand.errors import InternalError
-from argand.graph.builder import Builder
+from argand.graph.metadata.builder import Builder
 
 aten = torch.ops.aten
 

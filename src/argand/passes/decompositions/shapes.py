@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.builder import Builder
+from argand.graph.metadata.builder import Builder
 from argand.passes.decompositions.rules import aten, decomposes, device, full, val
 from argand.passes.layout import reshape, with_strides
 

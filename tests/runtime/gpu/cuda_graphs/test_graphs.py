@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from argand.graph import compat
-from argand.graph.random_ops import random_ops
+from argand.graph.operators.random_ops import random_ops
 from argand.runtime.gpu.cuda_graphs import graphs, recording
 from argand.runtime.gpu.cuda_graphs.graphs import MAX_MOVES, MAX_PLACES, MAX_RING, MAX_SIZES, Recorded, Roles
 from argand.runtime.gpu.cuda_graphs.recording import MANY, SMALL

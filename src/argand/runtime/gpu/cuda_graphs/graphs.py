@@ -19,7 +19,7 @@ import torch
 
 from argand import events
 from argand.graph import compat
-from argand.graph.random_ops import seeds_from
+from argand.graph.operators.random_ops import seeds_from
 from argand.runtime.gpu.cuda_graphs.recorder import Recorder
 from argand.runtime.gpu.cuda_graphs.recording import SMALL, Copied, NotRecorded, Recording, Results, planned, unfit
 from argand.runtime.gpu.cuda_graphs.trial import MOST_RESULTS, Trial, other_threads

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from argand.graph import compat
-from argand.graph.random_ops import draw_seed
+from argand.graph.operators.random_ops import draw_seed
 
 MANY = 8  # results that are better copied by one call than into memory made for each
 SMALL = 1 << 21  # bytes of results, all together, that are copied in each replay

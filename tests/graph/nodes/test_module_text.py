@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import argand
-from argand.graph.module_text import module_text
+from argand.graph.nodes.module_text import module_text
 from helpers import collected
 
 LAYER = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))

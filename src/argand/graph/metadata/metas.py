@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from argand.errors import AutogradError
-from argand.graph import compat, layouts
-from argand.graph.specs import Spec, SpecTable
-from argand.graph.strides import broadcast_shape
+from argand.graph import compat
+from argand.graph.metadata import layouts
+from argand.graph.metadata.specs import Spec, SpecTable
+from argand.graph.metadata.strides import broadcast_shape
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import argand
 from argand import events
-from argand.graph import data_checks
+from argand.graph.operators import data_checks
 
 aten = torch.ops.aten
 BAD = torch.tensor([0, 1, 100])

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from argand.graph.meta import attribute
+from argand.graph.nodes.meta import attribute
 
 
 def made_on(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.meta import user_lines
-from argand.graph.printing import describe
+from argand.graph.nodes.meta import user_lines
+from argand.graph.nodes.printing import describe
 
 _STATEMENT = re.compile(r"    (\w+)( = .*)")
 _STRIDES = re.compile(r"(\w+\[[^\]]*\])\[[^\]]*\]")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from argand.graph.expr import Sym, to_c
-from argand.graph.fitting import Fitter, at_least, holds, require
-from argand.graph.symbolic import Condition
+from argand.graph.sizes.expr import Sym, to_c
+from argand.graph.sizes.fitting import Fitter, at_least, holds, require
+from argand.graph.sizes.symbolic import Condition
 
 N, M = Sym("n", 2), Sym("m", 2)
 ASSIGNMENTS = [{N: 141, M: 38}, {N: 164, M: 91}, {N: 250, M: 60}, {N: 187, M: 33}, {N: 214, M: 77}]

@@ -1,6 +1,6 @@
 """What a graph for many sizes holds beside what a graph for one size holds: metadata with expressions, conditions.
 
-A dynamic `AtenProgram` has expressions over size symbols (`graph.expr`) in node arguments, and a `SymbolicTensor` in
+A dynamic `AtenProgram` has expressions over size symbols (`sizes.expr`) in node arguments, and a `SymbolicTensor` in
 `meta["val"]` of each node whose layout depends on a symbol.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from argand.graph.expr import Const, Expr, Sym, as_expr, product
+from argand.graph.sizes.expr import Const, Expr, Sym, as_expr, product
 
 Dim: TypeAlias = "int | Expr"
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.expr import Expr
-from argand.graph.meta import caller_line, user_line
-from argand.graph.symbolic import SymbolicTensor
+from argand.graph.nodes.meta import caller_line, user_line
+from argand.graph.sizes.expr import Expr
+from argand.graph.sizes.symbolic import SymbolicTensor
 
 _DTYPE_SHORT = {
     torch.float32: "f32",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from argand.graph import compat
-from argand.graph.strides import Ints, dense_strides, is_dense, iterator_strides
+from argand.graph.metadata.strides import Ints, dense_strides, is_dense, iterator_strides
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from argand.graph.devices import devices_of
+from argand.graph.nodes.devices import devices_of
 
 
 class Held(nn.Module):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argand.graph.expr import (
+from argand.graph.sizes.expr import (
     Add,
     Const,
     FloorDiv,

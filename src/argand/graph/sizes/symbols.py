@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from argand.graph import expr as expressions
-from argand.graph.expr import Expr, Sym, free_symbols
-from argand.graph.symbol_fits import Assumption, Fits, Number
+from argand.graph.sizes import expr as expressions
+from argand.graph.sizes.expr import Expr, Sym, free_symbols
+from argand.graph.sizes.symbol_fits import Assumption, Fits, Number
 
 Value: TypeAlias = "Expr | int | float"
 Assignment: TypeAlias = "Mapping[Sym, Number]"

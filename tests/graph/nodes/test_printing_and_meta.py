@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
 
-from argand.graph.builder import Builder
-from argand.graph.meta import user_line, user_stack
-from argand.graph.printing import graph_function, graph_source, readable, table
-from argand.graph.specs import SpecTable
-from argand.graph.strides import dense_strides, is_dense, memory_order, overlaps
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.specs import SpecTable
+from argand.graph.metadata.strides import dense_strides, is_dense, memory_order, overlaps
+from argand.graph.nodes.meta import user_line, user_stack
+from argand.graph.nodes.printing import graph_function, graph_source, readable, table
 
 aten = torch.ops.aten
 

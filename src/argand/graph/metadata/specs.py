@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.program import TensorSpec
+from argand.graph.nodes.program import TensorSpec
 
 
 class Spec:
@@ -35,7 +35,7 @@ class Spec:
 
 
 class SpecTable:
-    """The Specs of one program, and what ops were found to make of them (`results`, filled by `graph.metas`)."""
+    """The Specs of one program, and what ops were found to make of them (`results`, filled by `metadata.metas`)."""
 
     def __init__(self) -> None:
         self._specs: dict[tuple[Any, ...], Spec] = {}

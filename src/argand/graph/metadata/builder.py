@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph import compat, metas
-from argand.graph.meta import NodeOrigin
-from argand.graph.specs import Spec, SpecTable
+from argand.graph import compat
+from argand.graph.metadata import metas
+from argand.graph.metadata.specs import Spec, SpecTable
+from argand.graph.nodes.meta import NodeOrigin
 
 
 class Builder:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from math import gcd
 from typing import Any
 
-from argand.graph.expr_nodes import (
+from argand.graph.sizes.expr_nodes import (
     ONE,
     ZERO,
     Add,

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from argand.graph import time_limit
-from argand.graph.expr import Expr, Sym, as_int, bounds, evaluate
-from argand.graph.expr_nodes import minimum_over_symbols
-from argand.graph.symbolic import Condition, Dim
+from argand.graph.sizes.expr import Expr, Sym, as_int, bounds, evaluate
+from argand.graph.sizes.expr_nodes import minimum_over_symbols
+from argand.graph.sizes.symbolic import Condition, Dim
 
 Assignment = Mapping[Sym, int]
 Vector = tuple[int, ...]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from argand.graph.symbolic import Condition, Scalar
+from argand.graph.sizes.symbolic import Condition, Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class AtenProgram:
 
     Every node but the output carries `meta["val"]` (plain `meta`-device tensor, its strides those that the node's
     result
-    has; or a tuple/list of them), `meta["device"]` (logical device) and `meta["origin"]` (`graph.meta.NodeOrigin`).
+    has; or a tuple/list of them), `meta["device"]` (logical device) and `meta["origin"]` (`nodes.meta.NodeOrigin`).
     """
 
     graph: fx.Graph

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argand.graph.expr import Const
-from argand.graph.symbol_fits import Assumption
-from argand.graph.symbols import CONGRUENT, PROBES, Relation, SymbolTable
+from argand.graph.sizes.expr import Const
+from argand.graph.sizes.symbol_fits import Assumption
+from argand.graph.sizes.symbols import CONGRUENT, PROBES, Relation, SymbolTable
 
 
 def _table(*hints: int):

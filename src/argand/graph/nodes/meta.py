@@ -12,8 +12,8 @@ from torch import fx
 
 from argand.errors import UserLine
 from argand.graph import compat
-from argand.graph.data_checks import must_stay
-from argand.graph.program import TensorSpec
+from argand.graph.nodes.program import TensorSpec
+from argand.graph.operators.data_checks import must_stay
 
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<func>\S+)')

@@ -1,4 +1,4 @@
-"""The nodes of integer index expressions and their arithmetic; `graph.expr` is the front of this module.
+"""The nodes of integer index expressions and their arithmetic; `graph.sizes.expr` is the front of this module.
 
 An expression is a polynomial with integer coefficients over atoms: loop variables (`Var`), size symbols (`Sym`),
 `FloorDiv` and `Mod` of expressions. Every expression is kept in one normal form (products expanded, like terms

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
 
-from argand.graph.expr import Const, Expr, FloorDiv, Simplifier, Sym, free_symbols
+from argand.graph.sizes.expr import Const, Expr, FloorDiv, Simplifier, Sym, free_symbols
 
 Number: TypeAlias = "int | float"
 
