@@ -86,7 +86,7 @@ class Watch:
         events.bus.subscribe(self._take, ("span_begin", "fused_graph"))
 
     def _take(self, event: Any) -> None:
-        from argand.debug.work import graph_work
+        from argand.debug.benchmark.work import graph_work
 
         if event.name == "span_begin":
             if event.data.get("span") == "compile_graph":

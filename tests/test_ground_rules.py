@@ -85,7 +85,7 @@ def test_dispatch_modes_keep_torchs_compiler_out() -> None:
 def test_rounding_otherwise_and_counting_do_not_import_torchs_compiler() -> None:
     code = (
         "import sys, torch\n"
-        "from argand.debug.bench_profile import operation_work\n"
+        "from argand.debug.benchmark.bench_profile import operation_work\n"
         "from argand.debug.doctor.rounding import nudged\n"
         "with nudged(1):\n    y = torch.rand(6) / 3\n"
         "print(len(operation_work(lambda: y + 1)), 'torch._dynamo' in sys.modules)"
@@ -109,7 +109,7 @@ OTHER_READERS = {
     "debug/minify/spawn.py": "what its own child wrote into its own folder",
     "debug/minify/spawned.py": "the stage that it is in, which its parent made room for",
     "debug/minify/surgery.py": "loads the C library",
-    "debug/record_reader.py": "a descriptor of files.open_file",
+    "debug/frame_records/record_reader.py": "a descriptor of files.open_file",
     "debug/repro.py": "a descriptor of files.open_file",
     "debug/runnable.py": "a descriptor of files.open_file",
     "report/html/collect.py": "a trace whose kind was looked at, in parts; its own folder",

@@ -18,9 +18,9 @@ import argand
 from argand import files
 from argand.config import config, default_cache_dir
 from argand.debug.doctor.command import doctor
+from argand.debug.frame_records.replay import replay
 from argand.debug.late_options import note_late_options
 from argand.debug.minify.command import minify
-from argand.debug.replay import replay
 from argand.errors import ArgandError
 from argand.report import command as _report
 
@@ -151,8 +151,8 @@ def bench(
 ) -> None:
     """Run SCRIPT, then measure its compiled functions, eager against compiled, kernel by kernel."""
     from argand.api import answer_torch_compile
-    from argand.debug.bench import Recorder
-    from argand.debug.bench_text import write_report
+    from argand.debug.benchmark.bench import Recorder
+    from argand.debug.benchmark.bench_text import write_report
 
     note_late_options(context)
     recorder = Recorder()

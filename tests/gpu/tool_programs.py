@@ -355,7 +355,7 @@ print(json.dumps(doctor.examine().as_dict()))
 BENCH = """
 import json, runpy, sys
 from argand.api import answer_torch_compile
-from argand.debug.bench import Recorder
+from argand.debug.benchmark.bench import Recorder
 
 recorder = Recorder()
 with answer_torch_compile(), recorder.observing():
@@ -429,12 +429,12 @@ def replay(folder: Path) -> None:
     )
     done = command(path)
     (record,) = folder.rglob("*.argand")
-    from argand.debug.record_reader import call_of, open_record, rebuild
+    from argand.debug.frame_records.record_reader import call_of, open_record, rebuild
 
     function, raw = rebuild(open_record(record))
     x, w = call_of(function, raw)(lambda x, w: (x, w))
     assert x.device.type == w.device.type == DEVICE and isinstance(w, torch.nn.Parameter), (x.device, w.device)
-    code = "import sys; from argand.debug.replay import replay_record; replay_record(sys.argv[1])"
+    code = "import sys; from argand.debug.frame_records.replay import replay_record; replay_record(sys.argv[1])"
     done = command("-c", code, str(record), check=False)
     assert done.returncode == 1 and "print() writes to the terminal" in done.stderr, done.stderr[-2000:]
 

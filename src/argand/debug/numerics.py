@@ -21,7 +21,7 @@ from argand.backends.targets import devices_in, without_target
 from argand.backends.watch import CompileProgram, watching
 from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch
-from argand.debug.work import tensors_of
+from argand.debug.benchmark.work import tensors_of
 from argand.errors import ArgandError, UserLine
 from argand.graph.nodes.meta import user_line, user_lines
 from argand.graph.nodes.printing import target_name

@@ -27,7 +27,7 @@ def _refresh() -> None:
 
         SUPPRESSED.install()
     if config.replay_record_enabled:
-        from argand.debug.record import RECORDS
+        from argand.debug.frame_records.record import RECORDS
 
         RECORDS.install()
     if config.trace.enabled or "argand.debug.directory" in sys.modules:

@@ -20,13 +20,13 @@ from argand.backends.targets import target_of
 from argand.backends.watch import CompileProgram, watching
 from argand.codegen.host.kernels import kernel_source
 from argand.config import config
+from argand.debug.benchmark.work import tensors_of
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.identity import Fingerprint, fingerprint
 from argand.debug.minify.isolate import Outcome, can_fork, run_isolated
 from argand.debug.minify.limits import Limits
 from argand.debug.minify.spawn import run_spawned
 from argand.debug.minify.surgery import Program
-from argand.debug.work import tensors_of
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.hints import size_hints
 from argand.ir.kernel import KernelPlan, Schedule

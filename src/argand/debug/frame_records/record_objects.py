@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from argand.debug.record_schema import MAX_RANDOM, RecordError, malformed
+from argand.debug.frame_records.record_schema import MAX_RANDOM, RecordError, malformed
 
 
 class Builder:

@@ -13,12 +13,12 @@ import torch
 
 import argand
 import warm
-from argand.debug.bench import Recorder, tensors_in
-from argand.debug.bench_profile import Row, Side
-from argand.debug.bench_reasons import Measured, reasons
-from argand.debug.bench_text import as_text, table, verdict
-from argand.debug.quantities import amount, milliseconds
-from argand.debug.work import graph_work, is_library
+from argand.debug.benchmark.bench import Recorder, tensors_in
+from argand.debug.benchmark.bench_profile import Row, Side
+from argand.debug.benchmark.bench_reasons import Measured, reasons
+from argand.debug.benchmark.bench_text import as_text, table, verdict
+from argand.debug.benchmark.quantities import amount, milliseconds
+from argand.debug.benchmark.work import graph_work, is_library
 from argand.events import bus
 
 SECONDS = 0.05

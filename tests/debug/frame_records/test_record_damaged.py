@@ -20,8 +20,8 @@ import pytest
 import torch
 
 import argand
-from argand.debug.record import RecordError, call_of, open_record, rebuild, record
-from argand.debug.record_reader import seal
+from argand.debug.frame_records.record import RecordError, call_of, open_record, rebuild, record
+from argand.debug.frame_records.record_reader import seal
 from argand.errors import ArgandError
 from damage import MUTATIONS, retyped
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from argand import files
 from argand.config import config
-from argand.debug.record_objects import Builder
-from argand.debug.record_schema import RecordError, check_call
+from argand.debug.frame_records.record_objects import Builder
+from argand.debug.frame_records.record_schema import RecordError, check_call
 
 FORMAT = 2
 SEAL = "seal.txt"

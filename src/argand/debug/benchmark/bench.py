@@ -22,11 +22,12 @@ from typing import Any
 import torch
 
 from argand._core import _C
-from argand.capture.facts.directives import is_compiling
-from argand.debug import bench_profile, gpus
-from argand.debug.bench_reasons import Measured, reasons
+from argand.capture.marks import is_compiling
+from argand.debug import gpus
+from argand.debug.benchmark import bench_profile
+from argand.debug.benchmark.bench_reasons import Measured, reasons
+from argand.debug.benchmark.work import GraphWork, graph_work
 from argand.debug.observe import JOINT, Backend
-from argand.debug.work import GraphWork, graph_work
 from argand.events import Event, bus
 from argand.graph.nodes.printing import describe
 

@@ -13,7 +13,7 @@ import torch
 
 import argand
 import warm
-from argand.debug.record import RecordError, call_of, open_record, rebuild, record
+from argand.debug.frame_records.record import RecordError, call_of, open_record, rebuild, record
 from argand.errors import ArgandError
 
 SCRIPT = """
@@ -93,7 +93,7 @@ def test_tensors_of_a_device_that_is_not_here_are_on_the_cpu(tmp_path: Path) -> 
     import json
     import zipfile
 
-    from argand.debug.record_reader import SEAL, seal
+    from argand.debug.frame_records.record_reader import SEAL, seal
 
     def fn(a, b):
         return a, b

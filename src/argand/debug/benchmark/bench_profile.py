@@ -11,7 +11,7 @@ import torch
 
 from argand.config import config
 from argand.debug import gpus
-from argand.debug.work import GraphWork, Work, flops_of, is_library, profile_name
+from argand.debug.benchmark.work import GraphWork, Work, flops_of, is_library, profile_name
 from argand.graph.compat import DispatchMode, allocations
 
 _ROOT = "argand bench iteration"

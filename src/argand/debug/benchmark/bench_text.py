@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TextIO
 
-from argand.debug.bench import Recorder
-from argand.debug.bench_profile import Row, Side
-from argand.debug.bench_reasons import Measured
-from argand.debug.quantities import amount, count, milliseconds
+from argand.debug.benchmark.bench import Recorder
+from argand.debug.benchmark.bench_profile import Row, Side
+from argand.debug.benchmark.bench_reasons import Measured
+from argand.debug.benchmark.quantities import amount, count, milliseconds
 
 _NAME_WIDTH = 60
 _COLUMNS = ("% of time", "time", "# of calls", "bytes", "GB/s", "flops", "GFLOP/s")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from argand.debug.bench_profile import Row, Side
-from argand.debug.quantities import amount, count, milliseconds
+from argand.debug.benchmark.bench_profile import Row, Side
+from argand.debug.benchmark.quantities import amount, count, milliseconds
 
 _OWN = ("operation", "allocation")
 
