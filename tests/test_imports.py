@@ -50,7 +50,7 @@ ALLOWED = {
         "report/sinks.py: argand.report.writer",
     },
     "most graphs do not need it": {
-        "autograd/trace.py: argand.autograd.flex",
+        "autograd/tracing/trace.py: argand.autograd.tracing.flex",
         "backends/native.py: argand.backends.autotune",
         "backends/native.py: argand.backends.cudagraphs",
         "backends/native.py: argand.backends.layouts",

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import argand
-from argand.autograd.tape import read_tape
+from argand.autograd.tracing.tape import read_tape
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "nothing in common": lambda x, w: (x.sin(), w.exp()),

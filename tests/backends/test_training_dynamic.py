@@ -14,7 +14,7 @@ from torch import nn
 
 import argand
 from argand import events
-from argand.autograd.dynamic import _choose
+from argand.autograd.tracing.dynamic import _choose
 from argand.backends.dynamic import ExactSizes
 
 

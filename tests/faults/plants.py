@@ -219,7 +219,7 @@ def autograd_wrong_gradient() -> None:
 
 @plant
 def autograd_raises() -> None:
-    from argand.autograd.tracer import Tracer
+    from argand.autograd.tracing.tracer import Tracer
 
     original = Tracer.record
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
 
 from dynamic_helpers import dynamic_graph  # noqa: E402
 
-from argand.autograd.dynamic import trace_dynamic  # noqa: E402
+from argand.autograd.tracing.dynamic import trace_dynamic  # noqa: E402
 from argand.graph.sizes.expr import Expr, Sym  # noqa: E402
 from argand.graph.sizes.symbolic import SymbolicTensor  # noqa: E402
 from argand.passes import run_passes  # noqa: E402

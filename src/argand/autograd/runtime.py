@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from argand.autograd.bases import base_tensor
-from argand.autograd.leaves import maker_lines, needs_data
+from argand.autograd.recording.bases import base_tensor
+from argand.autograd.recording.leaves import maker_lines, needs_data
 from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram, OutputSpec

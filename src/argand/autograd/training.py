@@ -11,12 +11,12 @@ import torch
 from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
-from argand.autograd.joint import JointProgram
-from argand.autograd.leaves import data_of_results
-from argand.autograd.moves import Left, Moves
-from argand.autograd.partition import Partition, Slot
-from argand.autograd.parts import BackwardPart, backward_part
-from argand.autograd.tape import Tape
+from argand.autograd.partitioning.moves import Left, Moves
+from argand.autograd.partitioning.partition import Partition, Slot
+from argand.autograd.partitioning.parts import BackwardPart, backward_part
+from argand.autograd.recording.leaves import data_of_results
+from argand.autograd.tracing.joint import JointProgram
+from argand.autograd.tracing.tape import Tape
 from argand.graph import compat
 from argand.graph.nodes.printing import graph_function
 from argand.graph.nodes.program import AtenProgram, MutationSpec

@@ -10,8 +10,8 @@ from torch import fx
 
 from argand import events
 from argand.autograd import needs_autograd, trace_inference, wrap
-from argand.autograd.dynamic import is_dynamic
-from argand.autograd.gradients import records_gradients
+from argand.autograd.tracing.dynamic import is_dynamic
+from argand.autograd.tracing.gradients import records_gradients
 from argand.backends.dynamic import compile_dynamic
 from argand.backends.training import compile_training, took_too_long
 from argand.backends.watch import watched

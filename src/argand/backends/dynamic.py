@@ -12,8 +12,8 @@ from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.autograd import wrap
-from argand.autograd.dynamic import trace_dynamic
-from argand.autograd.dynamic_joint import trace_joint_dynamic
+from argand.autograd.tracing.dynamic import trace_dynamic
+from argand.autograd.tracing.dynamic_joint import trace_joint_dynamic
 from argand.backends.training import compile_joint, took_too_long
 from argand.config import config
 from argand.errors import AutogradError

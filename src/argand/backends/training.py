@@ -11,9 +11,9 @@ from torch import fx
 
 from argand import events
 from argand.autograd import wrap
-from argand.autograd.joint import JointProgram
-from argand.autograd.partition import Partition, partition
-from argand.autograd.trace import trace_joint
+from argand.autograd.partitioning.partition import Partition, partition
+from argand.autograd.tracing.joint import JointProgram
+from argand.autograd.tracing.trace import trace_joint
 from argand.autograd.training import (
     Boxed,
     LazyBackward,

@@ -116,7 +116,7 @@ def test_a_gpu_without_room_gets_smaller_tiles(monkeypatch: pytest.MonkeyPatch) 
 def test_a_gpu_without_any_room_computes_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph is the one without kernels, and says why."""
     import argand
-    from argand.autograd import flex as tracing
+    from argand.autograd.tracing import flex as tracing
     from helpers import collected
 
     def refused(*_: Any) -> Any:

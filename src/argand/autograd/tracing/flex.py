@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from argand import events
-from argand.autograd import inference, joint
-from argand.autograd.values import TraceTensor
+from argand.autograd.recording.values import TraceTensor
+from argand.autograd.tracing import inference, joint
 from argand.codegen.triton.functions import helpers_of
 from argand.codegen.triton.mods import Mod, NotPrintable, print_mod
 from argand.config import config

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from argand.autograd.dynamic import symbols_in
-from argand.autograd.joint import JointProgram
-from argand.autograd.recompute import Costs, is_fusible, is_view, within_budget
+from argand.autograd.partitioning.recompute import Costs, is_fusible, is_view, within_budget
+from argand.autograd.tracing.dynamic import symbols_in
+from argand.autograd.tracing.joint import JointProgram
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.strides import is_dense

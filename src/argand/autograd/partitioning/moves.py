@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from argand.autograd.joint import JointProgram
-from argand.autograd.partition import Partition, Slot
-from argand.autograd.parts import BackwardPart
+from argand.autograd.partitioning.partition import Partition, Slot
+from argand.autograd.partitioning.parts import BackwardPart
+from argand.autograd.tracing.joint import JointProgram
 from argand.graph import compat
 from argand.graph.nodes.program import TensorSpec
 from argand.graph.sizes.expr import Expr

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from argand.autograd import foreach, mutation, special, views
-from argand.autograd.recorder import Handler, Recorder
-from argand.autograd.values import TraceTensor
+from argand.autograd.ops import foreach, mutation, special, views
+from argand.autograd.recording.recorder import Handler, Recorder
+from argand.autograd.recording.values import TraceTensor
 from argand.graph import compat, time_limit
 
 aten = torch.ops.aten

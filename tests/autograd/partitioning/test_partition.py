@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from argand.autograd.gradients import records_gradients
-from argand.autograd.joint import JointProgram
-from argand.autograd.partition import partition
-from argand.autograd.trace import trace_joint
+from argand.autograd.partitioning.partition import partition
+from argand.autograd.tracing.gradients import records_gradients
+from argand.autograd.tracing.joint import JointProgram
+from argand.autograd.tracing.trace import trace_joint
 
 
 def joint_of(fn: object, *inputs: torch.Tensor) -> JointProgram:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import fx
 
-from argand.autograd import flex, trace_inference
+from argand.autograd import trace_inference
+from argand.autograd.tracing import flex
 from argand.codegen.triton.mods import Mod, NotPrintable
 
 SIZE = (2, 4, 96, 80)

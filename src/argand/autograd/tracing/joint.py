@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.bases import Bases
-from argand.autograd.gradients import records_gradients
-from argand.autograd.inference import Attention, lift_attributes, run_graph
-from argand.autograd.inputs import InputBuilder
-from argand.autograd.leaves import reached_leaves, refuse_separate_histories
-from argand.autograd.outputs import Outputs, check_aliased_inputs, written_unseen
-from argand.autograd.tape import Tape, read_tape
-from argand.autograd.tracer import Tracer
-from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.autograd.recording.bases import Bases
+from argand.autograd.recording.inputs import InputBuilder
+from argand.autograd.recording.leaves import reached_leaves, refuse_separate_histories
+from argand.autograd.recording.values import TraceTensor, Value, make_tensor
+from argand.autograd.tracing.gradients import records_gradients
+from argand.autograd.tracing.inference import Attention, lift_attributes, run_graph
+from argand.autograd.tracing.outputs import Outputs, check_aliased_inputs, written_unseen
+from argand.autograd.tracing.tape import Tape, read_tape
+from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
 from argand.graph import compat, time_limit
 from argand.graph.metadata.strides import is_dense

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.bases import Bases
-from argand.autograd.values import AliasGroup, TraceTensor, Value, make_tensor
+from argand.autograd.recording.bases import Bases
+from argand.autograd.recording.values import AliasGroup, TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata import metas

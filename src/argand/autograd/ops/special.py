@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from argand.autograd.mutation import refuse_partial_overlap
-from argand.autograd.recorder import Handler, Recorder
-from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.autograd.ops.mutation import refuse_partial_overlap
+from argand.autograd.recording.recorder import Handler, Recorder
+from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.specs import Spec

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.trace import trace_inference
+from argand.autograd.tracing.trace import trace_inference
 from argand.errors import AutogradError
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.sizes.expr import Expr, Sym, as_int, evaluate, free_symbols

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.dynamic import Assignment, NotGeneral, Prepare, Tracing
-from argand.autograd.joint import JointProgram
-from argand.autograd.trace import trace_joint
+from argand.autograd.tracing.dynamic import Assignment, NotGeneral, Prepare, Tracing
+from argand.autograd.tracing.joint import JointProgram
+from argand.autograd.tracing.trace import trace_joint
 from argand.graph.nodes.program import AtenProgram, TensorSpec
 from argand.graph.sizes.expr import Expr, Sym
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.bases import Group
-from argand.autograd.recorder import Recorder
-from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.autograd.recording.bases import Group
+from argand.autograd.recording.recorder import Recorder
+from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.specs import Spec

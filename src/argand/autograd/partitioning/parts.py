@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.partition import Partition, Slot
-from argand.autograd.tape import Tape
+from argand.autograd.partitioning.partition import Partition, Slot
+from argand.autograd.tracing.tape import Tape
 from argand.graph import compat
 from argand.graph.nodes.meta import NodeOrigin, eliminate_dead
 from argand.graph.nodes.program import AtenProgram

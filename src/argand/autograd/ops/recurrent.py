@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.autograd.values import TraceTensor
+from argand.autograd.recording.values import TraceTensor
 from argand.errors import AutogradError
 from argand.graph.operators.recurrent import Recurrence, recurrence, recurrent_ops
 

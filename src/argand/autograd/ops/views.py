@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from argand.autograd.recorder import Handler, Recorder
-from argand.autograd.special import lift_literal
-from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.autograd.ops.special import lift_literal
+from argand.autograd.recording.recorder import Handler, Recorder
+from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph.metadata.strides import is_dense
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from argand.autograd.recorder import Recorder
-from argand.autograd.values import TraceTensor
+from argand.autograd.recording.recorder import Recorder
+from argand.autograd.recording.values import TraceTensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.specs import Spec, strided_meta

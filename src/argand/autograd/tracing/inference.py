@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd import recurrent
-from argand.autograd.attention import ATTENTION, with_cheap_mask
-from argand.autograd.bases import Bases
-from argand.autograd.data_checks import CHECKS
-from argand.autograd.inputs import InputBuilder
-from argand.autograd.outputs import finish
-from argand.autograd.tracer import Tracer
+from argand.autograd.ops import recurrent
+from argand.autograd.ops.attention import ATTENTION, with_cheap_mask
+from argand.autograd.ops.data_checks import CHECKS
+from argand.autograd.recording.bases import Bases
+from argand.autograd.recording.inputs import InputBuilder
+from argand.autograd.tracing.outputs import finish
+from argand.autograd.tracing.tracer import Tracer
 from argand.errors import ArgandError, AutogradError, UserLine
 from argand.graph import compat, time_limit
 from argand.graph.nodes.meta import NodeOrigin, attribute, caller_line, user_line, user_stack

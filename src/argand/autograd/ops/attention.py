@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.values import TraceTensor
+from argand.autograd.recording.values import TraceTensor
 from argand.graph import compat
 
 ATTENTION = torch.nn.functional.scaled_dot_product_attention

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.bases import shared_memory
-from argand.autograd.inputs import InputBuilder
-from argand.autograd.leaves import is_leaf, refuse_hooks
-from argand.autograd.recorder import Recorder
-from argand.autograd.values import TraceTensor, Value, make_tensor
+from argand.autograd.recording.bases import shared_memory
+from argand.autograd.recording.inputs import InputBuilder
+from argand.autograd.recording.leaves import is_leaf, refuse_hooks
+from argand.autograd.recording.recorder import Recorder
+from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.strides import is_dense

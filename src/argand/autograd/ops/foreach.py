@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.autograd.recorder import Handler, Recorder
+from argand.autograd.recording.recorder import Handler, Recorder
 from argand.graph import compat
 
 aten = torch.ops.aten

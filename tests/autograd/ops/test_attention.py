@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from argand.autograd import attention
+from argand.autograd.ops import attention
 from argand.graph import compat
 
 N = 6

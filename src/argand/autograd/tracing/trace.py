@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import fx
 
-from argand.autograd import inference, joint
-from argand.autograd.bases import with_bases
-from argand.autograd.joint import JointProgram
+from argand.autograd.recording.bases import with_bases
+from argand.autograd.tracing import inference, joint
+from argand.autograd.tracing.joint import JointProgram
 from argand.graph.nodes.program import AtenProgram, TensorSpec
 
 
@@ -59,6 +59,6 @@ def trace_joint(
 
 def _as_kernel(*args: Any) -> Any:
     """`flex_attention` as one operator, where its device has kernels for it."""
-    from argand.autograd.flex import stands_for  # with lowering and Triton's code, which most graphs do not need here
+    from argand.autograd.tracing.flex import stands_for  # with lowering and Triton's code, which most do not need
 
     return stands_for(*args)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from argand.autograd.values import TraceTensor, Value
+from argand.autograd.recording.values import TraceTensor, Value
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.nodes.program import BaseSpec
