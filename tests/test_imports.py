@@ -61,7 +61,8 @@ ALLOWED = {
     },
     "a command of `argand` loads what it runs, and `argand --help` does not load torch": {
         "cli.py: argand.api",
-        "cli.py: argand.capture.explain",
+        "cli.py: argand.breaks.render",
+        "cli.py: argand.capture.driver.explain",
         "cli.py: argand.debug.benchmark.bench",
         "cli.py: argand.debug.benchmark.bench_text",
         "cli.py: argand.runtime.cache",

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from argand.capture import layouts
-from argand.capture.layouts import Unknown, contiguous, needs_grad, new
-from argand.capture.shapes import RULES, rule
+from argand.capture.metadata import layouts
+from argand.capture.metadata.layouts import Unknown, contiguous, needs_grad, new
+from argand.capture.metadata.shapes import RULES, rule
 from argand.graph.metadata.strides import channels_last_strides
 
 _Tensor = torch.Tensor

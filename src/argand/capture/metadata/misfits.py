@@ -1,7 +1,7 @@
 """Sizes that must agree where torch's metadata kernels do not look, for calls whose sizes vary.
 
-At the sizes of the call at hand trial_runs.py finds out; at the probes, which are too large to try, these checks do, so that
-what must agree becomes a guard.
+At the sizes of the call at hand trial_runs.py finds out; at the probes, which are too large to try, these checks do,
+so that what must agree becomes a guard.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from argand.capture import layouts
-from argand.capture.layouts import Unknown, contiguous, needs_grad, new
-from argand.capture.words import words
+from argand.capture.facts.words import words
+from argand.capture.metadata import layouts
+from argand.capture.metadata.layouts import Unknown, contiguous, needs_grad, new
 from argand.graph.metadata.strides import is_channels_last
 
 Rule: TypeAlias = Callable[..., Any]

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from argand.capture import layouts
-from argand.capture.layouts import Unknown, contiguous, needs_grad, new
-from argand.capture.shapes import RULES, layout_of, tensor
+from argand.capture.metadata import layouts
+from argand.capture.metadata.layouts import Unknown, contiguous, needs_grad, new
+from argand.capture.metadata.shapes import RULES, layout_of, tensor
 from argand.graph.metadata.strides import is_channels_last
 
 _Tensor = torch.Tensor

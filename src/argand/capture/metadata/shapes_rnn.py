@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from argand import errors
-from argand.capture.layouts import needs_grad, new
-from argand.capture.shapes import RULES, Rule
+from argand.capture.metadata.layouts import needs_grad, new
+from argand.capture.metadata.shapes import RULES, Rule
 from argand.graph.operators.recurrent import FUNCTIONS, recurrence
 
 

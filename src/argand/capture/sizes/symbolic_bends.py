@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.capture.shapes import RULES
-from argand.capture.words import words
+from argand.capture.facts.words import words
+from argand.capture.metadata.shapes import RULES
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation
 

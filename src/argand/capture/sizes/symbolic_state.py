@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import narration, subclasses
-from argand.capture.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
-from argand.capture.symbolic_facts import Bounds, is_range, moduli, solve
-from argand.capture.unbacked import Unbacked
+from argand.capture.facts.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
+from argand.capture.sizes import subclasses
+from argand.capture.sizes.symbolic_facts import Bounds, is_range, moduli, solve
+from argand.capture.sizes.unbacked import Unbacked
+from argand.capture.world import narration
 from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols
 from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Relation, SymbolTable
 

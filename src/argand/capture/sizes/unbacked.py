@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from argand import errors
-from argand.capture.symbolic import SymbolicBool
+from argand.capture.facts.symbolic import SymbolicBool
 from argand.graph.sizes.expr import ONE, Expr, Sym, as_expr
 from argand.graph.sizes.symbols import Relation
 

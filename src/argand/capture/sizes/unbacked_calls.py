@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import layouts, metadata, symbolic_tensors
-from argand.capture.unbacked import Unbacked
-from argand.capture.words import callable_words, words
+from argand.capture.facts.words import callable_words, words
+from argand.capture.metadata import layouts, metadata
+from argand.capture.sizes import symbolic_tensors
+from argand.capture.sizes.unbacked import Unbacked
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.symbols import Relation
 

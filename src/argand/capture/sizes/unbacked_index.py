@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.capture import unbacked_ops
-from argand.capture.symbolic import SYMBOLIC
+from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.sizes import unbacked_ops
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbols import Relation
 

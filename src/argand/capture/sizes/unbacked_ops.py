@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.capture import compat, data_errors, layouts, metadata, symbolic_tensors
-from argand.capture.symbolic import SYMBOLIC, SymbolicBool
-from argand.capture.symbolic_policy import dynamics_of
-from argand.capture.tensors import TensorInfo, target_of
-from argand.capture.unbacked import Unbacked
+from argand.capture.facts import compat
+from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
+from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.metadata import data_errors, layouts, metadata
+from argand.capture.metadata.call_targets import target_of
+from argand.capture.sizes import symbolic_tensors
+from argand.capture.sizes.symbolic_policy import dynamics_of
+from argand.capture.sizes.unbacked import Unbacked
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture import subgraphs, symbolic_ops, torch_polyfills
-from argand.capture.torch_calls import NAMED, Args, Kwargs
+from argand.capture.record.scopes import Scope, fixed_sizes, placeholder
+from argand.capture.sizes import symbolic_ops
+from argand.capture.torch_functions import subgraphs, torch_polyfills
+from argand.capture.torch_functions.torch_calls import NAMED, Args, Kwargs
 from argand.graph.operators import flex
 
 if TYPE_CHECKING:
