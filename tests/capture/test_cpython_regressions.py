@@ -461,3 +461,23 @@ def test_values_of_native_classes_in_a_loop_with_breaks() -> None:
         return found
 
     both(f, lambda: (T,))
+
+
+def test_generator_that_raises_when_it_is_dropped_at_return(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(str(unraisable.exc_value)))
+
+    def numbers():
+        try:
+            yield 2
+        finally:
+            raise ValueError("closed")
+
+    def program(x):
+        running = numbers()
+        return x * next(running)
+
+    compiled = argand.compile(program, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    assert told == ["closed"] * 2

@@ -167,3 +167,12 @@ def test_steps_are_captured_after_torch_marked_its_optimizers() -> None:
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     assert hasattr(O.Adam._init_group, "_torchdynamo_orig_callable")
     test_step_in_one_graph("adam", None)
+
+
+@pytest.mark.parametrize("scales", [torch.tensor([2.0, 3.0]), [2.0, 3.0], 0.5])
+def test_lists_of_results_have_eagers_type(scales: Any) -> None:
+    def scaled(xs: list[torch.Tensor]) -> Any:
+        return torch._foreach_addcmul(xs, xs, xs, scales)
+
+    xs = [torch.ones(2), torch.ones(3)]
+    assert type(argand.compile(scaled, backend="eager")(xs)) is type(scaled(xs))

@@ -121,6 +121,7 @@ class TracedGenerator:
                 context=repr(observed.value),
                 explanation=f"The generator {self.__qualname__}, to which nothing refers any more, raised when closed.",
                 hints=("Close the generator, or exhaust it.",),
+                skip_frame=True,  # it is closed by now: no code that goes on here could have Python tell of the error
             )
         except BaseException as found:  # a finalizer cannot raise: the root frame does
             interp.pending = found

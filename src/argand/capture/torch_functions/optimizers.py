@@ -120,7 +120,7 @@ def _foreach_scaled(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwa
         if one is NotImplemented:
             raise _refused(name)
         made.append(one)
-    return None if name.endswith("_") else made
+    return None if name.endswith("_") else tuple(made)
 
 
 def _add_scaled(builder: GraphBuilder, name: str, x: Any, a: Any, b: Any, scale: Any) -> Any:
