@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import functools
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -18,8 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from argand import files
 from argand.runtime import places
 
+_MARK = "ARGAND_COMMANDS"  # in the environment of commands: tells them from other children of this process
+_PROC_LIMIT = 1 << 22  # bytes of a file in /proc
 OUTPUT_LIMIT = 1 << 18  # bytes of output that are kept; the rest is read and dropped
 _TICK = 0.2
 
@@ -129,6 +133,7 @@ def run_all(
     environment = {**os.environ, "LC_ALL": "C"}  # so that messages can be read back
     if folder is not None:
         environment["TMPDIR"] = str(folder)
+    environment[_MARK] = mark = secrets.token_hex(8)
     deadline = time.monotonic() + limit
     running: list[_Running] = []
     try:
@@ -146,10 +151,27 @@ def run_all(
             Ended(tuple(command), item.process.returncode, b"".join(item.output).decode(errors="replace"), item in late)
             for command, item in zip(commands, running)
         ]
+    except BaseException:
+        _end_lost(mark)
+        raise
     finally:
         for item in running:
             item.end()
             _children().discard(item.process)
+
+
+def _end_lost(mark: str) -> None:
+    """Kill a command whose number nobody has: an interrupt came between its start and the end of `Popen`."""
+    known = {process.pid for process in _children()}
+    for listing in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for pid in map(int, files.read(listing, _PROC_LIMIT).split()):
+                with contextlib.suppress(OSError):
+                    if pid not in known and f"{_MARK}={mark}".encode() in files.read(
+                        f"/proc/{pid}/environ", _PROC_LIMIT
+                    ):
+                        os.killpg(pid, signal.SIGKILL)
+                        os.waitpid(pid, 0)
 
 
 def _attend(running: list[_Running], deadline: float) -> list[_Running]:
