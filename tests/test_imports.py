@@ -54,6 +54,8 @@ ALLOWED = {
         "backends/native.py: argand.backends.autotune",
         "backends/native.py: argand.backends.cudagraphs",
         "backends/native.py: argand.backends.layouts",
+        "backends/native.py: argand.runtime.gpu.device.arena",
+        "backends/targets.py: argand.runtime.gpu.device.target",
         "backends/targets.py: argand.runtime.gpu.operators.blas",
         "codegen/host/kernels.py: argand.codegen.cpp",
         "codegen/host/kernels.py: argand.codegen.triton",

@@ -37,7 +37,6 @@ from argand.lower import lower
 from argand.passes import joint, run_passes
 from argand.runtime import cache, toolchain
 from argand.runtime.arena import arena_pool
-from argand.runtime.gpu.device import arena as device_arena
 from argand.runtime.host import HostCall, load_module
 from argand.schedule.dump import post_fusion_text
 from argand.schedule.inplace import write_inputs_in_place
@@ -326,6 +325,8 @@ _memo = _Memo()
 
 def reset() -> None:
     """Forget compiled graphs and free the memory kept for temporaries."""
+    from argand.runtime.gpu.device import arena as device_arena
+
     cache.reset()
     toolchain.reset()
     _memo.clear()

@@ -11,7 +11,6 @@ import torch
 from argand.config import config
 from argand.graph.nodes.program import AtenProgram
 from argand.ir.target import Target, amd_gpu, cpu, gpu
-from argand.runtime.gpu.device.target import gpu_problem
 
 _INTERPRETED_PROCESSORS = 132  # an H100's
 
@@ -35,6 +34,8 @@ def target_of(device: torch.device) -> Target | None:
 
 def problem_of(device: torch.device) -> str | None:
     """Why no code is generated for a device that is not the CPU, in one sentence; None when it is."""
+    from argand.runtime.gpu.device.target import gpu_problem
+
     return gpu_problem(str(device))
 
 
