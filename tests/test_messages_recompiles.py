@@ -195,7 +195,7 @@ def test_profiler_report() -> None:
     text = profiled().report().replace(__file__, "FILE")
     breaks, recompiles = text.index("Graph breaks"), text.index("Recompiles")
     assert breaks < recompiles
-    assert re.search(r"1  print: print\(\) writes to the terminal", text[breaks:recompiles])
+    assert re.search(r"1  \[AG0023\] print: print\(\) writes to the terminal", text[breaks:recompiles])
     assert 'print(end="")' in text[breaks:recompiles] and "What to do" in text[breaks:recompiles]
     assert re.search(r"    4  \S*my_model \(FILE:\d+\)", text[recompiles:])
     assert "4  x.size()[0] was 2, is now 3, 4, 5, 6    [local 'x' TENSOR_MATCH]" in text[recompiles:]

@@ -12,7 +12,8 @@ import argand
 from argand import errors
 from argand.capture.facts.sources import LocalSource
 from argand.capture.interp.state import CaptureState
-from argand.capture.record.tensors import GraphBuilder, TraceMode
+from argand.capture.record.tensors import GraphBuilder
+from argand.capture.torch_functions.overriding import TraceMode
 from helpers import CountingBackend, assert_same, check
 
 

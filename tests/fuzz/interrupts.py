@@ -203,7 +203,7 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 
 def compiled_graphs(fn: Any) -> int:
-    return sum(getattr(entry.payload, "graph", None) is not None for entry in _C.code_entries(fn.__code__))
+    return sum(entry.payload.graph for entry in _C.code_entries(fn.__code__))
 
 
 def attempt(case: Case, at: Moment, times: int, error: type[BaseException], everywhere: bool) -> tuple[bool, list[str]]:

@@ -91,7 +91,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        also=("iterator from outside",),
+        also=("iterator from outside", "iterator from before a graph break"),
     ),
     Page(
         kind="generator held by a traceback",

@@ -221,7 +221,7 @@ PAGES: tuple[Page, ...] = (
         y, rest = f(torch.ones(3))
         print(y, list(rest))
         """,
-        also=("iterator from outside",),
+        also=("iterator from before a graph break",),
     ),
     Page(
         kind="compiling failed",

@@ -121,6 +121,41 @@ PAGES: tuple[Page, ...] = (
         """,
     ),
     Page(
+        kind="iterator from before a graph break",
+        what="An iterator that the function made before its graph broke is advanced behind the break.",
+        why="Python has run a part of the function: for what is captured next, the iterator comes from outside, and "
+        "its state cannot be looked at without changing it.",
+        remedy="Remove the break before it, which is reported too; or make a list of it before that place.",
+        before="""
+        @argand.compile
+        def f(x):
+            factors = (n + 1 for n in range(2))
+            print("begin")
+            return x * sum(factors)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        @argand.compile
+        def f(x):
+            factors = (n + 1 for n in range(2))
+            return x * sum(factors)
+
+
+        print("begin")
+        print(f(torch.ones(3)))
+        """,
+        also=("print",),
+    ),
+    Page(
+        kind="native object from before a graph break",
+        what="An object of C code that the function made before its graph broke is used behind the break.",
+        why="For what is captured next it comes from outside, and C code would read it past every guard.",
+        remedy="Remove the break before it, which is reported too; or take from it what is needed before that place.",
+        unshown="Most uses of such objects end the graph as calls of native code that is not known (AG0034).",
+    ),
+    Page(
         kind="loop that goes on after a graph break",
         what="The graph broke in a loop or a comprehension. Python runs the loop itself from there on, and "
         "compiles each round's body.",

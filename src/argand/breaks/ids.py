@@ -53,6 +53,8 @@ IDS: Final[Mapping[str, str]] = {
     "call of a library that is not captured": "AG0035",
     "native object from outside": "AG0036",
     "iterator from outside": "AG0037",
+    "iterator from before a graph break": "AG0147",
+    "native object from before a graph break": "AG0148",
     "loop that goes on after a graph break": "AG0038",
     "end of a comprehension": "AG0039",
     "Python object used by native code": "AG0040",

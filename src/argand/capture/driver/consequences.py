@@ -8,6 +8,10 @@ from argand.bytecode.resume import resume_label
 from argand.errors import BreakReason
 
 _OUTSIDE = "that existed before the compiled function"
+_BEFORE_A_BREAK = {
+    "iterator from outside": "iterator from before a graph break",
+    "native object from outside": "native object from before a graph break",
+}
 LOOP = "loop that goes on after a graph break"
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 # What walks a container: a program that has none of these in a variable has them all the same, in its loops.
@@ -35,6 +39,7 @@ def in_terms_of_the_program(reason: BreakReason, code: CodeType) -> BreakReason:
         )
         reason.hints = (f"Remove the graph break in the {what}, which is reported too.",)
     elif _OUTSIDE in reason.explanation and resumed:  # perhaps the function made it itself
+        reason.kind = _BEFORE_A_BREAK.get(reason.kind, reason.kind)
         reason.explanation = reason.explanation.replace(_OUTSIDE, "that existed before the graph broke")
         reason.hints = ("Remove the graph break before it, which is reported too.", *reason.hints)
     return reason

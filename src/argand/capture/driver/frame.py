@@ -377,7 +377,8 @@ class _Capture:
         once = _this_call_only(state)
         guards = state.guards.build(made.collected)
         positions = state.guards.positions.items()
-        needed = recompiles.Needed({label: (weakref.ref(code), number) for label, (code, number) in positions})
+        lines = {label: (weakref.ref(code), number) for label, (code, number) in positions}
+        needed = recompiles.Needed(lines, made.graph is not None)
         info = self.info
         outcome = guards.evaluate(info.args, info.globals, info.builtins, info.closure)
         if outcome is not True:

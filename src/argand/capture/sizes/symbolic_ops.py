@@ -27,6 +27,7 @@ from argand.capture.facts.symbolic import (
 from argand.capture.sizes import subclasses, symbolic_state, symbolic_tensors
 from argand.capture.world import native_reads
 from argand.errors import ConstraintViolation
+from argand.own import OWN_FOLDER
 
 if TYPE_CHECKING:
     from argand.capture.facts.frames import Frame
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 Native = Callable[["Interpreter", Any, list[Any]], Any]
 
 SIZES: Final = (torch.Size, SymbolicSize)
-_HERE = os.path.dirname(__file__)
+_ROOMS = os.path.join(OWN_FOLDER, "capture", "")
 _KEPT: Final[frozenset[int]] = frozenset(
     id(fn)
     for fn in (
@@ -146,7 +147,7 @@ def not_the_programs(interp: Interpreter, exc: BaseException) -> None:
         while traceback is not None:
             filename = traceback.tb_frame.f_code.co_filename
             traceback = traceback.tb_next
-        ours = os.path.basename(filename).startswith(("symbolic", "unbacked")) and os.path.dirname(filename) == _HERE
+        ours = filename.startswith(_ROOMS) and os.path.basename(filename).startswith(("symbolic", "unbacked"))
     if ours:
         builder: GraphBuilder = interp.state.graph
         if (
