@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import argand
+from helpers import collected
 
 FACTOR = [3.0]
 MISSING: Any = object()
@@ -83,3 +85,18 @@ def test_code_of_a_method_of_tensors() -> None:
         assert outcome(compiled) == outcome(fn)
     finally:
         del torch.Tensor.doubled  # type: ignore[attr-defined]
+
+
+def test_a_first_copy_of_a_tensor_recompiles_nothing() -> None:
+    """copyreg notes the slots of a class in the class when an object of it is first pickled."""
+    compiled = argand.compile(lambda x: x.relu() + 1, backend="eager")
+    noted = vars(torch.Tensor).get("__slotnames__")
+    if noted is not None:
+        del torch.Tensor.__slotnames__  # type: ignore[attr-defined]
+    x = torch.ones(3)
+    with collected("recompiles") as seen:
+        compiled(x)
+        pickle.dumps(x)
+        assert "__slotnames__" in vars(torch.Tensor)
+        compiled(x)
+    assert not seen

@@ -1,7 +1,8 @@
 /* The "type_version" check once the version of its class has moved: were the attributes that matter changed, or others?
  *
  * CPython gives a class a new version when any attribute of it or of a base is set. Capture says which names it looked up;
- * names that begin with an underscore always matter (special methods are looked up by native code). Their values are
+ * names that begin with an underscore always matter (special methods are looked up by native code), but for
+ * `__slotnames__`, which CPython puts into a class when an object of it is first copied or pickled. Their values are
  * remembered for each class of the MRO, and compared when the version is another. */
 #include "guards.h"
 
@@ -51,7 +52,8 @@ class_fixed(PyTypeObject *type)
 static int
 name_matters(PyObject *names, PyObject *name)
 {
-    return (PyUnicode_GET_LENGTH(name) > 0 && PyUnicode_READ_CHAR(name, 0) == '_') ? 1 : PySet_Contains(names, name);
+    bool private = PyUnicode_GET_LENGTH(name) > 0 && PyUnicode_READ_CHAR(name, 0) == '_';
+    return private && PyUnicode_CompareWithASCIIString(name, "__slotnames__") != 0 ? 1 : PySet_Contains(names, name);
 }
 
 /* Whether a value of a class's namespace is one of the descriptors that CPython makes for the class: `__dict__`,

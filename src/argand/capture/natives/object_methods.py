@@ -184,7 +184,8 @@ def _slot_names(interp: Interpreter, cls: type) -> list[str]:
     import copyreg
 
     facts = interp.types
-    facts.rely_on(cls)  # guards compare whatever begins with an underscore
+    facts.rely_on(cls)
+    facts.names.add("__slotnames__")
     known = vars(cls).get("__slotnames__")
     if any((id(klass), name) in facts.overlay for klass in cls.__mro__ for name in ("__slots__", "__slotnames__")):
         raise _not_copied(cls)
