@@ -25,7 +25,7 @@ from argand.runtime.gpu.kernels import variants
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from helpers import collected
-from sweeps import WHOLE
+from sweeps import WHOLE, part
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
 
@@ -155,7 +155,7 @@ def tuned() -> None:
     def gated(x: Any, w: Any, b: Any, v: Any) -> Any:
         return F.silu(F.linear(x, w)) * F.linear(x, w, b), torch.bmm(x.view(3, 16, -1), v[:, :40].expand(3, -1, -1))
 
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, torch.bfloat16) if WHOLE else (torch.bfloat16,):
         args = [(torch.randn(size) / 4).to(dtype) for size in ((48, 40), (72, 40), (72,), (40, 72))]
         for way, function in enumerate((net, gated, net, gated)):
 
@@ -194,20 +194,20 @@ def in_chunks() -> None:
 
 def optimizers() -> None:
     """Steps of many parameters: few kernels, results and states as eager's."""
-    sizes = [(3 + n, 16) if n % 3 else (5 + n,) for n in range(30)]
+    sizes = [(3 + n, 16) if n % 3 else (5 + n,) for n in range(part(30, 3))]
     made: dict[str, Callable[[Any], Any]] = {
         "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, foreach=True),
         "adam": lambda p: torch.optim.Adam(p, lr=0.01, foreach=True),
         "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1, foreach=True),
     }
-    for name, make in made.items():
+    for name, make in list(made.items())[: len(made) if WHOLE else 2]:
         torch.manual_seed(0)
         one = [nn.Parameter(torch.randn(size)) for size in sizes]
         two = [nn.Parameter(p.detach().clone()) for p in one]
         first, second = make(one), make(two)
         step = argand.compile(first.step)
         with collected("output_code") as seen:
-            for _ in range(4):
+            for _ in range(part(4)):
                 for p, q in zip(one, two):
                     p.grad = torch.randn_like(p)
                     q.grad = p.grad.clone()

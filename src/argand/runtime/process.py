@@ -161,17 +161,14 @@ def run_all(
 
 
 def _end_lost(mark: str) -> None:
-    """Kill a command whose number nobody has: an interrupt came between its start and the end of `Popen`."""
-    known = {process.pid for process in _children()}
-    for listing in Path("/proc/self/task").glob("*/children"):
+    """Kill commands whose numbers nobody has: an interrupt came between the start of one and the end of `Popen`."""
+    sign = f"{_MARK}={mark}".encode()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            for pid in map(int, files.read(listing, _PROC_LIMIT).split()):
-                with contextlib.suppress(OSError):
-                    if pid not in known and f"{_MARK}={mark}".encode() in files.read(
-                        f"/proc/{pid}/environ", _PROC_LIMIT
-                    ):
-                        os.killpg(pid, signal.SIGKILL)
-                        os.waitpid(pid, 0)
+            if sign in files.read(environment, _PROC_LIMIT):
+                pid = int(environment.parent.name)
+                os.killpg(os.getpgid(pid), signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def _attend(running: list[_Running], deadline: float) -> list[_Running]:
