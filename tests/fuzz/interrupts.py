@@ -203,7 +203,10 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 
 def compiled_graphs(fn: Any) -> int:
-    return sum(entry.payload.graph for entry in _C.code_entries(fn.__code__))
+    calls = (
+        name.startswith("__compiled_fn_") for entry in _C.code_entries(fn.__code__) for name in entry.code.co_names
+    )
+    return sum(calls)
 
 
 def attempt(case: Case, at: Moment, times: int, error: type[BaseException], everywhere: bool) -> tuple[bool, list[str]]:

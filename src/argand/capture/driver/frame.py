@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+import argand.capture.interp.torch_handlers  # noqa: F401  (registers them)
 from argand import errors, events
 from argand._core import _C
 from argand.bytecode.decode import decode
@@ -32,7 +33,6 @@ from argand.capture.facts.stack_text import line_of_code
 from argand.capture.facts.words import code_words
 from argand.capture.interp.interpreter import Interpreter, RootExit, Session, too_deep
 from argand.capture.interp.state import CaptureState
-from argand.capture.interp.torch_handlers import TABLES as TABLES
 from argand.capture.metadata import call_targets, data_errors
 from argand.capture.natives import native_warnings
 from argand.capture.objects import generators
@@ -377,8 +377,7 @@ class _Capture:
         once = _this_call_only(state)
         guards = state.guards.build(made.collected)
         positions = state.guards.positions.items()
-        lines = {label: (weakref.ref(code), number) for label, (code, number) in positions}
-        needed = recompiles.Needed(lines, made.graph is not None)
+        needed = recompiles.Needed({label: (weakref.ref(code), number) for label, (code, number) in positions})
         info = self.info
         outcome = guards.evaluate(info.args, info.globals, info.builtins, info.closure)
         if outcome is not True:

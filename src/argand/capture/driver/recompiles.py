@@ -59,11 +59,9 @@ class Needed:
 
     Arguments:
         at: the user's line (code, number) that made each guard necessary, by the guard's label.
-        graph: whether it calls a graph.
     """
 
     at: Mapping[str, tuple[weakref.ref[CodeType], int]]
-    graph: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,7 @@
 """All handlers of torch's functions: who imports this module has them registered."""
 
-from __future__ import annotations
-
-from argand.capture.arrays import traced_arrays
-from argand.capture.torch_functions import (
-    modules,
-    optimizers,
-    subclass_calls,
-    tensor_methods,
-    torch_autograd,
-    torch_contexts,
-    torch_control,
-    torch_flex,
-    torch_higher,
-    torch_hooks,
-    torch_tables,
-)
-
-TABLES = (
-    traced_arrays,
+from argand.capture.arrays import traced_arrays  # noqa: F401
+from argand.capture.torch_functions import (  # noqa: F401
     modules,
     optimizers,
     subclass_calls,
