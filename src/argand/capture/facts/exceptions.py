@@ -6,10 +6,12 @@ ordinary exception, is never mistaken for something that the user's program did.
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from argand.errors import GraphBreak, InternalError
+from argand.own import OWN_FOLDER
 
 
 class ObservedException(BaseException):
@@ -93,12 +95,27 @@ def raise_native(exc: BaseException) -> NoReturn:
         del exc, context, traceback  # the exception's traceback refers to this frame
 
 
+CAPTURE_FOLDER: Final = os.path.join(OWN_FOLDER, "capture", "")
+
+
+def innermost_file(error: BaseException) -> str:
+    """The file of the innermost Python frame that an exception came through; "" for none."""
+    traceback = error.__traceback__
+    filename = ""
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        traceback = traceback.tb_next
+    return filename
+
+
 __all__ = [
     "CAPTURED_TRACEBACK",
+    "CAPTURE_FOLDER",
     "ExcState",
     "GraphBreak",
     "InternalError",
     "InternalFailure",
     "ObservedException",
     "chain_context",
+    "innermost_file",
 ]

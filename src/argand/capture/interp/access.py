@@ -10,13 +10,12 @@ import collections
 import contextlib
 import enum
 import operator
-import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture.facts.effort_limits import Patience
-from argand.capture.facts.exceptions import InternalFailure, ObservedException
+from argand.capture.facts.exceptions import CAPTURE_FOLDER, InternalFailure, ObservedException, innermost_file
 from argand.capture.facts.frames import NULL, LazyLocal
 from argand.capture.facts.kinds import held_items, is_a, module_of, raw_length
 from argand.capture.facts.sources import ConstSource, LocalSource, Source
@@ -39,13 +38,11 @@ from argand.capture.world import identity, native_reads
 from argand.capture.world.native_reads import unseen_object
 from argand.capture.world.pending import DELETED, UNSET
 from argand.errors import graph_break
-from argand.own import OWN_FOLDER
 
 if TYPE_CHECKING:
     from argand.capture.interp.protocol import State
 
 _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
-_CAPTURE_FOLDER = os.path.join(OWN_FOLDER, "capture")
 _PLAIN_METACLASSES: frozenset[type] = frozenset({type, abc.ABCMeta, enum.EnumMeta})
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
 
@@ -71,12 +68,7 @@ _AN_EMPTY_DEQUE: Final[collections.deque[Any]] = collections.deque(maxlen=0)
 
 def raised_here(error: BaseException) -> bool:
     """Whether the innermost Python frame of an exception is argand's."""
-    traceback = error.__traceback__
-    filename = ""
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
-        traceback = traceback.tb_next
-    return filename.startswith(_CAPTURE_FOLDER)
+    return innermost_file(error).startswith(CAPTURE_FOLDER)
 
 
 def torch_calls() -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from argand.capture.facts import callables
+from argand.capture.facts.exceptions import CAPTURE_FOLDER, innermost_file
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.symbolic import (
     STANDS_FOR,
@@ -27,7 +28,6 @@ from argand.capture.facts.symbolic import (
 from argand.capture.sizes import subclasses, symbolic_state, symbolic_tensors
 from argand.capture.world import native_reads
 from argand.errors import ConstraintViolation
-from argand.own import OWN_FOLDER
 
 if TYPE_CHECKING:
     from argand.capture.facts.frames import Frame
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 Native = Callable[["Interpreter", Any, list[Any]], Any]
 
 SIZES: Final = (torch.Size, SymbolicSize)
-_ROOMS = os.path.join(OWN_FOLDER, "capture", "")
 _KEPT: Final[frozenset[int]] = frozenset(
     id(fn)
     for fn in (
@@ -142,12 +141,8 @@ def not_the_programs(interp: Interpreter, exc: BaseException) -> None:
         raise exc
     ours = "Symbolic" in str(exc)
     if not ours and is_a(exc, AttributeError | KeyError | NameError | AssertionError | IndexError | TypeError):
-        traceback = exc.__traceback__
-        filename = ""
-        while traceback is not None:
-            filename = traceback.tb_frame.f_code.co_filename
-            traceback = traceback.tb_next
-        ours = filename.startswith(_ROOMS) and os.path.basename(filename).startswith(("symbolic", "unbacked"))
+        filename = innermost_file(exc)
+        ours = filename.startswith(CAPTURE_FOLDER) and os.path.basename(filename).startswith(("symbolic", "unbacked"))
     if ours:
         builder: GraphBuilder = interp.state.graph
         if (

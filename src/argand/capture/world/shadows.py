@@ -336,7 +336,7 @@ def deep_resolve(state: CaptureState, obj: Any, seen: dict[int, Any] | None = No
             return known.value
         return known
     if not classify.is_container(obj):
-        return _resolve_slice(state, obj, seen)
+        return obj
     made = state.shadow(obj) if state.is_outer(obj) else obj
     seen[id(obj)] = seen[id(made)] = made
     if is_a(made, dict):
@@ -367,7 +367,3 @@ class _OpenTuple:
 
     value: Any
     holds_itself: bool = False
-
-
-def _resolve_slice(state: CaptureState, obj: Any, seen: dict[int, Any]) -> Any:
-    return obj
