@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -45,6 +46,21 @@ def test_properties_of_tensors_are_seen(start: int) -> None:
     chosen = _PROPERTIES[start * 29 :: 401]
     assert len(chosen) > 8
     assert [found for found in (tensor_properties.differs(*c) for c in chosen) if found] == []
+
+
+def test_values_of_tensors_that_are_no_tensors() -> None:
+    plain = [read for read in tensor_properties.reads() if "__" not in read and _is_plain(read)]
+    assert len(plain) > 60 and "x.storage_type()" in plain
+    assert [found for found in (tensor_properties.differs(read, "bool") for read in plain) if found] == []
+
+
+def _is_plain(read: str) -> bool:
+    """Whether eager answers with a value that is no tensor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said = tensor_properties.answer(tensor_properties.program_of(read), torch.ones(2, 2))
+    result = said[1][1] if isinstance(said, tuple) else (torch.Tensor,)  # of (tensor, what was read); or it raised
+    return not (isinstance(result, tuple) and isinstance(result[0], type) and issubclass(result[0], torch.Tensor))
 
 
 @pytest.mark.parametrize("read", tensor_properties._EXTRA[:12])

@@ -332,9 +332,17 @@ def _name_of(func: Any) -> str:
 
 
 def refuse_unknown(func: Any, made: Any, attribute: bool) -> None:
-    """End the graph for a plain value of a tensor that its stand-in may have otherwise."""
-    if made is not NotImplemented and (made is not None or attribute) and _name_of(func) not in _PLAIN_RESULTS:
+    """End the graph for a plain value of a tensor that its stand-in may have otherwise; None is such a value too."""
+    nothing = made is None and not attribute and returns_nothing(func)
+    if made is not NotImplemented and not nothing and _name_of(func) not in _PLAIN_RESULTS:
         raise hidden_state(func)
+
+
+def returns_nothing(func: Any) -> bool:
+    """Whether a function gives None for every tensor, as its schema says."""
+    overloads = [getattr(func, name) for name in func.overloads()] if hasattr(func, "overloads") else [func]
+    schemas = [getattr(overload, "_schema", None) for overload in overloads]
+    return all(schema is not None and not schema.returns for schema in schemas)
 
 
 def hidden_state(func: Any) -> errors.GraphBreak:

@@ -119,7 +119,15 @@ def _new_tuple(cls: type, items: list[Any], like: Any) -> Any:
         return tuple(items)
     if is_struct_sequence(cls):
         return cls(items, like.__reduce__()[1][1])  # fields that are not items
-    return tuple.__new__(cls, items)
+    try:
+        return tuple.__new__(cls, items)
+    except TypeError:  # a class written in C that is not made like a tuple, as CPython knows
+        raise errors.graph_break(
+            kind="native object from outside",
+            context=f"{module_of(cls)}.{cls.__qualname__}",
+            explanation=f"{cls.__qualname__} is a class of tuples that only C can make.",
+            hints=("pass tuple(...) of it, or its elements",),
+        ) from None
 
 
 def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
