@@ -70,6 +70,10 @@ class Entry:
         label: the name of its runs in torch's profiler (`set_profiler`); without one they have no range.
         globals: the only globals in which the code runs (known by its address, not kept alive): those into which its
             names were put. Without it any function of the original code may run it.
+        graph: the code calls a graph.
+        resumed: the code goes on where a graph broke. When such an entry without a graph has run 1,000 times in a
+            thread and none with a graph in between, it is a loop of plain Python: the code that it stands in for is
+            left alone (SKIP) from then on.
 
     Raises:
         TypeError: a wrong type, or code of the wrong shape.
@@ -83,6 +87,8 @@ class Entry:
         payload: object = None,
         label: str = ...,
         globals: dict[str, Any] = ...,
+        graph: bool = False,
+        resumed: bool = False,
     ) -> None: ...
     @property
     def code(self) -> CodeType: ...

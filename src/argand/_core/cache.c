@@ -233,6 +233,32 @@ cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **fou
     return 0; /* the list never stood still: as good as a miss */
 }
 
+#define MOST_IDLE_ROUNDS 1000 /* at some 3 us each */
+static _Thread_local unsigned long long graphs_called;
+
+/* Whether an entry that is to run is one round more of a loop that Python runs, many rounds without a graph: then its
+ * code is left alone from now on, and the rest of the loop runs as the program wrote it. */
+bool
+cache_idles(CodeCache *cache, Entry *entry)
+{
+    graphs_called += entry->graph;
+    if (LIKELY(entry->graph || !entry->resumed)) {
+        return false;
+    }
+    if (entry->busy_at != graphs_called) {
+        entry->busy_at = graphs_called;
+        entry->rounds = 0;
+    }
+    if (LIKELY(++entry->rounds < MOST_IDLE_ROUNDS) || cache->all_keys != MODE_NONE) {
+        return false;
+    }
+    if (cache_set_mode(cache, entry->key, MODE_SKIP) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    return true;
+}
+
 /* New list of strong references to the entries of a key (key NULL: all). */
 static PyObject *
 list_entries(const CodeCache *cache, PyObject *key)
@@ -289,10 +315,11 @@ cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t
 static PyObject *
 entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"code", "guards", "key", "payload", "label", "globals", NULL};
+    static char *names[] = {"code", "guards", "key", "payload", "label", "globals", "graph", "resumed", NULL};
     PyObject *code, *guards, *key, *payload = Py_None, *label = NULL, *globals = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OUO!:Entry", names, &PyCode_Type, &code, &guards, &key, &payload,
-                                     &label, &PyDict_Type, &globals)) {
+    int graph = 0, resumed = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OUO!pp:Entry", names, &PyCode_Type, &code, &guards, &key, &payload,
+                                     &label, &PyDict_Type, &globals, &graph, &resumed)) {
         return NULL;
     }
     if (guards != Py_None && !Py_IS_TYPE(guards, &GuardTree_Type)) {
@@ -319,6 +346,8 @@ entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->payload = Py_NewRef(payload);
     self->label = Py_XNewRef(label);
     self->globals = globals;
+    self->graph = graph;
+    self->resumed = resumed;
     return (PyObject *)self;
 }
 

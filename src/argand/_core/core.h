@@ -49,6 +49,10 @@ typedef struct Entry {
     PyObject *func;         /* cached function object, or NULL */
     const void *globals;    /* the only globals in which the code finds its names; or NULL */
     unsigned long long hits;
+    bool graph;                 /* the code calls one */
+    bool resumed;               /* the code goes on where a graph broke */
+    unsigned rounds;            /* how often it ran in a row without one of another kind in between */
+    unsigned long long busy_at; /* entries that had called graphs by then */
     CodeCache *owner;   /* the cache that lists this entry, or NULL */
     struct Entry *next; /* strong; the list is the owner's */
 } Entry;
@@ -80,6 +84,7 @@ CodeMode cache_mode_slow(const CodeCache *cache, PyObject *key);
 int cache_set_mode(CodeCache *cache, PyObject *key, CodeMode mode);
 int cache_insert(CodeCache *cache, Entry *entry);
 /* 1: *found, and *inputs where its guards collect any, are new references; 0: nothing matches; -1: exception. */
+bool cache_idles(CodeCache *cache, Entry *entry);
 int cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **found, PyObject **inputs);
 /* New tuple of (index, label, detail); drops dead entries; *live counts the others. */
 PyObject *cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t *live);
@@ -115,7 +120,6 @@ PyObject *hook_call_with_list(PyObject *module, PyObject *const *args, Py_ssize_
 PyObject *hook_take_inputs(PyObject *module, PyObject *ignored);
 PyObject *hook_call_with_inputs(PyObject *module, PyObject *fn);
 PyObject *hook_get_callback(PyObject *module, PyObject *ignored);
-PyObject *hook_is_installed(PyObject *module, PyObject *ignored);
 
 /* ---- calls that leave the thread as it was (restoring.c) --------------------------------------------------------- */
 

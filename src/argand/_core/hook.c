@@ -495,7 +495,12 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
         tls.busy--;
         Py_DECREF(key);
         if (LIKELY(status > 0)) {
-            return run_entry(tstate, frame, entry, view.nargs, inputs);
+            if (LIKELY(!cache_idles(cache, entry))) {
+                return run_entry(tstate, frame, entry, view.nargs, inputs);
+            }
+            Py_DECREF(entry);
+            Py_XDECREF(inputs);
+            return run_frame_hooked(tstate, frame);
         }
     }
     if (status == 0 && (mode == MODE_RUN_ONLY || tls.callback == NULL)) {
@@ -562,7 +567,6 @@ hook_eval_frame(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
     }
     return look_up_frame(tstate, frame, cache, mode);
 }
-
 /* ---- asking about it -------------------------------------------------------------------------------------------------- */
 
 PyObject *
@@ -580,12 +584,6 @@ PyObject *
 hook_get_callback(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     return PyTuple_Pack(2, tls.callback == NULL ? Py_None : tls.callback, tls.key == NULL ? Py_None : tls.key);
-}
-
-PyObject *
-hook_is_installed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
-{
-    return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == hook_eval_frame);
 }
 
 int

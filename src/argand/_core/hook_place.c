@@ -56,3 +56,9 @@ hook_place_init(void)
     Py_XDECREF(globals);
     return hook_stub == NULL ? -1 : 0;
 }
+
+PyObject *
+hook_is_installed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == hook_eval_frame);
+}

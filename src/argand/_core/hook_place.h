@@ -17,5 +17,6 @@ void hook_install(PyInterpreterState *interp);
 /* Takes our hook away, unless another one is on top of it. */
 void hook_uninstall(PyInterpreterState *interp);
 int hook_place_init(void);
+PyObject *hook_is_installed(PyObject *module, PyObject *ignored);
 
 #endif

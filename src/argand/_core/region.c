@@ -1,5 +1,6 @@
 /* Regions: calls during which this thread's frames are looked up. */
 #include "core.h"
+#include "hook_place.h"
 
 static PyObject *exception_filter; /* or NULL: called with each exception that leaves a region with a callback */
 static bool regions_off;           /* regions run as if their callback were None */

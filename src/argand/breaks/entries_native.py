@@ -158,7 +158,8 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="loop that goes on after a graph break",
         what="The graph broke in a loop or a comprehension. Python runs the loop itself from there on, and "
-        "compiles each round's body.",
+        "compiles each round's body. After 1,000 rounds without an operation on a tensor the rest of the function "
+        "runs as it is written; what it calls is still compiled.",
         why="The loop's iterator is in use when the graph ends, and goes on living beside the graphs.",
         remedy="Remove the break in the loop, which is reported too: this one goes with it.",
         before="""

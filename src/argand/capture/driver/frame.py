@@ -396,7 +396,10 @@ class _Capture:
         for resume in made.resumes:
             _process.session().original_offsets.set(resume.code, resume.original_offsets)
         self._emit_events(state, made)
-        return _C.Entry(made.code, guards, self.region, needed, self._label(), info.globals)
+        resumed = resume_label(info.code) is not None
+        return _C.Entry(
+            made.code, guards, self.region, needed, self._label(), info.globals, made.graph is not None, resumed
+        )
 
     def _label(self) -> str:
         """How torch's profiler calls the compiled code."""
