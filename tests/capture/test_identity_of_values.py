@@ -59,3 +59,18 @@ def test_equal_values_that_are_only_compared_compile_once():
         for _ in range(3):
             assert compiled(torch.ones(1), float("2.5"), float("2.5"))[1:] == (True, True)
     assert len(seen) == 1
+
+
+def test_namespaces_of_classes_are_new_objects_at_each_read():
+    class Local:
+        field = 1
+
+    def program(x, cls):
+        one, two = cls.__dict__, vars(cls)
+        return x + 1, one, two, one is two, one["field"]
+
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        _, one, two, same, field = compiled(torch.ones(1), Local)
+        assert one is not two and not same and field == 1
+        assert type(one) is type(two) is type(vars(Local)) and one == vars(Local)

@@ -131,3 +131,15 @@ class Source:
     def load(self, emitter: LoadTarget) -> None:
         """Append the instructions that push the value."""
         raise NotImplementedError
+
+
+def key_label(key: Any) -> str:
+    """A key of a step, in a path."""
+    return getattr(key, "__qualname__", None) or repr(key)
+
+
+def const_label(obj: Any) -> str:
+    """An object that is itself the root of a path."""
+    if isinstance(obj, dict) and isinstance(obj.get("__name__"), str):
+        return f"globals({obj['__name__']})"
+    return getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or f"<{type(obj).__name__}>"

@@ -15,6 +15,7 @@ from argand import errors
 from argand.capture.facts.kinds import namespace, raw_item
 from argand.capture.facts.source_base import LoadTarget as LoadTarget
 from argand.capture.facts.source_base import Source as Source
+from argand.capture.facts.source_base import const_label, key_label
 
 if TYPE_CHECKING:
     from argand._core import _C
@@ -148,7 +149,7 @@ class ConstSource(Source):
         return id(self.key)
 
     def name(self) -> str:
-        return self.label or _const_label(self.key)
+        return self.label or const_label(self.key)
 
     def guard_node(self, tree: _C.GuardTree) -> int:
         return tree.child(0, "const", self.key)
@@ -175,6 +176,25 @@ class AttrSource(Source):
     def load(self, emitter: LoadTarget) -> None:
         emitter.load_source(self.parent)
         emitter.attr(self.key)
+
+
+class FreshAttrSource(AttrSource):
+    """An attribute that is a new object at each read, such as `C.__dict__`: each has a source of its own.
+
+    Arguments:
+        value: what this read gave, which lives as long as the capture.
+    """
+
+    __slots__ = ("read",)
+
+    read: int
+
+    def __init__(self, base: Source, name: str, value: Any) -> None:
+        object.__setattr__(self, "read", id(value))
+        super().__init__(base, name)
+
+    def _key_identity(self) -> Any:
+        return self.key, self.read
 
 
 class InstanceDictSource(Source):
@@ -229,7 +249,7 @@ class DictItemSource(Source):
         base = self.parent
         if isinstance(base, InstanceDictSource) and isinstance(self.key, str) and self.key.isidentifier():
             return f"{base.parent.name()}.{self.key}"
-        return f"{base.name()}[{_key_label(self.key)}]"
+        return f"{base.name()}[{key_label(self.key)}]"
 
     def _spell(self) -> str:
         base = self.parent
@@ -239,7 +259,7 @@ class DictItemSource(Source):
         if table is not None and base.key in _MODULE_TABLES and isinstance(self.key, str):
             owner = table.parent if isinstance(table, InstanceDictSource) else table
             return f"{owner.friendly()}[{self.key}]" if self.key.isdigit() else f"{owner.friendly()}.{self.key}"
-        return f"{base.friendly()}[{_key_label(self.key)}]"
+        return f"{base.friendly()}[{key_label(self.key)}]"
 
     def load(self, emitter: LoadTarget) -> None:
         emitter.load_source(self.parent)
@@ -314,10 +334,10 @@ class GetItemSource(Source):
         super().__init__(base, key)
 
     def name(self) -> str:
-        return f"{self.parent.name()}[{_key_label(self.key)}]"
+        return f"{self.parent.name()}[{key_label(self.key)}]"
 
     def _spell(self) -> str:
-        return f"{self.parent.friendly()}[{_key_label(self.key)}]"
+        return f"{self.parent.friendly()}[{key_label(self.key)}]"
 
     def load(self, emitter: LoadTarget) -> None:
         emitter.load_source(self.parent)
@@ -577,13 +597,3 @@ class CallSource(Source):
     def load(self, emitter: LoadTarget) -> None:
         emitter.load_source(self.parent)
         emitter.call_helper(self.key)
-
-
-def _key_label(key: Any) -> str:
-    return getattr(key, "__qualname__", None) or repr(key)
-
-
-def _const_label(obj: Any) -> str:
-    if isinstance(obj, dict) and isinstance(obj.get("__name__"), str):
-        return f"globals({obj['__name__']})"
-    return getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or f"<{type(obj).__name__}>"

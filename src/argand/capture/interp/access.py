@@ -373,7 +373,7 @@ class Access:
 
     def textual_field(self, obj: Any) -> Any:
         """The object for native formatting that reads what is in it: a proxy, which has that interpreted."""
-        return obj if type(obj) in PLAIN_VALUES else standing_for(self, obj)
+        return obj if type(obj) in PLAIN_VALUES else standing_for(self, obj, as_field=True)
 
     def textual_items(self, obj: Any) -> Any:
         """The same for the items of a container, whose own text is native code's."""

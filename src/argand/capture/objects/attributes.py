@@ -20,6 +20,7 @@ from argand.capture.facts.sources import (
     AttrSource,
     ConstSource,
     DictItemSource,
+    FreshAttrSource,
     FuncDefaultsTupleSource,
     FuncKwdefaultsDictSource,
     MethodFuncSource,
@@ -361,12 +362,14 @@ def _read_class_member(interp: Interpreter, meta_attr: Any, obj: type, meta: typ
     value = interp.native(getattr, obj, name)
     if interp.concrete or not is_heap(obj) or id(obj) in interp.local_classes:
         return value
+    if is_a(value, types.MappingProxyType):
+        return interp.state.load_source(FreshAttrSource(ConstSource(obj), name, value), value)
     if name in _OF_CLASS_ITSELF or is_a(value, dict | list | set):  # such as __annotations__, whose items change
         return interp.state.load_source(AttrSource(ConstSource(obj), name), value)
     return value
 
 
-_OF_CLASS_ITSELF: Final = frozenset({"__name__", "__qualname__", "__dict__"})
+_OF_CLASS_ITSELF: Final = frozenset({"__name__", "__qualname__"})
 
 
 def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:

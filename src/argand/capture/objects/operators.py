@@ -502,6 +502,8 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
         return interp.unread(operator.getitem, container, key)
     if facts.lookup(cls, "__getitem__") is NULL:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not subscriptable"))
+    if cls is types.MappingProxyType:  # read through its methods, which know of the mapping behind it
+        return calls.call(interp, attributes.load_attr(interp, container, "__getitem__"), (key,), None)
     interp.check_known(container)
     return interp.native(operator.getitem, container, keys.native_key(interp, key))
 

@@ -27,54 +27,70 @@ class TextProxy:
     a class of the same name with those of them that the object has.
     """
 
+    __slots__ = ("_interp", "_value")
+
     def __init__(self, interp: Access, value: Any) -> None:
         object.__setattr__(self, "_interp", interp)
         object.__setattr__(self, "_value", value)
 
     def __str__(self) -> str:
-        return str(self._interp.enter(str, (self._value,), {}))
+        return str(_entered(self, str))
 
     def __repr__(self) -> str:
-        return str(self._interp.enter(repr, (self._value,), {}))
+        return str(_entered(self, repr))
 
     def __format__(self, spec: str) -> str:
-        return str(self._interp.enter(format, (self._value, spec), {}))
+        return str(_entered(self, format, spec))
 
-    def __getattr__(self, name: str) -> Any:
-        return self._interp.textual_field(self._interp.enter(getattr, (self._value, name), {}))
+    def __getattribute__(self, name: str) -> Any:  # also what every object has: `{0.__class__}`, `{0.__dict__[k]}`
+        return _field(self, getattr, name)
 
 
-def standing_for(interp: Access, value: Any) -> TextProxy:
-    """A proxy of a value."""
+def _entered(proxy: TextProxy, function: Callable[..., Any], *args: Any) -> Any:
+    """`function(value, *args)`, interpreted."""
+    interp: Any = object.__getattribute__(proxy, "_interp")
+    return interp.enter(function, (object.__getattribute__(proxy, "_value"), *args), {})
+
+
+def _field(proxy: TextProxy, function: Callable[..., Any], key: Any) -> Any:
+    """What formatting goes on with."""
+    interp: Access = object.__getattribute__(proxy, "_interp")
+    return interp.textual_field(_entered(proxy, function, key))
+
+
+def standing_for(interp: Access, value: Any, *, as_field: bool = False) -> TextProxy:
+    """A proxy of a value.
+
+    Arguments:
+        as_field: items of it may be asked for (`{0[k]}`), which a class has without a method in its own class.
+    """
     cls = type(value)
     has = {name: method for name, method in _OPTIONAL.items() if interp.types.lookup(cls, name) is not NULL}
+    if as_field and is_a(value, type):
+        has["__getitem__"] = _item
     made: TextProxy = type(_C.type_name(cls), (TextProxy,), has)(interp, value)
     return made
 
 
 def _item(proxy: Any, key: Any) -> Any:
-    return proxy._interp.textual_field(proxy._interp.enter(_getitem, (proxy._value, key), {}))
+    return _field(proxy, operator.getitem, key)
 
 
 def _float(proxy: Any) -> float:
-    return float(proxy._interp.enter(float, (proxy._value,), {}))
+    return float(_entered(proxy, float))
 
 
 def _int(proxy: Any) -> int:
-    return int(proxy._interp.enter(int, (proxy._value,), {}))
+    return int(_entered(proxy, int))
 
 
 def _index(proxy: Any) -> int:
-    return int(proxy._interp.enter(operator.index, (proxy._value,), {}))
+    return int(_entered(proxy, operator.index))
 
 
 _OPTIONAL: Final[dict[str, Callable[..., Any]]] = {
     "__getitem__": _item, "__float__": _float, "__int__": _int, "__index__": _index,
 }  # fmt: skip
-
-
-def _getitem(value: Any, key: Any) -> Any:
-    return value[key]
 
 
 # ------------------------------------------------------------------------------------------- what texts are made of

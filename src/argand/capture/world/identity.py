@@ -13,7 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from argand.capture.facts import classify
-from argand.capture.facts.sources import ConstSource, Source
+from argand.capture.facts.sources import ConstSource, FreshAttrSource, Source
 from argand.capture.facts.symbolic import SYMBOLIC
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def compared(state: Any, obj: Any) -> None:
     if type(obj) is types.MethodType:
         compared(state, obj.__self__)
     source = state.source_of(obj)
+    if isinstance(source, FreshAttrSource):
+        return  # a new object at each read is no other one
     if source is not None and classify.handling(obj) not in ("equals", "identity"):
         state.compared[source] = type(obj)
 
