@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+import warm
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 HERE = Path(__file__).resolve().parent
@@ -32,7 +32,7 @@ def interpreted(body: str, *, interpret: str = "1") -> str:
     """What a program prints under the interpreter."""
     text = PRELUDE.format(here=str(HERE.parents[2])) + textwrap.dedent(body)
     environment = {**os.environ, "TRITON_INTERPRET": interpret}
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment)
+    done = warm.run(["-c", text], env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Warning" not in done.stderr, done.stderr[-4000:]
     return done.stdout
@@ -164,3 +164,58 @@ def test_without_the_interpreter_there_is_a_message() -> None:
         interpret="0",
     )
     assert "TRITON_INTERPRET=1" in out
+
+
+COMBINED = """
+@triton.jit
+def later(x, at, y, other):
+    right = other > at
+    return tl.where(right, y, x), tl.where(right, other, at)
+
+@triton.jit
+def joined(a, b, c, d):  # x -> a * x + b, one after the other: the order counts
+    return c * a, c * b + d
+
+@triton.jit
+def maximum(x, y):
+    return tl.where((x > y) | (x != x), x, y)
+
+@triton.jit
+def kernel(x, out, last, total, slopes, places, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    r, c = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    at = r * COLUMNS + c
+    value = tl.load(x + at, at < n)
+    tl.store(out + tl.arange(0, COLUMNS), tl.reduce(value, 0, maximum))
+    latest, _ = tl.reduce((value, at), 1, later, keep_dims=True)
+    tl.store(last + r, latest)
+    tl.store(total, tl.reduce(value, None, maximum))
+    a, b = tl.associative_scan((value, value), 1, joined)
+    tl.store(slopes + at, a)
+    tl.store(places + at, b)
+    a, b = tl.associative_scan((value, value), 0, joined, reverse=True)
+    tl.store(slopes + ROWS * COLUMNS + at, a)
+    tl.store(places + ROWS * COLUMNS + at, b)
+"""
+
+
+def test_reductions_and_scans_combine_neighbours_in_their_order() -> None:
+    interpreted(f"""
+        text = "import triton\\nimport triton.language as tl\\n" + {COMBINED!r}
+        spec = (("*fp64",) * 6 + ("i32",), (("ROWS", 4), ("COLUMNS", 16)), 4, 1)
+        kernel, = load_triton_kernels(text, {{"kernel": spec}}, "cpu")
+        x = torch.randn(4, 16, dtype=torch.float64)
+        x[2, 3] = float("nan")
+        out, last, total = torch.zeros(16).double(), torch.zeros(4).double(), torch.zeros(1).double()
+        slopes, places = torch.zeros(2, 4, 16).double(), torch.zeros(2, 4, 16).double()
+        kernel(1, 1, 1, x, out, last, total, slopes, places, 64)
+        assert torch.equal(out.nan_to_num(7.0), x.amax(0).nan_to_num(7.0)) and total.isnan().all()
+        assert torch.equal(last, x[:, -1])
+        for place, rows in ((0, x), (1, x.flip(0).t())):
+            a = b = None
+            for number in range(rows.shape[1]):
+                value = rows[:, number]
+                a, b = (value, value) if a is None else (value * a, value * b + value)
+                got = [each[place] if place == 0 else each[place].flip(0).t() for each in (slopes, places)]
+                torch.testing.assert_close(got[0][:, number], a, equal_nan=True)
+                torch.testing.assert_close(got[1][:, number], b, equal_nan=True)
+    """)
