@@ -3,6 +3,7 @@
 `run([path, *arguments])`, `run(["-m", module, ...])` and `run(["-c", code, ...])` stand for
 `subprocess.run([sys.executable, ...], capture_output=True, text=True)`. Nothing of argand is imported before the fork, so
 that its settings come from the environment given. Not for what torch reads from the environment when it is imported.
+With `nested`, what the program runs by this module's `run` is forked from a process that was as fresh as its own.
 """
 
 from __future__ import annotations
@@ -19,29 +20,37 @@ import traceback
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 class _Server:
     """The process from which others are forked."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, __file__]
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("ARGAND_", "TORCH"))}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        atexit.register(self.close)
+    def __init__(self, requests: IO[str], answers: IO[str]) -> None:
+        self.requests, self.answers = requests, answers
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        self.requests.write(json.dumps(request) + "\n")
+        self.requests.flush()
+        answer: dict[str, Any] = json.loads(self.answers.readline())
         return answer
 
-    def close(self) -> None:
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        self.process.wait(60)
+
+def _started() -> _Server:
+    """A new process."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("ARGAND_", "TORCH"))}
+    process = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    )
+    requests, answers = process.stdin, process.stdout
+    assert requests is not None and answers is not None
+
+    def close() -> None:
+        requests.close()
+        process.wait(60)
+
+    atexit.register(close)
+    return _Server(requests, answers)
 
 
 _servers: dict[int, _Server] = {}  # by process: a worker of the tests has one
@@ -50,7 +59,7 @@ _servers: dict[int, _Server] = {}  # by process: a worker of the tests has one
 def own_server() -> _Server:
     """The server of this process, which is started where there is none."""
     if os.getpid() not in _servers:
-        _servers[os.getpid()] = _Server()
+        _servers[os.getpid()] = _started()
     return _servers[os.getpid()]
 
 
@@ -66,6 +75,7 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout: float = 280.0,
     check: bool = False,
+    nested: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program.
 
@@ -75,6 +85,7 @@ def run(
         env: the whole environment; by default this process's.
         timeout: in seconds.
         check: an exit code that is not 0 is an error.
+        nested: the program runs others by this function.
 
     Raises:
         subprocess.TimeoutExpired: it took longer, and was killed.
@@ -83,7 +94,7 @@ def run(
     server = own_server()
     words = [str(word) for word in command]
     request = {"command": words, "cwd": str(cwd or os.getcwd()), "env": dict(os.environ if env is None else env)}
-    answer = server.ask({**request, "timeout": timeout})
+    answer = server.ask({**request, "timeout": timeout, "nested": nested})
     if answer["code"] is None:
         raise subprocess.TimeoutExpired(words, timeout, answer["stdout"], answer["stderr"])
     done = subprocess.CompletedProcess(words, answer["code"], answer["stdout"], answer["stderr"])
@@ -102,9 +113,14 @@ def _serve() -> None:
 
     gc.collect()
     gc.freeze()  # else what a child collects at its end is all of torch, of which it gets a copy page by page (0.4 s)
-    pipe = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    for line in iter(sys.stdin.readline, ""):
+    _answer(sys.stdin, answers)
+
+
+def _answer(requests: IO[str], answers: IO[str]) -> None:
+    """Run what is asked for; returns in the forks alone, when their programs are done."""
+    for line in iter(requests.readline, ""):
         request = json.loads(line)
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
             child = os.fork()
@@ -112,14 +128,14 @@ def _serve() -> None:
                 os.dup2(output.fileno(), 1)
                 os.dup2(error.fileno(), 2)
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                pipe.close()
+                answers.close()
                 return _become(request)
             code = _waited(child, time.monotonic() + request["timeout"])
             texts = []
             for file in (output, error):
                 file.seek(0)
                 texts.append(file.read().decode(errors="replace"))
-        print(json.dumps({"code": code, "stdout": texts[0], "stderr": texts[1]}), file=pipe, flush=True)
+        print(json.dumps({"code": code, "stdout": texts[0], "stderr": texts[1]}), file=answers, flush=True)
     os._exit(0)
 
 
@@ -135,8 +151,33 @@ def _waited(child: int, deadline: float) -> int | None:
     return None
 
 
+def _own_fork() -> bool:
+    """Fork the server of a program that runs others; whether this process is one that was forked by it, and is done."""
+    pipes = os.pipe(), os.pipe()
+    (asked, ask), (told, tell) = pipes
+    helper = os.fork()
+    if helper == 0:
+        os.close(ask), os.close(told)
+        _answer(os.fdopen(asked), os.fdopen(tell, "w"))
+        return True
+    os.close(asked), os.close(tell)
+    server, owner = _Server(os.fdopen(ask, "w"), os.fdopen(told)), os.getpid()
+
+    def close() -> None:
+        if os.getpid() == owner:  # not a fork of it
+            server.requests.close()
+            os.waitpid(helper, 0)
+
+    atexit.register(close)
+    lend(server)
+    sys.modules["warm"] = sys.modules["__main__"]
+    return False
+
+
 def _become(request: dict[str, Any]) -> None:
     """Make this process what `python` with these arguments is."""
+    if request["nested"] and _own_fork():
+        return
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])

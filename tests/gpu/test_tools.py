@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import warm
+
 PROGRAMS = Path(__file__).resolve().parent / "tool_programs.py"
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
@@ -21,10 +23,12 @@ pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is n
 def run(name: str, folder: Path) -> None:
     """One of the programs."""
     environment = {**os.environ, "ARGAND_CACHE_DIR": str(folder / "cache")}
-    if not torch.cuda.is_available():
-        environment["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, str(PROGRAMS), name]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+    command = [str(PROGRAMS), name]
+    if torch.cuda.is_available():
+        command = [sys.executable, *command]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+    else:
+        done = warm.run(command, env={**environment, "TRITON_INTERPRET": "1"}, cwd=folder, nested=True)
     assert f"{name}: ok" in done.stdout, done.stdout[-4000:] + done.stderr[-2000:]
 
 

@@ -31,6 +31,7 @@ import argand
 from argand.codegen.triton import overrides
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import warm
 from helpers import collected
 
 HAS_GPU = torch.cuda.is_available()
@@ -71,7 +72,10 @@ def close(one: Any, two: Any) -> None:
 def command(*arguments: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
     """`python` with these arguments, kernels as here."""
     environment = {**os.environ, **variables}
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+    if HAS_GPU:
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+    else:
+        done = warm.run(arguments, env=environment, nested=True)
     assert not check or done.returncode == 0, done.stderr[-3000:]
     return done
 
@@ -352,6 +356,16 @@ allowed = Allowed(120.0, threads=one_thread())
 doctor = Doctor(Script(sys.argv[1]), Path(sys.argv[2]), allowed, lambda text: print(text, file=sys.stderr))
 print(json.dumps(doctor.examine().as_dict()))
 """
+# Reproductions run alone in forks of a process that has imported torch, as those of `tests/debug` do.
+IN_FORKS = """
+import subprocess, types, warm
+from argand.debug.doctor import alone
+
+def run(command, *, cwd, timeout, **_):
+    return warm.run(command[1:], cwd=cwd, timeout=timeout)
+
+alone.subprocess = types.SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+"""
 BENCH = """
 import json, runpy, sys
 from argand.api import answer_torch_compile
@@ -371,7 +385,7 @@ def doctors(folder: Path, plant: str, body: str) -> dict[str, Any]:
     faults = Path(__file__).resolve().parents[1] / "faults"
     head = f"import sys\nsys.path.insert(0, {str(faults)!r})\nimport plants_gpu\nplants_gpu.install({plant!r})\n"
     path = script(folder, head + textwrap.dedent(body).replace("DEVICE", repr(DEVICE)))
-    done = command("-c", DOCTOR, path, str(folder / "found"))
+    done = command("-c", ("" if HAS_GPU else IN_FORKS) + DOCTOR, path, str(folder / "found"))
     found: dict[str, Any] = json.loads(done.stdout)
     print(plant, {key: found[key] for key in ("kind", "stage", "part", "operations", "fails_alone", "seconds")})
     return found
