@@ -1,22 +1,29 @@
 """Inferred metadata against what eager's kernels really make, for every ATen call that op_db's samples reach.
 
 `python tests/autograd/opdb_layouts.py [--every N] [--dtype float32] [names ...]`. Each sample runs with its tensors as they are, and
-again in other memory layouts (channels last, reversed dimensions, every second element of a larger tensor).
+again in other memory layouts (`LAYOUTS`: permuted, with holes, expanded, of size 1 or 0), all tensors or only the first.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import faulthandler
+import os
+import pickle
 import sys
 import warnings
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
 from opdb_aot import load_op_db, samples
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import forks
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata import metas
@@ -52,15 +59,96 @@ def whole(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-LAYOUTS = (whole, reversed_dims, channels_last, with_holes)
+def inside(x: torch.Tensor) -> torch.Tensor:
+    """The same values in the middle of the rows of a larger tensor."""
+    if not x.dim():
+        return x
+    large = x.new_empty((*x.shape[:-1], x.shape[-1] + 3)).zero_()
+    large[..., 2:-1] = x
+    return large[..., 2:-1]
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    """The same values, the last dimension outermost in memory."""
+    return x.movedim(-1, 0).contiguous().movedim(0, -1) if x.dim() > 2 else reversed_dims(x)
+
+
+def _repeated(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return x.narrow(dim, 0, 1).expand(x.shape) if x.shape[dim] else x
+
+
+def expanded(x: torch.Tensor) -> torch.Tensor:
+    """One row, repeated by a stride of 0."""
+    return _repeated(x, 0) if x.dim() else x
+
+
+def expanded_inside(x: torch.Tensor) -> torch.Tensor:
+    """The first element of each row, repeated, of a tensor whose first dimension is innermost."""
+    return _repeated(reversed_dims(x), -1) if x.dim() else x
+
+
+def expanded_wholly(x: torch.Tensor) -> torch.Tensor:
+    """One number, repeated along all dimensions."""
+    return x.flatten()[:1].view([1] * x.dim()).expand(x.shape) if x.numel() else x
+
+
+def one_row(x: torch.Tensor) -> torch.Tensor:
+    """A first dimension of size 1 that keeps a larger tensor's stride."""
+    return with_holes(x)[:1] if x.dim() and x.shape[0] else x
+
+
+def one_column(x: torch.Tensor) -> torch.Tensor:
+    """A last dimension of size 1 that keeps the outermost stride."""
+    return reversed_dims(x)[..., :1] if x.dim() and x.shape[-1] else x
+
+
+def idle_strides(x: torch.Tensor) -> torch.Tensor:
+    """Any stride for dimensions of size 1."""
+    return x.as_strided(x.shape, [7 if n == 1 else s for n, s in zip(x.shape, x.stride())])
+
+
+def no_rows(x: torch.Tensor) -> torch.Tensor:
+    return x[:0] if x.dim() else x
+
+
+def no_columns(x: torch.Tensor) -> torch.Tensor:
+    return reversed_dims(x)[..., :0] if x.dim() else x
+
+
+Layout: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+LAYOUTS: tuple[Layout, ...] = (
+    whole, reversed_dims, channels_last, with_holes, inside, rotated, expanded, expanded_inside, expanded_wholly,
+    one_row, one_column, idle_strides, no_rows, no_columns,
+)  # fmt: skip
+"""Each gives a tensor of the same values in another layout, or one of another size, which an op may refuse."""
+
+
+@dataclass
+class Found:
+    """What was compared.
+
+    Arguments:
+        problems: what differs, and how often.
+        examples: of a stride that differs, the first: shape, stride, inferred stride, inputs.
+    """
+
+    problems: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, other: Found) -> None:
+        self.problems += other.problems
+        self.counts += other.counts
+        self.examples = {**other.examples, **self.examples}
 
 
 class Comparing(TorchDispatchMode):
     """Runs each op for real and compares the result's metadata with what is inferred."""
 
-    def __init__(self, problems: Counter, counts: Counter) -> None:
+    def __init__(self, found: Found) -> None:
         super().__init__()
-        self.problems, self.counts = problems, counts
+        self.problems, self.counts, self.examples = found.problems, found.counts, found.examples
         self.table = SpecTable()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -103,16 +191,14 @@ class Comparing(TorchDispatchMode):
             have = (item.size, item.dtype, item.stride)
             if want[:2] != have[:2]:
                 self.problems[f"{func}: result {position} is {want[:2]}, inferred {have[:2]}"] += 1
-            elif want[2] != have[2] and tensor.numel():
+            elif want[2] != have[2]:
                 wide = any(n != 1 and a != b for n, a, b in zip(want[0], want[2], have[2]))
-                kind = "stride" if wide else "stride of size 1"
+                kind = "stride of no elements" if not tensor.numel() else "stride" if wide else "stride of size 1"
                 inputs = [
                     (tuple(t.shape), t.stride()) for t in _pytree.tree_leaves(args) if isinstance(t, torch.Tensor)
                 ]
                 self.problems[f"{func}: result {position} {kind}"] += 1
                 self.examples.setdefault(f"{func} {position} {kind}", (want[0], want[2], have[2], inputs))
-
-    examples: dict[str, Any] = {}
 
 
 SKIPPED = {aten.lift_fresh.default, aten._local_scalar_dense.default}
@@ -125,37 +211,85 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    problems, counts = compare(options.names, getattr(torch, options.dtype), options.every)
-    for text, count in sorted(problems.items()):
+    found = compare(options.names, getattr(torch, options.dtype), options.every)
+    for text, count in sorted(found.problems.items()):
         print(f"x{count} {text}")
-    for name, example in Comparing.examples.items():
+    for name, example in found.examples.items():
         print(name, example)
-    print(dict(counts))
-    return 1 if problems else 0
+    print(dict(found.counts))
+    return 1 if found.problems else 0
 
 
-def compare(names: list[str], dtype: torch.dtype, every: int, ops: int = 1) -> tuple[Counter, Counter]:
-    problems: Counter = Counter()
-    counts: Counter = Counter()
-    number = 0
+def compare(
+    names: list[str], dtype: torch.dtype, every: int, ops: int = 1, layouts: Sequence[Layout] = LAYOUTS
+) -> Found:
+    """Every `every`-th sample of each `ops`-th op (or those named), in all layouts.
+
+    Each op runs in a process of its own: some of torch's kernels write past the end of an expanded or empty tensor.
+    """
+    total = Found()
     for op in load_op_db()[::ops]:
         if (names and op.name not in names) or not op.supports_dtype(dtype, "cpu"):
             continue
-        torch.manual_seed(1)
-        for call, leaves in samples(op, dtype):
-            number += 1
-            if number % every:
-                continue
-            for layout in LAYOUTS:
-                inputs = [layout(t) if t.layout is torch.strided and t.dim() else t for t in leaves]
-                try:
-                    call(*[t.clone() if layout is whole else t for t in inputs])
-                except Exception:
-                    continue
-                inputs = [layout(t) if t.layout is torch.strided and t.dim() else t for t in leaves]
-                with torch.no_grad(), Comparing(problems, counts):
-                    call(*inputs)
-    return problems, counts
+        begin = 0
+        while begin is not None:
+            begin = _forked(op, dtype, every, layouts, begin, total)
+    return total
+
+
+def _forked(op: Any, dtype: torch.dtype, every: int, layouts: Sequence[Layout], begin: int, total: Found) -> int | None:
+    """Add to `total` what a child finds from sample `begin` on; returns the next sample if torch crashes on one."""
+    source, sink = os.pipe()
+    child = forks.fork()
+    if child == 0:
+        os.close(source)
+        faulthandler.disable()  # of torch's crashes nobody needs a dump
+        with os.fdopen(sink, "wb", buffering=0) as pipe:
+            for number, found in _of_samples(op, dtype, every, layouts, begin):
+                pipe.write(pickle.dumps((number, found)))
+            pipe.write(pickle.dumps((-1, Found())))
+        os._exit(0)
+    os.close(sink)
+    begin -= 1
+    done = False
+    with os.fdopen(source, "rb") as pipe, contextlib.suppress(EOFError, pickle.UnpicklingError):
+        while not done:
+            number, found = pickle.load(pipe)
+            total.add(found)
+            done = number < 0
+            begin = max(begin, number)
+    os.waitpid(child, 0)
+    if done:
+        return None
+    total.counts["crashed"] += 1
+    return begin + every + 1
+
+
+def _of_samples(
+    op: Any, dtype: torch.dtype, every: int, layouts: Sequence[Layout], begin: int
+) -> Iterator[tuple[int, Found]]:
+    torch.manual_seed(1)
+    for number, (call, leaves) in enumerate(samples(op, dtype)):
+        if number < begin or number % every:
+            continue
+        found = Found()
+        strided = [t.layout is torch.strided for t in leaves]
+        for layout, only in [(each, None) for each in layouts] + [(each, 0) for each in layouts[1:]]:
+            chosen = [fits and only in (None, place) for place, fits in enumerate(strided)]
+            if only is not None and sum(strided) < 2:
+                break
+            _in_layout(call, leaves, chosen, layout, found)
+        yield number, found
+
+
+def _in_layout(call: Any, leaves: list[Any], chosen: list[bool], layout: Layout, found: Found) -> None:
+    try:
+        call(*[layout(t).clone() if laid else t.clone() for t, laid in zip(leaves, chosen)])
+    except Exception:
+        return  # of this size the op does not take them
+    inputs = [layout(t) if laid else t for t, laid in zip(leaves, chosen)]
+    with torch.no_grad(), Comparing(found), contextlib.suppress(RuntimeError):
+        call(*inputs)  # writing to an expanded tensor raises
 
 
 if __name__ == "__main__":

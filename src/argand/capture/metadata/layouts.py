@@ -17,8 +17,8 @@ from argand.graph.metadata.strides import (
     broadcast_shape,
     contiguous_strides,
     is_contiguous,
-    is_dense,
     iterator_strides,
+    preserved_strides,
 )
 
 _empty_strided = torch.empty_strided
@@ -52,25 +52,18 @@ def broadcast(shapes: tuple[Ints, ...]) -> Ints:
 
 
 @functools.lru_cache(maxsize=8192)
-def pointwise_layout(operands: tuple[tuple[Ints, Ints], ...]) -> tuple[Ints, Ints]:
-    """(shape, strides) of the result of a pointwise operation on operands of these (shape, strides).
+def pointwise_layout(operands: tuple[tuple[Ints, Ints] | None, ...]) -> tuple[Ints, Ints]:
+    """(shape, strides) of the result of a pointwise operation on operands of these (shape, strides); None is a number.
 
     Raises:
-        Unknown: shapes that do not broadcast, or an empty result.
+        Unknown: shapes that do not broadcast.
     """
-    shape = broadcast(tuple(shape for shape, _ in operands))
-    if 0 in shape:
-        raise Unknown
+    shape = broadcast(tuple(operand[0] for operand in operands if operand is not None))
     return shape, iterator_strides(shape, operands)
 
 
-@functools.lru_cache(maxsize=4096)
-def preserved(shape: Ints, strides: Ints) -> Ints:
-    """Strides of `empty_like`/`clone` with memory_format=preserve_format."""
-    if 0 in shape or is_dense(shape, strides):
-        return strides
-    # the pointwise rule on one operand
-    return pointwise_layout(((shape, strides),))[1]
+preserved = functools.lru_cache(maxsize=4096)(preserved_strides)
+"""Strides of `empty_like`/`clone` with memory_format=preserve_format."""
 
 
 def new(shape: Ints, strides: Ints | None, dtype: torch.dtype, requires_grad: bool = False) -> torch.Tensor:

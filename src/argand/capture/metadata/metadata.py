@@ -10,7 +10,7 @@ from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.words import words
 from argand.capture.metadata import linear, misfits, shapes_nn, shapes_rnn, trial_runs
-from argand.capture.metadata.layouts import Misfit, Unknown, new
+from argand.capture.metadata.layouts import Misfit, Unknown, new, preserved
 from argand.capture.metadata.shapes import RULES
 from argand.graph import time_limit
 
@@ -63,12 +63,22 @@ def _column_major(made: Any, *args: Any) -> Any:
     return _with_order(made, [*range(rank - 2), rank - 1, rank - 2])
 
 
+def _as_argument(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """In the order of the argument's dims, without its holes."""
+    if made.__class__ is not _Tensor:
+        return type(made)([_as_argument(each, x) for each in made])
+    return new(tuple(made.shape), preserved(tuple(x.shape), x.stride()), made.dtype, made.requires_grad)
+
+
 # Where eager's CPU kernels lay results out otherwise than torch's meta kernels.
 _RELAID: dict[Any, Any] = {
     torch.fft.rfft2: _batch_outside,
     torch.fft.rfftn: _batch_outside,
     torch.fft.hfft2: _batch_outside,
     torch.linalg.eig: _column_major,
+    **dict.fromkeys(
+        (torch.sort, torch.argsort, torch.msort, _Tensor.sort, _Tensor.argsort, _Tensor.msort), _as_argument
+    ),
 }
 
 

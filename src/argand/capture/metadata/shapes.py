@@ -64,6 +64,24 @@ def layout_of(*operands: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return layouts.pointwise_layout(tuple([(tuple(t.shape), t.stride()) for t in operands if isinstance(t, _Tensor)]))
 
 
+def _layout_as(dtype: torch.dtype, *operands: Any, mask: Any = None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """As `layout_of`, of operands that are converted to `dtype` first, which leaves no holes; numbers count.
+
+    Arguments:
+        mask: an operand before the others that is not converted.
+    """
+    found: list[tuple[tuple[int, ...], tuple[int, ...]] | None] = []
+    if mask is not None:
+        found.append((tuple(mask.shape), mask.stride()))
+    for each in operands:
+        if isinstance(each, _Tensor):
+            size, stride = tuple(each.shape), each.stride()
+            found.append((size, stride if each.dtype is dtype else layouts.preserved(size, stride)))
+        else:
+            found.append(None)
+    return layouts.pointwise_layout(tuple(found))
+
+
 def _pair(a: Any, b: Any) -> torch.dtype:
     """Common dtype of two operands, one of them a tensor."""
     if isinstance(a, _Tensor):
@@ -85,12 +103,13 @@ def _add(a: Any, b: Any, *, alpha: Any = 1) -> torch.Tensor:
     dtype = _pair(a, b)
     if alpha != 1 or (dtype is _BOOL):
         raise Unknown
-    return new(*layout_of(a, b), dtype, needs_grad(a, b))
+    return new(*_layout_as(dtype, a, b), dtype, needs_grad(a, b))
 
 
 @rule("mul", "multiply", methods=("mul", "multiply", "__mul__", "__rmul__"))
 def _mul(a: Any, b: Any) -> torch.Tensor:
-    return new(*layout_of(a, b), _pair(a, b), needs_grad(a, b))
+    dtype = _pair(a, b)
+    return new(*_layout_as(dtype, a, b), dtype, needs_grad(a, b))
 
 
 @rule("maximum", "minimum", "fmax", "fmin", "remainder", "floor_divide", methods=(
@@ -101,7 +120,7 @@ def _same_kind(a: Any, b: Any) -> torch.Tensor:
         raise Unknown
     if isinstance(a, _Tensor) and not dtype.is_floating_point and type(b) is int and b == 0:
         raise Unknown
-    return new(*layout_of(a, b), dtype, needs_grad(a, b))
+    return new(*_layout_as(dtype, a, b), dtype, needs_grad(a, b))
 
 
 @rule(
@@ -116,7 +135,7 @@ def _div(a: Any, b: Any, *, rounding_mode: Any = None) -> torch.Tensor:
         dtype = torch.get_default_dtype()
     elif rounding_mode is not None and (rounding_mode not in ("floor", "trunc") or dtype is _BOOL or dtype.is_complex):
         raise Unknown
-    return new(*layout_of(a, b), dtype, needs_grad(a, b))
+    return new(*_layout_as(dtype, a, b), dtype, needs_grad(a, b))
 
 
 @rule("pow", methods=("pow", "__pow__"))
@@ -124,7 +143,9 @@ def _pow(a: Any, b: Any) -> torch.Tensor:
     dtype = _pair(a, b)
     if not (dtype.is_floating_point or dtype.is_complex) and not (type(b) is int and b >= 0):
         raise Unknown
-    return new(*layout_of(a, b), dtype, needs_grad(a, b))
+    # a number to raise to is no operand
+    found = _layout_as(dtype, a, b) if isinstance(b, _Tensor) else _layout_as(dtype, a)
+    return new(*found, dtype, needs_grad(a, b))
 
 
 @rule("eq", "ne", "lt", "le", "gt", "ge", "greater", "less", "not_equal", methods=(
@@ -133,7 +154,7 @@ def _compare(a: Any, b: Any) -> torch.Tensor:
     dtype = _pair(a, b)
     if dtype.is_complex:
         raise Unknown
-    return new(*layout_of(a, b), _BOOL)
+    return new(*_layout_as(dtype, a, b), _BOOL)
 
 
 @rule("logical_and", "logical_or", "logical_xor")
@@ -147,7 +168,7 @@ def _bitwise(a: Any, b: Any) -> torch.Tensor:
     dtype = _pair(a, b)
     if dtype.is_floating_point or dtype.is_complex:
         raise Unknown
-    return new(*layout_of(a, b), dtype)
+    return new(*_layout_as(dtype, a, b), dtype)
 
 
 @rule("where", methods=("where",))
@@ -162,7 +183,7 @@ def _where(*operands: Any) -> torch.Tensor:
     dtype = _pair(a, b)
     if condition.dtype is not _BOOL:
         raise Unknown
-    return new(*layout_of(condition, a, b), dtype, needs_grad(a, b))
+    return new(*_layout_as(dtype, a, b, mask=condition), dtype, needs_grad(a, b))
 
 
 RULES[_Tensor.where] = lambda self, condition, other: _where(condition, self, other)

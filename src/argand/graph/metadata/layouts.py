@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from argand.graph import compat
-from argand.graph.metadata.strides import Ints, dense_strides, is_dense, iterator_strides
+from argand.graph.metadata.strides import Ints, contiguous_strides, iterator_strides, preserved_strides
 
 aten = torch.ops.aten
 
@@ -40,13 +40,15 @@ def operand(value: torch.Tensor | None) -> tuple[Ints, Ints] | None:
 
 def elementwise(made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Re-lay the result of a pointwise op as its iterator does."""
-    if not isinstance(made, torch.Tensor) or made.numel() == 0:
+    if not isinstance(made, torch.Tensor):
         return made
     operands: list[tuple[Ints, Ints] | None] = []
     wrapped = func._opname in _NUMBER_IS_OPERAND
+    common = _common_dtype(made, args)
     for argument, value in zip(func._schema.arguments, args):
         if isinstance(value, torch.Tensor):
-            operands.append(operand(value))
+            converted = common not in (None, value.dtype) and argument.name in ("self", "other")
+            operands.append(_converted(value) if converted else operand(value))
         elif isinstance(value, (int, float, complex)) and (
             str(argument.type) == "Tensor" or _number(argument, wrapped)
         ):
@@ -56,6 +58,22 @@ def elementwise(made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         return made
     stride = iterator_strides(tuple(made.shape), operands)
     return made if stride == made.stride() else relaid(made, stride)
+
+
+def _common_dtype(made: torch.Tensor, args: Sequence[Any]) -> torch.dtype | None:
+    """What the operands of a binary operation are converted to; None where they are not."""
+    tensors = [value for value in args[:2] if isinstance(value, torch.Tensor)]
+    if len(tensors) < 2:
+        return None
+    common = torch.result_type(*tensors)
+    floating = made.dtype.is_floating_point or made.dtype.is_complex
+    return common if common.is_floating_point or common.is_complex or not floating else made.dtype
+
+
+def _converted(value: torch.Tensor) -> tuple[Ints, Ints]:
+    """An operand of another dtype is copied first, which leaves no holes."""
+    size = tuple(value.shape)
+    return size, preserved_strides(size, value.stride())
 
 
 def _number(argument: Any, wrapped: bool) -> bool:
@@ -109,10 +127,18 @@ NOT_ITERATED = frozenset(
         aten.fill.Tensor,
         aten.mvlgamma.default,
         aten.threshold_backward.default,  # its arguments in the other order
+        aten.deg2rad.default,  # these make a tensor like their argument, then write there
+        aten.frexp.Tensor,
+        aten.hardtanh.default,
+        aten.angle.default,
+        aten.isinf.default,
+        aten.ldexp.Tensor,
+        aten.nan_to_num.default,
+        aten.rad2deg.default,
     )
 )
 
-ITERATED = frozenset((aten.floor_divide.default, aten.floor_divide.Scalar))
+ITERATED = frozenset((aten.floor_divide.default, aten.floor_divide.Scalar, aten.complex.default, aten.polar.default))
 
 
 def is_elementwise(func: Any) -> bool:
@@ -170,7 +196,9 @@ def _device_convolution_backward(made: Any, grad: Any, x: torch.Tensor, weight: 
 
 
 def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bool, groups: int) -> bool:
-    """Which kernel runs, and so the layout, depends on sizes: 3-d, transposed or grouped, of channels-last tensors."""
+    """Which kernel, and so layout, depends on sizes: of empty, and of 3-d, transposed or grouped channels-last ones."""
+    if x.numel() == 0 or any(t.is_contiguous() and t.stride() != contiguous_strides(t.shape) for t in (x, weight)):
+        return True  # strides of sizes of 1 may fit every format
     if x.dim() == 3:
         if weight.numel() == weight.shape[0]:
             return True  # one input channel, width 1: its strides fit every format
@@ -180,11 +208,28 @@ def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bo
     return {suggested_format(x), suggested_format(weight)} != {torch.contiguous_format}
 
 
-def _sort(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Both results are laid out as the argument, without its holes."""
-    size = tuple(x.shape)
-    stride = x.stride() if is_dense(size, x.stride()) else dense_strides(size, x.stride())
-    return tuple(relaid(one, stride) for one in made)
+def _preserved(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """All results are laid out as the argument, without its holes."""
+    stride = preserved_strides(tuple(x.shape), x.stride())
+    return relaid(made, stride) if isinstance(made, torch.Tensor) else tuple(relaid(one, stride) for one in made)
+
+
+def _sort(made: Any, *args: Any, **kwargs: Any) -> Any:
+    return _preserved(made, args[0] if args else kwargs["self"])
+
+
+def _like(made: torch.Tensor, x: torch.Tensor, *args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
+    """A new tensor of the argument's size, in its layout unless told otherwise."""
+    return _preserved(made, x) if memory_format in (None, torch.preserve_format) else made
+
+
+def _loss(made: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """As the argument when nothing is reduced."""
+    return _preserved(made, x) if made.shape == x.shape and x.dim() else made
+
+
+def _contiguous(made: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return in_format(made, torch.contiguous_format)
 
 
 def _all_contiguous(made: Any, *args: Any, **kwargs: Any) -> Any:
@@ -232,11 +277,11 @@ def _dropout_backward(made: torch.Tensor, grad: torch.Tensor, mask: torch.Tensor
     return relaid(made, iterator_strides(tuple(made.shape), (operand(grad), operand(mask))))
 
 
-def _iterated_backward(*order: int) -> Rule:
-    """A pointwise backward: one iterator over the tensors at these positions."""
+def _iterated(*order: int) -> Rule:
+    """Pointwise: one iterator over the tensors at these positions."""
 
     def rule(made: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(made, torch.Tensor) or made.numel() == 0 or len(args) <= max(order):
+        if not isinstance(made, torch.Tensor) or len(args) <= max(order):
             return made
         return relaid(made, iterator_strides(tuple(made.shape), [operand(args[position]) for position in order]))
 
@@ -269,21 +314,74 @@ RULES: dict[Any, Rule] = {
             aten.softshrink_backward.default,
             aten.logit_backward.default,
         ),
-        _iterated_backward(0, 1),
+        _iterated(0, 1),
     ),
-    aten.elu_backward.default: _iterated_backward(0, 5),
-    aten.threshold_backward.default: _iterated_backward(1, 0),
+    aten.elu_backward.default: _iterated(0, 5),
+    aten.threshold_backward.default: _iterated(1, 0),
+    aten.rsub.Tensor: _iterated(1, 0),
     aten.native_layer_norm_backward.default: _contiguous_results,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.convolution.default: _convolution,
     aten.native_batch_norm.default: _batch_norm_legacy,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    aten._native_batch_norm_legit.no_stats: lambda made, x, *args, **kwargs: _batch_norm(made, x, *args[:2]),
     aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten.native_dropout_backward.default: _dropout_backward,
     aten.native_layer_norm.default: _layer_norm,
     aten.log_sigmoid_forward.default: _all_contiguous,
     aten.sort.default: _sort,
-    aten.sort.stable: lambda made, *args, **kwargs: _sort(made, args[0] if args else kwargs["self"]),
+    aten.sort.stable: _sort,
+    **dict.fromkeys(
+        (
+            aten.empty_like.default,
+            aten.zeros_like.default,
+            aten.ones_like.default,
+            aten.full_like.default,
+            aten.rand_like.default,
+            aten.randn_like.default,
+            aten.randint_like.default,
+            aten.randint_like.low_dtype,
+        ),
+        _like,
+    ),
+    **dict.fromkeys(
+        (
+            aten._prelu_kernel.default,
+            aten.deg2rad.default,
+            aten.rad2deg.default,
+            aten.hardtanh.default,
+            aten.nan_to_num.default,
+            aten.fill.Scalar,
+            aten.fill.Tensor,
+            aten.flip.default,
+            aten.frexp.Tensor,
+            aten.index_put.default,
+            aten._unsafe_index_put.default,
+            aten._unsafe_masked_index_put_accumulate.default,
+        ),
+        _preserved,
+    ),
+    **dict.fromkeys(
+        (
+            aten._log_softmax.default,
+            aten.masked_fill.Scalar,
+            aten.masked_fill.Tensor,
+            aten.diag_embed.default,
+            aten.normal.Tensor_Tensor,
+            aten.tril.default,
+            aten.triu.default,
+            aten.sum.dim_IntList,
+            aten.prod.dim_int,
+            aten.amax.default,
+            aten.amin.default,
+            aten.linalg_vector_norm.default,
+            aten.var.correction,
+        ),
+        _contiguous,
+    ),
+    aten.aminmax.default: _all_contiguous,
+    aten.var_mean.correction: _all_contiguous,
+    aten.binary_cross_entropy.default: _loss,
 }
 
 DEVICE_RULES: dict[Any, Rule] = {
@@ -315,6 +413,14 @@ PROBED = frozenset(
         aten.replication_pad3d.default,
         aten._fft_r2c.default,
         aten.mvlgamma.default,
+        aten._fft_c2c.default,
+        aten.angle.default,
+        aten.binary_cross_entropy_with_logits.default,
+        aten.glu.default,
+        aten.huber_loss.default,
+        aten.isinf.default,
+        aten.ldexp.Tensor,
+        aten.rot90.default,
     )
 )
 

@@ -10,7 +10,7 @@ from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata import layouts
 from argand.graph.metadata.specs import Spec, SpecTable
-from argand.graph.metadata.strides import broadcast_shape
+from argand.graph.metadata.strides import broadcast_shape, contiguous_strides
 
 aten = torch.ops.aten
 
@@ -66,7 +66,7 @@ def _elementwise(
     if compat.has_tag(func, "nondeterministic_seeded") or any(s.meta.is_conj() or s.meta.is_neg() for s in specs):
         return None
     shape = broadcast_shape([spec.size for spec in specs])
-    if shape is None or 0 in shape:
+    if shape is None:
         return None
     key = (func, _kinds(args), tuple(kwargs), _kinds(tuple(kwargs.values())))
     try:
@@ -130,7 +130,7 @@ def _needs_probe(func: Any, args: tuple[Any, ...], specs: list[Spec]) -> bool:
     if func is aten.convolution.default:
         unclear = layouts.convolution_is_unclear(args[0].meta, args[1].meta, bool(args[6]), args[8])
     elif func in layouts.PROBED:
-        unclear = func in layouts.ALWAYS_PROBED or not all(spec.meta.is_contiguous() for spec in specs)
+        unclear = func in layouts.ALWAYS_PROBED or any(spec.stride != contiguous_strides(spec.size) for spec in specs)
     else:
         return False
     return unclear and sum(spec.meta.numel() for spec in specs) <= _PROBE_LIMIT

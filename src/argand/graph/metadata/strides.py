@@ -105,6 +105,18 @@ def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     return True
 
 
+def preserved_strides(size: Ints, stride: Ints) -> Ints:
+    """Strides of a copy in memory format "preserve": its own when dense, else of a dense tensor in the same order."""
+    if is_dense(size, stride):
+        return stride
+    made = [0] * len(size)
+    step = 1
+    for dim in _iteration_order(size, (stride,)):
+        made[dim] = step
+        step *= max(size[dim], 1)
+    return tuple(made)
+
+
 def overlaps(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     """Two elements may lie at one place (the cheap, safe test: sorted strides must each clear what lies below)."""
     if 0 in size:
@@ -133,16 +145,19 @@ def iterator_strides(size: Ints, operands: Sequence[tuple[Ints, Ints] | None]) -
     if len(tensors) == len(operands) and all(own == size for own, _ in tensors):
         if all(is_contiguous(own, stride) for own, stride in tensors):
             return contiguous_strides(size)
-        if all(is_channels_last(own, stride) for own, stride in tensors):
+        if len(size) == 4 and all(is_channels_last(own, stride) for own, stride in tensors):
             return channels_last_strides(size)
         first = tensors[0][1]
         if all(stride == first for _, stride in tensors) and is_dense(size, first):
             return first
+    order = _iteration_order(size, [_broadcast_strides(own, stride, size) for own, stride in tensors])
+    if order == list(range(len(size) - 1, -1, -1)):
+        return contiguous_strides(size)
     made = [0] * len(size)
     step = 1
-    for dim in _iteration_order(size, [_broadcast_strides(own, stride, size) for own, stride in tensors]):
+    for dim in order:
         made[dim] = step
-        step *= max(size[dim], 1)
+        step *= size[dim]  # in this order ATen counts a size of 0 as such
     return tuple(made)
 
 
