@@ -18,6 +18,7 @@ import torch  # noqa: E402
 from torch.nn.attention.flex_attention import AuxRequest, flex_attention  # noqa: E402
 
 import argand  # noqa: E402
+import flex_layouts  # noqa: E402
 from argand.backends import native  # noqa: E402
 from helpers import collected  # noqa: E402
 from sweeps import WHOLE  # noqa: E402
@@ -109,6 +110,9 @@ def main() -> None:
     argand.config.triton.on_cpu = True
     for name, (fn, given) in made.items():
         check(name, fn, given, not name.startswith("no kernel"))
+    flex_layouts.torchs._validate_device = flex_layouts.nothing
+    for seed in range(16 if WHOLE else 5):
+        flex_layouts.compare(flex_layouts.given(seed, (16, 32)), True, "native")
     print(f"{len(made)} programs agree")
 
 

@@ -41,7 +41,7 @@ def stands_for(score: Any, mask: Any, *tensors: torch.Tensor) -> Any:
         events.emit("fallback", "autograd", str(why), op="flex_attention", reason=str(why))
         return None
     out, logs = _Attention.apply(made.flex, made.lists, made.reads, *made.operands)
-    return out, logs, logs.detach()
+    return flex.laid_out(out, query.stride()), logs, logs.detach()
 
 
 def _has_kernels(device: torch.device) -> bool:
@@ -56,7 +56,7 @@ class _Kernel:
     """
 
     def __init__(self, score: Any, mask: Any, call: flex.FlexCall, tensors: Sequence[torch.Tensor]) -> None:
-        self.operands = [t if t.stride(-1) == 1 else t.contiguous() for t in tensors[:3]]
+        self.operands = [t if t.stride(-1) == 1 else _rows(t) for t in tensors[:3]]
         query, key, value = self.operands
         info = [tensors[field.index] if type(field) is flex.At else field for field in call.mask_info]
         block = (int(info[-2]), int(info[-1]))
@@ -81,6 +81,12 @@ class _Kernel:
             prepare(self.operands, self.lists, self.reads, _plain(self.flex), gradient)
         except GpuError as error:
             raise NotPrintable(f"the GPU refuses its kernel: {error}") from error
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """An operand with the numbers of a row side by side, as kernels read it."""
+    made: torch.Tensor = flex.GradientLaidOut.apply(tensor, tensor.stride())
+    return made.contiguous()
 
 
 def _lists(info: Sequence[Any], query: torch.Tensor) -> list[torch.Tensor]:

@@ -87,6 +87,8 @@ def dense(
     batch = query.shape[0]
     if batch != key.shape[0] and key.shape[0] != 1:
         raise RuntimeError(f"a batch of {batch} queries does not go with one of {key.shape[0]} keys")
+    layout = query.stride()
+    query, key, value = [_operand(tensor, batch) for tensor in (query, key, value)]
     work = working_dtype(query)
     products = _by_head(query.to(work), key.to(work).transpose(-2, -1))
     positions = [torch.arange(n, device=query.device) for n in products.shape]
@@ -97,7 +99,14 @@ def dense(
     sums = torch.where(blind, -torch.inf, torch.where(blind.unsqueeze(-1), 0.0, scores).logsumexp(-1))
     weights = torch._safe_softmax(scores, -1)
     made = _by_head(weights.to(query.dtype), value.to(query.dtype))
-    return laid_out(made, query.stride()), sums / _LN2, scores.detach().amax(-1) / _LN2
+    return laid_out(made, layout), sums / _LN2, scores.detach().amax(-1) / _LN2
+
+
+def _operand(tensor: torch.Tensor, batch: int) -> torch.Tensor:
+    """A tensor for each batch, whose gradient has a layout like its own: for each batch, where all share the tensor."""
+    made = tensor if tensor.shape[0] == batch else tensor.expand(batch, -1, -1, -1)
+    made_with_layout: torch.Tensor = GradientLaidOut.apply(made, tensor.stride())
+    return made_with_layout
 
 
 def _by_head(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -124,20 +133,44 @@ def everywhere(mod: Mod, scores: torch.Tensor | None, positions: Tensors, reads:
 
 
 def strides_like(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The layout of a result: dense, in the order of memory of the queries, the last dimension innermost."""
-    inwards = sorted(range(len(size)), key=lambda dim: (dim != len(size) - 1, stride[dim]))
+    """The layout of a result, dense in the order of `inwards`."""
     made, step = [0] * len(size), 1
-    for dim in inwards:
+    for dim in inwards(size, stride):
         made[dim] = step
         step *= size[dim]
     return tuple(made)
 
 
+def inwards(size: Sequence[int], stride: Sequence[int]) -> list[int]:
+    """Dimensions of a result from the innermost outwards, as in a tensor that has these strides.
+
+    Of equal strides the later dimension is further in. The last one comes first, unless only ones are before it.
+    """
+    last = len(size) - 1
+    found = sorted(range(len(size)), key=lambda dim: (stride[dim], -dim))
+    if any(size[dim] != 1 for dim in found[: found.index(last)]):
+        found.remove(last)
+        found.insert(0, last)
+    return found
+
+
 def laid_out(made: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """A result in the layout of `strides_like`."""
-    wanted = strides_like(made.shape, stride)
-    if made.stride() == wanted:
+    if made.stride() == strides_like(made.shape, stride):
         return made
-    order = sorted(range(made.dim()), key=lambda dim: (wanted[dim], made.shape[dim]), reverse=True)
+    order = inwards(made.shape, stride)[::-1]
     back = [order.index(dim) for dim in range(made.dim())]
     return made.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+
+
+class GradientLaidOut(torch.autograd.Function):
+    """A tensor as it is, whose gradient has the layout that a result has beside a tensor of these strides."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+        ctx.stride = tuple(stride)
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return laid_out(grads[0], ctx.stride), None

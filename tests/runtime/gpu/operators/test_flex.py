@@ -39,7 +39,7 @@ def mask_mod(b, h, m, n, read0_ptr):
 
 
 def shape(width: int, dtype: str = "bf16", scored: bool = True, length: int = 4096, block: int = 128) -> FlexShape:
-    strides = ((16 * length * width, length * width, width),) * 6
+    strides = ((16 * length * width, length * width, width),) * 8
     lists = Lists(1, 1, length // 128, length // 128, True)
     return FlexShape(
         batch=4, heads=16, keys=16, queries=length, others=length, width=width, value_width=width, dtype=dtype,

@@ -100,8 +100,7 @@ def _gradients(
     grad: torch.Tensor, logs: torch.Tensor, delta: torch.Tensor, query: torch.Tensor, key: torch.Tensor,
     value: torch.Tensor, *rest: Any,
 ) -> Any:  # fmt: skip
-    made = query.new_empty_strided(query.shape, strides_like(query.shape, query.stride()))
-    return made, key.new_empty(key.shape), value.new_empty(value.shape)
+    return tuple([t.new_empty_strided(t.shape, strides_like(t.shape, t.stride())) for t in (query, key, value)])
 
 
 def _forward(
@@ -120,7 +119,7 @@ def _backward(
 ) -> Any:  # fmt: skip
     made = _gradients(grad, logs, delta, query, key, value)
     first = (query, key, value, grad, logs, delta)
-    found = _metadata((query, key, value, grad, grad, made[0]), lists, reads, flex)
+    found = _metadata((query, key, value, grad, grad, *made), lists, reads, flex)
     (kernel, grid), (other, others) = _launches(2, query.device, *found)
     kernel(*grid, 1, *first, *_half(lists, 0), *reads, made[0])
     other(*others, 1, *first, *_half(lists, 1), *reads, *made[1:])
@@ -215,13 +214,14 @@ def prepare(
     """
     query, _, value = tensors
     size = (*query.shape[:3], value.shape[3])
-    out, own = strides_like(size, query.stride())[:3], strides_like(query.shape, query.stride())[:3]
+    out = strides_like(size, query.stride())[:3]
+    own = [strides_like(tensor.shape, tensor.stride())[:3] for tensor in tensors]
     given = [tensor.stride()[:3] for tensor in tensors]
     sizes, _, *rest = _metadata(tensors, lists, reads, flex)
     device = str(query.device)
     wanted = [("forward", _shape_of(sizes, (*given, out), *rest))]
     if gradient:
-        shape = _shape_of(sizes, (*given, out, out, own), *rest)
+        shape = _shape_of(sizes, (*given, out, out, *own), *rest)
         wanted += [("queries", shape), ("keys", shape)]
     with ThreadPoolExecutor(len(wanted), thread_name_prefix="argand-triton") as pool:
         made = [
@@ -302,7 +302,11 @@ def refusal(
         return "too many heads"
     if block != (0, 0) and any(size % SMALLEST for size in block):
         return "the size of a block"
-    if any(tensor.shape[2] * tensor.stride(2) > _INT32 for tensor in tensors):
+    result = (*query.shape[:3], value.shape[3])
+    made = [(result, query.stride()), *((tensor.shape, tensor.stride()) for tensor in tensors)]
+    along = [tensor.stride(2) for tensor in tensors] + [strides_like(*layout)[2] for layout in made]
+    lengths = [tensor.shape[2] for tensor in tensors] + [size[2] for size, _ in made]
+    if any(length * stride > _INT32 for length, stride in zip(lengths, along)):
         return "positions of more than 32 bits"
     if any(read.dtype not in READ_TYPES for read in reads):
         return "the type of a tensor that a function reads"

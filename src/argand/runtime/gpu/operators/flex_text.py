@@ -53,7 +53,8 @@ class FlexShape:
         queries, others: their lengths.
         width, value_width: of a head.
         dtype: Triton's name of the type of queries, keys and values.
-        strides: of query, key, value, result, gradient of the result: of batch, head and position each.
+        strides: of batch, head and position: those of query, key, value, result; for a backward, those of the gradients
+            of result, query, key, value, too.
         scale: what products are multiplied with.
         block: queries and keys of a block of the block mask; (0, 0) where there is none.
         by_query, by_key: its lists.
@@ -102,6 +103,8 @@ class FlexText:
     grid: tuple[int, int]
     specs: dict[str, object] = field(default_factory=dict)
 
+
+_STRIDES = ("qb qh qm", "kb kh kn", "vb vh vn", "ob oh om", "gb gh gm", "qb2 qh2 qm2", "kb2 kh2 kn2", "vb2 vh2 vn2")
 
 HEAD = """import triton
 import triton.language as tl
@@ -194,9 +197,10 @@ def flex_keys($arguments):
         grads = grad_ptr + b.to(tl.int64) * $gb + h.to(tl.int64) * $gh
         lines = (b * $H + h).to(tl.int64) * $M
 $loops
-    places = (b * $K + kv).to(tl.int64) * $N + n[:, None]
-    tl.store(dk_ptr + places * $D + d[None, :], (dk * $scale).to($dtype)$key_store)
-    tl.store(dv_ptr + places * $E + e[None, :], dv.to($dtype)$key_store)
+    key_grads = dk_ptr + b.to(tl.int64) * $kb2 + kv.to(tl.int64) * $kh2
+    value_grads = dv_ptr + b.to(tl.int64) * $vb2 + kv.to(tl.int64) * $vh2
+    tl.store(key_grads + n[:, None] * $kn2 + d[None, :], (dk * $scale).to($dtype)$key_store)
+    tl.store(value_grads + n[:, None] * $vn2 + e[None, :], dv.to($dtype)$key_store)
 """
 
 _KEYS_STEP = """q = tl.load(queries + m[None, :] * $qm + d[:, None]$row_mask_t)
@@ -288,7 +292,7 @@ class _Writer:
             "dtype": {"bf16": "tl.bfloat16", "fp16": "tl.float16", "fp32": "tl.float32"}[shape.dtype],
             "precision": ', input_precision="ieee"' if shape.dtype == "fp32" else "",
         }  # fmt: skip
-        named = zip(("qb qh qm", "kb kh kn", "vb vh vn", "ob oh om", "gb gh gm", "qb2 qh2 qm2"), shape.strides)
+        named = zip(_STRIDES, shape.strides)
         for names, strides in named:
             words.update(zip(names.split(), strides))
         rows, columns = shape.queries % tiles.rows != 0 or self._past("rows"), self._past("columns")
