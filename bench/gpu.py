@@ -5,8 +5,9 @@
 
 "-graphs" is `mode="reduce-overhead"`. Each measurement is a process of its own with fresh caches (--warm: a second one
 on the same caches). A step is the median over CUDA events. With --together N, N processes load, compile and warm up at
-once, then each is timed alone: step times are as without it, first calls are those of a busy machine. Products of
-float32 are TF32's. Agreement: the largest difference from float32 eager, over
+once, then each is timed alone: step times are as without it, first calls are those of a busy machine. A row's "graphs"
+says which graphs argand recorded as CUDA graphs, and why it did not record the others. Products of float32 are TF32's.
+Agreement: the largest difference from float32 eager, over
 that of eager in the dtype at hand, so that 1 is as exact as eager. Exits with 1 when a model fails or is 3 times less
 exact than eager.
 """
@@ -30,6 +31,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 HERE = os.path.dirname(os.path.abspath(__file__))
 SYSTEMS = ("eager", "torch", "torch-graphs", "argand", "argand-graphs")
 WORST = 3.0
+WARM = 25  # steps before the timed ones: argand's default mode times calls before it records them
 
 
 def compiled_by(system: str, model: Any) -> Any:
@@ -100,6 +102,15 @@ def distance(one: list[Any], two: list[Any]) -> float:
     return found
 
 
+def recorded_graphs() -> list[str]:
+    """A list that will say of each graph whether it was recorded as a CUDA graph."""
+    from argand import events
+
+    said: list[str] = []
+    events.bus.subscribe(lambda event: said.append(event.text()) if event.name == "cudagraphs" else None)
+    return said
+
+
 def wait_for_turn(turn: str | None) -> None:
     """Say that all is compiled and warm, then wait until nobody else is at work (--together)."""
     if turn is None:
@@ -124,6 +135,7 @@ def measure(system: str, options: argparse.Namespace, name: str) -> dict[str, An
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+    graphs = recorded_graphs() if system.startswith("argand") else []
     start = time.perf_counter()
     call = compiled_by(system, work.model)
     work.step(call)
@@ -138,6 +150,9 @@ def measure(system: str, options: argparse.Namespace, name: str) -> dict[str, An
         work.step(call)
     torch.cuda.synchronize()
     wait_for_turn(options.turn)
+    for _ in range(WARM):
+        work.step(call)
+    torch.cuda.synchronize()
     times = []
     begin = time.perf_counter()
     while time.perf_counter() - begin < options.seconds or len(times) < 5:
@@ -151,7 +166,7 @@ def measure(system: str, options: argparse.Namespace, name: str) -> dict[str, An
     return {
         "system": system, "model": name, "step_ms": statistics.median(times), "first_call_s": first,
         "peak_mb": max(peak, torch.cuda.max_memory_allocated()) / 1e6, "exactness": ours / max(plain, 1e-9),
-        "eager_error": plain,
+        "eager_error": plain, "graphs": graphs,
     }  # fmt: skip
 
 

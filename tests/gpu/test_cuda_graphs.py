@@ -371,6 +371,29 @@ def test_training(model: nn.Module, amp: bool, accumulate: int, replays: list[in
     assert len(replays) >= 2 * (9 * accumulate) - 8
 
 
+def test_training_in_the_default_mode(replays: list[int]) -> None:
+    """Many small layers keep the host busy: both graphs are recorded soon, and gradients that are held stay."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[Net() for _ in range(12)]).cuda()
+    other = copy.deepcopy(model)
+    x = torch.randn(16, 64, device="cuda")
+    held = []
+    with config.patch({"triton.cudagraphs": None}), collected("cudagraphs") as seen:
+        fast = argand.compile(model)
+        for step in range(20):
+            for each, call in ((other, other), (model, fast)):
+                each.zero_grad(set_to_none=True)
+                call(x * step).pow(2).mean().backward()
+            got, want = ([p.grad for p in each.parameters()] for each in (model, other))
+            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+            held.append((got[0], want[0]))
+    for one, two in held:
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
+    said = [event.text() for event in seen]
+    assert [event.data["outcome"] for event in seen] == ["recorded"] * 2, said
+    assert len(replays) >= 2 * (20 - 8), said
+
+
 def test_many_forwards_before_their_backwards(model: nn.Module, replays: list[int]) -> None:
     model.requires_grad_(True)
     fast, parameters = compiled(model), list(model.parameters())

@@ -83,12 +83,13 @@ class Tape(TorchDispatchMode):
 
 @dataclass
 class Mark:
-    """An event: its time in seconds."""
+    """An event: its time in seconds; `late`: the device comes to it later than anybody asks."""
 
     seconds: float
+    late: bool = False
 
     def query(self) -> bool:
-        return True
+        return not self.late
 
     def elapsed_time(self, other: Mark) -> float:
         return (other.seconds - self.seconds) * 1e3
@@ -101,6 +102,7 @@ class TapeRecorder:
         foreign: somebody else records.
         fail: raised while recording.
         behind: seconds that the device takes for each mark, at least.
+        late: the device is still at earlier work when the host is through with a call.
         crowd: why there is no memory for recordings that nobody asked for.
     """
 
@@ -110,7 +112,8 @@ class TapeRecorder:
         self.foreign = False
         self.fail: BaseException | None = None
         self.recorded = self.replayed = self.turns = 0
-        self.underway = False
+        self.underway = self.late = False
+        self.marks = 0
         self.clock = self.behind = 0.0
         self.crowd = ""
         self.rooms: list[list[Tape]] = []
@@ -156,7 +159,8 @@ class TapeRecorder:
     def mark(self) -> Any:
         """The device is at the end of its work at once, or `behind` seconds after the last mark."""
         self.clock = max(self.clock + self.behind, time.perf_counter())
-        return Mark(self.clock)
+        self.marks += 1
+        return Mark(self.clock, self.late and self.marks % 2 == 1)  # the first of two stands before a call
 
     def crowded(self) -> str:
         return self.crowd

@@ -212,7 +212,7 @@ class Recorded:
     def _plain(self, shape: _Shape, entry: _Entry | None, args: list[Any]) -> tuple[Any, ...]:
         """A call that prepares what may not be prepared while recording: libraries' handles, choices by measurement."""
         given = list(args)
-        results = self.call(args)
+        results = self.call(args) if self._trial is None else self._trial.call(lambda: self.call(args))
         self._note(shape, entry, given)
         return results
 

@@ -1,7 +1,9 @@
 """Whether a call that nobody asked to record is worth recording: measured, on the program's own calls.
 
 A recording saves the host's time. Where the GPU is busy for longer than the host needs to feed it nothing is gained,
-nor where a call is short. The program is not to notice: no call waits for the GPU.
+nor where a call is short. What the host needs is not that of one call alone: between calls the program does other
+things, such as the rest of a training step. So a GPU that has nothing left to do when a call begins waits for the host,
+though it may take longer for this call than the host does. The program is not to notice: no call waits for the GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ ROUNDS = 3  # of samples before a call is given up for a GPU that is busy
 PAUSE = 8  # calls between them
 SHORTEST = 100e-6  # seconds of the host; a replay with its checks and copies takes some ten microseconds
 GAIN = 0.9  # of the time that the GPU takes for a call, the least that the host takes
+LATE = 2.0  # times the host's time that the GPU takes for a call, though it had waited for the host before, and is busy
 MOST_RESULTS = 256 << 20  # bytes of results, which a recording keeps a second time
 # Threads that never wait for a whole GPU: of loaders of data, progress bars and notebooks, and argand's own.
 _QUIET_NAMES = ("argand-", "QueueFeederThread")
@@ -60,7 +63,7 @@ class Trial:
         host, device = times
         if host < SHORTEST:
             return f"a call takes the host {host * 1e6:.0f} microseconds only"
-        if device * GAIN > host:
+        if device * GAIN > host and not (self._calls.awaited() and device <= LATE * host):
             if self._rounds < ROUNDS:
                 self._calls, self._rounds, self._pause = _Samples(self._recorder), self._rounds + 1, PAUSE
                 return None
@@ -72,6 +75,8 @@ class Trial:
         times, before = self._replays.times(), self._calls.times()
         if times is None or before is None:
             return None
+        if self._calls.awaited() and times[1] - before[1] <= before[0] - times[0]:
+            return ""  # what the GPU takes longer, for copies of results, is less than what it waited for the host
         now, then = max(times), max(before)
         # As long takes a replay where the GPU is busy just so long: the host still is free sooner for what comes next.
         return "" if now <= then else f"a replay takes {now * 1e3:.2f} ms, a call {then * 1e3:.2f} ms"
@@ -83,6 +88,7 @@ class _Samples:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._taken: list[tuple[float, Any, Any]] = []
+        self._awaited = 0
 
     def timed(self, run: Callable[[], T]) -> T:
         if len(self._taken) >= SAMPLES:
@@ -91,8 +97,13 @@ class _Samples:
         start = time.perf_counter()
         results = run()
         seconds = time.perf_counter() - start
+        self._awaited += bool(begin.query())
         self._taken.append((seconds, begin, self._recorder.mark()))
         return results
+
+    def awaited(self) -> bool:
+        """Whether the device had come to each call before the host was through with it."""
+        return self._awaited == len(self._taken)
 
     def times(self) -> tuple[float, float] | None:
         """The least; None while calls or the device are to come."""
