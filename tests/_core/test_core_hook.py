@@ -933,3 +933,54 @@ def test_importing_the_core_imports_no_torch() -> None:
     code = "import sys; import argand._core._C; sys.exit('torch' in sys.modules)"
     path = os.pathsep.join([os.path.join(os.path.dirname(__file__), "..", "..", "src"), *sys.path])
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}).returncode == 0
+
+
+# ---- code that goes on where a graph broke, and calls none --------------------------------------------------------------
+
+
+def looped(rounds: int, *, resumed: bool = True, graph_every: int | None = None) -> tuple[int, Any]:
+    """How often the entry of a frame without a graph fitted, and what is remembered of its code.
+
+    Arguments:
+        graph_every: after so many rounds an entry with a graph runs.
+    """
+
+    def plain(x: int) -> int:
+        return x
+
+    def transformed(x: int) -> int:
+        return x
+
+    def work(x: int) -> int:
+        return x + 1
+
+    def worked(x: int) -> int:
+        return x + 1
+
+    for function in (plain, work):
+        _C.reset_code(function.__code__)
+    without = _C.Entry(positional(transformed), always(), KEY, resumed=resumed)
+    with_graph = _C.Entry(positional(worked), always(), KEY, graph=True)
+    recorder = Recorder({plain.__code__: lambda info: without, work.__code__: lambda info: with_graph})
+
+    def loop() -> None:
+        for number in range(rounds):
+            plain(number)
+            if graph_every is not None and number % graph_every == 0:
+                work(number)
+
+    run(recorder, loop)
+    return without.hits, _C.code_mode(plain.__code__, KEY)
+
+
+def test_code_is_left_alone_after_a_thousand_rounds_without_a_graph() -> None:
+    hits, mode = looped(3000)
+    assert 990 < hits < 1010 and mode is _C.SKIP
+
+
+def test_it_is_kept_where_a_graph_runs_in_between() -> None:
+    assert looped(3000, graph_every=900) == (2999, None)
+
+
+def test_code_that_goes_on_after_no_break_is_kept() -> None:
+    assert looped(3000, resumed=False) == (2999, None)
