@@ -45,7 +45,13 @@ def small(x, w, p, v, one):
     return F.conv2d(y, one, p), y
 
 
-PROGRAMS = (chain, images, views, strided, small)
+def norms(x, w, p, v, one):
+    y = F.conv2d(x, w, p, padding=1)
+    z = F.conv2d(F.silu(F.group_norm(y, 2, p, p)), v, p, padding=1)
+    return F.conv2d(F.group_norm(z + y, 4), one)
+
+
+PROGRAMS = (chain, images, views, strided, small, norms)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
@@ -92,3 +98,26 @@ def test_who_asks_for_row_major_memory_gets_it():
 def test_others_are_left_alone(program):
     made = traced(program, X, W)
     assert convolutions(made) == [] and lay_out(made, []) == 0
+
+
+def with_gradient(x, w, p, v, one):
+    y = F.conv2d(x, w, p, padding=1)
+    z, mean, scale = aten.native_group_norm(y, p, p, 2, 8, 144, 2, 1e-5)
+    gradients = aten.native_group_norm_backward(F.conv2d(z, one), y, mean, scale, p, 2, 8, 144, 2, [True, True, True])
+    return F.conv2d(gradients[0], v), gradients[1]
+
+
+@pytest.mark.parametrize("program", [norms, with_gradient])
+def test_group_norms_left_to_aten_get_row_major_images(program):
+    """Its kernels for GPUs refuse others."""
+    args = (X, W, P, V, ONE)
+    made = traced(program, *args)  # passes would decompose them
+    assert lay_out(made, convolutions(made)) > 0
+    verify(made)
+    found = [node for node in made.graph.nodes if "group_norm" in str(node.target)]
+    assert found
+    for node in found:
+        images = [arg.meta["val"] for arg in node.all_input_nodes if arg.meta["val"].dim() == 4]
+        assert images and all(image.is_contiguous() for image in images)
+    for got, want in zip(wrap(made, run_eagerly(made))(*args), program(*args), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)

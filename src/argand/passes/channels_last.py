@@ -23,13 +23,14 @@ from argand.passes.layout import exact_strides, same_memory, with_strides
 
 aten = torch.ops.aten
 
-# Besides pointwise ops: what computes the same whatever the layout of its argument is, and passes the layout on.
+# Besides pointwise ops: what computes the same whatever the layout of its argument is, and passes the layout on. All
+# others get their arguments as they were: ATen's group norms on GPUs, for one, take nothing but row-major images.
 _NAMES: Final = """
     cat constant_pad_nd max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_nearest2d upsample_bilinear2d
-    _upsample_nearest_exact2d mean sum amax native_batch_norm _native_batch_norm_legit_no_training native_group_norm
+    _upsample_nearest_exact2d mean sum amax native_batch_norm _native_batch_norm_legit_no_training
     _native_batch_norm_legit_functional clone _to_copy native_dropout
     max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward upsample_nearest2d_backward
-    native_batch_norm_backward native_group_norm_backward threshold_backward native_dropout_backward
+    native_batch_norm_backward threshold_backward native_dropout_backward
     view permute transpose unsqueeze squeeze slice select expand split split_with_sizes
 """
 _FOLLOW: Final = frozenset(_NAMES.split())
