@@ -69,7 +69,8 @@ class Work:
 
         import gpu_models
 
-        model, inputs = gpu_models.MODELS[name](short)
+        with torch.device("cuda"):  # a billion random weights take the host a minute
+            model, inputs = gpu_models.MODELS[name](short)
         self.torch, self.train = torch, train
         self.model = model.to("cuda", dtype).requires_grad_(train)
         self.inputs = {k: v.cuda().to(dtype) if v.is_floating_point() else v.cuda() for k, v in inputs.items()}
