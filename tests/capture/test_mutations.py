@@ -76,6 +76,15 @@ def test_flags_of_inputs(flag: str, variant: str) -> None:
         assert tensor_properties.differs(read, variant) is None
 
 
+@pytest.mark.parametrize(
+    "read", ["x.resolve_conj()", "torch.resolve_neg(x)", "x.conj().resolve_conj()", "(x * 1).resolve_neg()"]
+)
+@pytest.mark.parametrize("variant", ["conjugate", "negative", "complex"])
+def test_resolved_inputs_are_other_tensors(read: str, variant: str) -> None:
+    assert tensor_properties.differs(read, variant) is None
+    assert tensor_properties.differs(f"({read}) is x", variant) is None
+
+
 def test_flags_of_results_break_where_an_input_has_the_bit() -> None:
     def program(x: torch.Tensor) -> Any:
         y = x * 1

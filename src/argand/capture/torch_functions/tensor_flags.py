@@ -20,18 +20,37 @@ _BITS = ("is_conj", "is_neg", "is_inference")
 @special(*named(torch.Tensor, *_BITS), *named(torch, *_BITS))
 def _view_bit(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     """Stand-ins are made without these bits: an input's are the real tensor's, which its guard compares."""
-    info = builder.state.tensor_info(args[0])
+    return _bit(builder, func, args[0], func.__name__)
+
+
+def _bit(builder: GraphBuilder, is_set: Any, tensor: Any, asked: str) -> bool:
+    """Whether a tensor has a bit that `is_set` reads, for a call of `asked`."""
+    info = builder.state.tensor_info(tensor)
     with torch._C.DisableTorchFunction():
         if info.source is not None and info.real is not None:
-            return func(info.real)
-        if any(known.real is not None and func(known.real) for known in builder.tensors.values()):
+            return bool(is_set(info.real))
+        if any(known.real is not None and is_set(known.real) for known in builder.tensors.values()):
             raise errors.graph_break(
                 kind="tensor flag of a result",
-                context=func.__name__,
-                explanation=f"{func.__name__}() is asked of a result while an input has that bit.",
+                context=asked,
+                explanation=f"{asked}() is asked of a result while an input has that bit.",
                 hints=("Ask outside the compiled function.",),
             )
-        return func(args[0])
+        return bool(is_set(tensor))
+
+
+_RESOLVED = {"resolve_conj": torch.is_conj, "resolve_neg": torch.is_neg}
+
+
+@special(*named(torch.Tensor, *_RESOLVED), *named(torch, *_RESOLVED))
+def _resolve(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """A tensor without the bit is itself; one with it becomes another tensor, which the stand-in would not."""
+    tensor, is_set = (args[0] if args else kwargs["input"]), _RESOLVED[func.__name__]
+    with torch._C.DisableTorchFunction():
+        carried = is_set(tensor)
+    if not carried and _bit(builder, is_set, tensor, func.__name__):
+        raise metadata.hidden_state(func)
+    return NotImplemented
 
 
 @special(*(getter(name) for name in ("retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "name")))
