@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from capture import native_door
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "argand"
@@ -70,7 +71,7 @@ def test_compiling_does_not_import_torchs_compiler() -> None:
         "bad = [m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor'))]\n"
         "print(sorted(bad)[:5])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = warm.run(["-c", code])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
 
@@ -90,7 +91,7 @@ def test_rounding_otherwise_and_counting_do_not_import_torchs_compiler() -> None
         "with nudged(1):\n    y = torch.rand(6) / 3\n"
         "print(len(operation_work(lambda: y + 1)), 'torch._dynamo' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = warm.run(["-c", code])
     assert done.stdout.split() == ["1", "False"], done.stderr
 
 

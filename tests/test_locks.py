@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from argand._core import imports
 from argand.locks import fork_safe_lock
 
@@ -86,7 +86,7 @@ print("hanging children:", len(children))
 
 
 def test_child_forked_while_another_thread_imports_the_compiler() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+    done = warm.run(["-c", PROGRAM], timeout=120)
     assert done.stdout == "hanging children: 0\n", done.stderr
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import argand
+import warm
 from argand.report.reader import Reader
 from argand.report.records import Record
 from argand.report.writer import TraceSink
@@ -60,7 +61,10 @@ def run_program(compiler: str, backend: str, cwd: Path, **environment: str) -> N
     script = cwd / f"program_{compiler}.py"
     script.write_text(PROGRAM.replace("COMPILER", compiler).replace("BACKEND", repr(backend)))
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run([sys.executable, str(script)], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    if compiler == "argand":
+        done = warm.run([script], cwd=cwd, env=env)
+    else:  # torch reads what it should trace when it is imported
+        done = subprocess.run([sys.executable, script], cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

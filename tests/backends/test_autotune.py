@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import warm
 from argand import events
 from argand.backends import autotune
 from argand.codegen.triton.spec import KernelSpec, TritonSource
@@ -248,4 +248,4 @@ def test_only_the_modes_that_say_so_are_tuned():
         "argand.compile(lambda x: torch.relu(x @ x))(torch.randn(8, 8))\n"
         "assert not any(name in sys.modules for name in ('argand.backends.autotune', 'argand.backends.layouts'))"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    warm.run(["-c", code], check=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 from torch import fx, nn
 
 import argand
+import warm
 from argand import events
 from argand.api import MODES
 from argand.backends import cudagraphs, native
@@ -479,5 +478,5 @@ def test_who_does_not_ask_imports_nothing() -> None:
         "argand.compile(lambda x: torch.softmax(x * 2 + 1, -1))(torch.randn(8, 8))\n"
         "print([m for m in sys.modules if m.startswith('argand.runtime.gpu.') or m == 'argand.backends.cudagraphs'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm.run(["-c", code], check=True)
     assert done.stdout.strip() == "[]"

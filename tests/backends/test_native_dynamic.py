@@ -13,6 +13,7 @@ from tests.helpers import assert_same, collected
 from torch import nn
 
 import argand
+import warm
 from argand.backends.native import native
 
 # the first is what is compiled for; then less than a vector, primes, whole vectors, more than a block
@@ -347,15 +348,13 @@ def test_kernels_take_sizes_as_arguments_and_are_reused():
 
 
 def test_the_host_module_runs_by_itself(tmp_path):
-    import subprocess
-    import sys
 
     x = rand(6, 32)
     with torch.no_grad(), collected("output_code") as seen:
         native(dynamic_graph(lambda x: (x @ x.t()).softmax(-1).relu() * 2, [x], ROWS), [x])
     path = tmp_path / "output_code.py"
     path.write_text(seen[-1].payload)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=280)
+    done = warm.run([path])
     assert "ms a call" in done.stdout, done.stderr
 
 

@@ -1,7 +1,5 @@
 """What a compiled graph must keep of eager's behaviour besides values: aliasing, mutation, memory, errors, fallbacks."""
 
-import subprocess
-import sys
 import threading
 import warnings
 
@@ -9,6 +7,7 @@ import pytest
 import torch
 from native_helpers import Recorded, check, clone_args, compiled
 
+import warm
 from argand import config
 from argand.backends import native as native_module
 from argand.errors import ToolchainMissing
@@ -156,7 +155,7 @@ def test_output_code_runs_by_itself(tmp_path):
         compiled(lambda x, w: torch.relu(x @ w) + x, [r(8, 8), r(8, 8)])
     path = tmp_path / "output_code.py"
     path.write_text(seen.events[0].text())
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=280)
+    done = warm.run([path])
     assert done.returncode == 0, done.stderr
     assert "ms a call" in done.stdout
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import fx, nn
 
+import warm
 from argand.backends import registry
 from argand.backends.registry import list_backends, lookup_backend, register_backend
 from argand.errors import ConfigError
@@ -76,4 +74,4 @@ def test_looking_up_ours_does_not_import_torchs_compiler():
         "import sys\nfrom argand.backends.registry import lookup_backend\nlookup_backend('aot_eager')\n"
         "assert 'torch._dynamo' not in sys.modules and 'torch._inductor' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    warm.run(["-c", code], check=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from torch import fx
 
 import argand
+import warm
 from argand.backends import native, targets
 from argand.backends.graph_key import graph_key
 from argand.backends.targets import target_of, without_target
@@ -99,7 +98,7 @@ def test_kernels_are_printed_for_the_target_without_running_them() -> None:
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_programs_compute_what_eager_computes() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, env=environment)
+    done = warm.run([PROGRAM], env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "graphs agree" in done.stdout
 

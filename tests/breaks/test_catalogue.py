@@ -10,7 +10,6 @@ import io
 import linecache
 import random
 import re
-import subprocess
 import sys
 import types
 import warnings
@@ -22,6 +21,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand import errors
 from argand.breaks import render
 from argand.breaks.catalogue import SUBJECTS, pages
@@ -225,5 +225,5 @@ def test_pages_are_not_loaded_by_a_capture() -> None:
         "argand.compile(lambda x: x if x.sum() > 0 else -x, backend='eager')(torch.ones(3))\n"
         "print([name for name in sys.modules if name.startswith('argand.breaks.')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm.run(["-c", code], check=True)
     assert done.stdout.strip() == "['argand.breaks.ids']"

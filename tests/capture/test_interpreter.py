@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
+import warm
 from argand.bytecode.opcodes import SUPPORTED_VERSIONS, all_opnames
 from argand.capture.facts.exceptions import InternalFailure, ObservedException
 from argand.capture.interp.interpreter import Interpreter, Session
@@ -196,5 +194,5 @@ def test_torchs_tables_are_there_before_the_first_question():
         "def f(x): return x + 1, torch.compiler.is_compiling()\n"
         "print(argand.compile(f, backend='eager', fullgraph=True)(torch.ones(1))[1])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm.run(["-c", code], check=True)
     assert done.stdout.strip() == "True"

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import argand
+import warm
 from argand import errors
 from argand.capture.facts.sources import LocalSource
 from argand.capture.interp.state import CaptureState
@@ -83,8 +84,6 @@ def test_metadata_is_eagers(number: int, grad: bool) -> None:
 
 
 def test_torchs_compiler_stays_out() -> None:
-    import subprocess
-    import sys
 
     code = (
         "import sys, torch, argand, torch.nn.functional as F\n"
@@ -92,7 +91,7 @@ def test_torchs_compiler_stays_out() -> None:
         "argand.compile(f, backend='eager', fullgraph=True)(torch.randn(2, 4, 4))\n"
         "print(sorted(m for m in sys.modules if m.split('.')[0] == 'sympy' or m == 'torch._dynamo')[:3])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm.run(["-c", code], check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import torch
 from torch import fx
 
+import warm
 from argand.debug.minify import BackendCheck, Limits
 from argand.debug.minify.files import Writer
 from argand.debug.minify.identity import Fingerprint
@@ -113,7 +113,7 @@ def test_it_ends_when_nobody_is_left_to_ask() -> None:
         "print(json.dumps(Server(environment()).process.pid), flush=True)\n"
         "os._exit(0)"
     )
-    pid = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    pid = json.loads(warm.run(["-c", code], check=True).stdout)
     deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         if "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
+import warm
 from argand.debug import gpus
 from argand.debug.minify.checks import Surroundings
 
@@ -22,7 +20,7 @@ def test_asking_sets_nothing_up() -> None:
         "with gpus.kept_generators(): torch.rand(1)\n"
         "gpus.synchronize(); assert not asked and not torch.cuda.is_initialized()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    warm.run(["-c", code], check=True)
 
 
 def test_what_is_drawn_inside_is_not_seen_outside() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from argand.errors import ConfigError
 from argand.report.html import Limits, build
 from argand.report.html.names import artifact_file, folder_of, safe_name
@@ -203,7 +204,7 @@ def test_library_calls_and_copies_are_linked(tmp_path: Path) -> None:
     """Calls of ATen's own kernels, kernels that only copy, and the line that called a module of torch's."""
     (tmp_path / "program.py").write_text(LIBRARY_PROGRAM)
     env = {**os.environ, "ARGAND_TRACE": str(tmp_path / "trace")}
-    subprocess.run([sys.executable, tmp_path / "program.py"], check=True, env=env, capture_output=True)
+    warm.run([tmp_path / "program.py"], check=True, env=env)
     build(tmp_path / "trace", tmp_path / "out")
     (code,) = (tmp_path / "out").glob("*/inductor_output_code_*.txt")
     text = code.read_text()

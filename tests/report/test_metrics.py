@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand.events import CompileId, Event
 from argand.report.chromium import ChromeTraceSink
 from argand.report.metrics import Collector, CompilationMetrics
@@ -140,7 +139,7 @@ def test_metrics_file(tmp_path: Path) -> None:
         "f(torch.ones(2)); f(torch.ones(2, dtype=torch.int32))"
     )
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", code], env={**os.environ, "ARGAND_METRICS": str(path)}, check=True)
+        warm.run(["-c", code], env={**os.environ, "ARGAND_METRICS": str(path)}, check=True)
     rows = [json.loads(text) for text in path.read_text().splitlines()]
     assert [row["compile_id"] for row in rows] == ["0/0", "0/1"] * 2
     assert len({row["pid"] for row in rows}) == 2

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand.events import CompileId, bus
 from argand.report.reader import Reader
 from argand.report.records import Record, digest_of
@@ -134,8 +135,7 @@ def test_program_that_argand_runs_begins_with_its_own_frame(tmp_path: Path) -> N
     script = tmp_path / "script.py"
     script.write_text("import torch\ndef main():\n    torch.compile(lambda x: x + 1)(torch.ones(2))\nmain()\n")
     environment = {**os.environ, "ARGAND_TRACE": str(tmp_path)}
-    command = [sys.executable, "-m", "argand.cli", "run", str(script)]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    warm.run(["-m", "argand.cli", "run", script], env=environment, check=True)
     starts = named(read(tmp_path), "dynamo_start")
     assert starts
     for start in starts:

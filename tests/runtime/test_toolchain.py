@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 import argand
+import warm
 from argand import events
 from argand.config import config
 from argand.errors import CppCompileError, InternalError, ToolchainMissing
@@ -164,7 +162,7 @@ assert bool((x == 2).all()), x
 mapped = {line.split()[-1] for line in open("/proc/self/maps") if re.search(r"/lib(gomp|omp|iomp5)[^/]*\\.so", line)}
 print(len(mapped), "gomp" in str(mapped))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, timeout=280)
+    done = warm.run(["-c", script])
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["1", "True"]
 

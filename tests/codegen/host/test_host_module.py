@@ -1,14 +1,13 @@
 """The host module: its text runs, by itself too, and gives what the schedule means."""
 
 import dataclasses
-import subprocess
-import sys
 import threading
 
 import pytest
 import torch
 from loop_programs import Builder, Const, T
 
+import warm
 from argand.codegen.host.module import KernelSource, host_module
 from argand.errors import InternalError
 from argand.runtime.arena import ArenaPool
@@ -66,7 +65,7 @@ def test_text_runs_as_a_script(tmp_path):
     _, text = extern_module()
     path = tmp_path / "output_code.py"
     path.write_text(text)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=280)
+    done = warm.run([path])
     assert done.returncode == 0, done.stderr
     assert "ms a call" in done.stdout
 

@@ -9,8 +9,6 @@ import json
 import os
 import random
 import resource
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand.debug.frame_records.record import RecordError, call_of, open_record, rebuild, record
 from argand.debug.frame_records.record_reader import seal
 from argand.errors import ArgandError
@@ -231,10 +230,8 @@ def test_nothing_reaches_the_terminal_as_it_is(whole: bytes, tmp_path: Path) -> 
     data["skipped"] = [evil] * 3
     path.write_bytes(packed({**parts, "record.json": json.dumps(data).encode()}))
     for arguments in (["--show"], ["--trust"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "argand.cli", "replay", *arguments, str(path)], capture_output=True, timeout=120
-        )
-        shown = (done.stdout + done.stderr).decode()
+        done = warm.run(["-m", "argand.cli", "replay", *arguments, path])
+        shown = done.stdout + done.stderr
         assert "evil" in shown and "Traceback" not in shown
         assert all(c.isprintable() or c in "\n\t" for c in shown)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand.graph.nodes.module_text import module_text
 from helpers import collected
 
@@ -61,6 +60,6 @@ def test_a_trace_does_not_import_sympy(tmp_path: Any) -> None:
         "argand.compile(lambda x: x + 1, backend='eager')(torch.ones(3))\n"
         "print('sympy' in sys.modules, 'torch.distributed.tensor' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm.run(["-c", code], check=True)
     assert done.stdout.split() == ["False", "False"]
     assert list(tmp_path.glob("*.log"))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
+import warm
 from argand.runtime.gpu.device import target
 
 
@@ -70,4 +68,4 @@ def test_nothing_imports_triton() -> None:
         "import sys; from argand.runtime.gpu.device import target; from argand.runtime.gpu.kernels import load; target.gpu_problem('cuda'); target.triton_version();"
         "assert 'triton' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    warm.run(["-c", code], check=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import textwrap
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,6 +14,7 @@ import torch
 
 import argand
 import damage
+import warm
 from argand.errors import GpuError
 from argand.runtime import cache
 from argand.runtime.gpu.device.image import parse
@@ -315,7 +314,7 @@ def in_new_process(body: str, tmp_path: Path, **variables: str) -> str:
         "from runtime.gpu.kernels.test_load import *\n" + textwrap.dedent(body)
     )
     environment = {**os.environ, "ARGAND_CACHE_DIR": str(tmp_path / "own"), **variables}
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment)
+    done = warm.run(["-c", text], env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 

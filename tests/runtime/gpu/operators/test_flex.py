@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import warm
 from argand.errors import GpuError
 from argand.runtime.gpu.operators import flex
 from argand.runtime.gpu.operators.flex_text import FlexShape, Lists, Tiles
@@ -50,8 +50,7 @@ def shape(width: int, dtype: str = "bf16", scored: bool = True, length: int = 40
 
 def test_programs_compute_what_eager_computes() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, str(HERE.parents[1] / "flex_programs.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = warm.run([HERE.parents[1] / "flex_programs.py"], env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "programs agree" in done.stdout
 
