@@ -68,6 +68,23 @@ def test_tensors_of_the_cpu_and_of_the_gpu() -> None:
     assert "load_kernels(kernel_source" in seen[0].text() and "load_triton_kernels(" in seen[0].text()
 
 
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers(kind: Any, dtype: torch.dtype, mode: str) -> None:
+    """Without gradients they are one call of what eager calls, also in a CUDA graph; weights updated in place are seen."""
+    torch.manual_seed(0)
+    layer = kind(16, 24, 2, batch_first=True).to("cuda", dtype).eval()
+    with torch.no_grad(), collected("output_code", "cudagraphs") as seen:
+        compiled = argand.compile(lambda x: layer(x * 2)[0] + 1, mode=mode)
+        for _ in range(12):
+            x = torch.randn(4, 40, 16, device="cuda", dtype=dtype)
+            torch.testing.assert_close(compiled(x), layer(x * 2)[0] + 1, rtol=2e-2, atol=2e-2)
+            layer.weight_hh_l0.mul_(0.9)
+    texts = {event.name: event.text() for event in seen}
+    assert "recurrence" in texts["output_code"] and "is recorded" in texts["cudagraphs"], texts["cudagraphs"]
+
+
 def test_a_training_step() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -15,6 +15,7 @@ from argand.backends.targets import devices_in
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.random_ops import random_ops
+from argand.graph.operators.recurrent import recurrent_ops
 from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles, tell
 from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of
 from argand.runtime.host import HostCall
@@ -94,6 +95,8 @@ def _why_not_unasked(program: AtenProgram) -> str:
         return "its sizes vary"
     if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
         return "CUDA_LAUNCH_BLOCKING is set, to see each kernel fail where it is launched"
+    if any(node.target is recurrent_ops().recurrence for node in program.graph.nodes):
+        return ""  # many kernels in one call
     calls = sum(node.op == "call_function" for node in program.graph.nodes)
     return "" if calls >= FEWEST_NODES else f"it has {calls} operations only"
 

@@ -26,7 +26,11 @@ def stands_for(kind: str, args: Sequence[Any], kwargs: dict[str, Any], many_size
         AutogradError: the layer draws random numbers at each of too many steps.
     """
     call = recurrence(kind, args, kwargs)
-    if call is None or call.input.device.type != "cpu" or call.input.__class__ is not TraceTensor:
+    if call is None or call.input.__class__ is not TraceTensor:
+        return None
+    if call.input.device.type == "cuda":
+        return None if call.draws or _wants_more(call) else tuple(recurrent_ops().recurrence(*call.operands()))
+    if call.input.device.type != "cpu":
         return None
     if _has_kernel(call) or (call.steps <= UNROLLED and not many_sizes and call.batch_sizes is None):
         return None
@@ -36,6 +40,18 @@ def stands_for(kind: str, args: Sequence[Any], kwargs: dict[str, Any], many_size
             remedy="the graph that holds it runs eagerly",
         )
     return tuple(_Recurrence.apply(call, call.input, *call.states, *call.params))
+
+
+def _wants_more(call: Recurrence) -> bool:
+    """Whether a call on a GPU is to do what the operator does not: keep something for gradients, or cast.
+
+    The operator calls what eager calls with the tensors at hand. Only then torch sees that the weights lie in one piece
+    of memory, as its kernels take them: in a graph of the steps they would be copied there in each call.
+    """
+    if torch.is_autocast_enabled("cuda"):
+        return True
+    tensors = (call.input, *call.states, *call.params)
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _has_kernel(call: Recurrence) -> bool:

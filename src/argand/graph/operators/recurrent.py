@@ -175,7 +175,8 @@ def recurrent_ops() -> RecurrentOps:
     library.impl("mkldnn_rnn_layer", _with_workspace, "CPU")
     library.impl("mkldnn_rnn_layer", aten.mkldnn_rnn_layer.default, "Meta")
     library.define(f"recurrence({_ARGUMENTS}) -> Tensor[]")
-    library.impl("recurrence", _forward, "CPU")
+    for key in ("CPU", "CUDA"):
+        library.impl("recurrence", _forward, key)
     library.impl("recurrence", _forward_sizes, "Meta")
     library.define(f"recurrence_backward(Tensor[] grads, {_ARGUMENTS}, bool[] wanted) -> Tensor[]")
     library.impl("recurrence_backward", _backward, "CPU")
