@@ -157,6 +157,7 @@ def _region(
         _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
         _C.set_exception_filter(tidy)
         _C.set_ambient(ambient.snapshot, ambient.restore)
+        _C.set_code_reader(_refuse_symbolic_trace)
         _C.set_other_compiler(torch._C._dynamo.eval_frame.set_eval_frame)
         profile.connect()
         copyreg.pickle(_C.Region, _reduce_function)
@@ -296,6 +297,14 @@ def _audited(compiled: Any, fn: Any) -> Any:
     from argand.debug.audit import audited
 
     return audited(compiled, fn)
+
+
+def _refuse_symbolic_trace() -> None:
+    """torch.fx's tracer asks what it is given for its code: a compiled function has none of its own."""
+    if sys._getframe(1).f_globals is vars(sys.modules["torch.fx._symbolic_trace"]):
+        raise ArgandError(
+            "torch.fx.symbolic_trace does not trace a compiled function", remedy="trace its __wrapped__, then compile"
+        )
 
 
 class OptimizedModule(torch.nn.Module):

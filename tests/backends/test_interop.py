@@ -7,8 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+import argand
+from argand._core import _C
 from argand.backends.interop import argand_for_torch_compile
 from argand.backends.registry import list_backends, lookup_backend
+from argand.errors import ArgandError
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +71,56 @@ def test_torchs_backends_are_ours():
     value = torch.randn(4)
     (got,) = lookup_backend("aot_eager_decomp_partition")(fx.GraphModule(nn.Module(), graph), [value])(value)
     assert torch.equal(got, value.relu())
+
+
+def test_torch_compile_of_what_argand_compiled():
+    """torch.compile's hook is off inside: it would compile argand's own code, which has no module that it can import."""
+
+    def f(x):
+        y = x * 2
+        return y.relu() + 1
+
+    x = torch.randn(4)
+    compiled = argand.compile(f)
+    assert torch.equal(torch.compile(compiled, backend="eager")(x), f(x))
+    assert torch.equal(torch.compile(lambda x: compiled(x) * 3, backend="eager")(x), f(x) * 3)
+    around = argand.compile(lambda x: torch.compile(lambda x: compiled(x) * 3, backend="eager")(x) - 1)
+    assert torch.equal(around(x), f(x) * 3 - 1)
+    assert torch.equal(compiled(x), f(x)) and not _C.is_hook_installed()
+
+
+def test_torch_compile_is_on_again_after_an_error_in_argands_region():
+    graphs = []
+
+    def count(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    def fails(x):
+        raise KeyError("no")
+
+    failing = argand.compile(fails, backend="eager")
+
+    def f(x):
+        try:
+            failing(x + 1)
+        except KeyError:
+            pass
+        return g(x)
+
+    def g(x):
+        return x * 2
+
+    f = torch._dynamo.disable(f, recursive=False)
+    assert torch.equal(torch.compile(lambda x: f(x) + 1, backend=count)(torch.ones(2)), torch.full((2,), 3.0))
+
+
+def test_symbolic_trace_of_a_compiled_function_is_refused_in_a_sentence():
+    def f(x):
+        return x * 2
+
+    compiled = argand.compile(f, backend="eager")
+    with pytest.raises(ArgandError, match="does not trace a compiled function"):
+        fx.symbolic_trace(compiled)
+    assert not hasattr(compiled, "__code__")
+    assert torch.equal(fx.symbolic_trace(compiled.__wrapped__)(torch.ones(2)), torch.full((2,), 2.0))

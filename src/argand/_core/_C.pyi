@@ -188,10 +188,13 @@ def set_exception_filter(filter: Callable[[BaseException], object] | None, /) ->
     """`filter(exception)` is called for each exception that leaves a region that has a callback, before its caller's
     frame joins the traceback; it may set `__traceback__`. What it raises is dropped. None: nobody is called."""
 
+def set_code_reader(reader: Callable[[], object] | None, /) -> None:
+    """`reader()` is called when a region is asked for `__code__`, which it has not; it may raise. None: nobody."""
+
 def set_other_compiler(set_callback: Callable[[Any], Any] | None, /) -> None:
     """`set_callback(callback)` sets another frame hook's callback of this thread and returns the one before.
 
-    That hook is off in a thread while argand captures there.
+    That hook is off in a thread while argand captures there, and within a region that it surrounds.
     """
 
 def set_ambient(snapshot: Callable[[], object], restore: Callable[[Any, BaseException | None], object], /) -> None:

@@ -3,6 +3,7 @@
 #include "hook_place.h"
 
 static PyObject *exception_filter; /* or NULL: called with each exception that leaves a region with a callback */
+static PyObject *code_reader;      /* or NULL: called when somebody asks a region for __code__, which it has not */
 static bool regions_off;           /* regions run as if their callback were None */
 
 /* Hands the exception that is set to the filter, which may shorten its traceback. A filter that fails changes nothing. */
@@ -35,6 +36,24 @@ set_exception_filter(PyObject *Py_UNUSED(module), PyObject *filter)
 {
     Py_XSETREF(exception_filter, filter == Py_None ? NULL : Py_NewRef(filter));
     Py_RETURN_NONE;
+}
+
+static PyObject *
+set_code_reader(PyObject *Py_UNUSED(module), PyObject *reader)
+{
+    Py_XSETREF(code_reader, reader == Py_None ? NULL : Py_NewRef(reader));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+region_no_code(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *told = code_reader == NULL ? Py_NewRef(Py_None) : PyObject_CallNoArgs(code_reader);
+    if (told != NULL) {
+        Py_DECREF(told);
+        PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '__code__'", Py_TYPE(self)->tp_name);
+    }
+    return NULL;
 }
 
 static PyObject *
@@ -115,6 +134,8 @@ PyMethodDef hook_methods[] = {
      "new_frame(code, globals, /)\n--\n\nA frame for tracebacks to show, which never runs."},
     {"set_exception_filter", set_exception_filter, METH_O,
      "set_exception_filter(filter, /)\n--\n\nfilter(exception) is called for exceptions that leave a region; None: nobody."},
+    {"set_code_reader", set_code_reader, METH_O,
+     "set_code_reader(reader, /)\n--\n\nreader() is called when a region is asked for __code__; it may raise. None: nobody."},
     {"set_regions_enabled", set_regions_enabled, METH_O,
      "set_regions_enabled(enabled, /)\n--\n\nFalse: regions run as if their callback were None. Returns the setting before."},
     {"is_hook_installed", hook_is_installed, METH_NOARGS,
@@ -129,6 +150,36 @@ typedef struct {
     PyObject *key, *fn, *dict, *weakrefs;
 } Region;
 
+/* Whether a hook of another package sees frames too, above ours or below. */
+static bool
+other_hook_is_there(void)
+{
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+    if (LIKELY(current == _PyEval_EvalFrameDefault)) {
+        return false;
+    }
+    return current != hook_eval_frame || hook_base != _PyEval_EvalFrameDefault;
+}
+
+/* Calls a region's function within another compiler's region: that one is off inside, or it would compile the code that we
+ * compiled. It takes itself out of the chain of hooks, so ours leaves before and comes back after. */
+static PyObject *
+call_without_other_compiler(PyObject *fn, PyObject **callback, PyObject **key, PyObject *const *args, size_t nargsf,
+                            PyObject *kwnames)
+{
+    PyObject *outer_callback = NULL, *outer_key = NULL;
+    hook_swap_state(&outer_callback, &outer_key);
+    PyObject *others = other_compiler_off();
+    hook_swap_state(callback, key);
+    PyObject *result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
+    hook_swap_state(callback, key);
+    other_compiler_on(others);
+    hook_swap_state(&outer_callback, &outer_key);
+    Py_XDECREF(outer_callback);
+    Py_XDECREF(outer_key);
+    return result;
+}
+
 static PyObject *
 region_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -137,9 +188,15 @@ region_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyOb
     PyObject *key = callback == NULL ? NULL : Py_NewRef(self->key);
     PyObject *fn = Py_NewRef(self->fn);
     bool hooked = callback != NULL;
-    hook_swap_state(&callback, &key);
-    PyObject *result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
-    hook_swap_state(&callback, &key);
+    PyObject *result;
+    if (UNLIKELY(hooked && other_hook_is_there())) {
+        result = call_without_other_compiler(fn, &callback, &key, args, nargsf, kwnames);
+    }
+    else {
+        hook_swap_state(&callback, &key);
+        result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
+        hook_swap_state(&callback, &key);
+    }
     if (UNLIKELY(result == NULL) && hooked) {
         filter_exception();
     }
@@ -230,6 +287,7 @@ static PyMemberDef region_members[] = {
 
 static PyGetSetDef region_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__code__", region_no_code, NULL, NULL, NULL},
     {NULL},
 };
 
