@@ -514,6 +514,18 @@ def test_beside_a_thread_of_the_program(model: nn.Module, replays: list[int]) ->
     assert not wrong and replays
 
 
+def test_temporaries_of_calls_before_the_recording_are_freed() -> None:
+    def products(x: torch.Tensor) -> torch.Tensor:
+        return ((x @ x) @ x @ x).sum()
+
+    x = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)  # 134 MB; two products live at a time
+    compiled = argand.compile(products, mode="reduce-overhead")
+    before = torch.cuda.memory_allocated()
+    for _ in range(5):
+        compiled(x)
+    assert torch.cuda.memory_allocated() - before < 2 * x.nbytes + (160 << 20)  # and libraries' workspaces
+
+
 def test_memory_of_training(model: nn.Module) -> None:
     model.requires_grad_(True)
     fast = compiled(model)

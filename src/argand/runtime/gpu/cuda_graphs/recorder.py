@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import torch
 
 from argand.locks import fork_safe_lock
+from argand.runtime.gpu.device import arena
 from argand.runtime.gpu.device.driver import Driver, driver
 
 _OF_THIS_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do meanwhile is their own affair
@@ -134,6 +135,8 @@ class CudaRecorder:
             GpuError, RuntimeError: something was done that CUDA graphs cannot hold.
         """
         self._prepare_libraries()
+        # Temporaries of calls that were not recorded: what is recorded has its own in the room.
+        arena.clear(self._index)
         with self.placing(room), _without_collections():
             before = torch.cuda.memory_reserved(self._index)
             if draws:

@@ -156,7 +156,8 @@ def device_arenas(device: str) -> DeviceArenas:
     return known.get(place) or known.setdefault(place, DeviceArenas(f"cuda:{place}", CudaStreams(place)))
 
 
-def clear() -> None:
-    """Free the memory of all arenas that are not in use."""
-    for pool in _pools().values():
-        pool.clear()
+def clear(index: int | None = None) -> None:
+    """Free the memory of all arenas that are not in use, of one GPU or of all."""
+    for place, pool in tuple(_pools().items()):
+        if index in (None, place):
+            pool.clear()
