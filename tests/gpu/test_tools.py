@@ -26,7 +26,7 @@ def run(name: str, folder: Path) -> None:
     command = [str(PROGRAMS), name]
     if torch.cuda.is_available():
         command = [sys.executable, *command]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=300)
     else:
         done = warm.run(command, env={**environment, "TRITON_INTERPRET": "1"}, cwd=folder, nested=True)
     assert f"{name}: ok" in done.stdout, done.stdout[-4000:] + done.stderr[-2000:]
@@ -35,6 +35,13 @@ def run(name: str, folder: Path) -> None:
 def test_each_program_is_a_test() -> None:
     names = {line.removeprefix("def ").partition("(")[0] for line in PROGRAMS.read_text().split("@program\n")[1:]}
     assert {f"test_{name}" for name in names} <= set(globals())
+
+
+def test_a_command_that_takes_too_long_says_where_it_was(tmp_path: Path) -> None:
+    code = "import sys, tool_programs; tool_programs.command('-c', 'import time; time.sleep(60)', seconds=3.0)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=PROGRAMS.parent, timeout=120)
+    assert "no end within 3 s" in done.stderr and 'File "<string>", line 1 in <module>' in done.stderr, done.stderr
 
 
 def test_debug_directory(tmp_path: Path) -> None:

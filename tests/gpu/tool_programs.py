@@ -2,17 +2,22 @@
 
     python tests/gpu/tool_programs.py NAME ...       (TRITON_INTERPRET=1 where there is no GPU; without names: all)
 
-Run by `test_tools.py`, each program in a process of its own. A program prints what it found and raises where a tool
-does not do what its page says.
+Run by `test_tools.py` and `run.py`, each program in a process of its own. A program prints what it found and raises
+where a tool does not do what its page says. One that takes too long ends with the stacks of its threads, and of the
+command that it waited for.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import io
 import json
 import os
 import re
+import resource
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +43,7 @@ HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
 # What a script begins with: kernels are Triton's there too.
 HEAD = "import torch, argand\n" + ("" if HAS_GPU else "argand.config.triton.on_cpu = True\n")
+SECONDS = 240.0  # of a program: the doctor tries a graph out in some forty processes
 PROGRAMS: dict[str, Callable[[Path], None]] = {}
 
 
@@ -69,15 +75,37 @@ def close(one: Any, two: Any) -> None:
     torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
 
-def command(*arguments: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`python` with these arguments, kernels as here."""
-    environment = {**os.environ, **variables}
-    if HAS_GPU:
-        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
-    else:
+def command(
+    *arguments: str, check: bool = True, seconds: float | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`python` with these arguments, kernels as here. Raises where it takes too long, and says where it was.
+
+    Arguments:
+        seconds: None is SECONDS - 30 on a GPU; without one it is a fork of a warm process, which has none.
+    """
+    environment = {**os.environ, "PYTHONFAULTHANDLER": "1", **variables}
+    if not HAS_GPU and seconds is None:
         done = warm.run(arguments, env=environment, nested=True)
-    assert not check or done.returncode == 0, done.stderr[-3000:]
-    return done
+        assert not check or done.returncode == 0, done.stderr[-3000:]
+        return done
+    seconds = SECONDS - 30 if seconds is None else seconds
+    process = subprocess.Popen(
+        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, wrong = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # faulthandler prints the stacks
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        said, wrong = process.communicate()
+        text = f"no end within {seconds:.0f} s: python {' '.join(arguments)[:300]}\n{said[-1000:]}\n{wrong[-3000:]}"
+        raise AssertionError(text) from None
+    assert not check or process.returncode == 0, wrong[-3000:]
+    return subprocess.CompletedProcess(arguments, process.returncode, said, wrong)
 
 
 def script(folder: Path, text: str) -> str:
@@ -515,8 +543,10 @@ def compile_times(folder: Path) -> None:
 
 def main() -> int:
     failed = 0
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     for name in sys.argv[1:] or PROGRAMS:
         argand.config.triton.on_cpu = not HAS_GPU
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
         try:
             with tempfile.TemporaryDirectory(prefix=f"argand-{name}-") as folder:
                 PROGRAMS[name](Path(folder))
@@ -524,6 +554,7 @@ def main() -> int:
         except Exception:
             failed += 1
             print(f"{name}: FAILED\n{traceback.format_exc()[-3000:]}", flush=True)
+        faulthandler.cancel_dump_traceback_later()
         argand.reset()
         argand.config.reset()
     return 1 if failed else 0
