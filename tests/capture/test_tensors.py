@@ -194,3 +194,36 @@ def test_autocast_types() -> None:
 
     made = check(f, torch.randn(4, 4), fullgraph=True)
     assert made[0].dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.cumsum(0),
+        lambda x: x.cumprod(-1),
+        lambda x: x.masked_fill(x > 0, 1.0),
+        lambda x: x.sort(0)[1],
+        lambda x: torch.argsort(x),
+        lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
+        lambda x: torch.positive(x),
+        lambda x: x * torch.ones(x.shape[-1], dtype=torch.int32).expand(x.shape),
+        lambda x: torch.ones(x.shape[-1], dtype=torch.int32).expand(x.shape) / x,
+        lambda x: x.clone(),
+        lambda x: torch.zeros_like(x),
+        lambda x: x + 1,
+    ],
+)
+def test_strides_that_the_program_asks_for(call, backend):
+    """Of permuted, expanded, narrowed and empty arguments: what the program is told is what eager tells it."""
+
+    def f(x):
+        made = call(x)
+        return made, made.stride(), made.is_contiguous()
+
+    base = torch.randn(4, 5, 6)
+    last = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    for x in (base, base.permute(2, 1, 0), base[..., ::2], base[:1].expand(4, 5, 6), base.mT, base[:, :1], last):
+        argand.reset()
+        want, got = f(x.clone() if x is base else x), argand.compile(f, backend=backend)(x)
+        assert want[1:] == got[1:] and want[0].stride() == got[0].stride()

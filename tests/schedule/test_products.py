@@ -174,7 +174,7 @@ def gelu(o, x):
 
 
 def relu(o, x):
-    return o.maximum(x, o.constant(0.0, torch.float32))
+    return o.maximum(o.constant(0.0, torch.float32), x)
 
 
 def down(p, x):

@@ -26,7 +26,7 @@ _EVEN = 8  # elements of 16 bits: 16 bytes
 # What lowering makes of `gelu(x, approximate="tanh")` and `relu(x)`; whether it is the former.
 _CUBE = "add(x, mul(0.044715, mul(mul(x, x), x)))"
 _GELU = f"mul(mul(0.5, x), add(1.0, tanh(mul(0.7978845608028654, {_CUBE}))))"
-_ACTIVATIONS = {_GELU: True, "maximum(x, 0.0)": False}
+_ACTIVATIONS = {_GELU: True, "maximum(0.0, x)": False}
 
 
 def choose_by_rule(schedule: Schedule) -> int:

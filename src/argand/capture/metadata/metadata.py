@@ -13,6 +13,7 @@ from argand.capture.metadata import linear, misfits, shapes_nn, shapes_rnn, tria
 from argand.capture.metadata.layouts import Misfit, Unknown, new, preserved
 from argand.capture.metadata.shapes import RULES
 from argand.graph import time_limit
+from argand.graph.metadata.strides import channels_last_strides, suggests_channels_last
 
 if TYPE_CHECKING:
     from argand.capture.facts.tensor_info import TensorInfo
@@ -70,12 +71,28 @@ def _as_argument(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return new(tuple(made.shape), preserved(tuple(x.shape), x.stride()), made.dtype, made.requires_grad)
 
 
+def _batch_norm(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Row-major, or with the channels innermost."""
+    shape = tuple(made.shape)
+    last = suggests_channels_last(shape, x.stride())
+    return new(shape, channels_last_strides(shape) if last else None, made.dtype, made.requires_grad)
+
+
+def _itself(made: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return new(tuple(x.shape), x.stride(), made.dtype, made.requires_grad)
+
+
 # Where eager's CPU kernels lay results out otherwise than torch's meta kernels.
 _RELAID: dict[Any, Any] = {
     torch.fft.rfft2: _batch_outside,
     torch.fft.rfftn: _batch_outside,
     torch.fft.hfft2: _batch_outside,
     torch.linalg.eig: _column_major,
+    torch.batch_norm: _batch_norm,
+    torch.nn.functional.batch_norm: _batch_norm,
+    torch.positive: _itself,
+    _Tensor.positive: _itself,
+    _Tensor.__pos__: _itself,
     **dict.fromkeys(
         (torch.sort, torch.argsort, torch.msort, _Tensor.sort, _Tensor.argsort, _Tensor.msort), _as_argument
     ),

@@ -197,18 +197,7 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> torch.Tensor:
         raise Unknown
     if type(value) is complex or (type(value) is float and not x.dtype.is_floating_point):
         raise Unknown
-    shape = layouts.broadcast((tuple(x.shape), tuple(mask.shape)))
-    if 0 in shape:
-        raise Unknown
-    if shape == tuple(x.shape):  # a clone of x, filled in place
-        return new(shape, layouts.preserved(shape, x.stride()), x.dtype, needs_grad(x, value))
-    return new(shape, _expanded_clone(x, shape), x.dtype, needs_grad(x, value))
-
-
-def _expanded_clone(x: torch.Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a clone of `x.expand(shape)` (torch's `expand_outplace` then `clone(contiguous)`)."""
-    del x
-    return contiguous(shape)
+    return new(layouts.broadcast((tuple(x.shape), tuple(mask.shape))), None, x.dtype, needs_grad(x, value))
 
 
 # ---------------------------------------------------------------------- pointwise, one operand
@@ -221,7 +210,7 @@ _FLOAT_UNARY = words(
 )
 _SAME_UNARY = words(
     """
-    neg negative positive square floor ceil trunc round frac sign sgn relu bitwise_not
+    neg negative square floor ceil trunc round frac sign sgn relu bitwise_not
     """
 )
 
@@ -414,8 +403,8 @@ RULES[F.softmax] = RULES[F.log_softmax] = lambda x, dim=None, _stacklevel=3, dty
 def _cumsum(x: Any, dim: Any, *, dtype: Any = None) -> torch.Tensor:
     if dtype is None:
         dtype = x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else torch.int64
-    layouts.normalize_dim(dim, x.dim())
-    return new(*layout_of(tensor(x)), dtype, needs_grad(x))
+    layouts.normalize_dim(dim, tensor(x).dim())
+    return new(tuple(x.shape), None, dtype, needs_grad(x))
 
 
 @rule("tril", "triu")

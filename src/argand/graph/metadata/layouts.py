@@ -13,7 +13,13 @@ from typing import Any
 import torch
 
 from argand.graph import compat
-from argand.graph.metadata.strides import Ints, contiguous_strides, iterator_strides, preserved_strides
+from argand.graph.metadata.strides import (
+    Ints,
+    contiguous_strides,
+    iterator_strides,
+    preserved_strides,
+    suggests_channels_last,
+)
 
 aten = torch.ops.aten
 
@@ -151,23 +157,9 @@ def is_elementwise(func: Any) -> bool:
 
 def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
     """The memory format that a tensor's strides resemble, ambiguous ones counting as contiguous."""
-    if tensor.dim() == 4 and _like_channels_last(tensor, (1, 3, 2, 0)):
-        return torch.channels_last
-    if tensor.dim() == 5 and _like_channels_last(tensor, (1, 4, 3, 2, 0)):
-        return torch.channels_last_3d
-    return torch.contiguous_format
-
-
-def _like_channels_last(tensor: torch.Tensor, order: Sequence[int]) -> bool:
-    size, stride = tensor.shape, tensor.stride()
-    low = 0
-    if stride[1] == 0:
-        return False
-    for dim in order:
-        if size[dim] == 0 or stride[dim] < low or (dim == 0 and low == stride[1]):
-            return False
-        low = stride[dim] * max(size[dim], 1)
-    return True
+    if not suggests_channels_last(tensor.shape, tensor.stride()):
+        return torch.contiguous_format
+    return torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
 
 
 def _convolution(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -61,6 +61,18 @@ def is_channels_last(size: Sequence[int], stride: Sequence[int]) -> bool:
     return len(size) in (4, 5) and _lies_in_order(size, stride, _channels_last_order(len(size)))
 
 
+def suggests_channels_last(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """ATen's guess at the format of 4 or 5 dimensions, dense or not; what is ambiguous counts as row-major."""
+    if len(size) not in (4, 5) or stride[1] == 0:
+        return False
+    low = 0
+    for dim in _channels_last_order(len(size)):
+        if size[dim] == 0 or stride[dim] < low or (dim == 0 and low == stride[1]):
+            return False
+        low = stride[dim] * max(size[dim], 1)
+    return True
+
+
 def _lies_in_order(size: Sequence[int], stride: Sequence[int], order: Sequence[int]) -> bool:
     if 0 in size:
         return True

@@ -27,7 +27,8 @@ def _const(ops: Recorder, like: Value, number: float) -> Value:
 def relu(ctx: Context, x: Tensor) -> Tensor:
     refuse(x.dtype is torch.bool, "relu of bools")
     zero: Number = 0.0 if is_float(x) else 0
-    return pointwise(ctx, lambda ops, a: ops.maximum(a, ops.constant(zero, a.dtype)), [x])
+    # -0.0 stays: of two equal numbers maximum takes the second
+    return pointwise(ctx, lambda ops, a: ops.maximum(ops.constant(zero, a.dtype), a), [x])
 
 
 @lowers(aten.gelu.default)
@@ -98,7 +99,7 @@ def hardtanh(ctx: Context, x: Tensor, low: Number = -1, high: Number = 1) -> Ten
     refuse(not is_float_result(ctx), "hardtanh of integers")
 
     def operation(ops: Recorder, a: Value, lower: Value, upper: Value) -> Value:
-        return ops.minimum(ops.maximum(a, lower), upper)
+        return ops.minimum(upper, ops.maximum(lower, a))
 
     return pointwise(ctx, operation, [x, float(low), float(high)], cost=2)
 

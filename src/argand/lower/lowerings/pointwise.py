@@ -321,8 +321,10 @@ def _ignoring_nan(name: str) -> Rule:
         if not is_float_result(ctx):
             return (maximum if name == "maximum" else minimum)(ctx, x, y)
 
+        second = ctx.val.dtype is torch.bfloat16  # of two zeros eager takes the first, of bfloat16 the second
+
         def operation(ops: Recorder, a: Value, b: Value) -> Value:
-            better = ops.binary(name, a, b)
+            better = ops.binary(name, *((a, b) if second else (b, a)))
             return ops.where(ops.isnan(a), b, ops.where(ops.isnan(b), a, better))
 
         return pointwise(ctx, operation, [x, y], cost=5)
@@ -489,6 +491,11 @@ def masked_fill(ctx: Context, x: Tensor, mask: Tensor, value: Operand) -> Tensor
     return where(ctx, mask, value, x)
 
 
+def _ordered(given: Operand, bound: Value, value: Value) -> tuple[Value, Value]:
+    """Of two zeros the second one is the result: the value beside a number, the bound where that is a tensor."""
+    return (value, bound) if isinstance(given, Tensor) else (bound, value)
+
+
 @lowers(aten.clamp.default, aten.clamp.Tensor)
 def clamp(ctx: Context, x: Tensor, low: Operand | None = None, high: Operand | None = None) -> Tensor:
     refuse(ctx.val.dtype is torch.bool, "clamp of bools")
@@ -499,8 +506,8 @@ def clamp(ctx: Context, x: Tensor, low: Operand | None = None, high: Operand | N
     def operation(ops: Recorder, a: Value, *limits: Value) -> Value:
         left = list(limits)
         if low is not None:
-            a = ops.maximum(a, left.pop(0))
-        return ops.minimum(a, left.pop(0)) if high is not None else a
+            a = ops.maximum(*_ordered(low, left.pop(0), a))
+        return ops.minimum(*_ordered(high, left.pop(0), a)) if high is not None else a
 
     return pointwise(ctx, operation, [x, *bounds], cost=2)
 
