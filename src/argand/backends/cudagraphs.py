@@ -14,6 +14,7 @@ from torch import fx
 from argand.backends.targets import devices_in
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
+from argand.graph.operators.custom_backward import custom_backward
 from argand.graph.operators.random_ops import random_ops
 from argand.graph.operators.recurrent import recurrent_ops
 from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles, tell
@@ -108,6 +109,8 @@ def _why_not(node: fx.Node) -> str:
     func: Any = node.target
     if not isinstance(func, torch._ops.OpOverload):
         return "" if not _shows_tensors(node) else f"{node.name} is no operator"
+    if func is custom_backward().op:
+        return f"what the backward of {node.args[0]} does besides computing is unknown"
     if func.namespace not in _NAMESPACES:
         return f"what {func} does besides computing is unknown"
     if _by_mask(node) if func in _LOOKUPS else any(tag in func.tags for tag in _ON_DATA):

@@ -51,6 +51,7 @@ class Recorder(compat.DispatchMode):
         self.on_lift: Callable[[torch.Tensor], TraceTensor] | None = None
         self.bases = Bases()  # of inputs that share memory
         self.many_sizes = False  # traces at other sizes are compared with this one
+        self.whole_backwards = False  # a backward of an operator of the program's own is one operator
         self.inference_mode = False  # the graph runs in inference mode
         self._uneven = False  # an argument of the op being recorded has `held` differ from `spec`
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.ops import recurrent
+from argand.autograd.ops import custom, recurrent
 from argand.autograd.ops.attention import ATTENTION, with_cheap_mask
 from argand.autograd.ops.data_checks import CHECKS
 from argand.autograd.recording.bases import Bases
@@ -121,6 +121,8 @@ def run_graph(
                 made = recurrent.stands_for(RECURRENT[node.target], args, kwargs, tracer.many_sizes)
             if node.target is flex.flex_attention and attention is not None:
                 made = attention(*args)
+            if tracer.whole_backwards:
+                made = custom.stands_for(node.target, args, kwargs)
             env[node] = _call(node, node.target, args, kwargs) if made is None else made
         elif op == "placeholder":
             env[node] = next(remaining) if not node.target.startswith("*") else _rest(node, remaining)

@@ -27,6 +27,7 @@ from argand.graph import compat, time_limit
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.meta import NodeOrigin, attribute, eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
+from argand.graph.operators.custom_backward import is_custom
 from argand.graph.regions import current_region
 
 aten = torch.ops.aten
@@ -130,11 +131,26 @@ def trace(
     attention: Attention | None = None,
 ) -> JointProgram:
     """What `trace_joint` does; `shared` and `attention` as for `inference.trace`."""
-    tracer = JointTracer()
     try:
-        return _trace(tracer, gm, example_inputs, layouts, shared, attention)
+        return _traced(gm, example_inputs, layouts, shared, attention)
+    except BackwardError:
+        if not any(is_custom(node.target) for node in gm.graph.nodes):
+            raise
+        return _traced(gm, example_inputs, layouts, shared, attention, whole_backwards=True)
+
+
+def _traced(gm: fx.GraphModule, *given: Any, whole_backwards: bool = False) -> JointProgram:
+    """One attempt; `whole_backwards`: those of the program's own operators are one operator each."""
+    tracer = JointTracer()
+    tracer.whole_backwards = whole_backwards
+    try:
+        return _trace(tracer, gm, *given)
     finally:
         tracer.close()
+
+
+class BackwardError(AutogradError):
+    """The graph was recorded, the computation of its gradients was not."""
 
 
 def _trace(
@@ -338,7 +354,7 @@ class _Finisher:
         except AutogradError:
             raise
         except Exception as error:
-            raise AutogradError(
+            raise BackwardError(
                 f"the backward of the graph raised {type(error).__name__}: {error}",
                 remedy="the graph runs eagerly, which raises the program's own error if it is one",
             ) from error

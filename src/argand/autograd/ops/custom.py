@@ -1,0 +1,37 @@
+"""Tracing a program's own operators whose backward cannot be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from argand.graph import compat
+from argand.graph.operators.custom_backward import custom_backward, custom_operator
+
+
+def stands_for(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The results of a program's own operator, its backward one operator too; None where it is recorded as it is."""
+    op = custom_operator(target, args, kwargs)
+    if compat.autocast_active():  # which may cast what the operator is given
+        return None
+    if op is None or not torch.is_grad_enabled() or not any(arg.requires_grad for arg in args):
+        return None
+    return _Custom.apply(op, *args)
+
+
+class _Custom(torch.autograd.Function):
+    """The operator and `argand::custom_backward`, for autograd above the tracer."""
+
+    @staticmethod
+    def forward(ctx: Any, op: Any, *tensors: torch.Tensor) -> Any:
+        ctx.name = op.name() if "." in op.name() else f"{op.name()}.default"
+        ctx.save_for_backward(*tensors)
+        return op(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        wanted = list(ctx.needs_input_grad[1:])
+        made = iter(custom_backward().op(ctx.name, list(ctx.saved_tensors), list(grads), wanted))
+        return None, *[next(made) if want else None for want in wanted]

@@ -1,0 +1,80 @@
+"""The backward of a program's own operator as one operator, where its values decide what it does.
+
+Its formula is Python that cannot be recorded without the values (a loop over groups whose sizes are data, say). So the
+operator is called once more with autograd, when the gradients are there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_OWN = ("aten", "prims", "prim", "argand")
+
+
+class CustomBackward:
+    """The registered op."""
+
+    def __init__(self, library: torch.library.Library) -> None:
+        self._library = library  # the registration lives as long as this
+        self.op: Any = torch.ops.argand.custom_backward.default
+
+
+@functools.cache
+def custom_backward() -> CustomBackward:
+    """Defines the op, once per process."""
+    library = torch.library.Library("argand", "FRAGMENT")
+    library.define("custom_backward(str name, Tensor[] tensors, Tensor[] grads, bool[] wanted) -> Tensor[]")
+    for key in ("CPU", "CUDA"):
+        library.impl("custom_backward", _run, key)
+    library.impl("custom_backward", _sizes, "Meta")
+    return CustomBackward(library)
+
+
+def is_custom(target: Any) -> bool:
+    """Whether what a node calls is an operator of the program's own, or of a library of its."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return target._qualified_op_name.partition("::")[0] not in _OWN
+    return isinstance(target, torch._ops.OpOverload) and target.namespace not in _OWN
+
+
+def custom_operator(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The overload that a call of a program's own operator is of; None where calling it again might differ."""
+    if isinstance(target, torch._ops.OpOverloadPacket) and target.overloads() == ["default"]:
+        target = target.default
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace in _OWN or kwargs:
+        return None
+    schema = target._schema
+    plain = not schema.is_mutable and all(one.alias_info is None for one in (*schema.arguments, *schema.returns))
+    tensors = all(isinstance(arg, torch.Tensor) for arg in args) and len(args) == len(schema.arguments)
+    made = schema.returns and all(isinstance(one.type, torch.TensorType) for one in schema.returns)
+    seeded = torch.Tag.nondeterministic_seeded in target.tags
+    return target if plain and tensors and made and not seeded else None
+
+
+def _run(name: str, tensors: Any, grads: Any, wanted: Sequence[bool]) -> list[torch.Tensor]:
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    op = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    values = [tensor.detach().requires_grad_(want) for tensor, want in zip(tensors, wanted)]
+    with torch.enable_grad():
+        made = op(*values)
+    results = [(made, grads[0])] if isinstance(made, torch.Tensor) else list(zip(made, grads))
+    taped = [(result, grad) for result, grad in results if result.requires_grad]
+    leaves = [value for value in values if value.requires_grad]
+    found = torch.autograd.grad(
+        [one for one, _ in taped], leaves, [grad for _, grad in taped], allow_unused=True, materialize_grads=True
+    )
+    return [_like(leaf, grad) for leaf, grad in zip(leaves, found)]
+
+
+def _like(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """The gradient in a layout that is known before: in memory of its own, as the tensor lies."""
+    return torch.empty_like(leaf, requires_grad=False).copy_(grad)
+
+
+def _sizes(name: str, tensors: Any, grads: Any, wanted: Sequence[bool]) -> list[torch.Tensor]:
+    return [torch.empty_like(tensor) for tensor, want in zip(tensors, wanted) if want]
