@@ -470,9 +470,6 @@ def warm() -> None:
         for found in pkgutil.walk_packages(package.__path__, f"argand.{name}."):
             if "triton" not in found.name:
                 importlib.import_module(found.name)
-    if torch.version.cuda or torch.version.hip:  # each child would import it, which takes a second; it uses no GPU yet
-        with contextlib.suppress(ImportError):
-            importlib.import_module("triton.compiler.compiler")
     gc.collect()
     gc.freeze()  # children need not look at what is there already, nor copy its pages
 
