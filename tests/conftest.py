@@ -9,6 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# OpenMP reads it when torch is imported. Else threads that have nothing to do spin for milliseconds, on cores that other
+# workers and compilers need: that was half of the processor time of tests/autograd, two thirds of some files.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
