@@ -60,3 +60,17 @@ def test_change(program: str) -> None:
         for change in (lambda fn, cls: None, CHANGES[first], *CHANGES.values()):
             change(*made)
             assert torch.equal(compiled(torch.ones(2), *made), read(torch.ones(2), *made)), first
+
+
+def test_names_of_a_function_that_gets_attributes() -> None:
+    def held() -> float:
+        return 1.5
+
+    def program(x: torch.Tensor, fn: Any) -> Any:
+        return x * 1, [name for name in dir(fn) if name[0] != "_"]
+
+    compiled = argand.compile(program, backend="eager")
+    x = torch.ones(2)
+    assert compiled(x, held)[1] == []
+    held.tag = 2.5  # type: ignore[attr-defined]
+    assert compiled(x, held)[1] == program(x, held)[1] == ["tag"]

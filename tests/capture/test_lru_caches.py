@@ -123,3 +123,27 @@ def test_a_wrapped_that_was_replaced_is_not_what_runs(other: Any) -> None:
         return x + cached(2)
 
     assert torch.equal(argand.compile(program, backend="eager")(torch.ones(2)), program(torch.ones(2)))
+
+
+@pytest.mark.parametrize("maxsize", [None, 8])
+def test_what_was_computed_is_the_answer_whatever_has_changed_since(maxsize):
+    held = [5, 3]
+
+    @functools.lru_cache(maxsize)
+    def first(step=1):
+        return held[0] + step
+
+    def program(x):
+        try:
+            return x * 1, first(), first(2)
+        except Exception as error:
+            return x * 1, type(error), str(error)
+
+    compiled = argand.compile(program, backend="eager")
+    x = torch.ones(2)
+    assert compiled(x)[1:] == (6, 7)
+    held[0] = ""  # computed anew, that would raise
+    assert compiled(x)[1:] == program(x)[1:] == (6, 7)
+    held[0] = 9
+    first.cache_clear()
+    assert compiled(x)[1:] == program(x)[1:] == (10, 11)

@@ -114,6 +114,11 @@ def module_of(cls: type) -> str:
     return found if type(found) is str else ""
 
 
+def c_part(base: type, obj: Any, name: str) -> Any:
+    """What C code of `base` keeps in an object of a subclass: its `__getattribute__` is not asked, as C does not."""
+    return _class_namespace(base)[name].__get__(obj)
+
+
 def is_struct_sequence(cls: type) -> bool:
     """Whether a class is made by C like `os.stat_result`: a tuple with names that its own constructor fills."""
     return cls.__base__ is tuple and "n_unnamed_fields" in _class_namespace(cls)

@@ -188,6 +188,8 @@ def _names_of(interp: Interpreter, obj: Any) -> Any:
         return sorted(iteration.to_list(interp, names))
     if not interp.concrete and stand_ins.is_stand_in(obj):
         raise stand_ins.inspected("dir()")
+    if is_a(obj, types.FunctionType) and not interp.concrete and id(obj) not in interp.local_functions:
+        raise native_reads.unseen_object(obj, dir)  # what the program set on it
     interp.types.whole = True
     interp.note_class(obj if is_a(obj, type) else cls)
     if not interp.is_outer(obj) or cls in interp.settled or is_a(obj, type):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from argand._core import _C
 from argand.capture.facts.frames import NULL
-from argand.capture.facts.kinds import is_a
+from argand.capture.facts.kinds import c_part, is_a
 from argand.capture.facts.sources import CallSource
 from argand.capture.facts.typefacts import is_heap
 from argand.capture.natives.builtin_methods import COMPARISONS, Args, Kwargs, comparing, keeping, read_only, textual
@@ -336,12 +336,12 @@ def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Arg
 def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if name == "__get__" and args:
         return descriptors.bind(interp, owner, _object_to_bind(args), _class_to_bind(interp, args), "")
-    if name == "__set__" and owner.fset is not None:
-        return calls.call(interp, owner.fset, args, None)
-    if name == "__delete__" and owner.fdel is not None:
-        return calls.call(interp, owner.fdel, args, None)
+    part = {"__set__": "fset", "__delete__": "fdel"}.get(name)
+    function = None if part is None or cls is not property else c_part(property, owner, part)
+    if function is not None:
+        return calls.call(interp, function, args, None)
     if name == "__call__":
-        return calls.call(interp, owner.__func__, args, kwargs)
+        return calls.call(interp, c_part(staticmethod, owner, "__func__"), args, kwargs)
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 

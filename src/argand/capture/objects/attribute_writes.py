@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL
-from argand.capture.facts.kinds import is_a
+from argand.capture.facts.kinds import c_part, is_a
 from argand.capture.facts.typefacts import is_heap, sets_attributes_its_own_way
 from argand.capture.objects import attributes, calls, descriptors
 from argand.capture.record import tensor_attributes
@@ -147,7 +147,7 @@ def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
     if meta_attr is not NULL:
         setter = interp.types.lookup(type(meta_attr), "__set__")
         if is_a(meta_attr, property):
-            calls.call(interp, meta_attr.fset, (cls, value), None)
+            calls.call(interp, c_part(property, meta_attr, "fset"), (cls, value), None)
             return
         if is_a(setter, types.FunctionType):
             calls.call(interp, setter, (meta_attr, cls, value), None)

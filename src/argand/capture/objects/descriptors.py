@@ -13,7 +13,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture.facts.frames import NULL
-from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.kinds import c_part, is_a, module_of
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.objects import attribute_writes, attributes, calls
@@ -67,7 +67,7 @@ def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") ->
     if kind is classmethod:
         return _bind_classmethod(interp, meta, cls)
     if kind is staticmethod:
-        return function_of(interp, meta.__func__, cls)
+        return function_of(interp, c_part(staticmethod, meta, "__func__"), cls)
     if kind in _NATIVE_DESCRIPTORS:
         if obj is NULL:
             return interp.unread(meta.__get__, None, cls)
@@ -121,7 +121,7 @@ def _bind_native(interp: Interpreter, meta: Any, getter: Any, obj: Any, cls: typ
     if owner is classmethod:
         return _bind_classmethod(interp, meta, cls)
     if owner is staticmethod:
-        return meta.__func__
+        return c_part(staticmethod, meta, "__func__")
     binds = owner in _BINDERS or interp.types.lookup(type(meta), "__call__") is not NULL  # also functions of Cython
     if obj is NULL or binds or not interp.is_outer(obj):
         return interp.unread(meta.__get__, None if obj is NULL else interp.shadow(obj), cls)
@@ -138,7 +138,7 @@ def _bind_native(interp: Interpreter, meta: Any, getter: Any, obj: Any, cls: typ
 
 
 def _bind_classmethod(interp: Interpreter, meta: Any, cls: type) -> Any:
-    func = meta.__func__
+    func = c_part(classmethod, meta, "__func__")
     if type(func) is types.FunctionType:
         return interp.unread(types.MethodType, function_of(interp, func, cls), cls)
     getter = interp.types.lookup(type(func), "__get__")
@@ -150,9 +150,10 @@ def _bind_classmethod(interp: Interpreter, meta: Any, cls: type) -> Any:
 def _read_property(interp: Interpreter, meta: property, obj: Any, name: str) -> Any:
     if obj is NULL:
         return meta
-    if meta.fget is None:
+    getter = c_part(property, meta, "fget")
+    if getter is None:
         raise interp.throw(property_error(meta, obj, name, "getter"))
-    return calls.call(interp, meta.fget, (obj,), None)
+    return calls.call(interp, getter, (obj,), None)
 
 
 def property_error(meta: property, obj: Any, name: str, what: str) -> AttributeError:

@@ -1,7 +1,8 @@
 """Functions under `functools.lru_cache`: what a call gives is what an earlier call, perhaps in another world, gave.
 
-Captured code computes anew where that cannot be told from a cached result: where nothing was read that can change. If
-something was, the cache itself answers, while capturing and in a guard, as it does in eager.
+Of plain arguments and results the cache itself answers, while capturing and in a guard, as it does in eager. Captured
+code computes anew what is no plain value where that cannot be told from a cached result: where nothing was read that
+can change.
 """
 
 from __future__ import annotations
@@ -68,24 +69,53 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
 def _computed(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if interp.concrete or id(fn.__wrapped__) in interp.local_functions:
         return calls.call(interp, fn.__wrapped__, args, kwargs)
+    if _is_kept(interp, fn, args, kwargs):
+        kept = _asked(interp, fn, args, kwargs)
+        if interp.is_constant(kept) and not interp.is_outer(kept):
+            return _guarded(interp, fn, args, kwargs, kept)
     state: Any = interp.state
     guards, nodes, pending = len(state.guards), state.graph.calls, any_pending(state)
     value = calls.call(interp, fn.__wrapped__, args, kwargs)
-    if all(map(_is_steady, list(state.guards)[guards:])):
-        return value
     given = (*args, *kwargs.values())
     alone = state.graph.calls == nodes and not pending and not any_pending(state)
-    if not alone or not all(interp.is_constant(part) and not interp.is_outer(part) for part in (value, *given)):
-        raise graph_break(
-            kind="cached function that reads what can change",
-            context=str(fn.__wrapped__.__qualname__),
-            explanation="A function under functools.lru_cache gives what it computed once, whatever has changed since.",
-            hints=("Pass what the function reads as an argument, or call it outside the compiled function.",),
-        )
+    # What was read before is not seen to be read again: a function that adds no guard may read it all the same.
+    if alone and all(interp.is_constant(part) and not interp.is_outer(part) for part in (value, *given)):
+        return _guarded(interp, fn, args, kwargs, _asked(interp, fn, args, kwargs))
+    if all(map(_is_steady, list(state.guards)[guards:])):
+        return value
+    raise graph_break(
+        kind="cached function that reads what can change",
+        context=str(fn.__wrapped__.__qualname__),
+        explanation="A function under functools.lru_cache gives what it computed once, whatever has changed since.",
+        hints=("Pass what the function reads as an argument, or call it outside the compiled function.",),
+    )
+
+
+def _asked(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What the cache itself gives."""
     with interp.suspended():
-        value = interp.unread(fn, *args, **kwargs)
+        return interp.unread(fn, *args, **kwargs)
+
+
+def _guarded(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any], value: Any) -> Any:
+    """The cache's answer, which it must give again."""
+    state: Any = interp.state
     state.guards.add(CallSource(ConstSource(None), Answer(fn, args, kwargs, value)), "id", True, shown=False)
     return value
+
+
+def _is_kept(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether the cache has a value for these plain arguments, which is the answer whatever has changed since.
+
+    C code keeps it in a dict that nothing but the garbage collector shows.
+    """
+    if kwargs or not all(interp.is_constant(part) and not interp.is_outer(part) for part in args):
+        return False
+    key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else tuple(args)
+    for table in interp.unread(gc.get_referents, fn):
+        if type(table) is dict and table is not fn.__dict__ and key in table:
+            return True
+    return False
 
 
 def _is_steady(guard: Guard) -> bool:
