@@ -142,6 +142,42 @@ def test_right_script(tmp_path: Path, doctor: Doctor) -> None:
     assert done.returncode == 0 and "does what the eager one does" in done.stdout
 
 
+@pytest.mark.parametrize("end", ["sys.exit(4)", "raise KeyError(1)", "pass"])
+def test_script_whose_forked_child_comes_to_its_end(end: str, tmp_path: Path, doctor: Doctor) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import os, sys, torch, argand\n"
+        "argand.compile(lambda x: x + 1, backend='eager')(torch.ones(3))\n"
+        "child = os.fork()\n"
+        f"if child == 0:\n    {end}\n"
+        "else:\n    assert os.waitpid(child, 0)[1] >> 8 == {'s': 4, 'r': 1, 'p': 0}[sys.argv[1][0]]\n"
+    )
+    done = doctor(str(path), end)
+    assert done.returncode == 0 and "does what the eager one does" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("line", ["sys.stdout.close()", "sys.stdout = sys.stderr = None", "os.close(1)"])
+def test_script_that_takes_its_output_away(line: str, tmp_path: Path, doctor: Doctor) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(f"import os, sys\n{line}\n")
+    done = doctor(str(path))
+    assert done.returncode == 0 and "does what the eager one does" in done.stdout, done.stdout
+
+
+def test_script_that_removes_itself(tmp_path: Path, doctor: Doctor) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("import os\nos.remove(__file__)\n")
+    done = doctor(str(path))
+    assert "is gone after its first run" in done.stdout + done.stderr and "To blame" not in done.stdout
+
+
+def test_what_a_script_says_is_escaped(tmp_path: Path, doctor: Doctor) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("raise ValueError('\\x1b[31m')\n")
+    done = doctor(str(path))
+    assert "\x1b" not in done.stdout + done.stderr
+
+
 def test_script_that_fails_eagerly(tmp_path: Path, doctor: Doctor) -> None:
     path = tmp_path / "script.py"
     path.write_text("import torch\ntorch.compile(lambda x: x @ x)(torch.ones(2, 3))\n")

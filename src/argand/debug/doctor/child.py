@@ -16,6 +16,7 @@ import runpy
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,12 +184,41 @@ def _in_child(script: Script, mode: Mode, folder: Path, graphs: GraphBackend | N
             with nudged(mode.nudge):
                 script.run()
         except SystemExit as end:
+            _end_of_fork(recorder, end)
             if end.code not in (None, 0):
                 raise RuntimeError(f"exit code {end.code}") from end
+        except BaseException as error:
+            _end_of_fork(recorder, error)
+            raise
         finally:
-            sys.stdout.flush()
+            _end_of_fork(recorder, None)
+            _flush()
             recorder.finish()
             kept.clear()
+
+
+def _end_of_fork(recorder: Recorder, error: BaseException | None) -> None:
+    """In a process that the script forked and that comes to the script's end: end as it would without us."""
+    if os.getpid() == recorder.process:
+        return
+    code: Any = 1
+    if error is None:
+        code = 0
+    elif not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    elif error.code is None or isinstance(error.code, int):
+        code = error.code or 0
+    else:
+        print(error.code, file=sys.stderr)
+    _flush()
+    os._exit(code & 0xFF)
+
+
+def _flush() -> None:
+    """Write what the script printed; it may have closed its output or taken it away."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
 
 
 class _Here(threading.local):

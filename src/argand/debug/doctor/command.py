@@ -38,7 +38,7 @@ def doctor(
 
     def say(text: str) -> None:
         if not quiet and not as_json:
-            print(f"  {text}", file=sys.stderr, flush=True)
+            print(f"  {files.printable(text)}", file=sys.stderr, flush=True)
 
     path = script if is_module else str(Path(script).resolve())
     examined = Doctor(

@@ -6,6 +6,7 @@ import re
 import shutil
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from argand.debug.doctor.child import OWN, PLAIN, Mode, warm
 from argand.debug.doctor.examination import only_others
@@ -18,6 +19,8 @@ from argand.debug.doctor.script_stages import UNCACHED
 from argand.debug.doctor.setup import source_of
 from argand.debug.doctor.torchs import blame_torch, prepare
 from argand.debug.doctor.verdict import Verdict
+from argand.errors import ConfigError
+from argand.files import printable
 
 
 @dataclass(slots=True)
@@ -48,6 +51,11 @@ class Doctor(Localiser):
         eager = self.run(PLAIN)
         self.note(f"{PLAIN.name}: {eager.outcome if eager.outcome.failed else 'finished'}, {len(eager.calls)} calls "
                    "of compiled functions")  # fmt: skip
+        if not (self.script.is_module or self.script.source or Path(self.script.path).is_file()):
+            raise ConfigError(
+                f"{printable(self.script.path)} is gone after its first run",
+                remedy="examine a script that does not remove its own file",
+            )
         if eager.outcome.failed and not eager.calls:
             text = f"The script fails before it calls anything compiled: {eager.outcome}."
             return Verdict("exception", "program", text, evidence=[eager.outcome.detail])

@@ -241,7 +241,8 @@ def _child(
             thread.start()
             thread.join()
         text = json.dumps(asdict(made[0])).encode()
-        sys.stdout.flush()
+        with contextlib.suppress(Exception):  # the function may have closed it
+            sys.stdout.flush()
         while text:
             text = text[os.write(send, text) :]
         os._exit(0)
