@@ -209,6 +209,17 @@ def call_restoring(fn: Callable[..., _T], /, *args: Any) -> _T:
 def call_locked(lock: Any, fn: Callable[..., _T], /, *args: Any) -> _T:
     """`fn(*args)` while the lock is held. No exception can come between taking or releasing it and the call."""
 
+def call_watched(
+    judge: Callable[[FunctionType, tuple[Any, ...]], bool | BaseException | None],
+    fn: Callable[..., _T],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> _T:
+    """`fn(*args, **kwargs)`, where each Python function that this starts is first shown to `judge`, with its positional
+    arguments: None lets it run with all that it calls, True lets it run and shows what it calls, an exception takes its
+    place; that exception is also how the call ends, whatever `fn` made of it."""
+
 def set_profiler(
     space: dict[str, Any],
     flag: str,

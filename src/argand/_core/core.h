@@ -130,6 +130,10 @@ PyObject *other_compiler_off(void);
 /* Puts it back; consumes the reference. An exception that is set stays. */
 void other_compiler_on(PyObject *before);
 
+/* ---- native code that is watched (native_watch.c) -------------------------------------------------------------- */
+
+extern PyMethodDef native_watch_methods[];
+
 /* ---- running a frame's own code after all (rerun.c) -------------------------------------------------------------- */
 
 typedef struct {

@@ -11,6 +11,9 @@ match_len(const Check *check, PyObject *obj)
     else if (PyDict_Check(obj)) {
         size = PyDict_GET_SIZE(obj);
     }
+    else if (PyAnySet_Check(obj)) {
+        size = PySet_GET_SIZE(obj);
+    }
     else {
         size = PyObject_Size(obj);
         if (size < 0) {
@@ -20,10 +23,22 @@ match_len(const Check *check, PyObject *obj)
     return size == check->low;
 }
 
+PyObject *
+dict_key_list(PyObject *dict)
+{
+    if (!PyODict_Check(dict)) {
+        return PyDict_Keys(dict);
+    }
+    PyObject *iterator = PyODict_Type.tp_iter(dict); /* its order is not that of the dict underneath */
+    PyObject *keys = iterator == NULL ? NULL : PySequence_List(iterator);
+    Py_XDECREF(iterator);
+    return keys;
+}
+
 static int
 match_keys_iterated(const Check *check, PyObject *obj)
 {
-    PyObject *list = PySequence_List(obj);
+    PyObject *list = dict_key_list(obj);
     PyObject *keys = list == NULL ? NULL : PyList_AsTuple(list);
     int status = keys == NULL ? -1 : exact_equal(keys, check->a);
     Py_XDECREF(list);

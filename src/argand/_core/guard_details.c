@@ -66,7 +66,7 @@ detail_dict_keys(const Check *check, PyObject *obj)
     if (!PyDict_Check(obj)) {
         return PyUnicode_FromFormat("expected a dict, found %.100s", Py_TYPE(obj)->tp_name);
     }
-    PyObject *keys = PySequence_List(obj);
+    PyObject *keys = dict_key_list(obj);
     PyObject *found = keys == NULL ? NULL : PyList_AsTuple(keys);
     PyObject *text = NULL;
     if (found != NULL) {

@@ -157,7 +157,7 @@ fetch_dict_key(PyObject *dict, Py_ssize_t index)
         return NULL;
     }
     if (PyODict_Check(dict)) { /* its order is not that of the dict underneath */
-        PyObject *keys = PySequence_List(dict);
+        PyObject *keys = dict_key_list(dict);
         key = keys != NULL && index < PyList_GET_SIZE(keys) ? Py_NewRef(PyList_GET_ITEM(keys, index)) : NULL;
         Py_XDECREF(keys);
         return key;

@@ -233,6 +233,7 @@ bool check_same(const Check *a, const Check *b);
 /* guard_checks.c */
 int check_match(const Check *check, PyObject *obj, Walk *walk); /* 1, 0, -1 with exception */
 int check_distinct(const Check *check, const Walk *walk, int *first, int *second);
+PyObject *dict_key_list(PyObject *dict); /* a new list in its own order, whatever methods its class has */
 Py_ssize_t check_first_changed_state(const Check *check);
 unsigned int class_version_tag(PyTypeObject *type);
 unsigned int class_assign_version_tag(PyTypeObject *type);

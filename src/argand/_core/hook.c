@@ -2,7 +2,9 @@
 #include "hook_compat.h"
 
 #include "core.h"
+#include "hook_frame.h"
 #include "hook_place.h"
+#include "native_watch.h"
 #include "profile.h"
 
 #include <pthread.h>
@@ -30,25 +32,6 @@ typedef struct {
 
 static _Thread_local ThreadState tls;
 
-/* Number of threads whose callback is set; the hook is installed while it is not zero. */
-static int active_threads = 0;
-
-static inline void
-enter_active(void)
-{
-    active_threads++;
-    /* Looked at on every entry, not only the first: another hook may have restored what it found before us. */
-    hook_install(PyInterpreterState_Get());
-}
-
-static inline void
-leave_active(void)
-{
-    if (--active_threads == 0) {
-        hook_uninstall(PyInterpreterState_Get());
-    }
-}
-
 /* Exchanges the thread's callback and key with the given references. */
 void
 hook_swap_state(PyObject **callback, PyObject **key)
@@ -60,10 +43,10 @@ hook_swap_state(PyObject **callback, PyObject **key)
     *key = old_key;
     if ((old_callback != NULL) != (tls.callback != NULL)) {
         if (old_callback == NULL) {
-            enter_active();
+            hook_enter_active();
         }
         else {
-            leave_active();
+            hook_leave_active();
         }
     }
 }
@@ -71,7 +54,7 @@ hook_swap_state(PyObject **callback, PyObject **key)
 static void
 after_fork_in_child(void)
 {
-    active_threads = tls.callback != NULL; /* the other threads are gone */
+    hook_active_threads = (tls.callback != NULL) + native_watch_on(); /* the other threads are gone */
 }
 
 /* ---- handing arguments over ------------------------------------------------------------------------------------ */
@@ -227,58 +210,6 @@ run_frame_that_raises(PyThreadState *tstate, InterpreterFrame *frame, PyObject *
     Py_DECREF(returned);
     return result;
 }
-
-#if EVAL_OWNS_FRAME
-#if PY_VERSION_HEX < 0x030D0000
-/* Frees a frame that opens its data stack chunk. CPython 3.12 exports nothing that frees a chunk, so the default eval
- * function gets the frame with a body that only returns. */
-static void
-pop_by_running_stub(PyThreadState *tstate, InterpreterFrame *frame)
-{
-    PyObject *old = (PyObject *)frame->f_code;
-    frame->f_code = (PyCodeObject *)Py_NewRef(PyFunction_GET_CODE(hook_stub));
-    frame->prev_instr = _PyCode_CODE(frame->f_code) - 1;
-    Py_DECREF(old);
-    tstate->tracing++; /* the stub is nobody's business */
-    PyObject *result = _PyEval_EvalFrameDefault(tstate, frame, 0);
-    tstate->tracing--;
-    Py_XDECREF(result);
-}
-#endif
-
-/* Releases what a frame that never ran holds, and takes it off the data stack. A pending exception stays. */
-static void
-discard_frame(PyThreadState *tstate, InterpreterFrame *frame)
-{
-    for (int i = 0; i < frame->stacktop; i++) {
-        Py_CLEAR(frame->localsplus[i]);
-    }
-    Py_CLEAR(frame->f_locals);
-#if PY_VERSION_HEX < 0x030D0000
-    if (UNLIKELY((PyObject **)frame == &tstate->datastack_chunk->data[0])) {
-        PyObject *pending = take_exception();
-        pop_by_running_stub(tstate, frame);
-        if (pending != NULL) {
-            PyErr_Clear();
-            put_exception(pending);
-        }
-        return;
-    }
-#endif
-    Py_DECREF(frame->f_funcobj);
-    Py_DECREF(FRAME_CODE(frame));
-#if PY_VERSION_HEX >= 0x030D0000
-    _PyThreadState_PopFrame(tstate, frame);
-#else
-    tstate->datastack_top = (PyObject **)frame;
-#endif
-}
-#else
-static inline void
-discard_frame(PyThreadState *Py_UNUSED(tstate), InterpreterFrame *Py_UNUSED(frame))
-{
-}
-#endif
 
 /* Whether a globals dict belongs to an imported module: then a cached function does not prolong its life. */
 static bool
@@ -528,6 +459,28 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
     return answered == MODE_SKIP_RECURSIVE ? run_frame_disabled(tstate, frame) : run_frame_hooked(tstate, frame);
 }
 
+/* Runs a frame that native code started while it was watched, or refuses it. */
+static PyObject *
+run_watched_frame(PyThreadState *tstate, InterpreterFrame *frame)
+{
+    PyCodeObject *code = FRAME_CODE(frame);
+    NativeWatch suspended = native_watch;
+    switch (native_watch_judge((PyObject *)FRAME_FUNC(frame), frame->localsplus, code->co_argcount)) {
+    case WATCH_REFUSED:
+        discard_frame(tstate, frame);
+        return NULL;
+    case WATCH_ON:
+        return run_frame(tstate, frame, 0);
+    default:
+        native_watch.judge = NULL;
+        hook_leave_active();
+        PyObject *result = run_frame(tstate, frame, 0);
+        hook_enter_active();
+        native_watch.judge = suspended.judge;
+        return result;
+    }
+}
+
 PyObject *
 hook_eval_frame(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
 {
@@ -535,6 +488,10 @@ hook_eval_frame(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
     if (UNLIKELY(hook_probe != NULL)) {
         hook_probe = NULL;
         return run_frame(tstate, frame, throwflag);
+    }
+    if (UNLIKELY(native_watch_on()) && !throwflag && !tstate->tracing && frame->owner == FRAME_OWNED_BY_THREAD &&
+        frame != t->forwarding) {
+        return run_watched_frame(tstate, frame);
     }
     if (t->handover.func != NULL && t->handover.func == (PyObject *)FRAME_FUNC(frame)) {
         bool uncaptured = t->handover.uncaptured;
@@ -545,7 +502,7 @@ hook_eval_frame(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
     }
     /* Tracing: the frame is a trace, profile or audit function, not the program's. */
     if (t->callback == NULL || throwflag || t->busy || tstate->tracing || frame == t->forwarding) {
-        if (UNLIKELY(active_threads == 0)) {
+        if (UNLIKELY(hook_active_threads == 0)) {
             hook_uninstall(tstate->interp); /* a hook that was on top of ours has put us back after we had left */
         }
         return run_frame(tstate, frame, throwflag);

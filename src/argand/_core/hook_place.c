@@ -45,6 +45,24 @@ hook_uninstall(PyInterpreterState *interp)
     }
 }
 
+int hook_active_threads = 0;
+
+void
+hook_enter_active(void)
+{
+    hook_active_threads++;
+    /* Looked at on every entry, not only the first: another hook may have restored what it found before us. */
+    hook_install(PyInterpreterState_Get());
+}
+
+void
+hook_leave_active(void)
+{
+    if (--hook_active_threads == 0) {
+        hook_uninstall(PyInterpreterState_Get());
+    }
+}
+
 int
 hook_place_init(void)
 {

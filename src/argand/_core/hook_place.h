@@ -16,6 +16,10 @@ PyObject *hook_eval_frame(PyThreadState *tstate, InterpreterFrame *frame, int th
 void hook_install(PyInterpreterState *interp);
 /* Takes our hook away, unless another one is on top of it. */
 void hook_uninstall(PyInterpreterState *interp);
+/* Number of threads that want frames to come to the hook, which is installed while it is not zero. */
+extern int hook_active_threads;
+void hook_enter_active(void);
+void hook_leave_active(void);
 int hook_place_init(void);
 PyObject *hook_is_installed(PyObject *module, PyObject *ignored);
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from argand._core import _C
 from argand.bytecode.instruction import Instruction
 from argand.capture.facts import skip
 from argand.capture.facts.exceptions import (
@@ -28,6 +29,7 @@ from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal, Program
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.per_code import PerCode
 from argand.capture.facts.stack_text import line_of_frame
+from argand.capture.facts.typefacts import BOUND_METHODS
 from argand.capture.interp.access import Access
 from argand.capture.interp.opcodes import OPCODES, ROOT_OPCODES
 from argand.capture.natives import (
@@ -41,7 +43,7 @@ from argand.capture.natives import (
 )
 from argand.capture.objects import attribute_writes, attributes, calls, generators, operators, stand_ins
 from argand.capture.sizes import symbolic_ops
-from argand.capture.world import narration, native_reads
+from argand.capture.world import narration, native_reads, native_watch
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 
 if TYPE_CHECKING:
@@ -338,7 +340,7 @@ class Interpreter(Access):
             if kwargs:
                 native_reads.check(self, fn, kwargs.values())
         try:
-            return fn(*args, **kwargs)
+            return self.untouched(fn, args, kwargs)
         except Exception as e:
             error: BaseException = e
         except (GeneratorExit, SystemExit) as e:
@@ -348,7 +350,7 @@ class Interpreter(Access):
     def unread(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """As `native`, for code that stores, moves, counts or hands on its arguments and does not look into them."""
         try:
-            return fn(*args, **kwargs)
+            return self.untouched(fn, args, kwargs)
         except Exception as e:
             error: BaseException = e
         except (GeneratorExit, SystemExit) as e:
@@ -356,6 +358,19 @@ class Interpreter(Access):
                 raise  # from outside: a signal handler, another thread
             error = e
         raise self.observe(error)
+
+    def untouched(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`fn(*args, **kwargs)` in which no code of the program runs: where it would, the graph breaks before it."""
+        settled = self.settled
+        if self.concrete or type(fn) is FunctionType:
+            return fn(*args, **kwargs)
+        if type(fn) not in BOUND_METHODS or type(fn.__self__) in settled:  # type: ignore[attr-defined]
+            for arg in (*args, *kwargs.values()):
+                if type(arg) not in settled:
+                    break
+            else:
+                return fn(*args, **kwargs)
+        return _C.call_watched(native_watch.judge, fn, *args, **kwargs)
 
     def throw(self, exc: BaseException) -> ObservedException:
         """An exception that an operation of the program raises: `raise interp.throw(TypeError(...))`."""

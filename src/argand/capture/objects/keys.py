@@ -55,13 +55,12 @@ def _check_equal(interp: Interpreter, key: Any, held: Any) -> None:
     hashed = interp.unread(hash, key)
     equality = interp.types.python_level
     for other in list(interp.shadow(held)):
-        if other is key or hash(other) != hashed:
+        if other is key or interp.unread(hash, other) != hashed:
             continue
         if not (equality(type(other), "__eq__") or equality(type(key), "__eq__")):
             continue
-        if operators.truth(interp, operators.compare(interp, operators.COMPARE["=="], other, key)) != bool(
-            other == key
-        ):
+        said = operators.truth(interp, operators.compare(interp, operators.COMPARE["=="], other, key))
+        if said != bool(interp.unread(operator.eq, other, key)):
             raise _impure_key(key)
 
 
