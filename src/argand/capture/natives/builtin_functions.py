@@ -379,7 +379,7 @@ def _byte_array(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
                     raise
                 text = f"cannot convert '{_C.type_name(type(args[0]))}' object to {fn.__name__}"
                 raise interp.throw(TypeError(text)) from None
-            return interp.native(fn, iteration.after_hint(interp, args[0], items))
+            return interp.native(fn, iteration.after_hint(interp, args[0], items) if fn is bytes else items)
     return pure(interp, fn, args, kwargs)
 
 
@@ -548,7 +548,7 @@ STORING_NEW.update(
     {tuple, list, dict, set, frozenset, slice, property, staticmethod, classmethod, super, types.SimpleNamespace,
      types.ModuleType, enumerate, collections.deque, collections.OrderedDict, collections.defaultdict}
 )  # fmt: skip
-ITERABLE_NEW.update({tuple, list, set, frozenset, enumerate, collections.deque})
+ITERABLE_NEW.update({tuple, frozenset, enumerate})
 
 
 def _class_method(cls: type, *names: str) -> None:

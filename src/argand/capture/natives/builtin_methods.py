@@ -137,7 +137,8 @@ def joining(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, k
     if len(args) == 1 and not kwargs and not iteration.is_iterable(interp, args[0]):
         raise interp.throw(TypeError("can only join an iterable"))
     if len(args) == 1 and iteration.is_iterable(interp, args[0]) and type(args[0]) not in interp.settled:
-        args = [iteration.to_list(interp, args[0], hint=True)]
+        # The iterator is asked how long it will be, and not what it iterates over.
+        args = [iteration.to_list(interp, iteration.get_iter(interp, args[0]), hint=True)]
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 
@@ -149,7 +150,7 @@ def iterating_hashed(interp: Interpreter, cls: type, name: str, owner: Any, args
         if not iteration.is_iterable(interp, arg):
             ready.append(arg)
             continue
-        source = iteration.native_iterable(interp, arg)
+        source = iteration.native_elements(interp, arg, exact=name == "isdisjoint")
         if not is_a(source, set | frozenset | dict):
             source = hashed_items(
                 interp, source, lambda found: interp.unread(getattr(cls, name), target, *ready, found)

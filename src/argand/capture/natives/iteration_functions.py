@@ -243,7 +243,7 @@ def _set(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return interp.native(fn, *args, **kwargs)
     if type(args[0]) is frozenset and fn is frozenset:
         return args[0]
-    source = iteration.native_iterable(interp, args[0])
+    source = iteration.native_elements(interp, args[0])
     if is_a(source, set | frozenset | dict):
         return interp.unread(fn, source)
     return interp.unread(fn, hashed_items(interp, source))
@@ -290,11 +290,14 @@ def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> Non
         interp.unread(dict.__setitem__, target, key, value)
 
 
+_PAIRS = frozenset((list, tuple, str))
+
+
 def _pairs(interp: Interpreter, values: Any) -> Iterator[Any]:
     for i, pair in enumerate(iteration.each(interp, values)):
-        if iteration.is_iterable(interp, pair) and not is_a(pair, list | tuple | str):
+        if type(pair) not in _PAIRS and iteration.is_iterable(interp, pair):
             try:
-                pair = iteration.to_list(interp, pair, hint=True)
+                pair = iteration.to_list(interp, iteration.get_iter(interp, pair), hint=True)
             except ObservedException as observed:
                 if is_a(observed.value, TypeError):  # whatever it says
                     interp.unread(dict, [(0, 0)] * i + [None])  # raises

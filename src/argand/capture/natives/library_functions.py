@@ -22,7 +22,7 @@ import struct
 import types
 import typing
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.kinds import is_a
@@ -170,6 +170,12 @@ def _of_iterables(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> A
 # ---- itertools -----------------------------------------------------------------------------------------------------
 
 
+_INTO_TUPLES: Final = frozenset(
+    (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement)
+)
+"""Those that take all elements at once, for which they ask how many there will be."""
+
+
 def _itertool(cls: Any, callables: int = 0, plain_after: int | None = None) -> None:
     """(callables..., iterables..., plain values...)."""
 
@@ -181,7 +187,7 @@ def _itertool(cls: Any, callables: int = 0, plain_after: int | None = None) -> N
             elif plain_after is not None and i >= plain_after:
                 ready.append(interp.plain(arg))
             elif iteration.is_iterable(interp, arg):
-                ready.append(iteration.native_iterable(interp, arg))
+                ready.append(iteration.native_iterable(interp, arg, cls in _INTO_TUPLES))
             else:
                 ready.append(arg)
         native_reads.check(interp, fn, (*(ready[plain_after:] if plain_after is not None else ()), *kwargs.values()))

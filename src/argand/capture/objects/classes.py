@@ -343,7 +343,8 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
         if owner is object:
             return interp.unread(object.__new__, *args, **kwargs)
         if owner in native_handlers.ITERABLE_NEW and len(args) > 1:
-            args = [args[0], iteration.native_iterable(interp, args[1]), *args[2:]]
+            take = iteration.native_elements if owner is frozenset else iteration.native_iterable
+            args = [args[0], take(interp, args[1], owner is tuple), *args[2:]]
         elif owner not in native_handlers.STORING_NEW and not issubclass(owner, BaseException):
             args = [args[0], *[interp.plain(arg) for arg in args[1:]]]
             return interp.native(owner.__new__, *args, **kwargs)

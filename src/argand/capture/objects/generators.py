@@ -149,6 +149,11 @@ def make(interp: Interpreter, frame: Frame) -> TracedGenerator:
     return generator
 
 
+def argument(generator: TracedGenerator, index: int) -> Any:
+    """A local variable of the body of a generator; NULL once that is over."""
+    return NULL if generator._finished else generator._frame.fast[index]
+
+
 def is_suspended(generator: TracedGenerator) -> bool:
     """Whether it stands at a yield."""
     return generator._started and not generator._finished and not generator.gi_running

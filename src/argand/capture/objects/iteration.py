@@ -176,8 +176,24 @@ def native_iterable(interp: Interpreter, value: Any, hint: bool = False) -> Any:
     return NativeIterator(interp, iterator)
 
 
+def native_elements(interp: Interpreter, value: Any, exact: bool = False) -> Any:
+    """Something that the methods of sets may take elements from in place of `value`: they copy any set as it is.
+
+    Arguments:
+        exact: whether they ask a subclass of a set to iterate nevertheless.
+    """
+    if is_a(value, set | frozenset) and not exact:
+        return interp.shadow(value)
+    return native_iterable(interp, value)
+
+
 def after_hint(interp: Interpreter, value: Any, source: Any) -> Any:
     """What native code may iterate over in place of `value`, which has been asked how long it will be."""
+    if type(value) is generators.TracedGenerator and value.gi_code is polyfills.iterate_reversed.__code__:
+        sequence = generators.argument(value, 0)
+        if sequence is not NULL:
+            _ask_size(interp, sequence)
+        return source
     asks = interp.types.python_level(type(value), "__len__", "__length_hint__")
     if not asks and not is_a(value, enum.Enum):  # whose `__len__`, of the standard library, may raise too
         return source
@@ -220,13 +236,8 @@ def holds_only(interp: Interpreter, value: Any, kinds: frozenset[type]) -> bool:
 def _ask_length(interp: Interpreter, value: Any) -> None:
     """PyObject_LengthHint: calls `__len__`, else `__length_hint__`, and minds only its errors."""
     lookup = interp.types.lookup
-    if lookup(type(value), "__len__") is not NULL:
-        try:
-            interp.call(len, [value])
-            return
-        except ObservedException as observed:
-            if not is_a(observed.value, TypeError):
-                raise
+    if lookup(type(value), "__len__") is not NULL and _ask_size(interp, value):
+        return
     hint = lookup(type(value), "__length_hint__")
     if hint is NULL:
         return
@@ -242,6 +253,17 @@ def _ask_length(interp: Interpreter, value: Any) -> None:
         raise interp.throw(TypeError(f"__length_hint__ must be an integer, not {_C.type_name(type(found))}"))
     if found < 0:
         raise interp.throw(ValueError("__length_hint__() should return >= 0"))
+
+
+def _ask_size(interp: Interpreter, value: Any) -> bool:
+    """`len(value)` where a TypeError means that there is no answer."""
+    try:
+        interp.call(len, [value])
+    except ObservedException as observed:
+        if not is_a(observed.value, TypeError):
+            raise
+        return False
+    return True
 
 
 def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:

@@ -40,7 +40,7 @@ SAFE_NEW: Final[set[type]] = {object}
 STORING_NEW: Final[set[type]] = set()
 """Of these, those whose `__new__` and `__init__` only store their arguments, or take them one by one."""
 ITERABLE_NEW: Final[set[type]] = set()
-"""Of these, those whose first argument is iterated over."""
+"""Of these, those whose `__new__`, and not `__init__`, iterates over its first argument."""
 PURE_MODULES: Final[set[str]] = set()
 """Python modules whose functions only compute on their arguments: called natively on constants."""
 BREAK_MODULES: Final[dict[str, str]] = {}

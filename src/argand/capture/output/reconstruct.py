@@ -76,6 +76,7 @@ _VIEWS: dict[type, str] = {
     type(collections.OrderedDict().keys()): "keys", type(collections.OrderedDict().values()): "values",
     type(collections.OrderedDict().items()): "items",
 }  # fmt: skip
+_ORDERED_VIEWS: tuple[type, ...] = tuple(cls for cls in _VIEWS if "odict" in cls.__name__)
 
 
 def unreconstructable(obj: Any, why: str = "") -> errors.GraphBreak:
@@ -412,8 +413,8 @@ class Reconstructor:
     def _view(self, obj: Any) -> None:
         owner = gc.get_referents(obj)[0]
         self.push(owner)
-        self.asm.load_method(_VIEWS[type(obj)])
-        self.asm.call(0)
+        kind = collections.OrderedDict if is_a(obj, _ORDERED_VIEWS) else dict
+        self.emitter.call_helper(getattr(kind, _VIEWS[type(obj)]))  # and not that of the program's class
 
     def _proxy(self, obj: Any) -> None:
         self.push(gc.get_referents(obj)[0])

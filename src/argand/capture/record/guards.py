@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from argand import errors
 from argand.bytecode.format import constant_text
@@ -217,14 +217,20 @@ def _resolve(arg: Any, tree: _C.GuardTree, nodes: dict[Source, int]) -> Any:
     return arg
 
 
+_BY_VALUE: Final = frozenset((str, int, bool, bytes, type(None)))
+
+
 def _identity(args: tuple[Any, ...]) -> Any:
     """A hashable stand-in for guard arguments: by value where that is exact, else by identity."""
     return tuple(_one_identity(arg) for arg in args)
 
 
 def _one_identity(arg: Any) -> Any:
-    if is_a(arg, str | int | float | bytes | Source) or arg is None:
-        return (type(arg), repr(arg)) if is_a(arg, float) else (type(arg), arg)
+    cls = type(arg)
+    if cls is float:
+        return (cls, repr(arg))
+    if cls in _BY_VALUE or is_a(arg, Source):  # a subclass of the program's may hash and compare as it likes
+        return (cls, arg)
     if type(arg) in (tuple, list):
         return (type(arg), tuple(_one_identity(item) for item in arg))
     return id(arg)

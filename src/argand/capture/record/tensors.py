@@ -15,6 +15,7 @@ from torch import fx
 from argand import errors
 from argand.capture.facts import compat, effort_limits
 from argand.capture.facts.input_names import free_name
+from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import Source
 from argand.capture.facts.stack_text import stack_trace
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
+_SEQUENCES: frozenset[type] = frozenset((list, tuple, str, torch.Size))
 
 
 class GraphBuilder:
@@ -138,6 +140,9 @@ class GraphBuilder:
                 if answer is not NotImplemented:
                     return answer
             return func(*args, **kwargs)
+        for value in (*args, *kwargs.values()):
+            if is_a(value, list | tuple | str) and type(value) not in _SEQUENCES:
+                refuse_python_sequence(self.state.interpreter, type(value))
         special = SPECIAL.get(func)
         if special is not None:
             result = special(self, func, args, kwargs)

@@ -238,7 +238,9 @@ def in_order(obj: Any) -> tuple[Any, ...]:
 
 def _guardable(key: Any) -> bool:
     if is_a(key, tuple):
-        return all(_guardable(item) for item in key)
+        made_over: Any = type(key)
+        compared = made_over.__eq__ is tuple.__eq__ and made_over.__hash__ is tuple.__hash__
+        return compared and all(_guardable(item) for item in raw_iter(key))
     if classify.handling(key) in ("equals", "identity", "function"):
         return bool(not is_a(key, float | complex) or key == key)  # a NaN is equal to none but itself
     # an object that compares by identity is a key by identity
@@ -282,7 +284,7 @@ def contents(obj: Any) -> Any:
     if is_a(obj, dict):
         held: Any = list(raw_items(obj))
     elif is_a(obj, set | frozenset):
-        held = set(raw_iter(obj))
+        held = set.copy(obj) if is_a(obj, set) else frozenset.copy(obj)  # which hashes nothing anew
     else:
         held = list(raw_iter(obj))
     attributes = namespace(obj)
