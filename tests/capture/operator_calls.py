@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import datetime
+import decimal
+import fractions
+import importlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,6 +41,18 @@ _BASES: dict[str, tuple[type, tuple[Any, ...]]] = {
     "int": (int, (2,)),
     "float": (float, (2.0,)),
     "deque": (collections.deque, ([1, 2],)),
+    "bytearray": (bytearray, (b"ab",)),
+    "complex": (complex, (1.0, 2.0)),
+    "OrderedDict": (collections.OrderedDict, ({1: 2},)),
+    "defaultdict": (collections.defaultdict, (int, {1: 2})),
+    "Counter": (collections.Counter, ([1, 1],)),
+    "UserDict": (collections.UserDict, ({1: 2},)),
+    "namedtuple": (collections.namedtuple("Pair", "x y"), (1, 2)),
+    "ValueError": (ValueError, ("said",)),
+    "date": (datetime.date, (2020, 1, 2)),
+    "timedelta": (datetime.timedelta, (1, 2)),
+    "Fraction": (fractions.Fraction, (1, 2)),
+    "Decimal": (decimal.Decimal, ("1.5",)),
     "object": (object, ()),
 }
 
@@ -71,11 +87,11 @@ class Noting:
         self.n = n
 
     def __eq__(self, other: Any) -> Any:
-        LOG.append(f"{self.n} == {other.n if isinstance(other, Noting) else other}")
+        LOG.append(f"{self.n} == {other.n if isinstance(other, Noting) else type(other)}")
         return self.n == (other.n if isinstance(other, Noting) else other)
 
     def __lt__(self, other: Any) -> Any:
-        LOG.append(f"{self.n} < {other.n if isinstance(other, Noting) else other}")
+        LOG.append(f"{self.n} < {other.n if isinstance(other, Noting) else type(other)}")
         return self.n < (other.n if isinstance(other, Noting) else other)
 
     def __bool__(self) -> bool:
@@ -95,13 +111,43 @@ _OPERATIONS = (
     "(a, 1) == (b, 1)", "a in [b]", "a in (1, b)", "[b].index(a)", "[b, b].count(a)", "(lambda p, *q: p)(*a)", "(lambda **k: k)(**a)",
     "complex(a)", "'x' * a", "bytes(a)", "','.join(a)", "a.get(1)", "list(a.keys())", "frozenset(a)", "max(a, b)", "min([a, b])",
     "sorted([a, b])", "__import__('operator').length_hint(a)", "__import__('operator').index(a)", "__import__('math').floor(a)",
-    "collections.deque(a)", "collections.Counter(a)", "chr(a)", "hex(a)", "a @ b", "a << 1", "a ^ b", "type(a)(a)",
+    "collections.deque(a)", "collections.Counter(a)", "a.copy()", "a.update(b)", "a.extend(b)", "a.append(b)", "a.add(b)", "a.union(b)",
+    "a.issubset(b)", "a.issuperset(b)", "a.isdisjoint(b)", "a.intersection(b)", "a.difference(b)", "a.symmetric_difference(b)", "b.union(a)",
+    "b.update(a)", "b.extend(a)", "b.difference(a)", "b.isdisjoint(a)", "b.issubset(a)", "a.join(['x', 'y'])", "a.startswith(b)",
+    "b.startswith(a)", "a.replace(b, b)", "b.replace(b, a)", "a.sort()", "a.sort(key=lambda v: v)", "a.sort(key=lambda v: -v)", "a.remove(1)", "a.pop()",
+    "a.pop(1)", "a.insert(0, b)", "a.setdefault(1, b)", "a.fromkeys([1, b])", "type(a).fromkeys(b)", "dict.fromkeys(a)", "a.discard(1)",
+    "a.clear()", "a.reverse()", "list(a.items())", "list(a.values())", "a.keys() == b.keys()", "a.items() == b.items()", "1 in a.values()",
+    "a.upper()", "a.split()", "a.strip(b)", "a.find(b)", "a.partition(b)", "b.join(a)", "'{}'.format(a)", "'{!r:>4}'.format(a)", "format(a, '>9')",
+    "'%d' % a", "'%r' % (a,)", "'%5.1f' % a", "repr(a)", "ascii([a])", "str([a])", "repr({1: a})", "repr((a,))", "repr({a})",
+    "a.__contains__(1)", "a.__eq__(b)", "a.__len__()", "list.__len__(a)", "dict.__getitem__(a, 1)", "dict.get(a, 1)", "list.__getitem__(a, 0)",
+    "list.copy(a)", "dict.copy(a)", "dict.items(a)", "set.copy(a)", "str.upper(a)", "int.__add__(a, 1)", "float.__add__(a, 1.0)", "list.__eq__(a, b)",
+    "tuple.__add__(a, b)", "set.__or__(a, b)", "int.__repr__(a)", "str.__str__(a)", "object.__repr__(a) is None", "object.__eq__(a, b)",
+    "(1, a) < (1, b)", "[a] < [b]", "{1: a} == {1: b}", "{a}", "{a: 1}", "{a, b}", "a in {b}", "a in {b: 1}", "{b: 1}.get(a)", "{b: 1}[a]",
+    "{1: 2}.get(a)", "[1, 2, 3][a:]", "'abc'[a]", "(1, 2)[a]", "[b, b].remove(a)", "(b, b).count(a)", "collections.deque([b]).index(a)",
+    "collections.deque(a, 1)", "collections.OrderedDict(a)", "collections.defaultdict(int, a)", "collections.ChainMap(a)[1]",
+    "math.sqrt(a)", "math.ceil(a)", "math.trunc(a)", "math.isfinite(a)", "math.gcd(a, 2)", "math.prod(a)", "math.fsum(a)", "math.hypot(a, 1)",
+    "operator.add(a, b)", "operator.eq(a, b)", "operator.contains(a, 1)", "operator.getitem(a, 0)", "operator.itemgetter(0)(a)",
+    "operator.countOf(a, 1)", "operator.indexOf(a, 1)", "operator.truth(a)", "operator.concat(a, b)", "operator.iadd(a, b)", "operator.not_(a)",
+    "functools.reduce(lambda p, q: q, a)", "functools.reduce(operator.add, a)", "functools.partial(max, a)(b)",
+    "sorted([a, b], key=functools.cmp_to_key(lambda p, q: 0))", "list(itertools.chain(a, b))", "list(itertools.islice(a, 1))",
+    "list(itertools.product(a, a))", "list(itertools.accumulate(a))", "list(itertools.zip_longest(a, b))", "list(itertools.repeat(1, a))",
+    "list(itertools.groupby(a))", "list(itertools.starmap(max, [a]))", "list(itertools.chain.from_iterable([a]))", "list(itertools.combinations(a, 2))",
+    "list(itertools.takewhile(bool, a))", "list(itertools.compress(a, a))", "json.dumps(a)", "json.dumps([a])", "copy.copy(a)", "copy.deepcopy(a)",
+    "copy.deepcopy([a])", "isinstance(a, collections.abc.Hashable)", "pow(a, 2)", "pow(2, a, 5)", "ord(a)", "oct(a)", "bin(a)", "slice(a).indices(5)",
+    "enumerate([1], a).__next__()", "sum([a, b])", "sum([1], a)", "min(a, default=1)", "max([a, b], key=lambda v: v)", "all([a, b])", "any([a, b])",
+    "list(filter(None, [a, b]))", "list(map(len, [a]))", "[*map(hash, [a])]", "dict([a])", "dict(x=a)", "dict([(a, 1)])", "set([a])", "tuple([a])",
+    "print(a, end='') if 0 else 1", "int(a, 10)", "int.from_bytes(a, 'big')", "bytes([a])", "bytearray(a)", "memoryview(a).nbytes", "str(a, 'ascii')",
+    "'a' in a", "b in a", "a in b", "a is not b", "[p for p in a]", "{p for p in a}", "{p: 1 for p in a}", "(lambda p, q: p)(*a)", "a.real",
+    "a.x", "a.args", "a.numerator", "a.most_common(1)", "a.elements()", "a.move_to_end(1)", "a.popitem()", "a._asdict()", "a._replace(x=b)",
+    "a.year", "a.isoformat()", "a.limit_denominator(3)", "a.as_integer_ratio()", "a.conjugate()", "a.total_seconds()", "a.quantize(a)",
+    "next(reversed(a))", "dict(zip(a, a))", "list(enumerate(a, 1))", "zip(a).__next__()", "'a'.ljust(a)", "'a' + a", "a + 'a'", "b'a' + a", "[1] + a",
+    "(1,) + a", "[1] * a", "(1,) * a", "{1: 1} | a", "a | {1: 1}", "{1} | a", "{1} - a", "{1} < a", "{1}.union(a)", "1 + a", "1.0 * a", "1 < a", "1 == a",
+    "'ab' == a", "[1, 2] == a", "(1, 2) == a", "{1, 2} == a", "{1: 2} == a", "getattr(torch, a, None)", "hasattr(torch, a)", "isinstance(a, type(b))",
+    "x + a", "torch.tensor(a)", "x * 2 if a else x", "x.new_zeros(a)", "torch.zeros(a)", "torch.full((2,), a)", "x.reshape(a)", "x[a]", "x.sum(a)",
+    "torch.stack([x, x], a)", "x.split(a)", "x.view(a, 1)", "torch.arange(a)", "torch.cat([x, x], dim=a)",
+ "chr(a)", "hex(a)", "a @ b", "a << 1", "a ^ b", "type(a)(a)",
 )  # fmt: skip
-COMPARING = (
-    "a == b", "a != b", "a < b", "a <= b", "a > b", "a >= b", "b == a", "1 in a", "9 in a", "[a] == [b]", "(a, 1) == (b, 1)", "a in [b]",
-    "a in (1, b)", "[b].index(a)", "[b, b].count(a)", "a.count(1)", "a.index(2)", "bool(a)", "1 if a else 2",
-)  # fmt: skip
-"""Operations whose calls the suite compares, for every pair of operands."""
+_MODULES = ("collections", "copy", "functools", "itertools", "json", "math", "operator", "torch")
 _NOTING_PAIRS = (
     "[n(1), n(2)], [n(1), n(3)]", "(n(1), n(2)), (n(1), n(3))", "[n(1)], [n(1), n(2)]", "(n(1),), (n(2), n(1))", "{1: n(1)}, {1: n(2)}",
     "{1: n(1)}, {1: n(1), 2: n(2)}", "[n(0), n(2)], [n(0)]", "(n(0), n(2)), [n(0)]", "n(1), n(2)", "(1, n(2)), (1, n(2))",
@@ -110,7 +156,7 @@ _NOTING_PAIRS = (
 
 
 def program_of(operation: str) -> Callable[..., Any]:
-    space: dict[str, Any] = {"torch": torch, "collections": collections, "__name__": "operator_calls"}
+    space: dict[str, Any] = {"__name__": "operator_calls", **{name: importlib.import_module(name) for name in _MODULES}}
     exec(f"def program(x, a, b):\n    y = x + 1\n    return {operation}, y", space)
     program: Callable[..., Any] = space["program"]
     return program
@@ -155,6 +201,11 @@ def pairs() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]]]]:
         yield text, lambda text=text: eval(f"({text})", {"n": Noting, "collections": collections})
 
 
+def combinations() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]], str]]:
+    """The whole table: (operation, how to make its operands, their name)."""
+    return ((operation, make, name) for name, make in pairs() for operation in _OPERATIONS)
+
+
 def differs(operation: str, make: Callable[[], tuple[Any, Any]], name: str) -> str | None:
     argand.reset()
     compiled = argand.compile(program := program_of(operation), backend="eager")
@@ -168,12 +219,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
     parser.add_argument("--share", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
     table.run(
-        ((operation, make, name) for name, make in pairs() for operation in _OPERATIONS),
+        combinations(),
         lambda operation, _, name: options.only in f"{operation} | {name}",
         differs,
         options.share,
+        options.first,
     )
 
 

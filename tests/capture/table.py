@@ -7,7 +7,11 @@ from typing import Any
 
 
 def run(
-    combinations: Iterable[Any], chosen: Callable[..., bool], differs: Callable[..., str | None], share: int
+    combinations: Iterable[Any],
+    chosen: Callable[..., bool],
+    differs: Callable[..., str | None],
+    share: int,
+    first: int = 0,
 ) -> None:
     """Print each difference, then the counts.
 
@@ -16,10 +20,11 @@ def run(
         chosen: whether one is tried.
         differs: what differs, if anything.
         share: every how manieth is tried.
+        first: the number of the first that is.
     """
     count = wrong = 0
     for number, combination in enumerate(combinations):
-        if number % share or not chosen(*combination):
+        if (number - first) % share or not chosen(*combination):
             continue
         count += 1
         found = differs(*combination)
