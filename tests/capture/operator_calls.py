@@ -101,6 +101,27 @@ class Noting:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Walking:
+    """A container that notes when its elements are taken."""
+
+    def __init__(self, name: str, *items: Any) -> None:
+        self.name = name
+        self.items = items
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        LOG.append(f"{self.name} begins")
+        return self.walk()
+
+    def walk(self) -> Iterator[Any]:
+        for item in self.items:
+            LOG.append(f"{self.name} gives")
+            yield item
+        LOG.append(f"{self.name} ends")
+
+
 _OPERATIONS = (
     "a == b", "a != b", "a < b", "a <= b", "a > b", "a >= b", "b == a", "b < a", "1 in a", "9 in a", "a + b", "b + a", "a * 2", "2 * a",
     "a - b", "a | b", "a & b", "a % b", "a / b", "-a", "~a", "abs(a)", "bool(a)", "not a", "len(a)", "list(a)", "tuple(a)", "set(a)",
@@ -131,7 +152,8 @@ _OPERATIONS = (
     "functools.reduce(lambda p, q: q, a)", "functools.reduce(operator.add, a)", "functools.partial(max, a)(b)",
     "sorted([a, b], key=functools.cmp_to_key(lambda p, q: 0))", "list(itertools.chain(a, b))", "list(itertools.islice(a, 1))",
     "list(itertools.product(a, a))", "list(itertools.accumulate(a))", "list(itertools.zip_longest(a, b))", "list(itertools.repeat(1, a))",
-    "list(itertools.groupby(a))", "list(itertools.starmap(max, [a]))", "list(itertools.chain.from_iterable([a]))", "list(itertools.combinations(a, 2))",
+    "list(itertools.groupby(a))", "list(itertools.starmap(max, [a]))", "list(itertools.chain.from_iterable([a]))", "list(itertools.chain.from_iterable(a))",
+    "list(itertools.chain.from_iterable(p for p in [a, b]))", "list(itertools.islice(itertools.chain(a, b), 1))", "list(itertools.combinations(a, 2))",
     "list(itertools.takewhile(bool, a))", "list(itertools.compress(a, a))", "json.dumps(a)", "json.dumps([a])", "copy.copy(a)", "copy.deepcopy(a)",
     "copy.deepcopy([a])", "isinstance(a, collections.abc.Hashable)", "pow(a, 2)", "pow(2, a, 5)", "ord(a)", "oct(a)", "bin(a)", "slice(a).indices(5)",
     "enumerate([1], a).__next__()", "sum([a, b])", "sum([1], a)", "min(a, default=1)", "max([a, b], key=lambda v: v)", "all([a, b])", "any([a, b])",
@@ -151,7 +173,8 @@ _MODULES = ("collections", "copy", "functools", "itertools", "json", "math", "op
 _NOTING_PAIRS = (
     "[n(1), n(2)], [n(1), n(3)]", "(n(1), n(2)), (n(1), n(3))", "[n(1)], [n(1), n(2)]", "(n(1),), (n(2), n(1))", "{1: n(1)}, {1: n(2)}",
     "{1: n(1)}, {1: n(1), 2: n(2)}", "[n(0), n(2)], [n(0)]", "(n(0), n(2)), [n(0)]", "n(1), n(2)", "(1, n(2)), (1, n(2))",
-    "collections.deque([n(1), n(2)]), collections.deque([n(1)])", "[[n(1)]], [[n(1)]]", "[n(2), n(1)], (1,)",
+    "collections.deque([n(1), n(2)]), collections.deque([n(1)])", "[[n(1)]], [[n(1)]]", "[n(2), n(1)], (1,)", "w('a', 1, 2), w('b', 3, 4)", "w('a', 'x', 'y'), w('b')", "w('a', (1, 2), (3, 4)), {1: 2}",
+    "w('a', w('c', 1), w('d', 2)), [w('b', 3)]", "w('a', [1], 2), {1, 2}",
 )  # fmt: skip
 
 
@@ -198,7 +221,7 @@ def pairs() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]]]]:
         yield f"{name} and its base", lambda whole=whole, base=base, args=args: (whole(*args), base(*args))
         yield f"two of {name}", lambda whole=whole, args=args: (whole(*args), whole(*args))
     for text in _NOTING_PAIRS:
-        yield text, lambda text=text: eval(f"({text})", {"n": Noting, "collections": collections})
+        yield text, lambda text=text: eval(f"({text})", {"n": Noting, "w": Walking, "collections": collections})
 
 
 def combinations() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]], str]]:
@@ -210,9 +233,12 @@ def differs(operation: str, make: Callable[[], tuple[Any, Any]], name: str) -> s
     argand.reset()
     compiled = argand.compile(program := program_of(operation), backend="eager")
     x = torch.ones(2)
-    want = noted(program, x, *make())
-    got = noted(compiled, x, *make())
-    return None if want == got else f"{operation} | {name}: {got} is not {want}"
+    for call in ("", "again: "):  # the second one evaluates guards, and runs what the first one made
+        want = noted(program, x, *make())
+        got = noted(compiled, x, *make())
+        if want != got:
+            return f"{operation} | {name}: {call}{got} is not {want}"
+    return None
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a, raw_length
 from argand.capture.facts.sources import CallSource
 from argand.capture.natives.iteration_functions import hashed_items, sort_list, update_dict
@@ -372,7 +373,10 @@ def _dict_update(interp: Interpreter, cls: type, name: str, owner: Any, args: Ar
             update_dict(interp, target, args[0])
         else:
             items = iteration.mapping_items(interp, args[0], by_keys=True)
-            for key, value in _pairs_one_by_one(interp, args[0]) if items is None else items:
+            if items is None:
+                method = attributes.try_attr(interp, args[0], "items")
+                items = _pairs_one_by_one(interp, args[0] if method is NULL else calls.call(interp, method, (), None))
+            for key, value in items:
                 put(interp, owner, key, value)
     for key, value in kwargs.items():
         if put is None:

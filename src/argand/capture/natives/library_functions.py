@@ -50,6 +50,8 @@ from argand.capture.world import native_reads
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from argand.capture.interp.interpreter import Interpreter
 
 Args = list[Any]
@@ -176,8 +178,13 @@ _INTO_TUPLES: Final = frozenset(
 """Those that take all elements at once, for which they ask how many there will be."""
 
 
-def _itertool(cls: Any, callables: int = 0, plain_after: int | None = None) -> None:
+def _itertool(cls: type, callables: int = 0, plain_after: int | None = None) -> None:
     """(callables..., iterables..., plain values...)."""
+    take: Callable[[Interpreter, Any], Any] = iteration.native_iterable
+    if cls in _INTO_TUPLES:
+        take = functools.partial(iteration.to_list, hint=True)
+    elif cls is itertools.chain:
+        take = iteration.native_iterable_later
 
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         ready: list[Any] = []
@@ -187,7 +194,7 @@ def _itertool(cls: Any, callables: int = 0, plain_after: int | None = None) -> N
             elif plain_after is not None and i >= plain_after:
                 ready.append(interp.plain(arg))
             elif iteration.is_iterable(interp, arg):
-                ready.append(iteration.native_iterable(interp, arg, cls in _INTO_TUPLES))
+                ready.append(take(interp, arg))
             else:
                 ready.append(arg)
         native_reads.check(interp, fn, (*(ready[plain_after:] if plain_after is not None else ()), *kwargs.values()))
@@ -236,8 +243,10 @@ def _groupby(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _chain_from_iterable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    parts = (iteration.native_iterable(interp, part) for part in iteration.to_list(interp, args[0]))
-    return itertools.chain(*parts)
+    later = functools.partial(iteration.native_iterable_later, interp)
+    if type(args[0]) in (list, tuple):
+        return itertools.chain(*map(later, interp.plain_shallow(args[0])))
+    return itertools.chain.from_iterable(map(later, iteration.native_iterable(interp, args[0])))
 
 
 KEEP.append(itertools.chain)

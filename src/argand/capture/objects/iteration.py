@@ -62,6 +62,37 @@ class NativeIterator:
             del exc  # its traceback refers to this frame
 
 
+class NativeIterable:
+    """What native code that asks for an iterator later has in place of an object whose `__iter__` is Python code."""
+
+    __slots__ = ("interp", "value")
+
+    def __init__(self, interp: Interpreter, value: Any) -> None:
+        self.interp = interp
+        self.value = value
+
+    def __iter__(self) -> Any:
+        interp = self.interp
+        try:
+            return iter(native_iterable(interp, self.value))
+        except ObservedException as observed:
+            exc = observed.value
+        except Exception as bug:
+            raise InternalFailure(bug) from bug
+        interp.propagating = exc
+        try:
+            raise_native(exc)
+        finally:
+            del exc  # its traceback refers to this frame
+
+
+def native_iterable_later(interp: Interpreter, value: Any) -> Any:
+    """As `native_iterable`, where `__iter__` is called when the native code asks for the iterator."""
+    if interp.types.python_level(type(value), "__iter__") or not is_iterable(interp, value):
+        return NativeIterable(interp, value)
+    return native_iterable(interp, value)
+
+
 def is_iterable(interp: Interpreter, value: Any) -> bool:
     """Whether `iter(value)` finds an iterator protocol (the call itself may still fail)."""
     return interp.types.lookup(type(value), "__iter__") is not None and has_iterator(interp, value)
