@@ -460,7 +460,7 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
 }
 
 /* Runs a frame that native code started while it was watched, or refuses it. */
-static PyObject *
+static __attribute__((noinline)) PyObject * /* so that each hooked frame takes no more of the C stack for it */
 run_watched_frame(PyThreadState *tstate, InterpreterFrame *frame)
 {
     PyCodeObject *code = FRAME_CODE(frame);
