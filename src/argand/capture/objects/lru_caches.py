@@ -113,7 +113,7 @@ def _is_kept(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, An
         return False
     key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else tuple(args)
     for table in interp.unread(gc.get_referents, fn):
-        if type(table) is dict and table is not fn.__dict__ and key in table:
+        if type(table) is dict and table is not fn.__dict__ and interp.unread(dict.__contains__, table, key):
             return True
     return False
 

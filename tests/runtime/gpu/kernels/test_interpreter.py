@@ -60,12 +60,13 @@ def test_device_library() -> None:
                  "lgamma": torch.lgamma, "erfinv": torch.erfinv, "rint": torch.round, "cyl_bessel_i0": torch.special.i0,
                  "isnan": torch.isnan, "j0": torch.special.bessel_j0}
         for dtype, kind in ((torch.float32, "*fp32"), (torch.float64, "*fp64")):
+            last = 4 * torch.finfo(dtype).eps  # vectors and what is left over of them take other instructions
             x = torch.cat([torch.randn(100, dtype=dtype) * 2, torch.tensor([0.0, -0.0, float("inf"), float("nan")], dtype=dtype)])
             for name, eager in names.items():
                 out = run(f"libdevice.{name}(x)", x, torch.zeros_like(x), (kind, kind, "i32"))
-                assert torch.equal(out.nan_to_num(nan=7.0), eager(x).to(dtype).nan_to_num(nan=7.0)), name
+                torch.testing.assert_close(out, eager(x).to(dtype), rtol=last, atol=0.0, equal_nan=True, msg=name)
             out = run("libdevice.pow(x, x)", x, torch.zeros_like(x), (kind, kind, "i32"))
-            assert torch.equal(out.nan_to_num(nan=7.0), torch.pow(x, x).nan_to_num(nan=7.0))
+            torch.testing.assert_close(out, torch.pow(x, x), rtol=last, atol=0.0, equal_nan=True)
             x = torch.tensor([0.5, 1.5, 2.5, -0.5, -2.5, 1e30], dtype=dtype)
             out = run("libdevice.round(x)", x, torch.zeros_like(x), (kind, kind, "i32"))
             assert out[:5].tolist() == [1.0, 2.0, 3.0, -1.0, -3.0]
