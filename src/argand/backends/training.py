@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand import events
+from argand import collector, events
 from argand.autograd import wrap
 from argand.autograd.partitioning.partition import Partition, partition
 from argand.autograd.tracing.joint import JointProgram
@@ -85,7 +85,11 @@ def compile_joint(
     compile_id = events.bus.compile_id  # of the forward: its backward is compiled later, in any thread
 
     def compile_backward(program: AtenProgram) -> Boxed:
-        with events.bus.compiling(compile_id), events.span("compile_backward", "autograd", backend=backend):
+        with (
+            events.bus.compiling(compile_id),
+            events.span("compile_backward", "autograd", backend=backend),
+            collector.paused(),
+        ):
             return _compile_backward(program, compile_program, backend, boxed)
 
     backward = LazyBackward(cut, joint.tape, compile_backward)

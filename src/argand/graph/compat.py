@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -182,18 +181,6 @@ def overloads(packet: Any) -> list[Any]:
 def packet_named(namespace: str, name: str) -> Any | None:
     """`torch.ops.<namespace>.<name>`, or None."""
     return getattr(getattr(torch.ops, namespace), name, None)
-
-
-@contextlib.contextmanager
-def paused_collection() -> Iterator[None]:
-    """No garbage collection inside: tracing makes many objects that live on, which each collection would walk."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def deterministic() -> tuple[bool, bool]:

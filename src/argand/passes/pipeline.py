@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from argand import events
+from argand import collector, events
 from argand.config import config
 from argand.graph import time_limit
-from argand.graph.compat import paused_collection
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
 from argand.passes import cse, dead, decompose, fold, randomness, scalars, simplify
@@ -52,7 +51,7 @@ def run_passes(program: AtenProgram, passes: Sequence[Pass] = INFERENCE) -> Aten
         time_limit.check()
         if one.name in left_out:
             continue
-        with events.span(one.name, "passes"), paused_collection():
+        with events.span(one.name, "passes"), collector.paused():
             changes = one.run(program)
         if check:
             verify(program, after=one.name)

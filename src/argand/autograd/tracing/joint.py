@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand import collector
 from argand.autograd.recording.bases import Bases
 from argand.autograd.recording.inputs import InputBuilder
 from argand.autograd.recording.leaves import reached_leaves, refuse_separate_histories
@@ -169,7 +170,7 @@ def _trace(
     arguments: list[Any] = []
     builder.names(gm)
     compat.keep_torch_compiler_out()
-    with compat.paused_collection(), compat.restored_torch_state(), compat.single_threaded_autograd():
+    with collector.paused(), compat.restored_torch_state(), compat.single_threaded_autograd():
         for index, value in enumerate(example_inputs):
             if isinstance(value, torch.Tensor):
                 made = builder.argument(value, index, layouts.get(index) if layouts else None)

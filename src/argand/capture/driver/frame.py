@@ -5,21 +5,18 @@ FrameInfo -> interpret (restarting at the instruction where the graph breaks) ->
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import itertools
 import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
 
 import argand.capture.interp.torch_handlers  # noqa: F401  (registers them)
-from argand import errors, events
+from argand import collector, errors, events
 from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.format import dis_text
@@ -130,7 +127,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
     with (
         events.bus.compiling(compile_id),
         events.span("capture_frame", "capture", function=code.co_name),
-        _without_gc(),
+        collector.paused(),
     ):
         announce.frame_start(info)
         failures.report_recompile(info)
@@ -176,19 +173,6 @@ def _asked_for(code: types.CodeType) -> bool:
     """Whether `config.debug_function` names this function: by name or qualified name, several separated by commas."""
     names = {name.strip() for name in config.debug_function.split(",")}
     return code.co_name in names or code.co_qualname in names or code_words(code) in names
-
-
-@contextlib.contextmanager
-def _without_gc() -> Iterator[None]:
-    """No cyclic garbage collection meanwhile: compiling makes many objects that live, and each full collection walks
-    the whole process (0.2 to 1 s with a model loaded)."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Capture:

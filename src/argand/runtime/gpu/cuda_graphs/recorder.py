@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
+from argand import collector
 from argand.locks import fork_safe_lock
 from argand.runtime.gpu.device import arena
 from argand.runtime.gpu.device.driver import Driver, driver
@@ -137,7 +137,8 @@ class CudaRecorder:
         self._prepare_libraries()
         # Temporaries of calls that were not recorded: what is recorded has its own in the room.
         arena.clear(self._index)
-        with self.placing(room), _without_collections():
+        # Finalizers of garbage may queue work, or free what may not be freed while recording: they wait.
+        with self.placing(room), collector.paused():
             before = torch.cuda.memory_reserved(self._index)
             if draws:
                 replay, results = self._drawing(run, room)
@@ -290,18 +291,6 @@ def _executable(cuda: Driver, index: int, graph: ctypes.c_void_p, room: _Room) -
 
     weakref.finalize(replay, library.cuGraphExecDestroy, made).atexit = False
     return replay
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Finalizers of garbage may queue work, or free what may not be freed while recording: they wait."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @functools.cache
