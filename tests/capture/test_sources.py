@@ -51,8 +51,8 @@ def test_guard_nodes() -> None:
     tree = _C.GuardTree()
     owner = s.LocalSource("self", 0)
     item = s.SequenceItemSource(s.DictItemSource(s.DictItemSource(s.InstanceDictSource(owner), "items"), "k"), 1)
-    assert item.guard_node(tree) == item.guard_node(tree)
-    tree.check(item.guard_node(tree), "equals", 20)
+    assert item.guard_node(tree, {}) == item.guard_node(tree, {})
+    tree.check(item.guard_node(tree, {}), "equals", 20)
     holder = Holder()
     assert tree.evaluate((holder,)) is True
     holder.items["k"][1] = 21

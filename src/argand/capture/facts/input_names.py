@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from argand.capture.facts.source_base import Source
-from argand.capture.facts.sources import ClosureSource, GlobalSource, LocalSource
+from argand.capture.facts.sources import ClosureSource, GlobalSource, LocalSource, Source
 
 _NOT_IDENTIFIER = re.compile(r"\W+")
 

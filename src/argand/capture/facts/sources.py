@@ -1,138 +1,230 @@
 """Where a value that capture met came from: small immutable paths that compose, print and reload themselves.
 
-Every source is `(base, key)` plus a class that says what one step means. `name()` is the developer's spelling
-(`L['self']._modules['fc'].weight`), `friendly()` the user's (`self.fc.weight`). `guard_node(tree)` is the path in the C
-guard tree, `load(emitter)` the bytecode that reloads the value in transformed code.
+Every source is `(base, key)` and a class, whose `step` says what one step of this kind means: how it is spelled, how
+the guards' C core reads it, how transformed code does. `name()` is the developer's spelling
+(`L['self']._modules['fc'].weight`), `friendly()` the user's (`self.fc.weight`).
 """
 
 from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from argand import errors
 from argand.capture.facts.kinds import namespace, raw_item
-from argand.capture.facts.source_base import LoadTarget as LoadTarget
-from argand.capture.facts.source_base import Source as Source
-from argand.capture.facts.source_base import const_label, key_label
 
 if TYPE_CHECKING:
     from argand._core import _C
     from argand.capture.facts.typefacts import TypeFacts
 
 
-class LocalSource(Source):
-    """An argument of the root frame: `index` counts as `FrameInfo.args` does."""
+class LoadTarget(Protocol):
+    """What `Source.load` needs of an emitter: each method appends the instructions of one step."""
 
-    __slots__ = ("index",)
-    root_kind = "local"
-    index: int
+    def load_source(self, source: Source) -> None: ...
+    def load_local(self, name: str, index: int) -> None: ...
+    def load_global(self, name: str) -> None: ...
+    def load_closure(self, name: str, index: int) -> None: ...
+    def load_closure_cell(self, name: str, index: int) -> None: ...
+    def load_const(self, value: object) -> None: ...
+    def attr(self, name: str) -> None: ...
+    def subscript(self, key: object) -> None: ...
+    def call_helper(self, helper: object, extra: tuple[object, ...] = ()) -> None: ...
 
-    def __init__(self, name: str, index: int) -> None:
-        object.__setattr__(self, "index", index)
-        super().__init__(None, name)
+
+Load = Callable[[LoadTarget, Any], None]
+"""base -> value: appends the instructions of a step, which is the source given."""
+
+GuardPath = tuple[tuple[Any, ...], ...]
+"""Accessors of the guards' C core, each with what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a kind of step means.
+
+    Arguments:
+        accessor: how the guards' C core reads it (`accessor_table` in `_core`); "" where `guard_path` says.
+        spell: its spelling, of that of the path before it and the key.
+        load: its instructions, after those that push the base.
+        keyed: whether the accessor takes the key.
+        friendly: whether users see it after the user's spelling of the base; if not, they see the developer's path.
+    """
+
+    accessor: str
+    spell: Callable[[str, Any], str]
+    load: Load
+    keyed: bool = True
+    friendly: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Source:
+    """One step of a path; compared and hashed by structure, the hash computed once.
+
+    Arguments:
+        base: the source that this step starts from; None for roots.
+        key: what the step selects (a name, an index, a dict key).
+    """
+
+    step: ClassVar[Step]
+    root_kind: ClassVar[str] = "constant"
+
+    base: Source | None
+    key: Any = None
+    _text: str | None = field(default=None, init=False)
+    _identity: tuple[object, ...] = field(init=False)
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        identity = (type(self), type(self.key), self._key_identity(), self.base)
+        object.__setattr__(self, "_identity", identity)
+        object.__setattr__(self, "_hash", hash(identity))
+
+    def _key_identity(self) -> object:
+        """What of the key takes part in comparison."""
+        return self.key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Source) and self._hash == other._hash and self._identity == other._identity
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name()}>"
+
+    @property
+    def parent(self) -> Source:
+        """The base, which exists: only roots have none."""
+        if self.base is None:
+            raise errors.InternalError(f"{type(self).__name__} has no base")
+        return self.base
+
+    @property
+    def root(self) -> Source:
+        """The first step of the path."""
+        source = self
+        while source.base is not None:
+            source = source.base
+        return source
+
+    @property
+    def kind(self) -> str:
+        """ "local", "global", "builtin", "closure" or "constant": what the path starts from."""
+        return self.root.root_kind
 
     def name(self) -> str:
-        return f"L[{self.key!r}]"
+        """The developer's spelling."""
+        return self.step.spell("" if self.base is None else self.base.name(), self.key)
+
+    def friendly(self) -> str:
+        """The user's spelling."""
+        text: str | None = self._text
+        if text is None:
+            text = self._spell() if self.step.friendly else self.name()
+            object.__setattr__(self, "_text", text)
+        return text
+
+    def _spell(self) -> str:
+        """What `friendly` remembers."""
+        return self.step.spell(self.parent.friendly(), self.key)
+
+    def guard_node(self, tree: _C.GuardTree, nodes: dict[Source, int]) -> int:
+        """The node of this path in the guard tree; `nodes` has those of earlier questions."""
+        node = nodes.get(self)
+        if node is None:
+            node = 0 if self.base is None else self.base.guard_node(tree, nodes)
+            for accessor, *arguments in self.guard_path():
+                node = tree.child(node, accessor, *arguments)
+            nodes[self] = node
+        return node
+
+    def guard_path(self) -> GuardPath:
+        """From the base's node to this one."""
+        return ((self.step.accessor, self.key) if self.step.keyed else (self.step.accessor,),)
+
+    def load(self, target: LoadTarget) -> None:
+        """Append the instructions that push the value."""
+        if self.base is not None:
+            target.load_source(self.base)
+        self.step.load(target, self)
+
+
+# ---------------------------------------------------------------------- where paths begin
+
+
+class _Variable(Source):
+    """What a name means in the root frame: `index` counts arguments as `FrameInfo.args` does, and free variables."""
+
+    __slots__ = ("index",)
+    index: int
+
+    def __init__(self, name: str, index: int = -1) -> None:
+        object.__setattr__(self, "index", index)
+        super().__init__(None, name)
 
     def _spell(self) -> str:
         return str(self.key)
 
-    def guard_node(self, tree: _C.GuardTree) -> int:
-        return tree.child(0, "local", self.index)
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_local(self.key, self.index)
+    def guard_path(self) -> GuardPath:
+        return ((self.step.accessor, self.key if self.index < 0 else self.index),)
 
 
-class GlobalSource(Source):
+class LocalSource(_Variable):
+    """An argument of the root frame."""
+
+    __slots__ = ()
+    root_kind = "local"
+    step = Step("local", lambda _, key: f"L[{key!r}]", lambda to, at: to.load_local(at.key, at.index))
+
+
+class GlobalSource(_Variable):
     """A name in the root frame's globals."""
 
     __slots__ = ()
     root_kind = "global"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(None, name)
-
-    def name(self) -> str:
-        return f"G[{self.key!r}]"
-
-    def _spell(self) -> str:
-        return str(self.key)
-
-    def guard_node(self, tree: _C.GuardTree) -> int:
-        return tree.child(0, "global", self.key)
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_global(self.key)
+    step = Step("global", lambda _, key: f"G[{key!r}]", lambda to, at: to.load_global(at.key))
 
 
-class BuiltinSource(Source):
+class BuiltinSource(_Variable):
     """A name in the root frame's builtins."""
 
     __slots__ = ()
     root_kind = "builtin"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(None, name)
-
-    def name(self) -> str:
-        return f"B[{self.key!r}]"
-
-    def _spell(self) -> str:
-        return str(self.key)
-
-    def guard_node(self, tree: _C.GuardTree) -> int:
-        return tree.child(0, "builtin", self.key)
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_global(self.key)
+    step = Step("builtin", lambda _, key: f"B[{key!r}]", lambda to, at: to.load_global(at.key))
 
 
-class ClosureSource(Source):
-    """Contents of free variable `index` (named `name`) of the root frame."""
+class ClosureSource(_Variable):
+    """Contents of a free variable of the root frame."""
 
-    __slots__ = ("index",)
+    __slots__ = ()
     root_kind = "closure"
-    index: int
-
-    def __init__(self, name: str, index: int) -> None:
-        object.__setattr__(self, "index", index)
-        super().__init__(None, name)
-
-    def name(self) -> str:
-        return f"C[{self.key!r}]"
-
-    def _spell(self) -> str:
-        return str(self.key)
-
-    def guard_node(self, tree: _C.GuardTree) -> int:
-        return tree.child(0, "closure", self.index)
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_closure(self.key, self.index)
+    step = Step("closure", lambda _, key: f"C[{key!r}]", lambda to, at: to.load_closure(at.key, at.index))
 
 
-class ClosureCellSource(Source):
+class ClosureCellSource(_Variable):
     """The cell itself of a free variable of the root frame: can be reloaded, not guarded."""
 
-    __slots__ = ("index",)
+    __slots__ = ()
     root_kind = "closure"
-    index: int
+    step = Step(
+        "", lambda _, key: f"cell(C[{key!r}])", lambda to, at: to.load_closure_cell(at.key, at.index), friendly=False
+    )
 
-    def __init__(self, name: str, index: int) -> None:
-        object.__setattr__(self, "index", index)
-        super().__init__(None, name)
-
-    def name(self) -> str:
-        return f"cell(C[{self.key!r}])"
-
-    def guard_node(self, tree: _C.GuardTree) -> int:
+    def guard_path(self) -> GuardPath:
         raise errors.InternalError("a cell of the root frame cannot be guarded, only its contents")
 
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_closure_cell(self.key, self.index)
+
+def _const_label(_: str, obj: object) -> str:
+    if isinstance(obj, dict) and isinstance(obj.get("__name__"), str):
+        return f"globals({obj['__name__']})"
+    return getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or f"<{type(obj).__name__}>"
 
 
 class ConstSource(Source):
@@ -140,42 +232,56 @@ class ConstSource(Source):
 
     __slots__ = ("label",)
     label: str
+    step = Step("const", _const_label, lambda to, at: to.load_const(at.key), friendly=False)
 
-    def __init__(self, obj: Any, label: str = "") -> None:
+    def __init__(self, obj: object, label: str = "") -> None:
         object.__setattr__(self, "label", label)
         super().__init__(None, obj)
 
-    def _key_identity(self) -> Any:
+    def _key_identity(self) -> int:
         return id(self.key)
 
     def name(self) -> str:
-        return self.label or const_label(self.key)
+        return self.label or super().name()
 
-    def guard_node(self, tree: _C.GuardTree) -> int:
-        return tree.child(0, "const", self.key)
 
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_const(self.key)
+class ImportedSource(Source):
+    """What `sys.modules` has under a name."""
+
+    __slots__ = ()
+    step = Step("dict_item", lambda _, key: f"sys.modules[{key!r}]", lambda to, at: to.subscript(at.key))
+
+    def __init__(self, name: str) -> None:
+        super().__init__(ConstSource(sys.modules), name)
+
+    def _spell(self) -> str:
+        return str(self.key)
+
+
+# ---------------------------------------------------------------------- steps
+
+
+def _attribute(accessor: str, name: str, friendly: bool = False) -> Step:
+    """A part of an object that the C core knows as such, and Python as an attribute."""
+    return Step(
+        accessor, lambda base, _: f"{base}.{name}", lambda to, at: to.attr(name), keyed=False, friendly=friendly
+    )
+
+
+def _through(function: Callable[..., object], keyed: bool = False) -> Load:
+    """function(base), or function(base, key)."""
+    return lambda to, at: to.call_helper(function, (at.key,) if keyed else ())
+
+
+def _subscript(to: LoadTarget, at: Source) -> None:
+    to.subscript(at.key)
 
 
 class AttrSource(Source):
     """`getattr(base, name)`: slots, C descriptors, tensor attributes."""
 
     __slots__ = ()
-    accessor = "attr"
-
-    def __init__(self, base: Source, name: str) -> None:
-        super().__init__(base, name)
-
-    def name(self) -> str:
-        return f"{self.parent.name()}.{self.key}"
-
-    def _spell(self) -> str:
-        return f"{self.parent.friendly()}.{self.key}"
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.attr(self.key)
+    step = Step("attr", lambda base, key: f"{base}.{key}", lambda to, at: to.attr(at.key))
 
 
 class FreshAttrSource(AttrSource):
@@ -186,14 +292,13 @@ class FreshAttrSource(AttrSource):
     """
 
     __slots__ = ("read",)
-
     read: int
 
-    def __init__(self, base: Source, name: str, value: Any) -> None:
+    def __init__(self, base: Source, name: str, value: object) -> None:
         object.__setattr__(self, "read", id(value))
         super().__init__(base, name)
 
-    def _key_identity(self) -> Any:
+    def _key_identity(self) -> tuple[str, int]:
         return self.key, self.read
 
 
@@ -201,33 +306,17 @@ class InstanceDictSource(Source):
     """The `__dict__` of an instance, a module object or a class instance."""
 
     __slots__ = ()
-    accessor = "instance_dict"
-
-    def __init__(self, base: Source) -> None:
-        super().__init__(base)
-
-    def name(self) -> str:
-        return f"{self.parent.name()}.__dict__"
-
-    def _spell(self) -> str:
-        return f"{self.parent.friendly()}.__dict__"
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.attr("__dict__")
+    step = _attribute("instance_dict", "__dict__", friendly=True)
 
 
 class RawInstanceDictSource(InstanceDictSource):
     """That of an instance whose class has a `__getattribute__` of its own, which is not asked."""
 
     __slots__ = ()
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.call_helper(namespace)
+    step = replace(InstanceDictSource.step, load=_through(namespace))
 
 
-def instance_dict(facts: TypeFacts, base: Source, obj: Any) -> InstanceDictSource:
+def instance_dict(facts: TypeFacts, base: Source, obj: object) -> InstanceDictSource:
     """The source of the `__dict__` of an object that has a source."""
     own = facts.lookup(type(obj), "__getattribute__")
     return (InstanceDictSource if type(own) is types.WrapperDescriptorType else RawInstanceDictSource)(base)
@@ -240,16 +329,13 @@ class DictItemSource(Source):
     """Raw item of a dict (or dict subclass), by key. Prints as attribute access where the dict is an instance's."""
 
     __slots__ = ()
-    accessor = "dict_item"
-
-    def __init__(self, base: Source, key: Any) -> None:
-        super().__init__(base, key)
+    step = Step("dict_item", lambda base, key: f"{base}[{_key_label(key)}]", _subscript)
 
     def name(self) -> str:
         base = self.parent
         if isinstance(base, InstanceDictSource) and isinstance(self.key, str) and self.key.isidentifier():
             return f"{base.parent.name()}.{self.key}"
-        return f"{base.name()}[{key_label(self.key)}]"
+        return super().name()
 
     def _spell(self) -> str:
         base = self.parent
@@ -259,112 +345,61 @@ class DictItemSource(Source):
         if table is not None and base.key in _MODULE_TABLES and isinstance(self.key, str):
             owner = table.parent if isinstance(table, InstanceDictSource) else table
             return f"{owner.friendly()}[{self.key}]" if self.key.isdigit() else f"{owner.friendly()}.{self.key}"
-        return f"{base.friendly()}[{key_label(self.key)}]"
+        return super()._spell()
 
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.subscript(self.key)
+
+def _key_label(key: object) -> str:
+    return getattr(key, "__qualname__", None) or repr(key)
 
 
 class RawDictItemSource(DictItemSource):
     """Item of a dict subclass that overrides `__getitem__`: read with dict's own."""
 
     __slots__ = ()
+    step = replace(DictItemSource.step, load=_through(dict.__getitem__, keyed=True))
 
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.call_helper(dict.__getitem__, (self.key,))
+
+def _load_key(to: LoadTarget, at: Source) -> None:
+    to.call_helper(list)
+    to.subscript(at.key)
 
 
 class DictKeySource(Source):
     """The i-th key of a dict, in its order."""
 
     __slots__ = ()
-    accessor = "dict_key"
-
-    def __init__(self, base: Source, index: int) -> None:
-        super().__init__(base, index)
-
-    def name(self) -> str:
-        return f"list({self.parent.name()})[{self.key}]"
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.call_helper(list)
-        emitter.subscript(self.key)
+    step = Step("dict_key", lambda base, key: f"list({base})[{key}]", _load_key, friendly=False)
 
 
 class SequenceItemSource(Source):
     """Raw item of a list, tuple or deque, by position."""
 
     __slots__ = ()
-    accessor = "sequence_item"
-
-    def __init__(self, base: Source, index: int) -> None:
-        super().__init__(base, index)
-
-    def name(self) -> str:
-        return f"{self.parent.name()}[{self.key}]"
-
-    def _spell(self) -> str:
-        return f"{self.parent.friendly()}[{self.key}]"
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.subscript(self.key)
+    step = Step("sequence_item", lambda base, key: f"{base}[{key}]", _subscript)
 
 
 class RawSequenceItemSource(SequenceItemSource):
     """Item of a list or tuple whose class overrides `__getitem__`: read with the base's own."""
 
     __slots__ = ()
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.call_helper(raw_item, (self.key,))
+    step = replace(SequenceItemSource.step, load=_through(raw_item, keyed=True))
 
 
 class GetItemSource(Source):
     """`base[key]` with the object's own `__getitem__` (deque items, user mappings known to be pure)."""
 
     __slots__ = ()
-    accessor = "getitem"
-
-    def __init__(self, base: Source, key: Any) -> None:
-        super().__init__(base, key)
-
-    def name(self) -> str:
-        return f"{self.parent.name()}[{key_label(self.key)}]"
-
-    def _spell(self) -> str:
-        return f"{self.parent.friendly()}[{key_label(self.key)}]"
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.subscript(self.key)
+    step = Step("getitem", lambda base, key: f"{base}[{key}]", _subscript)
 
 
 class TypeSource(Source):
     """`type(base)`."""
 
     __slots__ = ()
-    accessor = "type"
-
-    def __init__(self, base: Source) -> None:
-        super().__init__(base)
-
-    def name(self) -> str:
-        return f"type({self.parent.name()})"
-
-    def _spell(self) -> str:
-        return f"type({self.parent.friendly()})"
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.call_helper(type)
+    step = Step("type", lambda base, _: f"type({base})", _through(type), keyed=False)
 
 
-def type_lookup(cls: type, name: str) -> Any:
+def type_lookup(cls: type, name: str) -> object:
     """Raw lookup along the MRO, no descriptor run (what a TypeAttrSource means).
 
     Raises:
@@ -376,30 +411,136 @@ def type_lookup(cls: type, name: str) -> Any:
     raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
 
 
-_PLAIN_PATH = frozenset(
+class TypeAttrSource(Source):
+    """Raw lookup of `name` along the MRO of a class (base is the class)."""
+
+    __slots__ = ()
+    step = Step("type_attr", lambda base, key: f"{base}.{key}", _through(type_lookup, keyed=True))
+
+
+def _call_label(base: str, function: object) -> str:
+    return f"{getattr(function, '__name__', function)}({base})"
+
+
+class CallSource(Source):
+    """`fn(base)` for a pure C-level function of argand's choice (`torch.get_default_dtype`-like reads of an object)."""
+
+    __slots__ = ()
+    step = Step("call", _call_label, lambda to, at: to.call_helper(at.key), friendly=False)
+
+    def _key_identity(self) -> int:
+        return id(self.key)
+
+
+# ---------------------------------------------------------------------- parts of functions
+
+
+def _load_cell(to: LoadTarget, at: Source) -> None:
+    to.attr("__closure__")
+    to.subscript(at.key)
+
+
+def _load_cell_contents(to: LoadTarget, at: Source) -> None:
+    _load_cell(to, at)
+    to.attr("cell_contents")
+
+
+class FuncCellSource(Source):
+    """The i-th closure cell of a Python function: the cell itself, which a program can get hold of."""
+
+    __slots__ = ()
+    step = Step("", lambda base, key: f"{base}.__closure__[{key}]", _load_cell, friendly=False)
+
+    def guard_path(self) -> GuardPath:
+        return ("attr", "__closure__"), ("sequence_item", self.key)
+
+
+class FuncClosureSource(Source):
+    """Contents of the i-th closure cell of a Python function."""
+
+    __slots__ = ()
+    step = Step(
+        "func_closure",
+        lambda base, key: f"{base}.__closure__[{key}].cell_contents",
+        _load_cell_contents,
+        friendly=False,
+    )
+
+
+class CellContentsSource(Source):
+    """Contents of a cell that has a source of its own."""
+
+    __slots__ = ()
+    step = _attribute("cell_contents", "cell_contents")
+
+    def guard_node(self, tree: _C.GuardTree, nodes: dict[Source, int]) -> int:
+        cell = self.parent
+        if isinstance(cell, ClosureCellSource):
+            return ClosureSource(cell.key, cell.index).guard_node(tree, nodes)
+        if isinstance(cell, FuncCellSource):
+            return FuncClosureSource(cell.base, cell.key).guard_node(tree, nodes)
+        return super().guard_node(tree, nodes)
+
+
+class FuncCodeSource(Source):
+    """`function.__code__`."""
+
+    __slots__ = ()
+    step = _attribute("func_code", "__code__")
+
+
+class FuncDefaultsTupleSource(Source):
+    """`function.__defaults__`."""
+
+    __slots__ = ()
+    step = _attribute("func_defaults", "__defaults__")
+
+
+class FuncKwdefaultsDictSource(Source):
+    """`function.__kwdefaults__`."""
+
+    __slots__ = ()
+    step = _attribute("func_kwdefaults", "__kwdefaults__")
+
+
+class FuncGlobalsSource(Source):
+    """`function.__globals__`."""
+
+    __slots__ = ()
+    step = _attribute("func_globals", "__globals__")
+
+
+class MethodSelfSource(Source):
+    """`method.__self__`."""
+
+    __slots__ = ()
+    step = _attribute("method_self", "__self__")
+
+
+class MethodFuncSource(Source):
+    """`method.__func__`."""
+
+    __slots__ = ()
+    step = _attribute("method_func", "__func__")
+
+
+def FuncDefaultsSource(base: Source, index: int) -> SequenceItemSource:
+    """The i-th positional default of a function."""
+    return SequenceItemSource(FuncDefaultsTupleSource(base), index)
+
+
+def FuncKwdefaultsSource(base: Source, key: str) -> DictItemSource:
+    """A keyword-only default of a function."""
+    return DictItemSource(FuncKwdefaultsDictSource(base), key)
+
+
+# ---------------------------------------------------------------------- questions about paths
+
+
+_LOOKUPS = frozenset(
     {LocalSource, GlobalSource, ConstSource, InstanceDictSource, RawInstanceDictSource, DictItemSource,
      RawDictItemSource, SequenceItemSource}
 )  # fmt: skip
-
-
-class ImportedSource(Source):
-    """What `sys.modules` has under a name."""
-
-    __slots__ = ()
-    accessor = "dict_item"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(ConstSource(sys.modules), name)
-
-    def name(self) -> str:
-        return f"sys.modules[{self.key!r}]"
-
-    def _spell(self) -> str:
-        return str(self.key)
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.subscript(self.key)
 
 
 def root_of(source: Source) -> Source:
@@ -413,187 +554,7 @@ def collectable(source: Source) -> bool:
     """Whether fetching it is a matter of lookups in dicts, lists and tuples, the same in C as in bytecode."""
     step: Source | None = source
     while step is not None:
-        if type(step) not in _PLAIN_PATH:
+        if type(step) not in _LOOKUPS:
             return False
         step = step.base
     return True
-
-
-class TypeAttrSource(Source):
-    """Raw lookup of `name` along the MRO of a class (base is the class)."""
-
-    __slots__ = ()
-    accessor = "type_attr"
-
-    def __init__(self, base: Source, name: str) -> None:
-        super().__init__(base, name)
-
-    def name(self) -> str:
-        return f"{self.parent.name()}.{self.key}"
-
-    def _spell(self) -> str:
-        return f"{self.parent.friendly()}.{self.key}"
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.call_helper(type_lookup, (self.key,))
-
-
-class FuncCellSource(Source):
-    """The i-th closure cell of a Python function: the cell itself, which a program can get hold of."""
-
-    __slots__ = ()
-
-    def __init__(self, base: Source, index: int) -> None:
-        super().__init__(base, index)
-
-    def name(self) -> str:
-        return f"{self.parent.name()}.__closure__[{self.key}]"
-
-    def guard_node(self, tree: _C.GuardTree) -> int:
-        closure = tree.child(self.parent.guard_node(tree), "attr", "__closure__")
-        return tree.child(closure, "sequence_item", self.key)
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.attr("__closure__")
-        emitter.subscript(self.key)
-
-
-class FuncClosureSource(Source):
-    """Contents of the i-th closure cell of a Python function."""
-
-    __slots__ = ()
-    accessor = "func_closure"
-
-    def __init__(self, base: Source, index: int) -> None:
-        super().__init__(base, index)
-
-    def name(self) -> str:
-        return f"{self.parent.name()}.__closure__[{self.key}].cell_contents"
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.attr("__closure__")
-        emitter.subscript(self.key)
-        emitter.attr("cell_contents")
-
-
-class CellContentsSource(Source):
-    """Contents of a cell that has a source of its own."""
-
-    __slots__ = ()
-    accessor = "cell_contents"
-
-    def __init__(self, base: Source) -> None:
-        super().__init__(base)
-
-    def name(self) -> str:
-        return f"{self.parent.name()}.cell_contents"
-
-    def guard_node(self, tree: _C.GuardTree) -> int:
-        base = self.parent
-        if isinstance(base, ClosureCellSource):
-            return tree.child(0, "closure", base.index)
-        if isinstance(base, FuncCellSource):
-            return tree.child(base.parent.guard_node(tree), "func_closure", base.key)
-        return super().guard_node(tree)
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.attr("cell_contents")
-
-
-class _FunctionPartSource(Source):
-    """A part of a Python function that an attribute holds."""
-
-    __slots__ = ()
-    attribute: ClassVar[str]
-
-    def __init__(self, base: Source) -> None:
-        super().__init__(base)
-
-    def name(self) -> str:
-        return f"{self.parent.name()}.{self.attribute}"
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.attr(self.attribute)
-
-
-class FuncCodeSource(_FunctionPartSource):
-    """`function.__code__`."""
-
-    __slots__ = ()
-    accessor = "func_code"
-    attribute = "__code__"
-
-
-class FuncDefaultsTupleSource(_FunctionPartSource):
-    """`function.__defaults__`."""
-
-    __slots__ = ()
-    accessor = "func_defaults"
-    attribute = "__defaults__"
-
-
-class FuncKwdefaultsDictSource(_FunctionPartSource):
-    """`function.__kwdefaults__`."""
-
-    __slots__ = ()
-    accessor = "func_kwdefaults"
-    attribute = "__kwdefaults__"
-
-
-class FuncGlobalsSource(_FunctionPartSource):
-    """`function.__globals__`."""
-
-    __slots__ = ()
-    accessor = "func_globals"
-    attribute = "__globals__"
-
-
-class MethodSelfSource(_FunctionPartSource):
-    """`method.__self__`."""
-
-    __slots__ = ()
-    accessor = "method_self"
-    attribute = "__self__"
-
-
-class MethodFuncSource(_FunctionPartSource):
-    """`method.__func__`."""
-
-    __slots__ = ()
-    accessor = "method_func"
-    attribute = "__func__"
-
-
-def FuncDefaultsSource(base: Source, index: int) -> SequenceItemSource:
-    """The i-th positional default of a function."""
-    return SequenceItemSource(FuncDefaultsTupleSource(base), index)
-
-
-def FuncKwdefaultsSource(base: Source, key: str) -> DictItemSource:
-    """A keyword-only default of a function."""
-    return DictItemSource(FuncKwdefaultsDictSource(base), key)
-
-
-class CallSource(Source):
-    """`fn(base)` for a pure C-level function of argand's choice (`torch.get_default_dtype`-like reads of an object)."""
-
-    __slots__ = ()
-    accessor = "call"
-
-    def __init__(self, base: Source, fn: Any) -> None:
-        super().__init__(base, fn)
-
-    def _key_identity(self) -> Any:
-        return id(self.key)
-
-    def name(self) -> str:
-        return f"{getattr(self.key, '__name__', self.key)}({self.parent.name()})"
-
-    def load(self, emitter: LoadTarget) -> None:
-        emitter.load_source(self.parent)
-        emitter.call_helper(self.key)

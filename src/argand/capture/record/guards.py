@@ -169,7 +169,7 @@ class GuardSet:
         tree = _C.GuardTree()
         nodes: dict[Source, int] = {}
         for guard in self:
-            node = 0 if guard.source is None else node_of(guard.source, tree, nodes)
+            node = 0 if guard.source is None else guard.source.guard_node(tree, nodes)
             args = guard.args if guard.kind == "id" else tuple(_resolve(arg, tree, nodes) for arg in guard.args)
             label = guard.text()
             try:
@@ -187,33 +187,19 @@ class GuardSet:
         if self.dynamics is not None:
             from argand.capture.sizes import symbolic_emit
 
-            symbolic_emit.build(self.dynamics, tree, lambda source: node_of(source, tree, nodes), self.positions)
+            symbolic_emit.build(self.dynamics, tree, lambda source: source.guard_node(tree, nodes), self.positions)
         if collected:
-            tree.collect([node_of(source, tree, nodes) for source in collected])
+            tree.collect([source.guard_node(tree, nodes) for source in collected])
         return tree
-
-
-def node_of(source: Source, tree: _C.GuardTree, nodes: dict[Source, int]) -> int:
-    """`source.guard_node(tree)`, remembered."""
-    found = nodes.get(source)
-    if found is None:
-        base = source.base
-        if base is not None and type(source).guard_node is Source.guard_node:
-            parent = node_of(base, tree, nodes)
-            found = tree.child(parent, source.accessor, *source.arguments())
-        else:
-            found = source.guard_node(tree)
-        nodes[source] = found
-    return found
 
 
 def _resolve(arg: Any, tree: _C.GuardTree, nodes: dict[Source, int]) -> Any:
     if is_a(arg, Source):
-        return node_of(arg, tree, nodes)
+        return arg.guard_node(tree, nodes)
     if is_a(arg, TypeFacts):  # the names that "type_version" is about, all known by now
         return None if arg.whole else arg.names
     if is_a(arg, list):  # only "distinct" and "python" take a list, of sources
-        return [node_of(item, tree, nodes) for item in arg]
+        return [item.guard_node(tree, nodes) for item in arg]
     return arg
 
 
