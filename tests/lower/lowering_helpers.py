@@ -12,9 +12,9 @@ from torch import fx
 
 from argand.autograd import trace_inference
 from argand.graph.nodes.program import AtenProgram
+from argand.ir.interpret import interpret, same_layout
 from argand.ir.loops import ExternNode, LoopNode, Program
 from argand.lower import lower
-from argand.lower.interpret import interpret, same_layout
 from argand.passes.pipeline import run_passes
 
 # eager's own kernels round intermediate results in reduced precision

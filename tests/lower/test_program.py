@@ -11,10 +11,10 @@ from argand import events
 from argand.autograd import trace_inference
 from argand.errors import InternalError, LoweringError
 from argand.graph.sizes.expr import Const, Var
+from argand.ir.interpret import interpret
 from argand.ir.loops import LoopNode, TensorRef, statements_of
 from argand.lower import lower
 from argand.lower.dump import dump
-from argand.lower.interpret import interpret
 from argand.lower.lowerings import REGISTRY
 from argand.lower.registry import Entry
 from argand.lower.verify import verify

@@ -10,12 +10,13 @@ from loop_programs import Builder
 from test_fusion import add, kernels, random_program, relu
 
 from argand.graph.sizes.expr import Sym
+from argand.ir.interpret import interpret
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import ExternNode
 from argand.ir.target import cpu, gpu
 from argand.schedule.alike import MOST_ARGUMENTS, join_alike
 from argand.schedule.pipeline import schedule
-from argand.schedule.reference import run_program, run_schedule
+from argand.schedule.reference import run_schedule
 from argand.schedule.verify import verify
 
 GPU = replace(gpu(4), segments=0)  # kernels of one text are left to segments otherwise (test_segments.py)
@@ -28,7 +29,7 @@ def check(builder, *outputs, target=GPU):
     made = schedule(program, targets=lambda _: target)
     verify(made)
     inputs = builder.example()
-    for one, two in zip(run_program(program, inputs), run_schedule(made, inputs), strict=True):
+    for one, two in zip(interpret(program, inputs), run_schedule(made, inputs), strict=True):
         torch.testing.assert_close(two, one, equal_nan=True)
     return made
 

@@ -6,10 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loop_programs import Builder, layer_norm, softmax
 
+from argand.ir.interpret import interpret
 from argand.ir.kernel import KernelPlan
 from argand.ir.target import on_cpu
 from argand.schedule.pipeline import schedule
-from argand.schedule.reference import run_program, run_schedule
+from argand.schedule.reference import run_schedule
 from argand.schedule.verify import verify
 
 
@@ -19,7 +20,7 @@ def check(builder, *outputs, threads=2):
     made = schedule(program, targets=on_cpu(threads))
     verify(made)
     inputs = builder.example()
-    for one, two in zip(run_program(program, inputs), run_schedule(made, inputs), strict=True):
+    for one, two in zip(interpret(program, inputs), run_schedule(made, inputs), strict=True):
         torch.testing.assert_close(two, one, equal_nan=True)
     return made
 

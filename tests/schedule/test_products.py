@@ -13,6 +13,7 @@ from product_programs import ALONE, FUSED, MEMORY, OPERANDS, Products, activatio
 import argand
 from argand import events
 from argand.codegen.host.direct import literal_of
+from argand.ir.interpret import interpret
 from argand.ir.kernel import KernelPlan, Tile
 from argand.ir.loops import ExternNode
 from argand.ir.target import cpu, gpu
@@ -21,7 +22,7 @@ from argand.schedule.operands import with_operands
 from argand.schedule.pipeline import schedule
 from argand.schedule.product_rules import ACTIVATED, choose_by_rule
 from argand.schedule.products import TILES, adopt, named, product_names, proposals, tiles_for, with_tile
-from argand.schedule.reference import run_program, run_schedule
+from argand.schedule.reference import run_schedule
 from argand.schedule.verify import verify
 
 TILE = Tile(64, 64, 32, 4, 2)
@@ -41,7 +42,7 @@ def adopted(made):
 
 
 def same(program, made, inputs):
-    wanted, got = run_program(program, inputs), run_schedule(made, inputs)
+    wanted, got = interpret(program, inputs), run_schedule(made, inputs)
     for one, two in zip(wanted, got, strict=True):
         torch.testing.assert_close(two, one, rtol=0.02, atol=0.02)
 

@@ -8,9 +8,10 @@ from loop_programs import Builder, scan, softmax
 from test_fusion import add, kernels, relu
 
 from argand.errors import InternalError
+from argand.ir.interpret import interpret
 from argand.ir.target import cpu, gpu
 from argand.schedule.pipeline import join_kernels, schedule
-from argand.schedule.reference import run_program, run_schedule
+from argand.schedule.reference import run_schedule
 from argand.schedule.verify import verify, verify_legal
 
 GPU = gpu(4)
@@ -22,7 +23,7 @@ def check(b, *outputs):
     join_kernels(made)
     verify(made)
     inputs = b.example()
-    for one, two in zip(run_program(program, inputs), run_schedule(made, inputs), strict=True):
+    for one, two in zip(interpret(program, inputs), run_schedule(made, inputs), strict=True):
         torch.testing.assert_close(two, one, equal_nan=True)
     return made
 

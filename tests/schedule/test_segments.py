@@ -10,10 +10,11 @@ from loop_programs import Builder, T
 from test_fusion import add, kernels, random_program, relu
 
 from argand.errors import InternalError
+from argand.ir.interpret import interpret
 from argand.ir.kernel import Segment
 from argand.ir.target import cpu, gpu
 from argand.schedule.pipeline import join_kernels, schedule
-from argand.schedule.reference import run_program, run_schedule
+from argand.schedule.reference import run_schedule
 from argand.schedule.signature import signature
 from argand.schedule.verify import verify, verify_kernel
 
@@ -27,7 +28,7 @@ def check(builder, *outputs, target=GPU, inputs=None):
     join_kernels(made)
     verify(made)
     inputs = builder.example() if inputs is None else inputs
-    for one, two in zip(run_program(program, inputs), run_schedule(made, inputs), strict=True):
+    for one, two in zip(interpret(program, inputs), run_schedule(made, inputs), strict=True):
         torch.testing.assert_close(two, one, equal_nan=True)
     return made
 

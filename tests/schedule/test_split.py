@@ -10,12 +10,13 @@ from loop_programs import Builder
 from test_fusion import add, kernels, relu
 
 from argand.graph.sizes.expr import Sym, Var
+from argand.ir.interpret import interpret
 from argand.ir.loops import LoopBody, LoopNode, identity
 from argand.ir.target import cpu, gpu
 from argand.lower.recorder import Recorder
 from argand.schedule.access import has_effect
 from argand.schedule.pipeline import schedule
-from argand.schedule.reference import run_program, run_schedule
+from argand.schedule.reference import run_schedule
 from argand.schedule.split import KINDS, POSITIONS, split_reductions
 from argand.schedule.verify import verify
 
@@ -28,7 +29,7 @@ def compared(program, inputs, target=TARGET):
     """The schedule of a program whose results are as without it."""
     made = schedule(program, targets=lambda _: target)
     verify(made)
-    for one, two in zip(run_program(program, inputs), run_schedule(made, inputs), strict=True):
+    for one, two in zip(interpret(program, inputs), run_schedule(made, inputs), strict=True):
         torch.testing.assert_close(two, one, equal_nan=True)
     return made
 

@@ -10,9 +10,10 @@ from loop_programs import Builder, layer_norm, softmax
 from test_fusion import add, kernels, random_program, relu
 
 from argand.errors import InternalError
+from argand.ir.interpret import interpret
 from argand.ir.target import cpu, gpu, on_cpu
 from argand.schedule.pipeline import schedule
-from argand.schedule.reference import run_program, run_schedule
+from argand.schedule.reference import run_schedule
 from argand.schedule.verify import verify, verify_legal
 
 GPU = gpu(4)
@@ -25,7 +26,7 @@ def check(builder, *outputs, target=GPU):
     made = schedule(program, targets=lambda _: target)
     verify(made)
     inputs = builder.example()
-    for one, two in zip(run_program(program, inputs), run_schedule(made, inputs), strict=True):
+    for one, two in zip(interpret(program, inputs), run_schedule(made, inputs), strict=True):
         torch.testing.assert_close(two, one, equal_nan=True)
     return made
 

@@ -1,8 +1,8 @@
 """The vocabulary of loop bodies: every op documented once, as a method of `Ops`.
 
 A loop body is a Python function over an `Ops` handler ("define by run"): lowering calls `ops.load(...)`,
-`ops.add(...)`; the recorder (`lower.recorder`) writes each call down as one `ir.Value`. `replay` runs a recorded body
-on another handler, which is how analyses and interpreters are written.
+`ops.add(...)`; the recorder (`lower.recorder`) writes each call down as one `ir.Value`. `ir.interpret` runs what it
+wrote, code generators print it.
 
 Rules that hold for every recorded statement:
 
@@ -16,7 +16,7 @@ Rules that hold for every recorded statement:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -397,23 +397,4 @@ class Ops:
         return self.unary("expm1", a)
 
 
-Handler = Callable[[Value, tuple[Any, ...]], Any]
-
-
-def replay(statements: Sequence[Value], handle: Handler, env: dict[int, Any] | None = None) -> dict[int, Any]:
-    """Run recorded statements on a handler.
-
-    Arguments:
-        statements: of a body or block, in order.
-        handle: called as `handle(statement, args)`, where Values among the statement's args are replaced by what
-            `handle` returned for them; LoopBlocks are passed as they are.
-        env: results so far, by statement id; extended and returned.
-    """
-    results = {} if env is None else env
-    for statement in statements:
-        args = tuple(results[arg.id] if isinstance(arg, Value) else arg for arg in statement.args)
-        results[statement.id] = handle(statement, args)
-    return results
-
-
-__all__ = ["BINARY", "COMPARISONS", "PREDICATES", "REDUCTIONS", "UNARY", "LoopBlock", "Number", "Ops", "replay"]
+__all__ = ["BINARY", "COMPARISONS", "PREDICATES", "REDUCTIONS", "UNARY", "LoopBlock", "Number", "Ops"]

@@ -24,6 +24,7 @@ from test_scans import random_scans  # noqa: E402
 
 from argand.codegen.triton import generate  # noqa: E402
 from argand.graph.sizes.expr import Var, evaluate, product  # noqa: E402
+from argand.ir.interpret import interpret  # noqa: E402
 from argand.ir.kernel import Tile  # noqa: E402
 from argand.ir.target import gpu  # noqa: E402
 from argand.lower.recorder import Recorder  # noqa: E402
@@ -31,7 +32,7 @@ from argand.runtime.gpu.kernels.load import load_triton_kernels  # noqa: E402
 from argand.schedule.operands import with_operands  # noqa: E402
 from argand.schedule.pipeline import join_kernels, schedule  # noqa: E402
 from argand.schedule.products import adopt, named, product_names, proposals, with_tile  # noqa: E402
-from argand.schedule.reference import run_program, run_schedule  # noqa: E402
+from argand.schedule.reference import run_schedule  # noqa: E402
 from argand.schedule.verify import verify  # noqa: E402
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16, "i1": torch.bool}
@@ -65,7 +66,7 @@ def check(builder, *outputs, inputs=None, processors=132, tolerance=None):
     verify(made)
     inputs = builder.example() if inputs is None else inputs
     run = Interpreter(processors)
-    for want, got in zip(run_program(program, inputs), run_schedule(made, inputs, run), strict=True):
+    for want, got in zip(interpret(program, inputs), run_schedule(made, inputs, run), strict=True):
         torch.testing.assert_close(got, want, equal_nan=True, **(tolerance or {}))
     assert run.ran == sum(hasattr(step, "stages") for step in made.steps)
     COUNT.append(run.ran)
@@ -277,7 +278,7 @@ def products():
             adopt(made, [(each, named(with_tile(each, tile), names)) for each in found])
             verify(made)
             inputs, run = [x / 4 for x in p.b.example()], Interpreter()
-            results = zip(run_program(loops, inputs), run_schedule(made, inputs, run), strict=True)
+            results = zip(interpret(loops, inputs), run_schedule(made, inputs, run), strict=True)
             for want, got in results:
                 torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
             assert run.ran >= len(found) > 0

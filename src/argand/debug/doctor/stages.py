@@ -29,14 +29,14 @@ from argand.debug.minify.spawn import run_spawned
 from argand.debug.minify.surgery import Program
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.hints import size_hints
+from argand.ir.interpret import flatten, interpret
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.lower import lower
-from argand.lower.interpret import interpret
 from argand.lower.verify import verify
 from argand.passes import pipeline
 from argand.runtime import host
 from argand.runtime.gpu.kernels import load
-from argand.schedule.reference import run_kernel, run_program, run_schedule
+from argand.schedule.reference import run_kernel, run_schedule
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -175,7 +175,7 @@ def _blame(trial: Trial) -> Blame:
 
 def _odd(trial: Trial) -> bool:
     """Whether the schedule cannot even be interpreted (it reads what nothing wrote, say), though the loops can."""
-    if not trial.run(_scheduled, trial.check, {}).failed or trial.run(_unscheduled, trial.check, {}).failed:
+    if not trial.run(_scheduled, trial.check, {}).failed or trial.run(_interpreted, trial.check, {}).failed:
         return False
     trial.evidence.append("the schedule cannot be interpreted, the same loops in their own order can")
     return True
@@ -237,17 +237,6 @@ def _verified_schedule(program: AtenProgram) -> Boxed:
     return native._eager_kernels(program)
 
 
-def _unscheduled(program: AtenProgram) -> Boxed:
-    loops = lower(_passed(program), targets=target_of)
-    loops.mutations = []
-
-    def call(args: list[Any]) -> tuple[Any, ...]:
-        with torch.no_grad():
-            return tuple(run_program(loops, [_plain(value) for value in args]))
-
-    return call
-
-
 def _scheduled(program: AtenProgram) -> Boxed:
     made = native.schedule_program(program)
 
@@ -307,13 +296,7 @@ class _Interpreted:
         self.position += 1
         tensors = dict(zip((*plan.inputs, *plan.outputs), tensors_of(self.schedule, plan, args)))
         with torch.no_grad():
-            run_kernel(plan, self.sizes, {name: _flat(tensor) for name, tensor in tensors.items()})
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor from its first element on."""
-    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
-    return _plain(tensor).as_strided((extent,), (1,), tensor.storage_offset())
+            run_kernel(plan, self.sizes, {name: flatten(tensor) for name, tensor in tensors.items()})
 
 
 def _plain(value: Any) -> Any:
