@@ -6,6 +6,7 @@ A module is looked at as text. An import inside a function, or for type checkers
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,6 +207,28 @@ def test_imports_stand_at_the_top() -> None:
     }
     assert not set(found) - allowed, f"imports inside functions: { {k: found[k] for k in set(found) - allowed} }"
     assert not allowed - set(found), f"no longer there: {allowed - set(found)}"
+
+
+LOGGERS = {"argand.capture.symbolic"}
+"""Names of loggers that are no modules."""
+
+
+def test_modules_that_are_named_in_texts_exist() -> None:
+    """A module that moves leaves no name of it behind, which nothing would find."""
+    named = re.compile(r"argand(?:\.[a-z_]+)+\.?")
+    gone = [
+        f"{path.relative_to(SRC)}:{node.lineno}: {node.value!r}"
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and named.fullmatch(node.value)
+        if node.value.count(".") > 1 and node.value not in LOGGERS and not is_module(node.value.rstrip("."))
+    ]
+    assert not gone
+
+
+def is_module(name: str) -> bool:
+    """Whether there is a module of this name, or a function or class of a module."""
+    return name in MODULES or name.rpartition(".")[0] in MODULES
 
 
 def test_a_circle_is_found_wherever_its_imports_stand() -> None:

@@ -7,6 +7,7 @@ graph breaks there, and the program's own instruction warns.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import warnings
@@ -15,24 +16,23 @@ from typing import Any
 
 from argand import errors
 
-_NAMES = (
-    "interpreter", "operators", "attributes", "attribute_writes", "iteration", "access", "calls", "classes", "natives",
-    "natives_builtins", "natives_iteration", "natives_library", "natives_logging", "natives_methods", "natives_objects",
-    "natives_operator",
-)  # fmt: skip
-_MODULES = tuple(f"argand.capture.{name}" for name in _NAMES)
+_ROOMS = tuple(f"argand.capture.{room}." for room in ("interp", "natives", "objects"))
+"""Whose modules call native code for the program; torch's functions are called by others."""
+
+
+@functools.cache
+def _modules() -> dict[str, dict[str, Any]]:
+    """The namespaces of the modules of these rooms, by file."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(_ROOMS)]
+    return {str(module.__file__): vars(module) for module in modules}
 
 
 @contextlib.contextmanager
 def heard() -> Iterator[None]:
     """While this is open, a warning about a line of argand's raises GraphBreak in the thread that opened it."""
-    files: set[Any] = set()
-    for name in _MODULES:
-        if name not in sys.modules:
-            continue
-        module = vars(sys.modules[name])
-        module.pop("__warningregistry__", None)  # else it would be given once per line of argand's
-        files.add(module["__file__"])
+    files = _modules()
+    for namespace in files.values():
+        namespace.pop("__warningregistry__", None)  # else it would be given once per line of argand's
     before: Any = warnings._showwarnmsg  # type: ignore[attr-defined]
     thread = threading.get_ident()
     is_open = True

@@ -1,0 +1,53 @@
+"""Warnings that native code gives: they name the program's line, at every call, as eagerly."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import argand
+from argand.capture import interp, natives, objects
+from argand.capture.natives import native_warnings
+
+
+def of_truth(x: torch.Tensor) -> torch.Tensor:
+    return x + bool(NotImplemented)
+
+
+def of_branch(x: torch.Tensor) -> torch.Tensor:
+    if NotImplemented:
+        x = x * 2
+    return x + 1
+
+
+def of_not(x: torch.Tensor) -> torch.Tensor:
+    return x + (not NotImplemented)
+
+
+def of_any(x: torch.Tensor) -> torch.Tensor:
+    return x + any([0, NotImplemented])
+
+
+def places(fn: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[str, int]]:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            fn(torch.ones(2))
+    return [(one.filename, one.lineno) for one in heard if issubclass(one.category, DeprecationWarning)]
+
+
+@pytest.mark.parametrize("fn", [of_truth, of_branch, of_not, of_any])
+def test_a_warning_names_the_programs_line_at_every_call(fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    want = places(fn)
+    assert want and {name for name, _ in want} == {__file__}
+    assert places(argand.compile(fn, backend="eager")) == want
+
+
+def test_the_modules_that_call_native_code_are_known() -> None:
+    """A room that gets another name is noticed."""
+    argand.compile(of_branch, backend="eager")(torch.ones(2))
+    known = {file.rsplit("/", 2)[-2] for file in native_warnings._modules()}
+    assert known == {room.__name__.rpartition(".")[2] for room in (interp, natives, objects)}
