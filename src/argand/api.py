@@ -24,8 +24,8 @@ from argand.capture.driver.region import CompilerFn, Region
 from argand.capture.driver.stance import set_stance
 from argand.capture.driver.strict import error_on_graph_break
 from argand.capture.driver.substitutes import substitute_in_graph
-from argand.capture.facts import directives
-from argand.capture.facts.directives import (
+from argand.capture.facts.code import directives
+from argand.capture.facts.code.directives import (
     allow_in_graph,
     assume_constant_result,
     graph_break,
@@ -34,7 +34,7 @@ from argand.capture.facts.directives import (
     mark_static,
     mark_step_begin,
 )
-from argand.capture.facts.skip import with_frame
+from argand.capture.facts.code.skip import with_frame
 from argand.capture.output.tracebacks import tidy
 from argand.config import config
 from argand.debug.accuracy import same

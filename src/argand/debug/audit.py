@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from argand import events
-from argand.capture.facts.directives import is_compiling
+from argand.capture.facts.code.directives import is_compiling
 from argand.config import config
 from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch

@@ -23,10 +23,10 @@ from argand.bytecode.format import dis_text
 from argand.bytecode.resume import resume_label, transformed_code
 from argand.capture.driver import announce, consequences, failures, process_limits, recompiles, release, stance, strict
 from argand.capture.driver.region import Region
-from argand.capture.facts import effort_limits, skip, stack_text
+from argand.capture.facts.code import effort_limits, skip, stack_text
+from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.namespaces import ONCE, ThisCallOnly
 from argand.capture.facts.sources import CallSource, ConstSource
-from argand.capture.facts.stack_text import line_of_code
 from argand.capture.facts.words import code_words
 from argand.capture.interp.interpreter import Interpreter, RootExit, Session, too_deep
 from argand.capture.interp.state import CaptureState

@@ -10,8 +10,8 @@ from types import CodeType
 from typing import Any
 
 from argand.bytecode.resume import STACK_PREFIX, stack_expressions
+from argand.capture.facts.code.skip import library_of
 from argand.capture.facts.namespaces import ONCE
-from argand.capture.facts.skip import library_of
 from argand.capture.facts.words import code_words, source_line
 from argand.errors import UserLine
 

@@ -47,7 +47,7 @@ _PUBLIC = (
     ("TensorBase.", "torch.Tensor."),
     ("_TensorBase.", "torch.Tensor."),
     ("torch.compiler._disable.", "torch.compiler."),
-    ("argand.capture.facts.directives.", "argand."),
+    ("argand.capture.facts.code.directives.", "argand."),
     ("argand.api.", "argand."),
     ("builtins.", ""),
     ("__main__.", ""),

@@ -14,7 +14,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand.capture.facts.effort_limits import Patience
+from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.exceptions import CAPTURE_FOLDER, InternalFailure, ObservedException, innermost_file
 from argand.capture.facts.frames import NULL, LazyLocal
 from argand.capture.facts.kinds import held_items, is_a, module_of, raw_length

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from argand._core import _C
 from argand.bytecode.instruction import Instruction
-from argand.capture.facts import skip
+from argand.capture.facts.code import skip
+from argand.capture.facts.code.per_code import PerCode
+from argand.capture.facts.code.stack_text import line_of_frame
 from argand.capture.facts.exceptions import (
     CAPTURED_TRACEBACK,
     ExcState,
@@ -27,8 +29,6 @@ from argand.capture.facts.exceptions import (
 )
 from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal, Program
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.per_code import PerCode
-from argand.capture.facts.stack_text import line_of_frame
 from argand.capture.facts.typefacts import BOUND_METHODS
 from argand.capture.interp.access import Access
 from argand.capture.interp.opcodes import OPCODES, ROOT_OPCODES

@@ -16,6 +16,7 @@ import torch
 
 from argand import errors
 from argand.capture.facts import classify
+from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
 from argand.capture.facts.sources import (
     AttrSource,
@@ -30,7 +31,6 @@ from argand.capture.facts.sources import (
     SequenceItemSource,
     Source,
 )
-from argand.capture.facts.stack_text import line_of_code
 from argand.capture.facts.typefacts import is_foreign_value
 from argand.capture.objects.binding import guarded_by_code
 from argand.capture.record.guards import GuardSet

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
-from argand.capture.facts import callables, effort_limits
+from argand.capture.facts import callables
+from argand.capture.facts.code import effort_limits
 from argand.capture.facts.frames import GENERATOR, NULL, Frame
 from argand.capture.facts.kinds import is_a, mro_of
 from argand.capture.facts.sources import AttrSource

@@ -26,7 +26,7 @@ from argand._core import _C
 from argand.bytecode.assemble import Label
 from argand.bytecode.cells import SAVED_CELL_MARK
 from argand.bytecode.resume import StackSlot, frame_arg_names
-from argand.capture.facts.per_code import warn_once
+from argand.capture.facts.code.per_code import warn_once
 from argand.capture.facts.words import place_of, words
 from argand.capture.metadata.call_targets import RANDOM
 from argand.capture.metadata.data_errors import RAISED, RERUNS, OnData, manager_is_told

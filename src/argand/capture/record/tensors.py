@@ -13,11 +13,12 @@ import torch
 from torch import fx
 
 from argand import errors
-from argand.capture.facts import compat, effort_limits
+from argand.capture.facts import compat
+from argand.capture.facts.code import effort_limits
+from argand.capture.facts.code.stack_text import stack_trace
 from argand.capture.facts.input_names import free_name
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import Source
-from argand.capture.facts.stack_text import stack_trace
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.metadata import autocast, data_errors, memory, metadata, numpy_scalars

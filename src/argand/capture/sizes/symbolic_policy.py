@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture.facts import directives
+from argand.capture.facts.code import directives
 from argand.capture.facts.sources import AttrSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_state import Dynamics, Memory, Place

@@ -17,8 +17,8 @@ import torch
 
 from argand import errors
 from argand._core import _C
-from argand.capture.facts import directives
 from argand.capture.facts.array_value import Traced, needs_values
+from argand.capture.facts.code import directives
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.kinds import attributes_of, is_a, module_of
 from argand.capture.facts.registering import enter

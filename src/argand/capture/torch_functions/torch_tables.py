@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
-from argand.capture.facts import directives
+from argand.capture.facts.code import directives
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.metadata import metadata
 from argand.capture.torch_functions import modes, modules, optimizers, overriding

@@ -12,7 +12,7 @@ from torch import fx
 
 from argand import events
 from argand.bytecode.format import instruction_text
-from argand.capture.facts.stack_text import line_of_frame
+from argand.capture.facts.code.stack_text import line_of_frame
 from argand.capture.facts.words import source_line
 from argand.capture.world.pending import Shadow, pending
 

@@ -16,7 +16,7 @@ import types
 import weakref
 from typing import Any, Final
 
-from argand.capture.facts import skip
+from argand.capture.facts.code import skip
 from argand.capture.facts.kinds import mro_of
 from argand.errors import GraphBreak, graph_break
 from argand.own import OWN_FOLDER

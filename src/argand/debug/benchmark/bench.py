@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from argand._core import _C
-from argand.capture.facts.directives import is_compiling
+from argand.capture.facts.code.directives import is_compiling
 from argand.debug import gpus
 from argand.debug.benchmark import bench_profile
 from argand.debug.benchmark.bench_reasons import Measured, reasons

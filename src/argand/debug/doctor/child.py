@@ -28,7 +28,7 @@ import torch
 from argand import events
 from argand.backends.interop import torch_compile_observed
 from argand.backends.registry import lookup_backend
-from argand.capture.facts.directives import is_compiling
+from argand.capture.facts.code.directives import is_compiling
 from argand.config import config
 from argand.debug import gpus
 from argand.debug.accuracy import _parts as parts_of
