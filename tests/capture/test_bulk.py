@@ -14,7 +14,7 @@ import torch
 
 import argand
 from argand.bytecode.assemble import Assembler
-from argand.capture.world import bulk_rebuild
+from argand.capture.world import shadows
 
 N = 300_000
 SHARED: list[int] = []
@@ -130,7 +130,7 @@ def test_few_instructions_for_many_values(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(emitted) < 500
 
 
-BIG = list(range(2 * bulk_rebuild.MOST))
+BIG = list(range(2 * shadows.MOST_ELEMENTS))
 TABLE = dict.fromkeys(BIG, 1)
 NESTED = [[i] * 1000 for i in range(2000)]
 
@@ -160,7 +160,7 @@ def test_containers_of_very_many_elements_are_not_guarded(name: str) -> None:
 
 def test_a_list_that_grows_without_end() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
-        SHARED.extend([3] * bulk_rebuild.MOST)
+        SHARED.extend([3] * shadows.MOST_ELEMENTS)
         return x.sin() + len(SHARED)
 
     SHARED.clear()
@@ -168,14 +168,14 @@ def test_a_list_that_grows_without_end() -> None:
     begin = time.thread_time()
     made = [compiled(torch.ones(2)) for _ in range(4)]
     assert time.thread_time() - begin < 15
-    want = [torch.ones(2).sin() + (n + 1) * bulk_rebuild.MOST for n in range(4)]
-    assert all(torch.equal(a, b) for a, b in zip(made, want)) and SHARED == [3] * 4 * bulk_rebuild.MOST
+    want = [torch.ones(2).sin() + (n + 1) * shadows.MOST_ELEMENTS for n in range(4)]
+    assert all(torch.equal(a, b) for a, b in zip(made, want)) and SHARED == [3] * 4 * shadows.MOST_ELEMENTS
     SHARED.clear()
 
 
 def test_guards_are_made_within_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each list is short; two million guards would take a minute."""
-    monkeypatch.setattr(bulk_rebuild, "MOST", 10**9)
+    monkeypatch.setattr(shadows, "MOST_ELEMENTS", 10**9)
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return x.sin() + sum(map(sum, NESTED)) % 7

@@ -24,6 +24,8 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.output import tracebacks
 from argand.capture.output.effects import Replay
 from argand.capture.output.emit import Emitter
+from argand.capture.output.reconstruct import Reconstructor
+from argand.capture.output.values import Again, Plan, Values
 from argand.capture.record.tensor_attributes import any_pending
 
 if TYPE_CHECKING:
@@ -91,11 +93,9 @@ def _written_down(state: CaptureState) -> CodeType | None:
 
 
 def _emit(state: CaptureState, root: Frame) -> CodeType | None:
-    from argand.capture.output.reconstruct import Again, Plan, Reconstructor
-
     plan = Plan()
 
-    def body(values: Reconstructor) -> bool:
+    def body(values: Values) -> bool:
         for name, cell in zip(root.program.names, root.fast):
             if is_a(cell, types.CellType) and name in state.code.co_cellvars:
                 values.root_cells[id(cell)] = name

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from argand.capture.facts.sources import ClosureCellSource, Source
 from argand.capture.output import rebuild
+from argand.capture.output.values import Values
 from argand.capture.sizes import subclasses
-from argand.capture.world import bulk_rebuild, shadows
+from argand.capture.world import shadows
 from argand.capture.world.pending import DELETED, Overlay, Shadow, pending
 
 if TYPE_CHECKING:
     from argand.capture.interp.state import CaptureState
-    from argand.capture.output.reconstruct import Reconstructor
 
 
 class Replay:
@@ -22,7 +22,7 @@ class Replay:
     Between the two nothing that existed before has changed, so every source still means what it meant at entry.
     """
 
-    def __init__(self, state: CaptureState, values: Reconstructor) -> None:
+    def __init__(self, state: CaptureState, values: Values) -> None:
         self.state = state
         self.values = values
         self.asm = values.asm
@@ -59,10 +59,10 @@ class Replay:
         made = entry.shadow
         if not shadows.same_contents(self.state, (before[0], None, None), (after[0], None, None)):
             if isinstance(made, dict):
-                bulk_rebuild.push_map(self.values, made)
+                self.values.push_map(made)
                 helper: Any = rebuild.write_dict
             else:
-                bulk_rebuild.push_list(self.values, after[0])
+                self.values.push_list(after[0])
                 helper = {list: rebuild.write_list, set: rebuild.write_set, collections.deque: rebuild.write_deque}[
                     next(base for base in (list, set, collections.deque) if isinstance(made, base))
                 ]
@@ -71,7 +71,7 @@ class Replay:
             self.asm.load_fast(target)
             self._later(rebuild.reinsert_last, target, self._temp())
         if before[1] is not None and before[1] != after[1]:
-            bulk_rebuild.push_map(self.values, dict(after[1]))
+            self.values.push_map(dict(after[1]))
             new = self._temp()
             self.asm.load_fast(target)
             self.asm.load_attr("__dict__")
@@ -98,7 +98,7 @@ class Replay:
         target = self._temp()
         self.values.push(tuple(args))
         held = self._temp()
-        bulk_rebuild.push_map(self.values, kwargs)
+        self.values.push_map(kwargs)
         named = self._temp()
 
         def emit() -> None:

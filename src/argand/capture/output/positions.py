@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import collections
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.capture.facts import classify
 from argand.capture.facts.kinds import is_a
 from argand.capture.output import rebuild
+from argand.capture.output.values import Values
 from argand.capture.world.pending import changed_shadows
-
-if TYPE_CHECKING:
-    from argand.capture.output.reconstruct import Reconstructor
 
 _ODICT: Any = collections.OrderedDict()
 _KINDS: dict[type, tuple[str, bool]] = {
@@ -35,7 +33,7 @@ TYPES: frozenset[type] = frozenset({*_KINDS, _SET_ITERATOR, _ODICT_ITERATOR})
 """Kinds of iterator that `push` rebuilds."""
 
 
-def push(values: Reconstructor, obj: Any) -> str:
+def push(values: Values, obj: Any) -> str:
     """-> an iterator like `obj`. Returns why it cannot be made (nothing is emitted then), "" where it can."""
     owner = next((held for held in gc.get_referents(obj) if is_a(held, dict | set | frozenset)), None)
     if owner is None:
@@ -58,7 +56,7 @@ def push(values: Reconstructor, obj: Any) -> str:
     return ""
 
 
-def _push_exhausted(values: Reconstructor, obj: Any) -> None:
+def _push_exhausted(values: Values, obj: Any) -> None:
     if type(obj) is _SET_ITERATOR:
         values.asm.build_set(0)
         values.emitter.call_helper(rebuild.iterator_at, ("", False, 0))

@@ -25,8 +25,9 @@ from argand.capture.metadata import data_errors
 from argand.capture.output import chain, prefix, rerun
 from argand.capture.output.effects import Replay
 from argand.capture.output.emit import Emitter, graph_table
-from argand.capture.output.reconstruct import Again, Plan, Reconstructor
+from argand.capture.output.reconstruct import Reconstructor
 from argand.capture.output.resumes import NUMBERS, Handled, Resumes
+from argand.capture.output.values import Again, Plan, Values
 from argand.capture.torch_functions import modes
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class Transformer:
 
     # ---------------------------------------------------------------- the body
 
-    def _emit(self, emitter: Emitter, values: Reconstructor, inputs: list[Source]) -> None:
+    def _emit(self, emitter: Emitter, values: Values, inputs: list[Source]) -> None:
         """All of the body; the same in both runs but for the call of the graph."""
         if self.graph_name:
             self._call_graph(emitter, values, inputs)
@@ -229,7 +230,7 @@ class Transformer:
             return
         self._emit_break(emitter, values, replay)
 
-    def _call_graph(self, emitter: Emitter, values: Reconstructor, inputs: list[Source]) -> None:
+    def _call_graph(self, emitter: Emitter, values: Values, inputs: list[Source]) -> None:
         asm = emitter.asm
         collected = bool(self.collected)
         with self.rerun.covering(emitter) if self.rerun is not None else contextlib.nullcontext():
@@ -291,7 +292,7 @@ class Transformer:
             return None
         return self.instructions[self.frame.program.index[inst] + 1]
 
-    def _emit_break(self, emitter: Emitter, values: Reconstructor, replay: Replay) -> None:
+    def _emit_break(self, emitter: Emitter, values: Values, replay: Replay) -> None:
         inst = self.exit.instruction
         assert inst is not None
         asm = emitter.asm
@@ -339,7 +340,7 @@ class Transformer:
             if name in wanted and name not in cells and value is not NULL
         }
 
-    def _cell_values(self, values: Reconstructor, wanted: set[str]) -> list[tuple[str, str]]:
+    def _cell_values(self, values: Values, wanted: set[str]) -> list[tuple[str, str]]:
         """Contents of this frame's own cells, evaluated into temporaries. `wanted` may grow meanwhile."""
         found: dict[str, str] = {}
         while todo := sorted(wanted - found.keys()):

@@ -11,7 +11,6 @@ from torch import fx
 
 from argand.capture.facts import compat
 from argand.capture.facts.input_names import free_name
-from argand.capture.facts.symbolic import SymbolicBool
 from argand.capture.facts.tensor_info import TensorInfo
 from argand.errors import InternalError, graph_break
 from argand.graph.sizes.expr import Const, Expr, FloorDiv, Sym, free_symbols
@@ -20,7 +19,6 @@ from argand.graph.sizes.symbols import FUNCTIONS, Relation
 if TYPE_CHECKING:
     from argand._core import _C
     from argand.capture.facts.sources import Source
-    from argand.capture.output.reconstruct import Reconstructor
     from argand.capture.record.tensors import GraphBuilder
     from argand.capture.sizes.symbolic_state import Dynamics, Place
     from argand.capture.sizes.unbacked import Origin
@@ -187,21 +185,6 @@ def new_number(builder: GraphBuilder, source: Source, value: Any) -> fx.Node:
 # ---------------------------------------------------------------------- bytecode
 
 
-def push(values: Reconstructor, number: Any) -> None:
-    """-> the plain number, computed from the frame's inputs."""
-    dynamics: Dynamics = number.dynamics
-    if type(number) is SymbolicBool or (dynamics.unbacked is not None and dynamics.unbacked.among(number.expr)):
-        values.graph_output(number)
-        return
-    inputs = sorted(dynamics.table.inputs(number.expr), key=lambda sym: sym.name)
-    for sym in inputs:
-        place = dynamics.places[sym]
-        if values.dry:
-            values.plan.count(place.source)
-        values.emitter.load_source(place.source)
-    values.emitter.call_on(function(dynamics, number.expr, inputs), len(inputs))
-
-
 def function(dynamics: Dynamics, value: Any, inputs: list[Sym]) -> Callable[..., Any]:
     """A Python function of the objects at the symbols' places that computes an expression or condition."""
     names = {sym: _reading(f"a{i}", dynamics.places[sym]) for i, sym in enumerate(inputs)}
@@ -343,4 +326,4 @@ def listing(dynamics: Dynamics) -> list[str]:
     return [f"- {text(dynamics, relation)}" for relation, _ in conditions(dynamics)]
 
 
-__all__ = ["Nodes", "build", "conditions", "free_symbols", "function", "listing", "new_number", "push", "text"]
+__all__ = ["Nodes", "build", "conditions", "free_symbols", "function", "listing", "new_number", "text"]

@@ -6,7 +6,7 @@ import collections
 import itertools
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -25,14 +25,14 @@ from argand.capture.facts.sources import (
     Source,
     instance_dict,
 )
-from argand.capture.world import bulk_rebuild
 from argand.capture.world.native_reads import unseen_object
 
 if TYPE_CHECKING:
     from argand.capture.interp.state import CaptureState
     from argand.capture.world.pending import Shadow
 
-
+MOST_ELEMENTS: Final = 100_000
+"""Elements of containers from outside that one capture guards; values that one transformed code rebuilds."""
 _FACTORY: Any = vars(collections.defaultdict)["default_factory"]
 
 
@@ -51,7 +51,7 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
             hints=("import modules outside of the compiled function",),
         )
     state.elements += raw_length(obj)
-    if state.elements > bulk_rebuild.MOST:
+    if state.elements > MOST_ELEMENTS:
         raise _too_many(obj, source)
     if any("__del__" in klass.__dict__ for klass in type(obj).__mro__):
         raise errors.graph_break(
@@ -87,13 +87,13 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
 def _too_many(obj: Any, source: Source) -> errors.GraphBreak:
     count = raw_length(obj)
     found = f"{source.friendly()} has {count:,} elements"
-    if count <= bulk_rebuild.MOST:
-        found = f"{source.friendly()} is the last of containers with more than {bulk_rebuild.MOST:,} elements in all"
+    if count <= MOST_ELEMENTS:
+        found = f"{source.friendly()} is the last of containers with more than {MOST_ELEMENTS:,} elements in all"
     return errors.graph_break(
         kind="container with very many elements",
         context=source.name(),
         explanation=f"{found}, and what is done with it depends on all of them: "
-        f"more than {bulk_rebuild.MOST:,} are not guarded.",
+        f"more than {MOST_ELEMENTS:,} are not guarded.",
         hints=("make it a tensor, or use it outside of the compiled function",),
     )
 

@@ -1,0 +1,205 @@
+"""What emits values in transformed code: the containers, the order, what is known to be there already."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from argand import errors
+from argand.capture.facts.kinds import is_a, raw_items
+from argand.capture.facts.sources import ConstSource, Source
+from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
+from argand.capture.objects.generators import TracedGenerator
+from argand.capture.output import rebuild
+from argand.capture.output.emit import Emitter
+
+if TYPE_CHECKING:
+    from argand.capture.interp.state import CaptureState
+
+_MANY: Final = 64
+"""From so many plain values on they are a constant; fewer are instructions."""
+_PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes, type(...)))
+
+
+def unreconstructable(obj: Any, why: str = "") -> errors.GraphBreak:
+    """The frame needs an object after the graph that cannot be made by transformed code."""
+    cls = types.GeneratorType if type(obj) is TracedGenerator else type(obj)
+    found = errors.graph_break(
+        kind="value cannot be rebuilt",
+        context=f"{cls.__module__}.{cls.__qualname__}{': ' + why if why else ''}",
+        explanation=f"A {cls.__qualname__} made in the captured code is needed after it and cannot be rebuilt.",
+        hints=("make it outside the compiled function, or do not let it outlive the captured part",),
+        skip_frame=True,
+    )
+    found.needed = obj  # the graph may break where it was made instead
+    return found
+
+
+class Again(Exception):
+    """The dry run found a cycle and starts again."""
+
+
+class Plan:
+    """What a dry run finds out.
+
+    Fields:
+        outputs: stand-ins that the graph must return, in order; `output_names` the temporaries that hold them.
+        uses: how often each source (and each prefix of one) is needed.
+        cyclic: ids of containers that contain themselves.
+    """
+
+    def __init__(self) -> None:
+        self.outputs: list[Any] = []
+        self.output_names: dict[Any, str] = {}
+        self.uses: collections.Counter[Source] = collections.Counter()
+        self.cyclic: set[int] = set()
+
+    def count(self, source: Source) -> None:
+        """One more load of `source`: its prefixes are loaded once per distinct extension."""
+        step: Source | None = source
+        while step is not None and not is_a(step, ConstSource):
+            self.uses[step] += 1
+            if self.uses[step] > 1:
+                return
+            step = step.base
+
+
+class Values:
+    """Emits values, each once: `push` is the entry, the rest is for those who say how an object is made.
+
+    One dry run finds outputs, shared objects and cycles; a second run emits for good.
+
+    Arguments:
+        state: the finished capture.
+        emitter: where instructions go.
+        plan: what the dry run found; None for the dry run.
+    """
+
+    def __init__(self, state: CaptureState, emitter: Emitter, plan: Plan | None = None) -> None:
+        self.state = state
+        self.emitter = emitter
+        self.asm = emitter.asm
+        self.plan = plan or Plan()
+        self.dry = plan is None
+        self.made: dict[int, str] = {}
+        self._keep: list[object] = []
+        self.root_cells: dict[int, str] = {}
+        self.used_cells: set[str] = set()
+        self.positions: list[tuple[object, int]] = []
+
+    def push(self, obj: Any) -> None:
+        """-> the value that `obj` stands for.
+
+        Raises:
+            GraphBreak: it cannot be rebuilt (the frame is then skipped).
+        """
+        raise NotImplementedError
+
+    def push_outer(self, source: Source) -> None:
+        """-> what a source has."""
+        if self.dry:
+            self.plan.count(source)
+        self.emitter.load_source(source)
+
+    def graph_output(self, value: Any) -> None:
+        """-> what the graph returns for a stand-in, or for a symbolic number that only the graph can tell."""
+        key: Any = id(value)
+        if type(value) in SYMBOLIC:
+            key = value.relation if type(value) is SymbolicBool else value.expr
+        name = self.plan.output_names.get(key)
+        if name is None:
+            self.plan.output_names[key] = name = f"___out_{len(self.plan.outputs)}"
+            self.plan.outputs.append(value)
+        self.asm.load_fast(name)
+
+    def remember(self, obj: object) -> None:
+        """value -> value; it can be loaded again."""
+        self.asm.dup()
+        self.made[id(obj)] = self.emitter.store_temp("o")
+        self._keep.append(obj)  # parts that `__reduce__` made live on, so that no other object takes their id
+
+    def fill(self, helper: Callable[..., object], obj: object, push_value: Callable[[], object]) -> None:
+        """made -> made; calls helper(made, value) for what `push_value` pushes."""
+        push_value()
+        value = self.emitter.store_temp("f")
+        self.asm.load_const_callable(helper)
+        self.asm.load_fast(self.made[id(obj)])
+        self.asm.load_fast(value)
+        self.asm.call(2)
+        self.asm.pop_top()
+
+    def place_iterators(self) -> None:
+        """Move list iterators to where they are: to be emitted when lists have their final contents, because a position
+        behind a list's end is forgotten."""
+        for obj, position in self.positions:
+            self.fill(rebuild.set_state, obj, functools.partial(self.asm.load_const, position))
+
+    # ---------------------------------------------------------------- containers
+
+    def push_each(self, items: Iterable[object]) -> int:
+        """-> each of the items; how many there are."""
+        every = list(items)
+        for item in every:
+            self.push(item)
+        return len(every)
+
+    def push_list(self, items: Iterable[object]) -> None:
+        """-> a new list of the items."""
+        every = list(items)
+        if _are_plain(every):
+            self._push_copies(list, every)
+        else:
+            self.asm.build_list(self.push_each(every))
+
+    def push_tuple(self, items: Iterable[object]) -> None:
+        """-> a new tuple of the items."""
+        every = list(items)
+        if _are_plain(every):
+            self._push_copies(tuple, every)
+        else:
+            self.asm.build_tuple(self.push_each(every))
+
+    def push_map(self, obj: dict[Any, Any]) -> None:
+        """-> a new dict of what a mapping holds."""
+        items = list(raw_items(obj))
+        if len(items) >= _MANY and _are_plain([part for item in items for part in item]):
+            self._push_copies(dict, dict(items))
+            return
+        for key, value in items:
+            self.push(key)
+            self.push(value)
+        self.asm.build_map(len(items))
+
+    def _push_copies(self, kind: type, values: list[object] | dict[object, object]) -> None:
+        self.asm.load_const_callable(PlainValues(kind, values))
+        self.asm.call(0)
+
+
+class PlainValues:
+    """What gives a new container of the same plain values each time that transformed code calls it: a list of a million
+    numbers is not rebuilt by a million instructions.
+
+    Arguments:
+        kind: list, tuple or dict.
+        values: a list, or a dict.
+    """
+
+    __slots__ = ("kind", "values")
+
+    def __init__(self, kind: type, values: list[object] | dict[object, object]) -> None:
+        self.kind = kind
+        self.values = values
+
+    def __call__(self) -> object:
+        return self.kind(self.values)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.__name__} of {len(self.values):,} values>"
+
+
+def _are_plain(items: list[Any]) -> bool:
+    """Whether one constant can hold them: many, and each without parts and the same in every call."""
+    return len(items) >= _MANY and _PLAIN.issuperset(map(type, items))
