@@ -16,6 +16,25 @@ import torch
 
 from argand import errors
 from argand.capture.arrays import array_tables as tables
+from argand.capture.arrays.array_arguments import (
+    check_power,
+    dtype_of,
+    dummy,
+    has_mask,
+    is_scalar,
+    laid_out,
+    layout_of,
+    mapped,
+    no_overlap,
+    operand,
+    plain,
+    refusal,
+    steps,
+    supported,
+    tensor_in,
+    tensor_of,
+    traced_in,
+)
 from argand.capture.facts import numpy_settings
 from argand.capture.facts.array_value import BINARY, FUNCTIONS, Method, Traced, needs_values
 from argand.capture.facts.sources import CallSource, ConstSource
@@ -30,47 +49,6 @@ if TYPE_CHECKING:
     from argand.capture.record.tensors import GraphBuilder
 
 
-def tensor_of(array: Any) -> torch.Tensor:
-    """The tensor that shares the memory of an array (called by transformed code)."""
-    return torch.from_numpy(array)
-
-
-def no_overlap(count: int, *values: Any) -> bool:
-    """Whether none of the first `count` values, arrays, shares memory with another value (arrays and tensors)."""
-    spans = [_span(value) for value in values]
-    return not any(
-        i != j and spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1]
-        for i in range(count)
-        for j in range(len(spans))
-    )
-
-
-def _span(value: Any) -> tuple[int, int]:
-    """First byte, and the first one behind."""
-    if isinstance(value, torch.Tensor):
-        with torch._C.DisableTorchFunction():
-            start = value.data_ptr()
-            if not start:
-                return 0, 0
-            steps = sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
-            return start, start + (steps + 1) * value.element_size() if value.numel() else start
-    start = int(value.__array_interface__["data"][0])
-    steps = sum((size - 1) * step for size, step in zip(value.shape, value.strides))  # none is negative
-    return start, start + steps + value.itemsize if value.size else start
-
-
-def layout_of(array: Any) -> tuple[Any, ...]:
-    """What a graph relies on of an array that it gets."""
-    return array.dtype.str, array.shape, array.strides, array.flags.writeable
-
-
-def _break(name: str, why: str) -> errors.GraphBreak:
-    return errors.graph_break(
-        kind="call of numpy", context=f"numpy {name}", explanation=f"numpy's {name} is not captured here: {why}.",
-        hints=("Use the torch function of the same meaning, on tensors, or call it outside the compiled function.",),
-    )  # fmt: skip
-
-
 def load(state: CaptureState, source: Source, value: Any) -> Any:
     """The stand-in of an array found outside, or NotImplemented where torch cannot hold it.
 
@@ -79,7 +57,7 @@ def load(state: CaptureState, source: Source, value: Any) -> Any:
     """
     import numpy
 
-    if type(value) is not numpy.ndarray or isinstance(source, ConstSource) or not _supported(value):
+    if type(value) is not numpy.ndarray or isinstance(source, ConstSource) or not supported(value):
         return NotImplemented
     arrays = of(state)
     known = arrays.by_real.get(id(value))
@@ -91,7 +69,7 @@ def load(state: CaptureState, source: Source, value: Any) -> Any:
     state.guard(source, "call", layout_of, layout_of(value), label="ARRAY_MATCH")
     with torch._C.DisableTorchFunction():
         tensor = state.graph.new_input(CallSource(source, tensor_of), torch.from_numpy(value))
-    made = arrays.by_real[id(value)] = Traced(arrays, _dummy(value.shape, value.strides, value.dtype), tensor, source)
+    made = arrays.by_real[id(value)] = Traced(arrays, dummy(value.shape, value.strides, value.dtype), tensor, source)
     arrays.real[id(made)] = value
     state.keep(value)
     return made
@@ -103,31 +81,6 @@ def of(state: CaptureState) -> Arrays:
         state.arrays = Arrays(state)
     found: Arrays = state.arrays
     return found
-
-
-def _supported(value: Any) -> bool:
-    step = value.dtype.itemsize
-    return (
-        value.dtype.name in tables.DTYPES
-        and value.dtype.isnative
-        and value.flags.writeable
-        and value.nbytes <= tables.LARGEST_BYTES
-        and all(s >= 0 and s % step == 0 for s in value.strides)
-    )
-
-
-def _dummy(shape: Any, strides: Any, dtype: Any) -> Any:
-    """An array of made-up values: small ones, such that integers can be indices."""
-    import numpy
-
-    if 0 in shape:
-        return numpy.lib.stride_tricks.as_strided(numpy.zeros(1, dtype), shape, strides)
-    count = 1 + sum((size - 1) * step for size, step in zip(shape, strides)) // dtype.itemsize
-    if count * dtype.itemsize > tables.LARGEST_BYTES:
-        raise _break("array", "it is very large")
-    cycle = numpy.arange(count) % (5 if dtype.kind in "fc" else 2)
-    base = (cycle + (1 if dtype.kind in "fc" else 0)).astype(dtype)
-    return numpy.lib.stride_tricks.as_strided(base, shape, strides)
 
 
 class Arrays:
@@ -188,7 +141,7 @@ class Arrays:
         """
         import numpy
 
-        if not _involved((args, kwargs)):
+        if not traced_in((args, kwargs)):
             return NotImplemented
         name = getattr(fn, "__name__", "?")
         module = getattr(fn, "__module__", None) or ""
@@ -202,10 +155,10 @@ class Arrays:
         elif module == "numpy.fft" and name in tables.FFT:
             owner = self.library.fft
         elif getattr(numpy, name, None) is not fn or name not in (tables.UFUNCS if ufunc else tables.FUNCTIONS):
-            raise _break(name, "torch has no function that is known to do the same")
+            raise refusal(name, "torch has no function that is known to do the same")
         other = getattr(owner, name, None)
         if other is None:
-            raise _break(name, "torch has no such function")
+            raise refusal(name, "torch has no such function")
         self._check_call(name, args, kwargs)
         out = kwargs.pop("out", None) if "out" in (kwargs := dict(kwargs)) else None
         out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
@@ -218,20 +171,20 @@ class Arrays:
         known = BINARY.get(name)
         if known is not None and len(args) == 1 and not kwargs:
             return self.named(known[0], (args[0], array) if known[1] else (array, args[0]))
-        raise _break(name, "a constant array meets one that the graph computes")
+        raise refusal(name, "a constant array meets one that the graph computes")
 
     def named(self, ufunc: str, args: tuple[Any, ...]) -> Any:
         """An operator, by the name of its ufunc."""
         import numpy
 
         if any(isinstance(arg, torch.Tensor) for arg in args):
-            raise _break(ufunc, "an array meets a tensor")
-        if any(not _operand(arg) for arg in args):
-            raise _break(ufunc, "the other operand is none of numpy's")
+            raise refusal(ufunc, "an array meets a tensor")
+        if any(not operand(arg) for arg in args):
+            raise refusal(ufunc, "the other operand is none of numpy's")
         if ufunc == "power":
-            _check_power(*args)
-        if ufunc == "multiply" and any(type(arg) in (list, tuple) for arg in args) and any(map(_is_scalar, args)):
-            raise _break(ufunc, "a scalar would repeat a sequence")
+            check_power(*args)
+        if ufunc == "multiply" and any(type(arg) in (list, tuple) for arg in args) and any(map(is_scalar, args)):
+            raise refusal(ufunc, "a scalar would repeat a sequence")
         return self.call(getattr(numpy, ufunc), args, {})
 
     def inplace(self, ufunc: str, target: Traced, other: Any) -> Any:
@@ -240,10 +193,10 @@ class Arrays:
 
         if not isinstance(target._a_dummy, numpy.ndarray):
             return self.named(ufunc, (target, other))
-        if isinstance(other, torch.Tensor) or not _operand(other):
-            raise _break(ufunc, "the other operand is none of numpy's")
+        if isinstance(other, torch.Tensor) or not operand(other):
+            raise refusal(ufunc, "the other operand is none of numpy's")
         if ufunc == "power":
-            _check_power(target, other)
+            check_power(target, other)
         return self.call(getattr(numpy, ufunc), (target, other), {"out": (target,)})
 
     def method(self, array: Traced, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -258,7 +211,7 @@ class Arrays:
         self._check_call(name, (array, *args), kwargs)
         scalar = not isinstance(array._a_dummy, numpy.ndarray)
         if scalar and name in ("ravel", "flatten", "reshape", "repeat", "transpose"):
-            raise _break(name, "it is called on a scalar")
+            raise refusal(name, "it is called on a scalar")
 
         def expected(given: Any, *rest: Any, **named: Any) -> Any:
             return getattr(given, name)(*rest, **named)
@@ -280,23 +233,23 @@ class Arrays:
         import numpy
 
         if name in tables.INTEGER_ERRORS:
-            kinds = [_dtype_of(arg).kind for arg in args]
+            kinds = [dtype_of(arg).kind for arg in args]
             constant = len(args) > 1 and type(args[1]) is int and args[1] > 0
             if all(kind in "biu" for kind in kinds) and not constant:
-                raise _break(name, "what happens with zeros and negative numbers differs for integers")
+                raise refusal(name, "what happens with zeros and negative numbers differs for integers")
         if name == "where" and len(args) + len(kwargs) != 3:
             raise needs_values("where with one argument")
-        if name == "repeat" and any(_involved(arg) or isinstance(arg, numpy.ndarray) for arg in args[1:]):
+        if name == "repeat" and any(traced_in(arg) or isinstance(arg, numpy.ndarray) for arg in args[1:]):
             raise needs_values("repeat with an array of repeats")
         for key in ("where", "casting", "order", "subok", "signature", "like", "initial"):
             if key in kwargs:
-                raise _break(name, f"the argument {key} is given")
+                raise refusal(name, f"the argument {key} is given")
 
     # ---------------------------------------------------------------- items
 
     def item(self, array: Traced, key: Any) -> Any:
         """`array[key]`."""
-        if _has_mask(key):
+        if has_mask(key):
             raise needs_values("indexing by a mask")
 
         def get(given: Any, index: Any) -> Any:
@@ -308,9 +261,9 @@ class Arrays:
         """`array[key] = value`."""
         import numpy
 
-        if isinstance(value, torch.Tensor) or not _operand(value):
-            raise _break("item assignment", "the value is none of numpy's")
-        if _has_mask(key) and numpy.ndim(_plain(value)):
+        if isinstance(value, torch.Tensor) or not operand(value):
+            raise refusal("item assignment", "the value is none of numpy's")
+        if has_mask(key) and numpy.ndim(plain(value)):
             raise needs_values("assignment of an array to a mask")
 
         def put(given: Any, index: Any, what: Any) -> Any:
@@ -321,30 +274,30 @@ class Arrays:
         self._expect("item assignment", put, (array, key, value), {})
         with torch._C.DisableTorchFunction():
             checked = put(*self._to_library((array, key, value), real=True))
-        self._same("item assignment", put(*_plain((array, key, value))), checked.tensor)
+        self._same("item assignment", put(*plain((array, key, value))), checked.tensor)
         given, index, what = self._to_library((array, key, value), real=False)
         try:
             given[index] = what
         except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError) as e:
-            raise _break("item assignment", f"torch says {e}") from e
+            raise refusal("item assignment", f"torch says {e}") from e
 
     def _into(self, name: str, fn: Any, other: Any, args: Any, kwargs: Any, out: Any) -> Any:
         """A result that is written to an array."""
         import numpy
 
         if type(out) is not Traced or not isinstance(out._a_dummy, numpy.ndarray):
-            raise _break(name, "it writes to an array that is not followed")
-        given, named = _plain(args), _plain(kwargs)
+            raise refusal(name, "it writes to an array that is not followed")
+        given, named = plain(args), plain(kwargs)
         target = out._a_dummy.copy()
         target.flags.writeable = out._a_dummy.flags.writeable
         try:
             with numpy_settings.quiet():
                 fn(*given, **named, out=target)
         except Exception as e:
-            raise _break(name, f"numpy says {e}") from e
+            raise refusal(name, f"numpy says {e}") from e
         made = self._run(name, fn, other, args, kwargs)
         if type(made) is not Traced or made._a_dummy.shape != out._a_dummy.shape:
-            raise _break(name, "the result and the array that it is written to differ in shape")
+            raise refusal(name, "the result and the array that it is written to differ in shape")
         out._a_tensor.copy_(made._a_tensor)
         return out
 
@@ -352,7 +305,8 @@ class Arrays:
 
     def _run(self, name: str, fn: Any, other: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         expected = self._expect(name, fn, args, kwargs)
-        if name != "astype" and _integers((args, kwargs)) and getattr(expected, "dtype", _dtype_of(0)).kind == "f":
+        integers = all(array._a_dummy.dtype.kind in "biu" for array in traced_in((args, kwargs)))
+        if name != "astype" and integers and getattr(expected, "dtype", dtype_of(0)).kind == "f":
             args, kwargs = self._as_float(args, expected.dtype), self._as_float(kwargs, expected.dtype)
         try:
             with torch._C.DisableTorchFunction(), numpy_settings.quiet():
@@ -360,40 +314,37 @@ class Arrays:
             self.recording = True
             made = other(*self._to_library(args, real=False), **self._to_library(kwargs, real=False))
         except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as e:
-            raise _break(name, f"its torch equivalent says {e}") from e
+            raise refusal(name, f"its torch equivalent says {e}") from e
         finally:
             self.recording = False
-        inputs: list[Traced] = []
-        _collect((args, kwargs), inputs)
-        return self._results(name, expected, checked, made, inputs)
+        return self._results(name, expected, checked, made, traced_in((args, kwargs)))
 
     def _as_float(self, value: Any, dtype: Any) -> Any:
         """Integer arrays as the floats that numpy makes of them first; torch would make float32 of them."""
         import numpy
 
-        if type(value) is Traced:
-            made = torch.Tensor.to(value._a_tensor, tables.DTYPES[dtype.name])
-            return Traced(self, numpy.asarray(value._a_dummy).astype(dtype), made)
-        if type(value) in (tuple, list):
-            return type(value)([self._as_float(item, dtype) for item in value])
-        if type(value) is dict:
-            return {key: self._as_float(item, dtype) for key, item in value.items()}
-        return value
+        def as_float(leaf: Any) -> Any:
+            if type(leaf) is not Traced:
+                return leaf
+            made = torch.Tensor.to(leaf._a_tensor, tables.DTYPES[dtype.name])
+            return Traced(self, numpy.asarray(leaf._a_dummy).astype(dtype), made)
+
+        return mapped(value, as_float)
 
     def _expect(self, name: str, fn: Any, args: Any, kwargs: Any) -> Any:
         numpy_settings.rely(self.state, name)
         try:
             with numpy_settings.quiet():
-                return fn(*_plain(args), **_plain(kwargs))
+                return fn(*plain(args), **plain(kwargs))
         except Exception as e:  # numpy's error: the program gets it where the call really runs
-            raise _break(name, f"numpy says {type(e).__name__}: {e}") from e
+            raise refusal(name, f"numpy says {type(e).__name__}: {e}") from e
 
     def _results(self, name: str, expected: Any, checked: Any, made: Any, inputs: list[Traced]) -> Any:
         import numpy
 
         if isinstance(expected, tuple | list):
             if not isinstance(made, tuple | list) or len(made) != len(expected):
-                raise _break(name, "its torch equivalent gives another number of results")
+                raise refusal(name, "its torch equivalent gives another number of results")
             parts = [self._results(name, *three, inputs) for three in zip(expected, checked, made)]
             return parts if type(expected) is list else tuple(parts)
         if not isinstance(expected, numpy.ndarray | numpy.generic):
@@ -401,9 +352,9 @@ class Arrays:
         for given in inputs:
             if given._a_dummy is expected:
                 return given
-        ours, stand_in = _tensor(checked), _tensor(made)
+        ours, stand_in = tensor_in(checked), tensor_in(made)
         if ours is None or stand_in is None:
-            raise _break(name, "its torch equivalent gives no array")
+            raise refusal(name, "its torch equivalent gives no array")
         self._same(name, expected, ours, name in tables.UNDEFINED)
         return Traced(self, expected, self._aliased(name, expected, ours, stand_in, inputs))
 
@@ -412,12 +363,12 @@ class Arrays:
 
         with torch._C.DisableTorchFunction():
             if got.dtype is not tables.DTYPES.get(expected.dtype.name) or tuple(got.shape) != expected.shape:
-                raise _break(name, "its torch equivalent gives another dtype or shape")
+                raise refusal(name, "its torch equivalent gives another dtype or shape")
             if undefined:
                 return
             near = numpy.allclose(got.numpy(), expected, rtol=1e-2, atol=1e-2, equal_nan=expected.dtype.kind in "fc")
         if not near:
-            raise _break(name, "its torch equivalent gives other values")
+            raise refusal(name, "its torch equivalent gives other values")
 
     def _aliased(self, name: str, expected: Any, ours: torch.Tensor, made: torch.Tensor, inputs: list[Traced]) -> Any:
         """The stand-in of a result: a view where numpy's is one, a copy where numpy's is a copy."""
@@ -431,11 +382,11 @@ class Arrays:
         for given in inputs:
             wanted = numpy.may_share_memory(expected, given._a_dummy)
             found = numpy.may_share_memory(theirs, given._a_dummy)
-            if wanted and not (found and _steps(theirs) == _steps(expected)):
-                raise _break(name, "numpy gives a view of its argument, torch does not")
+            if wanted and not (found and steps(theirs) == steps(expected)):
+                raise refusal(name, "numpy gives a view of its argument, torch does not")
             shares, view = shares or (found and not wanted), view or wanted
         made = torch.Tensor.clone(made) if shares else made
-        return made if view else _laid_out(name, made, expected)
+        return made if view else laid_out(name, made, expected)
 
     def _to_library(self, value: Any, *, real: bool) -> Any:
         """Arguments as torch._numpy takes them: tensors of made-up values, or the stand-ins."""
@@ -450,121 +401,13 @@ class Arrays:
             return {key: self._to_library(item, real=real) for key, item in value.items()}
         if isinstance(value, numpy.ndarray | numpy.generic):
             if value.dtype.name not in tables.DTYPES:
-                raise _break("array", f"torch has no dtype {value.dtype}")
+                raise refusal("array", f"torch has no dtype {value.dtype}")
             with torch._C.DisableTorchFunction():
                 held = torch.from_numpy(numpy.array(value))
                 return self.library.ndarray(held if real else self.state.graph.constant(held))
         if isinstance(value, numpy.dtype) or (isinstance(value, type) and issubclass(value, numpy.generic)):
             return self.library.dtype(numpy.dtype(value).name)
         return value
-
-
-def _steps(array: Any) -> list[int]:
-    return [step for size, step in zip(array.shape, array.strides) if size > 1]
-
-
-def _laid_out(name: str, made: torch.Tensor, expected: Any) -> torch.Tensor:
-    """A new array in memory as numpy lays it out, where torch lays it out otherwise."""
-
-    def matches() -> bool:
-        with torch._C.DisableTorchFunction():
-            steps = [step * expected.itemsize for size, step in zip(made.shape, made.stride()) if size > 1]
-        return steps == _steps(expected)
-
-    if matches():
-        return made
-    order = sorted(range(expected.ndim), key=lambda dim: -expected.strides[dim])
-    made = torch.Tensor.permute(made, order)
-    made = torch.Tensor.permute(torch.Tensor.contiguous(made), [order.index(dim) for dim in range(len(order))])
-    if not matches():
-        raise _break(name, "its torch equivalent lays the array out in another way")
-    return made
-
-
-def _tensor(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value
-    found = getattr(value, "tensor", None)
-    return found if isinstance(found, torch.Tensor) else None
-
-
-def _integers(value: Any) -> bool:
-    """Whether the traced arrays among the arguments hold integers, all of them."""
-    found: list[Traced] = []
-    _collect(value, found)
-    return all(array._a_dummy.dtype.kind in "biu" for array in found)
-
-
-def _operand(value: Any) -> bool:
-    import numpy
-
-    if type(value) in (list, tuple):
-        return all(_operand(item) for item in value)
-    return type(value) in (Traced, bool, int, float, complex) or isinstance(value, numpy.ndarray | numpy.generic)
-
-
-def _check_power(base: Any, exponent: Any) -> None:
-    """The operator `**` is another function than the ufunc for some exponents (-1, 0, 0.5, 1, 2).
-
-    Raises:
-        GraphBreak: its result is of another type then, or it raises, or it is not known to be the same.
-    """
-    import numpy
-
-    if type(exponent) is Traced and not exponent.ndim:
-        raise _break("power", "what it computes depends on the exponent")
-    plain = [value._a_dummy if type(value) is Traced else value for value in (base, exponent)]
-    try:
-        with numpy.errstate(all="ignore"):
-            same = numpy.asarray(plain[0] ** plain[1]).dtype == numpy.power(*plain).dtype
-    except (TypeError, ValueError):
-        same = False
-    if not same:
-        raise _break("power", "the operator is not the function for this exponent")
-
-
-def _is_scalar(value: Any) -> bool:
-    import numpy
-
-    return isinstance(value._a_dummy if type(value) is Traced else value, numpy.generic)
-
-
-def _dtype_of(value: Any) -> Any:
-    import numpy
-
-    return value._a_dummy.dtype if type(value) is Traced else numpy.asarray(value).dtype
-
-
-def _involved(value: Any) -> bool:
-    if type(value) in (tuple, list):
-        return any(_involved(item) for item in value)
-    if type(value) is dict:
-        return any(_involved(item) for item in value.values())
-    return type(value) is Traced
-
-
-def _collect(value: Any, found: list[Traced]) -> None:
-    if type(value) is Traced:
-        found.append(value)
-    elif type(value) in (tuple, list, dict):
-        for item in value.values() if type(value) is dict else value:
-            _collect(item, found)
-
-
-def _plain(value: Any) -> Any:
-    if type(value) is Traced:
-        return value._a_dummy
-    if type(value) in (tuple, list):
-        return type(value)([_plain(item) for item in value])
-    if type(value) is dict:
-        return {key: _plain(item) for key, item in value.items()}
-    return value
-
-
-def _has_mask(key: Any) -> bool:
-    if type(key) in (tuple, list):
-        return any(_has_mask(item) for item in key)
-    return type(key) is Traced and key._a_dummy.dtype.kind == "b"
 
 
 @handler(*FUNCTIONS)
@@ -610,5 +453,5 @@ def _numpy(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     kind = numpy.dtype(name)
     with torch._C.DisableTorchFunction():
         strides = tuple(step * kind.itemsize for step in tensor.stride())
-        dummy = _dummy(tuple(tensor.shape), strides, kind)
-    return Traced(of(builder.state), dummy, tensor)
+        like = dummy(tuple(tensor.shape), strides, kind)
+    return Traced(of(builder.state), like, tensor)

@@ -1,0 +1,186 @@
+"""Arguments of numpy's functions and the memory of arrays, in terms of both libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from argand import errors
+from argand.capture.arrays import array_tables as tables
+from argand.capture.facts.array_value import Traced
+
+
+def refusal(name: str, why: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="call of numpy", context=f"numpy {name}", explanation=f"numpy's {name} is not captured here: {why}.",
+        hints=("Use the torch function of the same meaning, on tensors, or call it outside the compiled function.",),
+    )  # fmt: skip
+
+
+def supported(value: Any) -> bool:
+    step = value.dtype.itemsize
+    return (
+        value.dtype.name in tables.DTYPES
+        and value.dtype.isnative
+        and value.flags.writeable
+        and value.nbytes <= tables.LARGEST_BYTES
+        and all(s >= 0 and s % step == 0 for s in value.strides)
+    )
+
+
+def dummy(shape: Any, strides: Any, dtype: Any) -> Any:
+    """An array of made-up values: small ones, such that integers can be indices."""
+    import numpy
+
+    if 0 in shape:
+        return numpy.lib.stride_tricks.as_strided(numpy.zeros(1, dtype), shape, strides)
+    count = 1 + sum((size - 1) * step for size, step in zip(shape, strides)) // dtype.itemsize
+    if count * dtype.itemsize > tables.LARGEST_BYTES:
+        raise refusal("array", "it is very large")
+    cycle = numpy.arange(count) % (5 if dtype.kind in "fc" else 2)
+    base = (cycle + (1 if dtype.kind in "fc" else 0)).astype(dtype)
+    return numpy.lib.stride_tricks.as_strided(base, shape, strides)
+
+
+def leaves(value: Any) -> Iterator[object]:
+    """What containers of arguments hold, at any depth."""
+    if type(value) in (tuple, list):
+        for item in value:
+            yield from leaves(item)
+    elif type(value) is dict:
+        for item in value.values():
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def mapped(value: Any, of_leaf: Callable[[Any], Any]) -> Any:
+    """The same containers of what `of_leaf` makes of their leaves."""
+    if type(value) in (tuple, list):
+        return type(value)([mapped(item, of_leaf) for item in value])
+    if type(value) is dict:
+        return {key: mapped(item, of_leaf) for key, item in value.items()}
+    return of_leaf(value)
+
+
+def traced_in(value: object) -> list[Traced]:
+    """The traced arrays among arguments."""
+    return [leaf for leaf in leaves(value) if type(leaf) is Traced]
+
+
+def plain(value: Any) -> Any:
+    """Arguments with arrays of made-up values for those that are traced."""
+    return mapped(value, lambda leaf: leaf._a_dummy if type(leaf) is Traced else leaf)
+
+
+def has_mask(key: object) -> bool:
+    """Whether an index selects by truth values."""
+    return any(array._a_dummy.dtype.kind == "b" for array in traced_in(key))
+
+
+def tensor_in(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value
+    found = getattr(value, "tensor", None)
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def operand(value: Any) -> bool:
+    import numpy
+
+    if type(value) in (list, tuple):
+        return all(operand(item) for item in value)
+    return type(value) in (Traced, bool, int, float, complex) or isinstance(value, numpy.ndarray | numpy.generic)
+
+
+def check_power(base: Any, exponent: Any) -> None:
+    """The operator `**` is another function than the ufunc for some exponents (-1, 0, 0.5, 1, 2).
+
+    Raises:
+        GraphBreak: its result is of another type then, or it raises, or it is not known to be the same.
+    """
+    import numpy
+
+    if type(exponent) is Traced and not exponent.ndim:
+        raise refusal("power", "what it computes depends on the exponent")
+    plain = [value._a_dummy if type(value) is Traced else value for value in (base, exponent)]
+    try:
+        with numpy.errstate(all="ignore"):
+            same = numpy.asarray(plain[0] ** plain[1]).dtype == numpy.power(*plain).dtype
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise refusal("power", "the operator is not the function for this exponent")
+
+
+def is_scalar(value: Any) -> bool:
+    import numpy
+
+    return isinstance(value._a_dummy if type(value) is Traced else value, numpy.generic)
+
+
+def dtype_of(value: Any) -> Any:
+    import numpy
+
+    return value._a_dummy.dtype if type(value) is Traced else numpy.asarray(value).dtype
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def tensor_of(array: Any) -> torch.Tensor:
+    """The tensor that shares the memory of an array (called by transformed code)."""
+    return torch.from_numpy(array)
+
+
+def no_overlap(count: int, *values: Any) -> bool:
+    """Whether none of the first `count` values, arrays, shares memory with another value (arrays and tensors)."""
+    spans = [_span(value) for value in values]
+    return not any(
+        i != j and spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1]
+        for i in range(count)
+        for j in range(len(spans))
+    )
+
+
+def _span(value: Any) -> tuple[int, int]:
+    """First byte, and the first one behind."""
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunction():
+            start = value.data_ptr()
+            if not start:
+                return 0, 0
+            reach = sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
+            return start, start + (reach + 1) * value.element_size() if value.numel() else start
+    start = int(value.__array_interface__["data"][0])
+    reach = sum((size - 1) * step for size, step in zip(value.shape, value.strides))  # none is negative
+    return start, start + reach + value.itemsize if value.size else start
+
+
+def layout_of(array: Any) -> tuple[Any, ...]:
+    """What a graph relies on of an array that it gets."""
+    return array.dtype.str, array.shape, array.strides, array.flags.writeable
+
+
+def steps(array: Any) -> list[int]:
+    return [step for size, step in zip(array.shape, array.strides) if size > 1]
+
+
+def laid_out(name: str, made: torch.Tensor, expected: Any) -> torch.Tensor:
+    """A new array in memory as numpy lays it out, where torch lays it out otherwise."""
+
+    def matches() -> bool:
+        with torch._C.DisableTorchFunction():
+            ours = [step * expected.itemsize for size, step in zip(made.shape, made.stride()) if size > 1]
+        return ours == steps(expected)
+
+    if matches():
+        return made
+    order = sorted(range(expected.ndim), key=lambda dim: -expected.strides[dim])
+    made = torch.Tensor.permute(made, order)
+    made = torch.Tensor.permute(torch.Tensor.contiguous(made), [order.index(dim) for dim in range(len(order))])
+    if not matches():
+        raise refusal(name, "its torch equivalent lays the array out in another way")
+    return made
