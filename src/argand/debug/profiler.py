@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from argand.capture.driver.explain import Findings, counted, many, ops_of
+from argand.capture.driver.explain import Findings
+from argand.capture.driver.explain_text import counted, many, ops_of
 from argand.capture.driver.recompiles import GuardFailure, Recompile
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import torch
 
+from argand.capture.driver.explain_text import Ops, counted, many, op_name, ops_of, reason_text
 from argand.capture.driver.recompiles import Recompile
 from argand.errors import BreakReason
 from argand.events import Event, bus
@@ -17,23 +18,6 @@ from argand.graph.nodes.module_text import module_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-
-Ops = list[Any]
-
-
-def ops_of(graph: torch.fx.GraphModule) -> Ops:
-    """Targets of the call nodes of a graph, in order."""
-    return [node.target for node in graph.graph.nodes if node.op.startswith("call")]
-
-
-def op_name(op: Any) -> str:
-    """How a call target is shown."""
-    return str(getattr(op, "__name__", op))
-
-
-def many(count: int, word: str) -> str:
-    """`1 graph`, `2 graphs`."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 @dataclass(slots=True)
@@ -78,25 +62,6 @@ class Findings:
             yield
         finally:
             remove()
-
-
-def counted(reasons: list[BreakReason]) -> list[tuple[BreakReason, int]]:
-    """Distinct reasons (same kind at the same user line) with how often each occurred, in order of appearance."""
-    found: dict[tuple[object, ...], tuple[BreakReason, int]] = {}
-    for reason in reasons:
-        key = (reason.kind, reason.explanation, reason.where[-1:] if reason.where else reason.context)
-        first, count = found.get(key, (reason, 0))
-        found[key] = (first, count + 1)
-    return list(found.values())
-
-
-def reason_text(reason: BreakReason, count: int = 1) -> str:
-    """A reason as explain prints it: what, then where (the stack, innermost line last), then what to do."""
-    times = f" ({count} times)" if count > 1 else ""
-    lines = [f"[{reason.id}] {reason.kind}{times}: {reason.explanation}"]
-    lines += [f"  {line}" for line in "\n".join(map(str, reason.where)).splitlines()]
-    lines += [f"  {lead} {hint}" for lead, hint in zip(("What to do:", *["        Or:"] * 9), reason.hints)]
-    return "\n".join(lines)
 
 
 @dataclass(slots=True)
@@ -193,9 +158,19 @@ class Explanation:
         Console(file=out).print(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from argand.capture.driver.explain_rich import render
+        from argand.capture.driver import explain_rich
 
-        yield from render(self)
+        yield explain_rich.styled(self.summary, "bold")
+        for number, (reason, count) in enumerate(counted(self.break_reasons), 1):
+            yield from explain_rich.reason(number, reason, count)
+        if self.break_reasons:
+            yield explain_rich.styled(self.pages_line(), "dim")
+        if self.graphs:
+            yield explain_rich.graphs(self.ops_per_graph, self.out_guards)
+        for recompile in self.recompiles:
+            yield explain_rich.styled(str(recompile), "yellow")
+        if self.compile_times:
+            yield explain_rich.styled(self._times_line(), "dim")
 
     def __iter__(self) -> Iterator[Any]:
         """Unpacks as (explanation, out_guards, graphs, ops_per_graph, break_reasons, explanation_verbose)."""

@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from argand.capture.driver.explain import counted, many, op_name
+from argand.capture.driver.explain_text import Ops, many, op_name
 from argand.errors import BreakReason, UserLine
 
-if TYPE_CHECKING:
-    from argand.capture.driver.explain import Explanation
+
+def styled(line: str, style: str) -> Text:
+    """A line of the report in a colour or weight."""
+    return Text(line, style=style)
 
 
-def render(explanation: Explanation) -> Iterator[RenderableType]:
-    """The parts of the report, top to bottom."""
-    yield Text(explanation.summary, style="bold")
-    for number, (reason, count) in enumerate(counted(explanation.break_reasons), 1):
-        yield from _reason(number, reason, count)
-    if explanation.break_reasons:
-        yield Text(explanation.pages_line(), style="dim")
-    if explanation.graphs:
-        yield _graphs(explanation)
-    for recompile in explanation.recompiles:
-        yield Text(str(recompile), style="yellow")
-    if explanation.compile_times:
-        yield Text(explanation._times_line(), style="dim")
-
-
-def _reason(number: int, reason: BreakReason, count: int) -> Iterator[RenderableType]:
+def reason(number: int, why: BreakReason, count: int) -> Iterator[RenderableType]:
+    """A graph break: what, where, what to do."""
     head = Text(f"{number}. ")
-    head.append(f"[{reason.id}] ", style="dim red")
-    head.append(reason.kind, style="bold red")
+    head.append(f"[{why.id}] ", style="dim red")
+    head.append(why.kind, style="bold red")
     if count > 1:
         head.append(f" ({count} times)", style="red")
-    head.append(f": {reason.explanation}")
+    head.append(f": {why.explanation}")
     yield head
-    for place in reason.where:
+    for place in why.where:
         yield Padding(_line(place), (0, 0, 0, 5))
-    for lead, hint in zip(("What to do: ", *["        Or: "] * 9), reason.hints):
+    for lead, hint in zip(("What to do: ", *["        Or: "] * 9), why.hints):
         yield Padding(Text(lead, style="bold green").append(hint, style="not bold default"), (0, 0, 0, 5))
 
 
@@ -58,11 +45,12 @@ def _line(place: UserLine) -> Text:
     return text.append(place.text, style="not dim bold")
 
 
-def _graphs(explanation: Explanation) -> Table:
+def graphs(ops_per_graph: list[Ops], out_guards: list[list[str]]) -> Table:
+    """A row per graph: its operations and its guards."""
     table = Table(title="graphs", title_justify="left")
     for title in ("", "ops", "operations", "guards"):
         table.add_column(title, justify="right" if title in ("", "ops") else "left")
-    for number, (ops, guards) in enumerate(zip(explanation.ops_per_graph, explanation.out_guards), 1):
+    for number, (ops, guards) in enumerate(zip(ops_per_graph, out_guards), 1):
         names = [op_name(op) for op in ops]
         shown = ", ".join(names[:40]) + (f", ... ({len(names) - 40} more)" if len(names) > 40 else "")
         lines = [*guards[:8], *([f"... ({many(len(guards) - 8, 'more guard')})"] if len(guards) > 8 else [])]

@@ -38,7 +38,15 @@ class _Signal:
         return self.name
 
 
+class _Stop:
+    """The end of an iterator, and what a table of values answers for a key that it lacks."""
+
+    def __repr__(self) -> str:
+        return "STOP"
+
+
 NULL: Final = _Null()
+STOP: Final = _Stop()
 RETURN: Final = _Signal("RETURN")
 YIELD: Final = _Signal("YIELD")
 GENERATOR: Final = _Signal("GENERATOR")

@@ -10,7 +10,6 @@ import collections
 import contextlib
 import enum
 import operator
-import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,14 +52,6 @@ def _own_getitem(container: Any, key: Any) -> Any:
         if is_a(container, base) and hasattr(base, "__getitem__"):
             return base.__getitem__(container, key)
     return container[key]
-
-
-def _is_module_hook(hook: Any) -> bool:
-    """Whether a `__getattr__` is nn.Module's as torch wrote it, and not what a program put in its place."""
-    if not is_a(hook, types.FunctionType):
-        return False
-    code = hook.__code__
-    return code.co_name == "__getattr__" and code.co_filename == sys.modules["torch.nn.modules.module"].__file__
 
 
 _AN_EMPTY_DEQUE: Final[collections.deque[Any]] = collections.deque(maxlen=0)
@@ -532,31 +523,6 @@ class Access:
         except Exception as e:
             error = e
         raise self.observe_torch(error)
-
-    def module_attr(self, obj: Any, name: str, hook: Any) -> Any:
-        """What `nn.Module.__getattr__` would find, without interpreting it; NULL if this is not its affair.
-
-        The same three tables in the same order, by the same guarded reads that interpreting it makes.
-        """
-        if self.concrete:
-            return NULL
-        if not _is_module_hook(hook):
-            return NULL
-        self.inlined[id(hook)] = hook
-        for table in ("_parameters", "_buffers", "_modules"):
-            items = self.own_value(obj, table)
-            if type(items) is not dict:
-                return NULL
-            if id(items) in self.outer:
-                if self.outer_has_key(items, name):
-                    return self.outer_item(items, name)
-            elif name in items:
-                return items[name]
-        return NULL
-
-    def own_value(self, obj: Any, name: str) -> Any:
-        """Item of an instance's own dict, NULL if absent."""
-        raise NotImplementedError
 
     def replay(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Have a call with constant arguments happen at each run (logging, warnings); dropped if they are not."""

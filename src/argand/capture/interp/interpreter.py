@@ -408,29 +408,22 @@ class Interpreter(Access):
         self.note_class(cls)
         return self.types.lookup(cls, "__call__") is not NULL
 
-    def call(self, fn: Any, args: Any, kwargs: dict[str, Any] | None = None) -> Any:
-        """Call anything, as the program would."""
-        return calls.call(self, fn, args, kwargs)
+    # ---- Python's protocols, as the program would use them ---------------------------------------------------------
 
-    def getattr(self, obj: Any, name: str) -> Any:
-        """Read an attribute, as the program would."""
-        return attributes.load_attr(self, obj, name)
+    call = calls.call
+    getattr = attributes.load_attr
+    try_attr = attributes.try_attr
+    setattr = attribute_writes.store_attr
+    truth = operators.truth
+    getitem = operators.getitem
 
-    def setattr(self, obj: Any, name: str, value: Any) -> None:
-        """Set an attribute, as the program would."""
-        attribute_writes.store_attr(self, obj, name, value)
-
-    def own_value(self, obj: Any, name: str) -> Any:
-        """Item of an instance's own dict, NULL if absent."""
-        return attributes.instance_value(self, obj, name, NULL)
-
-    def truth(self, obj: Any) -> bool:
-        """`bool(obj)`, as the program would see it."""
-        return operators.truth(self, obj)
+    def equal(self, a: Any, b: Any) -> bool:
+        """`bool(a == b)`."""
+        return operators.truth(self, operators.compare(self, operators.COMPARE["=="], a, b))
 
     def polyfill(self, fn: Any, *args: Any) -> Any:
         """Interpret a helper function of argand's on the program's behalf."""
-        return calls.call_function(self, fn, args, None)
+        return self.call(fn, args)
 
 
 _WITH_TYPE_NAMES = frozenset((TypeError, AttributeError))

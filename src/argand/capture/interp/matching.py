@@ -11,7 +11,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.typefacts import is_heap
-from argand.capture.objects import attributes, calls, classes, instance_checks, text
+from argand.capture.objects import classes, instance_checks, text
 from argand.capture.objects import keys as keys_of
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ def match_keys(interp: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tupl
     values = []
     missing = interp.unread(object)  # which a `get` of the program's may look at
     seen: dict[Any, None] = {}
-    get = attributes.load_attr(interp, subject, "get") if keys else None
+    get = interp.getattr(subject, "get") if keys else None
     for key in keys:
         keys_of.check_hash(interp, key, seen)
         if key in seen:
             raise interp.throw(ValueError(f"mapping pattern checks duplicate key ({text.to_repr(interp, key)})"))
         seen[key] = None
-        value = calls.call(interp, get, (key, missing), None)
+        value = interp.call(get, (key, missing))
         if value is missing:
             return None
         values.append(value)
@@ -71,7 +71,7 @@ def _attribute(interp: Interpreter, subject: Any, cls: Any, name: Any, seen: set
         raise interp.throw(TypeError(f"{_C.type_name(cls)}() got multiple sub-patterns for attribute {name!r}"))
     seen.add(name)
     try:
-        return attributes.load_attr(interp, subject, name)
+        return interp.getattr(subject, name)
     except ObservedException as observed:
         if is_a(observed.value, AttributeError):
             return NULL
@@ -91,7 +91,7 @@ def match_class(
     if count:
         match_self = False
         try:
-            names = interp.plain(attributes.load_attr(interp, cls, "__match_args__"))
+            names = interp.plain(interp.getattr(cls, "__match_args__"))
         except ObservedException as observed:
             if not is_a(observed.value, AttributeError):
                 raise

@@ -348,12 +348,12 @@ def load_attr(interp: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
         method, owner = attributes.load_method(interp, frame.stack.pop(), arg[0])
         _push_method(frame, method, owner)
     else:
-        frame.stack[-1] = attributes.load_attr(interp, frame.stack[-1], arg[0])
+        frame.stack[-1] = interp.getattr(frame.stack[-1], arg[0])
 
 
 @opcode("LOAD_ATTR", until=(3, 11))
 def load_attr_311(interp: Interpreter, frame: Frame, arg: str) -> None:
-    frame.stack[-1] = attributes.load_attr(interp, frame.stack[-1], arg)
+    frame.stack[-1] = interp.getattr(frame.stack[-1], arg)
 
 
 def _prepare_super(inst: Instruction, index: dict[Instruction, int]) -> tuple[str, bool, bool]:
@@ -366,19 +366,19 @@ def load_super_attr(interp: Interpreter, frame: Frame, arg: tuple[str, bool, boo
     obj = frame.stack.pop()
     cls = frame.stack.pop()
     make = frame.stack.pop()
-    proxy = calls.call(interp, make, (cls, obj), None)
+    proxy = interp.call(make, (cls, obj))
     if is_method:
         method, owner = attributes.load_method(interp, proxy, name)
         _push_method(frame, method, owner)
     else:
-        frame.stack.append(attributes.load_attr(interp, proxy, name))
+        frame.stack.append(interp.getattr(proxy, name))
 
 
 @opcode("STORE_ATTR")
 def store_attr(interp: Interpreter, frame: Frame, arg: str) -> None:
     obj = frame.stack.pop()
     value = frame.stack.pop()
-    attribute_writes.store_attr(interp, obj, arg, value)
+    interp.setattr(obj, arg, value)
 
 
 @opcode("DELETE_ATTR")
@@ -403,7 +403,7 @@ def binary_op(interp: Interpreter, frame: Frame, arg: operators.BinaryOp) -> Non
 @opcode("BINARY_SUBSCR")
 def binary_subscr(interp: Interpreter, frame: Frame, arg: Any) -> None:
     key = frame.stack.pop()
-    frame.stack[-1] = operators.getitem(interp, frame.stack[-1], key)
+    frame.stack[-1] = interp.getitem(frame.stack[-1], key)
 
 
 @opcode("STORE_SUBSCR")
@@ -423,7 +423,7 @@ def delete_subscr(interp: Interpreter, frame: Frame, arg: Any) -> None:
 def binary_slice(interp: Interpreter, frame: Frame, arg: Any) -> None:
     stop = frame.stack.pop()
     start = frame.stack.pop()
-    frame.stack[-1] = operators.getitem(interp, frame.stack[-1], slice(start, stop))
+    frame.stack[-1] = interp.getitem(frame.stack[-1], slice(start, stop))
 
 
 @opcode("STORE_SLICE", since=(3, 12))
@@ -451,7 +451,7 @@ def unary_invert(interp: Interpreter, frame: Frame, arg: Any) -> None:
 
 @opcode("UNARY_NOT")
 def unary_not(interp: Interpreter, frame: Frame, arg: Any) -> None:
-    frame.stack[-1] = not operators.truth(interp, frame.stack[-1])
+    frame.stack[-1] = not interp.truth(frame.stack[-1])
 
 
 def _prepare_compare(inst: Instruction, index: dict[Instruction, int]) -> tuple[operators.CompareOp, bool]:
@@ -465,7 +465,7 @@ def compare_op(interp: Interpreter, frame: Frame, arg: tuple[operators.CompareOp
     result = operators.compare(interp, arg[0], left, right)
     # A tensor stays what it is: the jump that follows is where the graph breaks, or goes on under a check.
     if arg[1] and type(result) is not bool and type(result) is not SymbolicBool and not interp.is_tensor(result):
-        result = operators.truth(interp, result)
+        result = interp.truth(result)
     frame.stack.append(result)
 
 
@@ -512,7 +512,7 @@ def _do_call(interp: Interpreter, frame: Frame, count: int, names_: tuple[str, .
         split = len(args) - len(names_)
         kwargs = dict(zip(names_, args[split:]))
         del args[split:]
-    stack.append(calls.call(interp, fn, args, kwargs))
+    stack.append(interp.call(fn, args, kwargs))
 
 
 @opcode("CALL")
@@ -541,7 +541,7 @@ def call_function_ex(interp: Interpreter, frame: Frame, arg: int) -> None:
         stack.pop()
     args = calls.star_arguments(interp, fn, args)
     kwargs = calls.star_keywords(interp, fn, kwargs)
-    stack.append(calls.call(interp, fn, args, kwargs))
+    stack.append(interp.call(fn, args, kwargs))
 
 
 @opcode("CALL_INTRINSIC_1", since=(3, 12))

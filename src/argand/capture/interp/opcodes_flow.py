@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
 from argand.capture.facts.exceptions import ObservedException
-from argand.capture.facts.frames import GENERATOR, YIELD, Frame, Previous
+from argand.capture.facts.frames import GENERATOR, STOP, YIELD, Frame, Previous
 from argand.capture.facts.symbolic import SymbolicBool
 from argand.capture.interp.optable import opcode
-from argand.capture.objects import attributes, calls, generators, iteration, operators, raising
+from argand.capture.objects import attributes, generators, iteration, operators, raising
 from argand.capture.torch_functions import one_sided_branches
 from argand.errors import graph_break
 
@@ -95,7 +95,7 @@ def to_bool(interp: Interpreter, frame: Frame, arg: Any) -> None:
     following = frame.program.instructions[frame.pc].opname
     if following.startswith("POP_JUMP_IF") and (interp.is_tensor(value) or type(value) is SymbolicBool):
         return
-    frame.stack[-1] = operators.truth(interp, value)
+    frame.stack[-1] = interp.truth(value)
 
 
 # ---- loops ---------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def _prepare_for(inst: Instruction, index: dict[Instruction, int]) -> int:
 @opcode("FOR_ITER", prepare=_prepare_for)
 def for_iter(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = iteration.iter_next(interp, frame.stack[-1])
-    if value is iteration.STOP:
+    if value is STOP:
         if any(iterator is frame.stack[-1] for iterator in interp.unseen):
             raise graph_break(
                 kind="end of a comprehension",
@@ -188,14 +188,14 @@ def before_with(interp: Interpreter, frame: Frame, arg: Any) -> None:
     manager = frame.stack.pop()
     enter, leave = raising.context_methods(interp, manager)
     frame.stack.append(leave)
-    frame.stack.append(calls.call(interp, enter, (), None))
+    frame.stack.append(interp.call(enter))
 
 
 @opcode("WITH_EXCEPT_START")
 def with_except_start(interp: Interpreter, frame: Frame, arg: Any) -> None:
     exc = frame.stack[-1]
     leave = frame.stack[-4]
-    frame.stack.append(calls.call(interp, leave, (type(exc), exc, exc.__traceback__), None))
+    frame.stack.append(interp.call(leave, (type(exc), exc, exc.__traceback__)))
 
 
 # ---- generators ----------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def get_yield_from_iter(interp: Interpreter, frame: Frame, arg: Any) -> None:
 def send(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = frame.stack.pop()
     receiver = frame.stack[-1]
-    done, result = generators.send_to(interp, receiver, value)
+    done, result = iteration.send_to(interp, receiver, value)
     if not done:
         frame.stack.append(result)
         return

@@ -19,12 +19,12 @@ from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.objects import (
     attribute_writes,
-    attributes,
-    calls,
     classes,
+    descriptors,
     generators,
     instance_checks,
     iteration,
+    keys,
     operators,
     polyfills,
     stand_ins,
@@ -76,8 +76,8 @@ def _getattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
     name = _attribute_name(interp, args[1])
     if len(args) == 2:
-        return attributes.load_attr(interp, args[0], name)
-    value = attributes.try_attr(interp, args[0], name)
+        return interp.getattr(args[0], name)
+    value = interp.try_attr(args[0], name)
     return args[2] if value is NULL else value
 
 
@@ -85,14 +85,14 @@ def _getattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _hasattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs or len(args) != 2 or not is_a(args[1], str):
         return interp.native(fn, *args, **kwargs)
-    return attributes.try_attr(interp, args[0], _attribute_name(interp, args[1])) is not NULL
+    return interp.try_attr(args[0], _attribute_name(interp, args[1])) is not NULL
 
 
 @function(setattr)
 def _setattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs or len(args) != 3 or not is_a(args[1], str):
         return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
-    attribute_writes.store_attr(interp, args[0], _attribute_name(interp, args[1]), args[2])
+    interp.setattr(args[0], _attribute_name(interp, args[1]), args[2])
     return None
 
 
@@ -132,7 +132,7 @@ def _id(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _vars(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if not args:
         return _locals(interp, fn, args, kwargs)
-    found = attributes.try_attr(interp, args[0], "__dict__") if len(args) == 1 else NULL
+    found = interp.try_attr(args[0], "__dict__") if len(args) == 1 else NULL
     if found is NULL:
         return interp.native(fn, *args, **kwargs) if len(args) != 1 else _no_namespace(interp)
     return found
@@ -184,7 +184,7 @@ def _names_of(interp: Interpreter, obj: Any) -> Any:
     if not interp.concrete and interp.is_tensor(obj):
         return _names_of_tensor(interp, obj)
     if type(interp.types.lookup(cls, "__dir__")) is not types.MethodDescriptorType:
-        names = calls.call(interp, attributes.lookup_special(interp, obj, "__dir__"), (), None)
+        names = interp.call(descriptors.lookup_special(interp, obj, "__dir__"))
         return sorted(iteration.to_list(interp, names))
     if not interp.concrete and stand_ins.is_stand_in(obj):
         raise stand_ins.inspected("dir()")
@@ -196,9 +196,9 @@ def _names_of(interp: Interpreter, obj: Any) -> Any:
         return interp.unread(dir, interp.shadow(obj))
     if is_a(obj, types.ModuleType | types.MethodType) or typefacts.finds_attributes_its_own_way(cls):
         raise native_reads.unseen_object(obj, dir)
-    own = attributes.try_attr(interp, obj, "__dict__")
+    own = interp.try_attr(obj, "__dict__")
     names = set(interp.plain(own)) if is_a(own, dict) else set()
-    found = attributes.try_attr(interp, obj, "__class__")
+    found = interp.try_attr(obj, "__class__")
     if found is not cls:
         raise native_reads.unseen_object(obj, dir)
     return sorted(names.union(type.__dir__(cls)))
@@ -208,7 +208,7 @@ def _names_of_tensor(interp: Interpreter, obj: Any) -> Any:
     """What the stand-in says, and what was set on the tensor before the frame."""
     if type(obj) not in interp.fast or not tensor_attributes.on_cpu(interp.state, obj):
         raise native_reads.unseen_object(obj, dir)
-    own = attributes.load_attr(interp, obj, "__dict__")
+    own = interp.getattr(obj, "__dict__")
     interp.types.whole = True
     interp.note_class(type(obj))
     with interp.suspended():
@@ -232,8 +232,8 @@ def _hash(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _unary(name: str, fn: Any) -> None:
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if len(args) >= 1 and interp.types.python_level(type(args[0]), name):
-            found = attributes.lookup_special(interp, args[0], name)
-            return calls.call(interp, found, args[1:], kwargs)
+            found = descriptors.lookup_special(interp, args[0], name)
+            return interp.call(found, args[1:], kwargs)
         return pure(interp, fn, args, kwargs)
 
     add_functions(handler, fn)
@@ -258,13 +258,13 @@ def _pow(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 2 and not kwargs:
         return operators.binary(interp, operators.BINARY["**"], *args)
     if args and interp.types.python_level(type(args[0]), "__pow__"):
-        return calls.call(interp, attributes.lookup_special(interp, args[0], "__pow__"), args[1:], kwargs)
+        return interp.call(descriptors.lookup_special(interp, args[0], "__pow__"), args[1:], kwargs)
     return pure(interp, fn, args, kwargs)
 
 
 @function(bin, hex, oct)
 def _base(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *[operators.to_index(interp, arg) for arg in args], **kwargs)
+    return interp.native(fn, *[keys.to_index(interp, arg) for arg in args], **kwargs)
 
 
 add_functions(pure, chr, ord, memoryview)
@@ -275,7 +275,7 @@ add_functions(pure, chr, ord, memoryview)
 
 @function(bool)
 def _bool(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return operators.truth(interp, args[0]) if len(args) == 1 and not kwargs else interp.native(fn, *args, **kwargs)
+    return interp.truth(args[0]) if len(args) == 1 and not kwargs else interp.native(fn, *args, **kwargs)
 
 
 @function(str)
@@ -327,7 +327,7 @@ def _number(fn: Any, *specials: str) -> None:
                     continue
                 if not interp.types.python_level(type(args[0]), name):
                     break  # native code, which is asked first
-                result = calls.call(interp, attributes.lookup_special(interp, args[0], name), (), None)
+                result = interp.call(descriptors.lookup_special(interp, args[0], name))
                 result = result.number() if type(result) in SYMBOLIC else result
                 wanted, what = _RESULTS[name]
                 if name == "__trunc__" or (is_a(result, wanted) and type(result) is not wanted):
@@ -359,7 +359,7 @@ _number(complex, "__complex__", "__float__", "__index__")
 def _bytes(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 1 and not kwargs and interp.types.lookup(type(args[0]), "__bytes__") is not NULL:
         if interp.types.python_level(type(args[0]), "__bytes__"):
-            return calls.call(interp, attributes.lookup_special(interp, args[0], "__bytes__"), (), None)
+            return interp.call(descriptors.lookup_special(interp, args[0], "__bytes__"))
         return interp.native(fn, interp.plain(args[0]))  # which is asked before `__iter__`
     return _byte_array(interp, fn, args, kwargs)
 
@@ -569,7 +569,7 @@ def _fromkeys(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return interp.native(fn, *args, **kwargs)
     cls = fn.__self__
     value = args[1] if len(args) == 2 else None
-    result = {} if cls is dict else calls.call(interp, cls, (), None)
+    result = {} if cls is dict else interp.call(cls)
     for key in iteration.each(interp, args[0]):
         operators.setitem(interp, result, key, value)
     return result

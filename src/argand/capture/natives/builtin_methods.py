@@ -14,7 +14,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a, raw_length
 from argand.capture.facts.sources import CallSource
 from argand.capture.natives.iteration_functions import hashed_items, sort_list, update_dict
-from argand.capture.objects import attributes, calls, iteration, keys, operators, polyfills, text
+from argand.capture.objects import iteration, keys, operators, polyfills, text
 from argand.capture.objects.native_handlers import (
     METHODS,
     SAFE_NEW,
@@ -218,7 +218,7 @@ def _through_proxy(interp: Interpreter, cls: type, name: str, owner: Any, args: 
         return read_only(interp, cls, name, owner, args, kwargs)
     source = CallSource(interp.source(owner), mapping_behind)
     mapping = interp.state.load_source(source, mapping_behind(owner))
-    return calls.call(interp, attributes.load_attr(interp, mapping, name), args, kwargs)
+    return interp.call(interp.getattr(mapping, name), args, kwargs)
 
 
 add_methods(
@@ -279,7 +279,7 @@ def _list_sort(interp: Interpreter, cls: type, name: str, owner: Any, args: Args
 
 def _position(interp: Interpreter, value: Any) -> Any:
     """An argument that native code uses as a position: as an int, where a method of the program says which."""
-    return operators.to_index(interp, value) if interp.types.python_level(type(value), "__index__") else value
+    return keys.to_index(interp, value) if interp.types.python_level(type(value), "__index__") else value
 
 
 def _searching(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -374,8 +374,8 @@ def _dict_update(interp: Interpreter, cls: type, name: str, owner: Any, args: Ar
         else:
             items = iteration.mapping_items(interp, args[0], by_keys=True)
             if items is None:
-                method = attributes.try_attr(interp, args[0], "items")
-                items = _pairs_one_by_one(interp, args[0] if method is NULL else calls.call(interp, method, (), None))
+                method = interp.try_attr(args[0], "items")
+                items = _pairs_one_by_one(interp, args[0] if method is NULL else interp.call(method))
             for key, value in items:
                 put(interp, owner, key, value)
     for key, value in kwargs.items():
@@ -404,7 +404,7 @@ def _default_missing(interp: Interpreter, cls: type, name: str, owner: Any, args
     target = interp.shadow(owner)
     if target.default_factory is None:
         raise interp.throw(KeyError(*args))
-    value = calls.call(interp, target.default_factory, (), None)
+    value = interp.call(target.default_factory)
     operators.setitem(interp, owner, args[0], value)
     return value
 

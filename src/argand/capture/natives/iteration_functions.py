@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
-from argand.capture.facts.frames import NULL
+from argand.capture.facts.frames import NULL, STOP
 from argand.capture.facts.kinds import is_a
-from argand.capture.objects import attributes, calls, iteration, keys, operators, polyfills
+from argand.capture.objects import descriptors, iteration, keys, operators, polyfills
 from argand.capture.objects.native_handlers import HELPER_FILES, add_functions, constructor, function
 from argand.capture.world import native_reads
 
@@ -29,7 +29,7 @@ def _iter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 1:
         return iteration.get_iter(interp, args[0])
     if len(args) == 2 and interp.is_callable(args[0]):
-        return calls.call_function(interp, polyfills.iterate_sentinel, args, None)
+        return interp.call(polyfills.iterate_sentinel, args)
     return interp.native(fn, *args, **kwargs)
 
 
@@ -87,7 +87,7 @@ def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     value = args[0]
     cls = type(value)
     if interp.types.python_level(cls, "__reversed__"):
-        return calls.call(interp, attributes.lookup_special(interp, value, "__reversed__"), (), None)
+        return interp.call(descriptors.lookup_special(interp, value, "__reversed__"))
     method = interp.types.lookup(cls, "__reversed__")  # which is asked first: a list's or dict's own looks inside
     sequence = interp.types.lookup(cls, "__getitem__") is not NULL
     if method is None or (method is NULL and not sequence):
@@ -95,7 +95,7 @@ def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not reversible"))
     if method is NULL and interp.types.python_level(cls, "__getitem__", "__len__"):
         size = operators.length(interp, value)
-        return calls.call_function(interp, polyfills.iterate_reversed, (value, size), None)
+        return interp.call(polyfills.iterate_reversed, (value, size))
     interp.check_known(value)
     run = interp.unread if is_a(value, interp.containers) else interp.native
     return run(fn, interp.shadow(value))
@@ -105,8 +105,7 @@ def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _range(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if fn is range:
         args = [
-            operators.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg
-            for arg in args
+            keys.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg for arg in args
         ]
         return interp.native(fn, *args, **kwargs)
     return interp.unread(fn, *args, **kwargs)
@@ -134,11 +133,11 @@ HELPER_FILES.add(__file__)
 
 def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> None:
     """Sort a list in place; where a comparison raises, it is left partly sorted, as CPython leaves it."""
-    keys = items if key is None else [calls.call(interp, key, (item,), None) for item in items]
+    keys = items if key is None else [interp.call(key, (item,)) for item in items]
     resolved = [interp.plain(k) for k in keys]
     if not all(interp.benign(k) for k in resolved):
         resolved = [SortKey(interp, k) for k in keys]
-    reverse = operators.truth(interp, reverse)
+    reverse = interp.truth(reverse)
     before, order = items.copy(), list(range(len(items)))
     try:
         native_reads.check(interp, list.sort, resolved, "compare")
@@ -203,7 +202,7 @@ def fold(interp: Interpreter, fn: Any, polyfill: Any, items: Any, start: Any) ->
             numbers.append(item)
             item = iteration.iter_next(interp, rest)
         start = interp.native(fn, numbers, start=start) if numbers else start
-    if item is iteration.STOP:
+    if item is STOP:
         return start
     if type(rest) in (type(iter([])), type(iter(()))):
         return interp.polyfill(polyfill, [item, *rest], start)

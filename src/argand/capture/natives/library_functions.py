@@ -29,7 +29,13 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource
 from argand.capture.natives.builtin_methods import comparing, keeping, known_iterator, read_only
 from argand.capture.natives.iteration_functions import fold, hashed_items
-from argand.capture.objects import attribute_writes, attributes, calls, classes, iteration, operators, polyfills
+from argand.capture.objects import (
+    classes,
+    iteration,
+    keys,
+    native_handlers,
+    polyfills,
+)
 from argand.capture.objects.native_handlers import (
     BREAK_MODULES,
     CALLABLE_OBJECTS,
@@ -108,7 +114,7 @@ def _itemgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
     keys = _parts(interp, fn)
-    values = tuple(operators.getitem(interp, args[0], key) for key in keys)
+    values = tuple(interp.getitem(args[0], key) for key in keys)
     return values[0] if len(keys) == 1 else values
 
 
@@ -119,7 +125,7 @@ def _attrgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
     for path in _parts(interp, fn):
         value = args[0]
         for name in path.split("."):
-            value = attributes.load_attr(interp, value, name)
+            value = interp.getattr(value, name)
         values.append(value)
     return values[0] if len(values) == 1 else tuple(values)
 
@@ -129,16 +135,14 @@ def _methodcaller(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> A
         return interp.native(fn, *args, **kwargs)
     name, positional, named = _parts(interp, fn)
     positional = interp.plain_shallow(positional)
-    return calls.call(
-        interp, attributes.load_attr(interp, args[0], name), positional, dict(interp.plain_shallow(named))
-    )
+    return interp.call(interp.getattr(args[0], name), positional, dict(interp.plain_shallow(named)))
 
 
 def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """`list[int](...)`."""
-    made = calls.call(interp, fn.__origin__, args, kwargs)
+    made = interp.call(fn.__origin__, args, kwargs)
     try:
-        attribute_writes.store_attr(interp, made, "__orig_class__", fn)
+        interp.setattr(made, "__orig_class__", fn)
     except ObservedException as observed:
         if not is_a(observed.value, AttributeError | TypeError):
             raise
@@ -219,8 +223,8 @@ if hasattr(itertools, "batched"):
 @function(itertools.repeat)
 def _repeat(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """What is repeated is handed on; how often is an index."""
-    args = [*args[:1], *[operators.to_index(interp, times) for times in args[1:]]]
-    kwargs = {key: operators.to_index(interp, value) if key == "times" else value for key, value in kwargs.items()}
+    args = [*args[:1], *[keys.to_index(interp, times) for times in args[1:]]]
+    kwargs = {key: keys.to_index(interp, value) if key == "times" else value for key, value in kwargs.items()}
     return interp.unread(fn, *args, **kwargs)
 
 
@@ -359,7 +363,7 @@ def _ordered_dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> A
     if len(args) > 1:
         return interp.native(fn, *args, **kwargs)
     made: Any = collections.OrderedDict()
-    calls.call(interp, made.update, args, kwargs)
+    interp.call(made.update, args, kwargs)
     return made
 
 
@@ -368,7 +372,7 @@ def _defaultdict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> An
     made = interp.unread(fn, *args[:1])
     if len(args) > 2:
         return interp.native(fn, *args, **kwargs)
-    calls.call(interp, made.update, args[1:], kwargs)
+    interp.call(made.update, args[1:], kwargs)
     return made
 
 
@@ -393,7 +397,7 @@ add_functions(pure, _abc._abc_init, _abc._abc_instancecheck, _abc._abc_subclassc
 def _abc_register(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 2 and (interp.concrete or id(args[0]) in interp.local_classes):
         return interp.native(fn, *args, **kwargs)
-    raise calls.unknown_native(fn)  # it changes what isinstance() answers, at every call
+    raise native_handlers.unknown_native(fn)  # it changes what isinstance() answers, at every call
 
 
 @function(enum.EnumMeta.__call__)

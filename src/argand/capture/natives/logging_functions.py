@@ -7,7 +7,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from argand.capture.facts.kinds import is_a
-from argand.capture.objects import attributes, calls, polyfills
+from argand.capture.objects import polyfills
 from argand.capture.objects.native_handlers import add_functions, function
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def _get_logger(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
         return NotImplemented
     manager = logging.Logger.manager
     if not is_a(manager.loggerDict.get(name), logging.Logger):
-        if (manager.loggerClass or calls.call(interp, logging.getLoggerClass, [], {})) is not logging.Logger:
+        if (manager.loggerClass or interp.call(logging.getLoggerClass, [], {})) is not logging.Logger:
             return NotImplemented
         with interp.suspended():
             interp.native(manager.getLogger, name)
-    known = attributes.load_attr(interp, attributes.load_attr(interp, logging.Logger, "manager"), "loggerDict")
-    return calls.call(interp, operator.getitem, [known, name], {})
+    known = interp.getattr(interp.getattr(logging.Logger, "manager"), "loggerDict")
+    return interp.call(operator.getitem, [known, name], {})

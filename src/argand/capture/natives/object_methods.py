@@ -17,11 +17,12 @@ from argand.capture.natives.builtin_methods import COMPARISONS, Args, Kwargs, co
 from argand.capture.objects import (
     attribute_writes,
     attributes,
-    calls,
     classes,
     descriptors,
     generators,
+    instances,
     iteration,
+    native_handlers,
     operators,
     text,
 )
@@ -75,10 +76,10 @@ def _object_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, 
     if len(args) != 1 or kwargs:
         return interp.unread(object.__getattribute__, owner, *args, **kwargs)  # raises
     if is_a(owner, type | types.ModuleType | types.FunctionType) or type(owner) in interp.fast:
-        return attributes.load_attr(interp, owner, args[0])
+        return interp.getattr(owner, args[0])
     value = attributes.generic_read(interp, owner, args[0])
     if value is NULL:
-        raise attributes.missing(interp, owner, args[0])
+        raise instances.missing(interp, owner, args[0])
     return value
 
 
@@ -117,11 +118,11 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
     if name == "__reduce_ex__":
         custom = facts.lookup(type(owner), "__reduce__")
         if is_a(custom, types.FunctionType):
-            return calls.call_function(interp, custom, [owner], None)
+            return interp.call(custom, [owner])
         if custom is not NULL and custom is not object.__reduce__:
-            return calls.call(interp, custom, [owner], None)  # a C class's own: an exception's, an iterator's
+            return interp.call(custom, [owner])  # a C class's own: an exception's, an iterator's
     if is_a(facts.lookup(type(owner), "__getattribute__"), types.FunctionType):
-        raise calls.unknown_native(getattr(object, name))  # it would run natively
+        raise native_handlers.unknown_native(getattr(object, name))  # it would run natively
     for hook in ("__getstate__", "__getnewargs_ex__", "__getnewargs__"):
         if is_a(facts.lookup(type(owner), hook), types.FunctionType):
             return _reduce_with_hooks(interp, owner)
@@ -129,7 +130,7 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
         return interp.native(getattr(object, name), owner, *args, **kwargs)
     if interp.is_outer(owner) and not is_a(owner, interp.containers):
         if name == "__reduce__" or not args or type(args[0]) is not int or args[0] < 2:
-            raise calls.unknown_native(getattr(object, name))  # another way to copy, with other errors
+            raise native_handlers.unknown_native(getattr(object, name))  # another way to copy, with other errors
         return _reduce_with_hooks(interp, owner)
     return interp.native(getattr(object, name), interp.shadow(owner), *args, **kwargs)
 
@@ -144,7 +145,7 @@ def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
     args: tuple[Any, ...] = (cls,)
     hook = interp.types.lookup(cls, "__getnewargs__")
     if is_a(hook, types.FunctionType):
-        given = calls.call_function(interp, hook, [owner], None)
+        given = interp.call(hook, [owner])
         if not is_a(given, tuple):
             raise interp.throw(TypeError(f"__getnewargs__ should return a tuple, not '{_C.type_name(type(given))}'"))
         args += tuple(iteration.to_list(interp, given))
@@ -152,9 +153,9 @@ def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
         args += interp.native(hook, owner)
     hook = interp.types.lookup(cls, "__getstate__")
     if is_a(hook, types.FunctionType):
-        state = calls.call_function(interp, hook, [owner], None)
+        state = interp.call(hook, [owner])
     else:
-        namespace = attributes.try_attr(interp, owner, "__dict__")
+        namespace = interp.try_attr(owner, "__dict__")
         state = None if namespace is NULL else dict(interp.shadow(namespace)) or None
         slots = _slot_state(interp, owner)
         if hook is object.__getstate__ and len(args) == 1 and _holds_more(cls, len(_slot_names(interp, cls))):
@@ -167,7 +168,7 @@ def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
 def _slot_state(interp: Interpreter, owner: Any) -> dict[str, Any]:
     found = {}
     for name in _slot_names(interp, type(owner)):
-        held = attributes.try_attr(interp, owner, name)
+        held = interp.try_attr(owner, name)
         if held is not NULL:
             found[name] = held
     return found
@@ -253,7 +254,7 @@ def _type_setattr(interp: Interpreter, cls: type, name: str, owner: Any, args: A
 def _type_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     value = attributes.generic_class_read(interp, owner, type(owner), args[0])
     if value is NULL:
-        raise attributes.missing(interp, owner, args[0])
+        raise instances.missing(interp, owner, args[0])
     return value
 
 
@@ -261,7 +262,7 @@ def _type_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, ar
 def _module_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     value = attributes.read_module(interp, owner, args[0])
     if value is NULL:
-        raise attributes.missing(interp, owner, args[0])
+        raise instances.missing(interp, owner, args[0])
     return value
 
 
@@ -288,7 +289,7 @@ def _function_get(interp: Interpreter, cls: type, name: str, owner: Any, args: A
 @method(types.MethodType, "__call__")
 @method(types.BuiltinFunctionType, "__call__")
 def _function_call(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
-    return calls.call(interp, owner, args, kwargs)
+    return interp.call(owner, args, kwargs)
 
 
 @method(types.MethodType, "__reduce__")
@@ -321,7 +322,7 @@ def _class_to_bind(interp: Interpreter, args: Args) -> Any:
 @method(types.GetSetDescriptorType, "__get__", "__set__", "__delete__")
 def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if name == "__call__":
-        return calls.call(interp, owner, args, kwargs)
+        return interp.call(owner, args, kwargs)
     if name == "__get__" and args:
         return descriptors.bind(interp, owner, _object_to_bind(args), _class_to_bind(interp, args))
     if name in ("__set__", "__delete__") and args and interp.is_outer(args[0]):
@@ -339,16 +340,16 @@ def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, arg
     part = {"__set__": "fset", "__delete__": "fdel"}.get(name)
     function = None if part is None or cls is not property else c_part(property, owner, part)
     if function is not None:
-        return calls.call(interp, function, args, None)
+        return interp.call(function, args)
     if name == "__call__":
-        return calls.call(interp, c_part(staticmethod, owner, "__func__"), args, kwargs)
+        return interp.call(c_part(staticmethod, owner, "__func__"), args, kwargs)
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 
 @method(super, "__init__", "__getattribute__")
 def _super_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if name == "__getattribute__":
-        return attributes.load_attr(interp, owner, args[0])
+        return interp.getattr(owner, args[0])
     return interp.unread(super.__init__, owner, *args)
 
 
@@ -435,9 +436,9 @@ def _signature(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     interp.load_function(function)
     interp.pin(function)
     for name in ("__code__", "__defaults__", "__kwdefaults__", "__annotations__"):
-        interp.plain(attributes.load_attr(interp, function, name))
+        interp.plain(interp.getattr(function, name))
     for name in ("__wrapped__", "__signature__", "_partialmethod", "__partialmethod__", "__text_signature__"):
-        attributes.try_attr(interp, function, name)  # has none, and that is guarded
+        interp.try_attr(function, name)  # has none, and that is guarded
     return interp.unread(fn, *args)
 
 

@@ -11,7 +11,7 @@ from argand.capture.facts.array_value import Traced
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import SEQUENCES
-from argand.capture.objects import calls, classes, operators
+from argand.capture.objects import classes, keys, operators
 from argand.capture.objects.native_handlers import add_functions, constructor, pure, python_object_in_native
 from argand.capture.record import numpy_functions
 
@@ -68,12 +68,12 @@ _via(2, operators.contains, operator.contains)
 _via(2, operators.identical, operator.is_)
 _via(2, lambda interp, a, b: not operators.identical(interp, a, b), operator.is_not)
 _via(1, operators.truth, operator.truth)
-_via(1, lambda interp, a: not operators.truth(interp, a), operator.not_)
-_via(1, operators.to_index, operator.index)
+_via(1, lambda interp, a: not interp.truth(a), operator.not_)
+_via(1, keys.to_index, operator.index)
 _via(1, lambda interp, a: operators.unary(interp, operators.NEGATIVE, a), operator.neg)
 _via(1, lambda interp, a: operators.unary(interp, operators.POSITIVE, a), operator.pos)
 _via(1, lambda interp, a: operators.unary(interp, operators.INVERT, a), operator.invert, operator.inv)
-_via(1, lambda interp, a: calls.call(interp, abs, [a]), operator.abs)
+_via(1, lambda interp, a: interp.call(abs, [a]), operator.abs)
 
 
 def _concat(symbol: str, *methods: str) -> Any:
@@ -84,7 +84,7 @@ def _concat(symbol: str, *methods: str) -> Any:
         if issubclass(cls, SEQUENCES):
             found = next((m for name in methods if (m := lookup(cls, name)) is not NULL), NULL)
             if type(found) is types.WrapperDescriptorType:
-                return calls.call(interp, found, (a, b))
+                return interp.call(found, (a, b))
         elif numpy_functions.is_array(a) or type(a) is Traced:
             raise python_object_in_native(operator.concat, a)  # numpy's own words
         has_none = lookup(cls, methods[-1]) is NULL and lookup(type(b), "__radd__") is NULL

@@ -9,7 +9,7 @@ from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import c_part, is_a
 from argand.capture.facts.typefacts import is_heap, sets_attributes_its_own_way
-from argand.capture.objects import attributes, calls, descriptors
+from argand.capture.objects import attributes, descriptors, instances
 from argand.capture.record import tensor_attributes
 from argand.errors import graph_break
 
@@ -31,7 +31,7 @@ def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
         attributes.call_hook(interp, setter, obj, name, value)
         return
     if setter.__name__ != "__setattr__":
-        calls.call(interp, setter, (obj, name, value), None)
+        interp.call(setter, (obj, name, value))
         return
     if sets_attributes_its_own_way(cls):  # a proxy, an object with a namespace for each thread
         interp.native(setattr, obj, name, value)
@@ -56,12 +56,12 @@ def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
         if facts.lookup(type(meta), "__set__") is not NULL:
             if interp.is_outer(obj):
                 _refuse_native(meta, obj, name, value)
-                _write_outer(interp, obj, name, value)
+                instances.write_outer(interp, obj, name, value)
             else:
                 run = interp.unread if type(meta) in descriptors.MEMBERS else interp.native
                 run(meta.__set__, obj, value)
             return
-    write_instance(interp, obj, name, value)
+    instances.write_instance(interp, obj, name, value)
 
 
 _DESCRIPTOR_METHODS = {"setter": ("fset", "__set__"), "deleter": ("fdel", "__delete__")}
@@ -76,11 +76,11 @@ def _through_descriptor(
         function = getattr(meta, of_property)
         if function is None:
             raise interp.throw(descriptors.property_error(meta, obj, name, what))
-        calls.call(interp, function, (obj, *values), None)
+        interp.call(function, (obj, *values))
         return True
     method = interp.types.lookup(type(meta), special)
     if is_a(method, types.FunctionType):
-        calls.call(interp, method, (meta, obj, *values), None)
+        interp.call(method, (meta, obj, *values))
         return True
     return False
 
@@ -106,51 +106,15 @@ def _refuse_native(meta: Any, obj: Any, name: str, *values: Any) -> None:
     )
 
 
-def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
-    if type(obj) is types.FunctionType:
-        interp.load_function(obj)
-    if interp.is_outer(obj):
-        if attributes.own_dict(obj) is None:
-            raise attributes.missing(interp, obj, name)
-        _write_outer(interp, obj, name, value)
-        return
-    target = interp.shadow(obj)
-    if interp.is_tensor(target):
-        tensor_attributes.refuse_write(interp.state, target, name)
-    if is_a(target, types.FunctionType):
-        interp.unread(setattr, target, name, value)
-    else:
-        interp.unread(_setter_of(interp, target), target, name, value)
-
-
-def _setter_of(interp: Interpreter, obj: Any) -> Any:
-    return object.__setattr__ if is_heap(type(obj)) and not is_a(obj, type) else type(obj).__setattr__
-
-
-def _write_outer(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
-    if is_a(obj, interp.containers) and attributes.own_dict(obj) is not None:
-        # A container subclass: its attributes live in the shadow's dict, written back with it.
-        attributes.own_dict(interp.shadow(obj))[name] = value  # type: ignore[index]
-        return
-    if name == "__class__":
-        raise graph_break(
-            kind="class of an object changed",
-            context=type(obj).__name__,
-            explanation="Assigning __class__ of an object that existed before the compiled function is not captured.",
-            hints=("Assign __class__ outside of the compiled function.",),
-        )
-    interp.state.write_overlay(obj, name, value)
-
-
 def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
     meta_attr = interp.types.lookup(type(cls), name)
     if meta_attr is not NULL:
         setter = interp.types.lookup(type(meta_attr), "__set__")
         if is_a(meta_attr, property):
-            calls.call(interp, c_part(property, meta_attr, "fset"), (cls, value), None)
+            interp.call(c_part(property, meta_attr, "fset"), (cls, value))
             return
         if is_a(setter, types.FunctionType):
-            calls.call(interp, setter, (meta_attr, cls, value), None)
+            interp.call(setter, (meta_attr, cls, value))
             return
     interp.types.forget()
     interp.renew_facts()
@@ -230,7 +194,7 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
         interp.load_function(obj)
     if interp.is_outer(obj):
         if generic_is_absent(interp, obj, name):
-            raise attributes.missing(interp, obj, name)
+            raise instances.missing(interp, obj, name)
         if meta is not NULL and facts.lookup(type(meta), "__delete__") is not NULL:
             _refuse_native(meta, obj, name)
         if is_a(obj, interp.containers):
@@ -251,7 +215,7 @@ def generic_is_absent(interp: Interpreter, obj: Any, name: str) -> bool:
         except ObservedException:
             return True
         return False
-    return attributes.instance_value(interp, obj, name, meta) is NULL
+    return instances.own_value(interp, obj, name) is NULL
 
 
 def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
@@ -261,7 +225,7 @@ def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
         interp.unread(type.__delattr__, cls, name)
         return
     if name not in type.__dict__["__dict__"].__get__(cls):
-        raise attributes.missing(interp, cls, name)
+        raise instances.missing(interp, cls, name)
     raise graph_break(
         kind="class attribute deleted",
         context=f"{cls.__name__}.{name}",

@@ -11,11 +11,10 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from argand._core import _C
 from argand.capture.facts import classify
 from argand.capture.facts.exceptions import ObservedException
-from argand.capture.facts.frames import NULL
-from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.frames import NULL, STOP
+from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import (
     AttrSource,
     ConstSource,
@@ -31,7 +30,7 @@ from argand.capture.facts.sources import instance_dict as instance_dict_source
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.facts.tainted import TaintedText, formatted_tensor
 from argand.capture.facts.typefacts import BOUND_METHODS, finds_attributes_its_own_way, is_heap
-from argand.capture.objects import calls, descriptors, generators, iteration
+from argand.capture.objects import descriptors, generators, instances
 from argand.capture.record import tensor_attributes
 from argand.capture.sizes import symbolic_ops
 from argand.errors import graph_break
@@ -49,7 +48,7 @@ def load_attr(interp: Interpreter, obj: Any, name: str) -> Any:
     """`obj.name`; AttributeError as the program would see it."""
     value = read(interp, obj, name)
     if value is NULL:
-        raise missing(interp, obj, name)
+        raise instances.missing(interp, obj, name)
     return value
 
 
@@ -61,19 +60,6 @@ def try_attr(interp: Interpreter, obj: Any, name: str) -> Any:
         if is_a(observed.value, AttributeError):
             return NULL
         raise
-
-
-def missing(interp: Interpreter, obj: Any, name: str) -> ObservedException:
-    """The AttributeError for an attribute that is not there. A bound method asks its function last."""
-    while type(obj) is types.MethodType:
-        obj = obj.__func__
-    if is_a(obj, type):
-        text = f"type object '{_C.type_name(obj)}' has no attribute '{name}'"
-    elif is_a(obj, types.ModuleType):
-        text = f"module '{obj.__name__}' has no attribute '{name}'"
-    else:
-        text = f"'{_C.type_name(_type_of(obj))}' object has no attribute '{name}'"
-    return interp.throw(AttributeError(text, name=name, obj=obj))
 
 
 def _type_of(obj: Any) -> type:
@@ -133,13 +119,6 @@ _TELLS_MORE: Final = frozenset({types.GenericAlias, types.UnionType})
 """Classes that find attributes in their own way and say so in their own words."""
 
 
-def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
-    """A special method, looked up on the type and bound; NULL if there is none."""
-    cls = type(obj)
-    method = interp.types.lookup(cls, name)
-    return NULL if method is NULL else descriptors.bind(interp, method, obj, cls)
-
-
 def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
     """(function, obj) where the attribute is a plain method, else (value, NULL)."""
     cls = type(obj)
@@ -158,7 +137,7 @@ def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
         type(getter) is types.WrapperDescriptorType and not finds_attributes_its_own_way(cls)
     ):
         method = facts.lookup(cls, name)
-        if _unbound(method) and instance_value(interp, obj, name, method) is NULL:
+        if _unbound(method) and instances.own_value(interp, obj, name) is NULL:
             interp.note_class(cls)
             return descriptors.function_of(interp, method, cls), obj
     return load_attr(interp, obj, name), NULL
@@ -180,8 +159,8 @@ def is_own_hook(hook: Any) -> bool:
 def call_hook(interp: Interpreter, hook: Any, obj: Any, *args: Any) -> Any:
     """What such a hook of the class of `obj` answers: whatever was put there, CPython binds and calls it."""
     if type(hook) is types.FunctionType:
-        return calls.call(interp, hook, (obj, *args), None)
-    return calls.call(interp, descriptors.bind(interp, hook, obj, type(obj)), args, None)
+        return interp.call(hook, (obj, *args))
+    return interp.call(descriptors.bind(interp, hook, obj, type(obj)), args)
 
 
 def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
@@ -204,10 +183,40 @@ def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
         value = NULL
     if value is not NULL:
         return value
-    special = interp.module_attr(obj, name, hook)
+    special = _module_attr(interp, obj, name, hook)
     if special is not NULL:
         return special
-    return calls.call(interp, descriptors.bind(interp, hook, obj, cls), (name,), None)
+    return interp.call(descriptors.bind(interp, hook, obj, cls), (name,))
+
+
+def _is_module_hook(hook: Any) -> bool:
+    """Whether a `__getattr__` is nn.Module's as torch wrote it, and not what a program put in its place."""
+    if not is_a(hook, types.FunctionType):
+        return False
+    code = hook.__code__
+    return code.co_name == "__getattr__" and code.co_filename == sys.modules["torch.nn.modules.module"].__file__
+
+
+def _module_attr(interp: Interpreter, obj: Any, name: str, hook: Any) -> Any:
+    """What `nn.Module.__getattr__` would find, without interpreting it; NULL if this is not its affair.
+
+    The same three tables in the same order, by the same guarded reads that interpreting it makes.
+    """
+    if interp.concrete:
+        return NULL
+    if not _is_module_hook(hook):
+        return NULL
+    interp.inlined[id(hook)] = hook
+    for table in ("_parameters", "_buffers", "_modules"):
+        items = instances.own_value(interp, obj, table)
+        if type(items) is not dict:
+            return NULL
+        if id(items) in interp.outer:
+            if interp.outer_has_key(items, name):
+                return interp.outer_item(items, name)
+        elif name in items:
+            return items[name]
+    return NULL
 
 
 def _read_natively(interp: Interpreter, obj: Any, name: str) -> Any:
@@ -232,66 +241,14 @@ def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
         and facts.lookup(type(meta), "__get__") is not NULL
     ):
         return descriptors.bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
-    value = instance_value(interp, obj, name, meta)
+    value = instances.own_value(interp, obj, name)
     if meta is NULL:
         return value
     found = class_value(interp, cls, name, meta)  # whose type, guarded, tells that it does not come first
     return descriptors.bind(interp, found, obj, cls, name) if value is NULL else value
 
 
-def instance_value(interp: Interpreter, obj: Any, name: str, meta: Any) -> Any:
-    """Item of the instance's own dict, NULL if absent."""
-    if not interp.is_outer(obj):
-        obj_dict = own_dict(interp.shadow(obj))
-        local = NULL if obj_dict is None else obj_dict.get(name, NULL)
-        return tensor_attributes.read(interp.state, obj, name) if local is NULL and interp.is_tensor(obj) else local
-    written = interp.read_overlay(obj, name)
-    if written is not NULL:
-        return NULL if written is interp.deleted else written
-    values = interp.attr_values.get(id(obj))
-    if values is None:
-        values = interp.attr_values[id(obj)] = {}
-    known = values.get(name, iteration.STOP)
-    if known is not iteration.STOP:
-        return known
-    obj_dict = own_dict(obj)
-    value: Any = NULL
-    if obj_dict is not None:
-        base = instance_dict_source(interp.types, interp.source(obj), obj)
-        if name in obj_dict:
-            value = interp.state.load_source(DictItemSource(base, name), obj_dict[name])
-        elif is_a(obj, interp.containers) and id(obj) in interp.state.shadows:
-            value = own_dict(interp.shadow(obj)).get(name, NULL)  # type: ignore[union-attr]
-        else:
-            interp.state.guard(base, "not_has_key", name)
-    values[name] = value
-    return value
-
-
 _IMMUTABLE: Final = frozenset({property, staticmethod, classmethod})
-
-
-def own_dict(obj: Any) -> dict[str, Any] | None:
-    found = namespace(obj)
-    return found if is_a(found, dict) else None
-
-
-def instance_dict(interp: Interpreter, obj: Any) -> Any:
-    """`obj.__dict__`: that of an outer object is an outer dict, and its shadow takes pending writes over."""
-    if not interp.is_outer(obj):
-        if interp.is_tensor(obj):
-            return tensor_attributes.namespace(interp.state, obj)
-        return interp.unread(object.__getattribute__, interp.shadow(obj), "__dict__")
-    real = own_dict(obj)
-    if real is None:
-        raise missing(interp, obj, "__dict__")
-    if is_a(obj, interp.containers):
-        return own_dict(interp.shadow(obj))
-    interp.state.load_source(instance_dict_source(interp.types, interp.source(obj), obj), real)
-    if interp.state.overlay_names(obj):
-        interp.shadow(real)
-    interp.attr_values.pop(id(obj), None)
-    return real
 
 
 def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
@@ -305,8 +262,8 @@ def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
     if not is_heap(cls) or kind in _IMMUTABLE or is_a(value, type):
         return value
     key = (id(cls), name)
-    known = interp.class_values.get(key, iteration.STOP)
-    if known is iteration.STOP or known[0] is not value:
+    known = interp.class_values.get(key, STOP)
+    if known is STOP or known[0] is not value:
         loaded = interp.state.load_source(TypeAttrSource(ConstSource(cls), name), value)
         interp.class_values[key] = (value, loaded)
         return loaded
@@ -334,7 +291,7 @@ def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
     hook = facts.lookup(meta, "__getattr__")
     if hook is NULL:
         return NULL
-    return calls.call(interp, descriptors.bind(interp, hook, obj, meta), (name,), None)
+    return interp.call(descriptors.bind(interp, hook, obj, meta), (name,))
 
 
 def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) -> Any:
@@ -398,8 +355,8 @@ def read_module(interp: Interpreter, module: Any, name: str) -> Any:
         interp.note_class(cls)
         return descriptors.bind(interp, interp.types.lookup(cls, name), module, cls, name)
     key = (id(module), name)
-    value = interp.module_values.get(key, iteration.STOP)
-    if value is iteration.STOP:
+    value = interp.module_values.get(key, STOP)
+    if value is STOP:
         value = interp.module_values[key] = _load_module_attr(interp, module, name)
     return value
 
@@ -408,8 +365,8 @@ def _load_module_attr(interp: Interpreter, module: Any, name: str) -> Any:
     namespace = object.__getattribute__(module, "__dict__")
     state = interp.state
     if id(namespace) == id(state.globals) or (id(namespace), name) in interp.global_values:
-        written = interp.global_values.get((id(namespace), name), iteration.STOP)
-        if written is not iteration.STOP and written is not NULL:
+        written = interp.global_values.get((id(namespace), name), STOP)
+        if written is not STOP and written is not NULL:
             return written
     base = instance_dict_source(interp.types, state.source_of(module) or ConstSource(module), module)
     if name in namespace:
@@ -447,9 +404,9 @@ def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
         return _read_native(interp, func, name)
     interp.load_function(func)
     if name == "__dict__":
-        return instance_dict(interp, func) if interp.is_outer(func) else func.__dict__
+        return instances.instance_dict(interp, func) if interp.is_outer(func) else func.__dict__
     if interp.is_outer(func):
-        value = instance_value(interp, func, name, NULL) if name not in _FUNCTION_FIELDS else NULL
+        value = instances.own_value(interp, func, name) if name not in _FUNCTION_FIELDS else NULL
         if value is not NULL:
             return value
         source = interp.source(func)

@@ -23,11 +23,9 @@ from argand.capture.objects import (
     iteration,
     native_handlers,
     stand_ins,
+    text,
 )
-from argand.capture.record import numpy_functions
 from argand.capture.sizes import symbolic_ops
-from argand.capture.world import native_reads
-from argand.errors import graph_break
 
 if TYPE_CHECKING:
     from argand.capture.interp.interpreter import Interpreter
@@ -107,9 +105,7 @@ def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any
     interp.inlined[id(fn)] = fn
     fast = binding.bind_arguments(interp, fn, program, args, kwargs)
     back = interp.frames[-1] if interp.frames else None
-    frame = Frame(
-        program, fast, fn.__globals__, fn_builtins(interp, fn), back.exc if back is not None else interp.base_exc, fn
-    )
+    frame = Frame(program, fast, fn.__globals__, fn.__builtins__, back.exc if back is not None else interp.base_exc, fn)
     interp.count_round()
     frame.quiet = policy is native_handlers.INLINE and code.co_filename in native_handlers.HELPER_FILES
     signal = interp.run(frame)
@@ -117,12 +113,6 @@ def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any
         generator, frame.result = frame.result, None
         return generator
     return frame.result
-
-
-def fn_builtins(interp: Interpreter, fn: Any) -> dict[str, Any]:
-    """The builtins that a Python function sees."""
-    builtins: dict[str, Any] = fn.__builtins__
-    return builtins
 
 
 def by_handler(fn: Any, handler: Callable[..., Any], *given: Any) -> Any:
@@ -134,7 +124,7 @@ def by_handler(fn: Any, handler: Callable[..., Any], *given: Any) -> Any:
         inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
         if inner is None or inner.tb_next is not None:  # not the handler itself, and none of its calls of helpers
             raise
-    raise unknown_native(fn)
+    raise native_handlers.unknown_native(fn)
 
 
 # ---- native callables ----------------------------------------------------------------------------------------------
@@ -144,7 +134,7 @@ def _call_builtin(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[st
     owner = fn.__self__
     if owner is not None and not is_a(owner, types.ModuleType):
         return _call_method(interp, fn, owner, fn.__name__, args, kwargs)
-    return native_fallback(interp, fn, args, kwargs)
+    return native_handlers.native_fallback(interp, fn, args, kwargs)
 
 
 def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -153,7 +143,7 @@ def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict
         stand_ins.refuse_inspection(fn, args[0])
     handler = native_handlers.METHODS.get((id(fn.__objclass__), fn.__name__))
     if handler is None:
-        return native_fallback(interp, fn, args, kwargs)
+        return native_handlers.native_fallback(interp, fn, args, kwargs)
     if not args:
         return interp.native(fn, *args, **kwargs)
     if not is_a(args[0], fn.__objclass__) and type(args[0]) is not generators.TracedGenerator:
@@ -180,12 +170,12 @@ def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list
                 of_metaclass = native_handlers.METHODS.get((id(klass), name))
                 if of_metaclass is not None:
                     return by_handler(fn, of_metaclass, interp, klass, name, owner, args, kwargs)
-        return native_fallback(interp, fn, args, kwargs)
+        return native_handlers.native_fallback(interp, fn, args, kwargs)
     klass = _defining_class(fn, type(owner), name)
     of_class = native_handlers.METHODS.get((id(klass), name))
     if of_class is not None:
         return by_handler(fn, of_class, interp, klass, name, owner, args, kwargs)
-    return native_fallback(interp, fn, args, kwargs)
+    return native_handlers.native_fallback(interp, fn, args, kwargs)
 
 
 def _defining_class(fn: Any, cls: type, name: str) -> type:
@@ -199,33 +189,6 @@ def _defining_class(fn: Any, cls: type, name: str) -> type:
         if klass.__name__ == wanted:
             return klass
     return candidates[0] if candidates else object
-
-
-def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A native callable without a handler: torch's own, or the end of the graph."""
-    if not interp.concrete:
-        if interp.dynamic and callables.text_of(fn, "__module__").startswith("numpy"):
-            symbolic_ops.plain_arguments(args, kwargs)
-        result = numpy_functions.call(interp, fn, args, kwargs)
-        if result is NotImplemented:
-            result = interp.torch_call(fn, args, kwargs)
-        if result is not NotImplemented:
-            return result
-    raise unknown_native(fn)
-
-
-def unknown_native(fn: Any) -> BaseException:
-    """The graph break for a native callable that nothing is known about."""
-    name = callables.spoken(fn) or type(fn).__name__
-    return graph_break(
-        kind="call of native code that is not known",
-        context=name,
-        explanation=f"{name} is native code (C or C++) that may read or change anything.",
-        hints=(
-            "Move the call out of the compiled function.",
-            "If it only computes on tensors, wrap it in a Python function marked with argand.allow_in_graph.",
-        ),
-    )
 
 
 # ---- callable objects ----------------------------------------------------------------------------------------------
@@ -256,7 +219,7 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[s
         handler = native_handlers.CALLABLE_OBJECTS.get(cls)
         if handler is not None:
             return by_handler(fn, handler, interp, fn, args, kwargs)
-        return native_fallback(interp, fn, args, kwargs)
+        return native_handlers.native_fallback(interp, fn, args, kwargs)
     return call(interp, descriptors.bind(interp, method, fn, cls), args, kwargs)
 
 
@@ -274,24 +237,12 @@ def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[st
 # ---- f(*args, **kwargs) --------------------------------------------------------------------------------------------
 
 
-def callable_name(fn: Any) -> str:
-    """How CPython names a callable in messages about its arguments.
-
-    Raises:
-        GraphBreak: it would ask code of the program for that.
-    """
-    name = callables.spoken(fn)
-    if name is None:
-        raise native_reads.unseen_object(fn)
-    return name
-
-
 def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:
     """The positional arguments of `f(*args)`."""
     if type(args) is tuple or type(args) is list:
         return interp.plain_shallow(args)
     if not iteration.has_iterator(interp, args):
-        name = callable_name(fn)
+        name = text.callable_name(fn)
         raise interp.throw(TypeError(f"{name} argument after * must be an iterable, not {_C.type_name(type(args))}"))
     return iteration.to_list(interp, args, hint=True)
 

@@ -14,7 +14,7 @@ from argand.capture.facts.frames import NULL, Frame
 from argand.capture.facts.kinds import answers_itself, is_a, module_of
 from argand.capture.facts.symbolic import STANDS_FOR
 from argand.capture.facts.tainted import TaintedText
-from argand.capture.objects import attributes, calls, descriptors, generators, iteration, native_handlers, operators
+from argand.capture.objects import descriptors, generators, iteration, native_handlers, operators
 from argand.capture.objects.raising import prepare_reraise_star
 from argand.capture.world import native_reads
 from argand.errors import graph_break
@@ -71,8 +71,8 @@ def build_class(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str,
     meta: Any = explicit if explicit is not NULL else (type(bases[0]) if bases else type)
     if is_a(meta, type):
         meta = _winner(interp, meta, bases)
-    prepare = attributes.try_attr(interp, meta, "__prepare__")
-    namespace = {} if prepare is NULL else calls.call(interp, prepare, (name, bases), kwargs)
+    prepare = interp.try_attr(meta, "__prepare__")
+    namespace = {} if prepare is NULL else interp.call(prepare, (name, bases), kwargs)
     if not is_a(namespace, dict) and interp.types.lookup(type(namespace), "__getitem__") is NULL:
         shown = meta.__name__ if is_a(meta, type) else "<metaclass>"
         text = f"{shown}.__prepare__() must return a mapping, not {_C.type_name(type(namespace))}"
@@ -80,7 +80,7 @@ def build_class(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str,
     cell = _run_body(interp, func, namespace)
     if bases != tuple(given):
         operators.setitem(interp, namespace, "__orig_bases__", tuple(given))
-    made = calls.call(interp, meta, (name, bases, namespace), kwargs)
+    made = interp.call(meta, (name, bases, namespace), kwargs)
     if is_a(made, type) and is_a(cell, types.CellType):
         _check_class_cell(interp, cell, made)
     return made
@@ -104,7 +104,7 @@ def _run_body(interp: Interpreter, func: types.FunctionType, namespace: Any) -> 
         program,
         [NULL] * program.nslots,
         func.__globals__,
-        calls.fn_builtins(interp, func),
+        func.__builtins__,  # type: ignore[attr-defined]
         interp.frames[-1].exc if interp.frames else interp.base_exc,
         func,
     )
@@ -117,9 +117,9 @@ def _resolve_bases(interp: Interpreter, given: tuple[Any, ...]) -> tuple[Any, ..
     bases: list[Any] = []
     for base in given:
         if not is_a(base, type):
-            entries = attributes.try_attr(interp, base, "__mro_entries__")
+            entries = interp.try_attr(base, "__mro_entries__")
             if entries is not NULL:
-                found = calls.call(interp, entries, (given,), None)
+                found = interp.call(entries, (given,))
                 if not is_a(found, tuple):
                     raise interp.throw(TypeError("__mro_entries__ must return a tuple"))
                 bases.extend(found)
@@ -208,10 +208,10 @@ def _new_type_with_hooks(
     for key, value, _hook in pending:
         type.__setattr__(made, key, value)
     for key, value, set_name in pending:
-        calls.call(interp, set_name, (value, made, key), None)
+        interp.call(set_name, (value, made, key))
     if hook is not None:
-        parent = calls.call(interp, super, (made, made), None)
-        calls.call(interp, attributes.load_attr(interp, parent, "__init_subclass__"), (), kwargs)
+        parent = interp.call(super, (made, made))
+        interp.call(interp.getattr(parent, "__init_subclass__"), (), kwargs)
     return made
 
 
@@ -263,9 +263,9 @@ def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str
                 result = interp.torch_call(cls, args, kwargs)
                 if result is not NotImplemented:
                     return result
-            return calls.call_function(interp, hook, [cls, *args], kwargs)
+            return interp.call(hook, [cls, *args], kwargs)
         if not is_a(hook, types.WrapperDescriptorType):  # a static or class method, a callable object of any kind
-            return calls.call(interp, descriptors.bind(interp, hook, cls, meta), tuple(args), kwargs)
+            return interp.call(descriptors.bind(interp, hook, cls, meta), tuple(args), kwargs)
     if not interp.concrete and interp.is_torch_class(cls):
         result = interp.torch_call(cls, args, kwargs)
         if result is not NotImplemented:
@@ -299,23 +299,23 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
         new = new.__func__
     init = facts.lookup(cls, "__init__")
     if is_a(new, types.FunctionType):
-        made = calls.call_function(interp, new, [cls, *args], kwargs)
+        made = interp.call(new, [cls, *args], kwargs)
     elif new is object.__new__ and init is not object.__init__:
         made = interp.unread(object.__new__, cls)
     elif is_a(new, types.BuiltinFunctionType):
         made = native_new(interp, cast(type, new.__self__), [cls, *args], kwargs)
     else:
-        made = calls.call(interp, descriptors.bind(interp, new, NULL, cls), [cls, *args], kwargs)
+        made = interp.call(descriptors.bind(interp, new, NULL, cls), [cls, *args], kwargs)
     if cls not in type(made).__mro__:  # what `__subclasscheck__` says does not matter
         return made
     if cls is not type(made):
         init = facts.lookup(type(made), "__init__")
     if is_a(init, types.FunctionType):
-        result = calls.call_function(interp, init, [made, *args], kwargs)
+        result = interp.call(init, [made, *args], kwargs)
         if result is not None:
             raise interp.throw(TypeError(f"__init__() should return None, not '{_C.type_name(type(result))}'"))
     elif init is not object.__init__:
-        calls.call(interp, descriptors.bind(interp, init, made, cls), args, kwargs)
+        interp.call(descriptors.bind(interp, init, made, cls), args, kwargs)
     elif new is not object.__new__ or not (args or kwargs):
         pass
     else:
@@ -355,7 +355,7 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
         handler = native_handlers.FUNCTIONS.get(id(owner))
         if handler is not None and args[0] is owner:
             return handler(interp, owner, args[1:], kwargs)
-    return calls.native_fallback(interp, owner.__new__, args, kwargs)
+    return native_handlers.native_fallback(interp, owner.__new__, args, kwargs)
 
 
 def refuse_nested_partial(interp: Interpreter, function: Any) -> None:

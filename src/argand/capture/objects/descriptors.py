@@ -16,7 +16,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import c_part, is_a, module_of
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.typefacts import TypeFacts
-from argand.capture.objects import attribute_writes, attributes, calls
+from argand.capture.objects import instances
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -81,10 +81,8 @@ def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") ->
         return _read_cached_property(interp, meta, obj)
     if not is_a(getter, types.WrapperDescriptorType | types.MethodDescriptorType):
         if is_a(getter, types.FunctionType) and getter in _ENUM_GETTERS and obj is not NULL and meta.fget is not None:
-            return calls.call(interp, meta.fget, (obj,), None)
-        return calls.call(
-            interp, getter, (meta, None if obj is NULL else obj, cls), None
-        )  # which CPython does not bind
+            return interp.call(meta.fget, (obj,))
+        return interp.call(getter, (meta, None if obj is NULL else obj, cls))  # which CPython does not bind
     return _bind_native(interp, meta, getter, obj, cls, name)
 
 
@@ -93,6 +91,13 @@ _ENUM_GETTERS: Final = (enum.property.__get__, types.DynamicClassAttribute.__get
 _FIELD: Final = type(collections.namedtuple("_Pair", "a").a)  # type: ignore[attr-defined]
 _BINDERS: Final = frozenset({types.MethodType, type(functools.lru_cache(maxsize=None)(len)), super})
 """Native classes whose `__get__` stores the object in a bound method, and looks at nothing of it."""
+
+
+def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
+    """A special method, looked up on the type and bound; NULL if there is none."""
+    cls = type(obj)
+    method = interp.types.lookup(cls, name)
+    return NULL if method is NULL else bind(interp, method, obj, cls)
 
 
 def _bind_none(interp: Interpreter, meta: Any, kind: type, cls: type) -> Any:
@@ -153,7 +158,7 @@ def _read_property(interp: Interpreter, meta: property, obj: Any, name: str) -> 
     getter = c_part(property, meta, "fget")
     if getter is None:
         raise interp.throw(property_error(meta, obj, name, "getter"))
-    return calls.call(interp, getter, (obj,), None)
+    return interp.call(getter, (obj,))
 
 
 def property_error(meta: property, obj: Any, name: str, what: str) -> AttributeError:
@@ -172,15 +177,15 @@ def property_error(meta: property, obj: Any, name: str, what: str) -> AttributeE
 
 
 def _read_cached_property(interp: Interpreter, meta: Any, obj: Any) -> Any:
-    name = attributes.load_attr(interp, meta, "attrname")
-    known = NULL if name is None else attributes.instance_value(interp, obj, name, meta)
+    name = interp.getattr(meta, "attrname")
+    known = NULL if name is None else instances.own_value(interp, obj, name)
     if known is not NULL:  # a subclass made it a data descriptor
         return known
     if name is None:
         text = "Cannot use cached_property instance without calling __set_name__ on it."
         raise interp.throw(TypeError(text))
-    value = calls.call(interp, attributes.load_attr(interp, meta, "func"), (obj,), None)
-    attribute_writes.write_instance(interp, obj, name, value)
+    value = interp.call(interp.getattr(meta, "func"), (obj,))
+    instances.write_instance(interp, obj, name, value)
     return value
 
 
@@ -195,7 +200,7 @@ def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
     if name == "__class__":
         return type(obj)
     if name == "__dict__":
-        return attributes.instance_dict(interp, obj)
+        return instances.instance_dict(interp, obj)
     if name in _LAZY and module_of(cls) == "typing" and not interp.concrete:
         raise graph_break(
             kind="native code that calls Python",
@@ -207,7 +212,7 @@ def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
         value = interp.read_overlay(obj, name)
         if value is not NULL:
             if value is interp.deleted:
-                raise attributes.missing(interp, obj, name)
+                raise instances.missing(interp, obj, name)
             return value
         return _guarded_attribute(interp, meta, obj, cls, name)
     return interp.unread(meta.__get__, interp.shadow(obj), cls)

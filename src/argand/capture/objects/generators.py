@@ -10,7 +10,7 @@ from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, OPMAP, PY3
 from argand.capture.facts.exceptions import ExcState, InternalFailure, ObservedException, chain_context, raise_native
 from argand.capture.facts.frames import NULL, YIELD, Frame
 from argand.capture.facts.kinds import is_a
-from argand.capture.objects import attributes, calls, iteration, text
+from argand.capture.objects import text
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -259,11 +259,11 @@ def _thrown(interp: Interpreter, args: tuple[Any, ...]) -> BaseException:
         if is_a(value, kind):
             exc: Any = value
         elif value is None:
-            exc = calls.call(interp, kind, (), None)
+            exc = interp.call(kind)
         elif is_a(value, tuple):
-            exc = calls.call(interp, kind, value, None)
+            exc = interp.call(kind, value)
         else:
-            exc = calls.call(interp, kind, (value,), None)
+            exc = interp.call(kind, (value,))
     elif is_a(kind, BaseException):
         if value is not None:
             raise interp.throw(TypeError("instance exception may not have a separate value"))
@@ -317,11 +317,11 @@ def _throw_into(
     if type(receiver) is TracedGenerator:
         done, result = throw(receiver, *args)
         return done, result, None
-    method = attributes.try_attr(interp, receiver, "throw")
+    method = interp.try_attr(receiver, "throw")
     if method is NULL:
         return False, None, exc
     try:
-        return False, calls.call(interp, method, args, None), None
+        return False, interp.call(method, args), None
     except ObservedException as observed:
         if is_a(observed.value, StopIteration):
             return True, observed.value.value, None
@@ -344,9 +344,9 @@ def _close_iterator(interp: Interpreter, receiver: Any) -> None:
     if type(receiver) is TracedGenerator:
         close_in(receiver)
         return
-    method = attributes.try_attr(interp, receiver, "close")
+    method = interp.try_attr(receiver, "close")
     if method is not NULL:
-        calls.call(interp, method, (), None)
+        interp.call(method)
 
 
 def close_in(generator: TracedGenerator) -> Any:
@@ -383,19 +383,3 @@ def close_in(generator: TracedGenerator) -> Any:
 def close(generator: TracedGenerator) -> Any:
     """Entry for native code (through `Interpreter.enter`)."""
     return close_in(generator)
-
-
-def send_to(interp: Interpreter, receiver: Any, value: Any) -> tuple[bool, Any]:
-    """One step of `yield from`: (receiver finished, value)."""
-    if type(receiver) is TracedGenerator:
-        return resume(receiver, value)
-    try:
-        if value is None:
-            found, result = iteration.next_value(interp, receiver)
-            return (not found), result
-        method = attributes.load_attr(interp, receiver, "send")
-        return False, calls.call(interp, method, (value,), None)
-    except ObservedException as observed:
-        if is_a(observed.value, StopIteration):
-            return True, observed.value.value
-        raise

@@ -9,7 +9,7 @@ from argand.capture.facts.array_value import Traced
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.symbolic import STANDS_FOR
 from argand.capture.facts.tainted import TaintedText
-from argand.capture.objects import attributes, calls, generators, operators, virtual
+from argand.capture.objects import descriptors, generators, virtual
 from argand.capture.record import tensor_attributes
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
             return tensor_attributes.of_legacy_type(interp.state, value, cls)
         known = is_a(cls, type) and interp.known_meta(meta) and not virtual.by_mark(interp, meta, value)
         if interp.types.python_level(meta, "__instancecheck__") and not known:
-            hook = attributes.lookup_special(interp, cls, "__instancecheck__")
-            return operators.truth(interp, calls.call(interp, hook, (value,), None))
+            hook = descriptors.lookup_special(interp, cls, "__instancecheck__")
+            return interp.truth(interp.call(hook, (value,)))
     if type(value) not in interp.fast and is_a(cls, type) and interp.types.claims_a_class(type(value)):
         if type(value) in STANDS_FOR or type(value) is Traced:
             return is_subclass(interp, value.__class__, cls)
@@ -46,13 +46,13 @@ def _of_claimed_class(interp: Interpreter, value: Any, cls: type) -> bool:
     if actual is cls:
         return True
     if hook is abc.ABCMeta.__instancecheck__:
-        claimed = attributes.load_attr(interp, value, "__class__")
+        claimed = interp.getattr(value, "__class__")
         return is_subclass(interp, claimed, cls) or is_subclass(interp, actual, cls)
     if virtual.is_protocol(cls):
         raise virtual.undecided(cls, "asks an object that says itself of which class it is")
     if virtual.answer(interp, issubclass, actual, actual, cls):
         return True
-    claimed = attributes.try_attr(interp, value, "__class__")
+    claimed = interp.try_attr(value, "__class__")
     return is_a(claimed, type) and is_subclass(interp, claimed, cls)
 
 
@@ -63,8 +63,8 @@ def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
     meta = type(cls)
     if meta is not type:
         if interp.types.python_level(meta, "__subclasscheck__") and not (is_a(cls, type) and interp.known_meta(meta)):
-            hook = attributes.lookup_special(interp, cls, "__subclasscheck__")
-            return operators.truth(interp, calls.call(interp, hook, (value,), None))
+            hook = descriptors.lookup_special(interp, cls, "__subclasscheck__")
+            return interp.truth(interp.call(hook, (value,)))
     return virtual.answer(interp, issubclass, value, value, cls)
 
 

@@ -8,25 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
 from argand.capture.facts.exceptions import InternalFailure, ObservedException, raise_native
-from argand.capture.facts.frames import NULL
+from argand.capture.facts.frames import NULL, STOP
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import CONTAINERS
-from argand.capture.objects import attributes, calls, generators, keys, operators, polyfills
+from argand.capture.objects import descriptors, generators, keys, polyfills, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from argand.capture.interp.interpreter import Interpreter
 
-
-class _Stop:
-    """What `iter_next` answers at the end of an iterator."""
-
-    def __repr__(self) -> str:
-        return "STOP"
-
-
-STOP: Final = _Stop()
 
 # ---- iteration -----------------------------------------------------------------------------------------------------
 
@@ -126,14 +117,14 @@ def get_iter(interp: Interpreter, value: Any) -> Any:
     if interp.is_tensor(value) and not facts.python_level(cls, "__iter__"):
         return interp.native(iter, value)
     if facts.python_level(cls, "__iter__"):
-        result = calls.call(interp, attributes.lookup_special(interp, value, "__iter__"), (), None)
+        result = interp.call(descriptors.lookup_special(interp, value, "__iter__"))
         if facts.lookup(type(result), "__next__") is NULL:
             raise interp.throw(TypeError(f"iter() returned non-iterator of type '{_C.type_name(type(result))}'"))
         return result
     found = facts.lookup(cls, "__iter__")
     if found is NULL or found is None:
         if found is NULL and facts.python_level(cls, "__getitem__"):
-            return calls.call_function(interp, polyfills.iterate_by_index, (value,), None)
+            return interp.call(polyfills.iterate_by_index, (value,))
         if found is None or facts.lookup(cls, "__getitem__") is NULL:
             raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not iterable"))
     if is_a(value, CONTAINERS):
@@ -158,10 +149,26 @@ def next_value(interp: Interpreter, iterator: Any) -> tuple[bool, Any]:
             error = e
         raise interp.observe(error)
     try:
-        return True, calls.call(interp, attributes.lookup_special(interp, iterator, "__next__"), (), None)
+        return True, interp.call(descriptors.lookup_special(interp, iterator, "__next__"))
     except ObservedException as observed:
         if is_a(observed.value, StopIteration):
             return False, observed.value.value
+        raise
+
+
+def send_to(interp: Interpreter, receiver: Any, value: Any) -> tuple[bool, Any]:
+    """One step of `yield from`: (receiver finished, value)."""
+    if type(receiver) is generators.TracedGenerator:
+        return generators.resume(receiver, value)
+    try:
+        if value is None:
+            found, result = next_value(interp, receiver)
+            return (not found), result
+        method = interp.getattr(receiver, "send")
+        return False, interp.call(method, (value,))
+    except ObservedException as observed:
+        if is_a(observed.value, StopIteration):
+            return True, observed.value.value
         raise
 
 
@@ -273,7 +280,7 @@ def _ask_length(interp: Interpreter, value: Any) -> None:
     if hint is NULL:
         return
     try:
-        found = calls.call(interp, attributes.lookup_special(interp, value, "__length_hint__"), (), None)
+        found = interp.call(descriptors.lookup_special(interp, value, "__length_hint__"))
     except ObservedException as observed:
         if not is_a(observed.value, TypeError):
             raise
@@ -357,11 +364,11 @@ def mapping_items(interp: Interpreter, values: Any, by_keys: bool = False) -> It
     if not asked and is_a(values, dict) and interp.types.lookup(cls, "__iter__") is dict.__iter__:
         interp.note_class(cls)
         return list(dict.items(interp.shadow(values)))  # as CPython does, whatever other methods the class has
-    keys = attributes.try_attr(interp, values, "keys")
+    keys = interp.try_attr(values, "keys")
     if keys is NULL:
         return None
-    names = to_list(interp, calls.call(interp, keys, (), None))
-    return ((key, operators.getitem(interp, values, key)) for key in names)
+    names = to_list(interp, interp.call(keys))
+    return ((key, interp.getitem(values, key)) for key in names)
 
 
 def dict_update(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
@@ -378,11 +385,11 @@ def dict_merge(interp: Interpreter, target: dict[Any, Any], values: Any, fn: Any
     """`fn(**values)`."""
     items = mapping_items(interp, values)
     if items is None:
-        name = calls.callable_name(fn)
+        name = text.callable_name(fn)
         raise interp.throw(TypeError(f"{name} argument after ** must be a mapping, not {_C.type_name(type(values))}"))
     for key, value in items:
         keys.check_hash(interp, key, target)
         if key in target:
-            name = calls.callable_name(fn)
+            name = text.callable_name(fn)
             raise interp.throw(TypeError(f"{name} got multiple values for keyword argument '{key}'"))
         target[key] = value

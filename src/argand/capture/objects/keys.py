@@ -8,9 +8,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from argand import errors
+from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a
-from argand.capture.objects import attributes, calls, operators
+from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.objects import descriptors
 from argand.capture.world import native_reads
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def check_hash(interp: Interpreter, key: Any, held: Any = None) -> None:
         return
     python = interp.types.python_level(cls, "__hash__", "__eq__")
     if interp.types.python_level(cls, "__hash__"):
-        answer = calls.call(interp, attributes.lookup_special(interp, key, "__hash__"), (), None)
+        answer = interp.call(descriptors.lookup_special(interp, key, "__hash__"))
         if not interp.concrete and is_a(answer, int) and interp.unread(hash, key) != to_hash_value(answer):
             raise _impure_key(key)
     elif is_a(key, tuple | frozenset):
@@ -59,7 +61,7 @@ def _check_equal(interp: Interpreter, key: Any, held: Any) -> None:
             continue
         if not (equality(type(other), "__eq__") or equality(type(key), "__eq__")):
             continue
-        said = operators.truth(interp, operators.compare(interp, operators.COMPARE["=="], other, key))
+        said = interp.equal(other, key)
         if said != bool(interp.unread(operator.eq, other, key)):
             raise _impure_key(key)
 
@@ -88,10 +90,24 @@ def native_key(interp: Interpreter, key: Any) -> Any:
             return key
         return slice(*(_slice_bound(interp, part) for part in parts))
     if interp.types.python_level(type(key), "__index__") and not is_a(key, int):
-        return operators.to_index(interp, key)
+        return to_index(interp, key)
     key = interp.plain(key)
     native_reads.check(interp, operator.getitem, (key,), "hash")
     return key
+
+
+def to_index(interp: Interpreter, value: Any) -> Any:
+    """`operator.index`, interpreted for Python-level `__index__`."""
+    if interp.types.python_level(type(value), "__index__") and not is_a(value, int):  # an int is what it holds
+        result = interp.call(descriptors.lookup_special(interp, value, "__index__"))
+        result = result.number() if type(result) in SYMBOLIC else result
+        if not is_a(result, int):
+            raise interp.throw(TypeError(f"__index__ returned non-int (type {_C.type_name(type(result))})"))
+        return result
+    if type(value) not in interp.fast and interp.types.lookup(type(value), "__index__") is NULL:
+        interp.note_class(type(value))
+        return interp.unread(operator.index, value)  # raises
+    return interp.native(operator.index, value)
 
 
 def _slice_bound(interp: Interpreter, part: Any) -> Any:
@@ -101,4 +117,4 @@ def _slice_bound(interp: Interpreter, part: Any) -> Any:
     if interp.types.lookup(cls, "__index__") is NULL:
         interp.note_class(cls)
         return part  # CPython raises, in words of its own for slices
-    return operators.to_index(interp, part)
+    return to_index(interp, part)

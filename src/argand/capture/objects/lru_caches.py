@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource, ConstSource
-from argand.capture.objects import calls, keys
+from argand.capture.objects import keys
 from argand.capture.record.tensor_attributes import any_pending
 from argand.errors import graph_break
 
@@ -68,14 +68,14 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
 
 def _computed(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if interp.concrete or id(fn.__wrapped__) in interp.local_functions:
-        return calls.call(interp, fn.__wrapped__, args, kwargs)
+        return interp.call(fn.__wrapped__, args, kwargs)
     if _is_kept(interp, fn, args, kwargs):
         kept = _asked(interp, fn, args, kwargs)
         if interp.is_constant(kept) and not interp.is_outer(kept):
             return _guarded(interp, fn, args, kwargs, kept)
     state: Any = interp.state
     guards, nodes, pending = len(state.guards), state.graph.calls, any_pending(state)
-    value = calls.call(interp, fn.__wrapped__, args, kwargs)
+    value = interp.call(fn.__wrapped__, args, kwargs)
     given = (*args, *kwargs.values())
     alone = state.graph.calls == nodes and not pending and not any_pending(state)
     # What was read before is not seen to be read again: a function that adds no guard may read it all the same.

@@ -9,7 +9,7 @@ from types import CellType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from argand.capture.facts.exceptions import ObservedException
-from argand.capture.facts.frames import NULL, Frame
+from argand.capture.facts.frames import NULL, STOP, Frame
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import (
     BuiltinSource,
@@ -22,7 +22,7 @@ from argand.capture.facts.sources import (
     ImportedSource,
     Source,
 )
-from argand.capture.objects import attributes, iteration, operators
+from argand.capture.objects import operators
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def load_global(interp: Interpreter, frame: Frame, name: str) -> Any:
     if interp.concrete:
         return _plain_global(interp, frame, name)
     key = (id(frame.globals), name)
-    value = interp.global_values.get(key, iteration.STOP)
-    if value is iteration.STOP:
+    value = interp.global_values.get(key, STOP)
+    if value is STOP:
         value = interp.global_values[key] = _outer_global(interp, frame, name)
     if value is NULL:
         return load_builtin(interp, frame, name)
@@ -113,7 +113,7 @@ def lookup_in(interp: Interpreter, mapping: Any, name: str) -> Any:
     if type(mapping) is dict:
         return mapping.get(name, NULL)
     try:
-        return operators.getitem(interp, mapping, name)
+        return interp.getitem(mapping, name)
     except ObservedException as observed:
         if is_a(observed.value, KeyError):
             return NULL
@@ -181,8 +181,8 @@ def new_cell(interp: Interpreter, value: Any) -> CellType:
 def read_cell(interp: Interpreter, cell: Any) -> Any:
     """Contents of a cell, NULL if empty."""
     if interp.outer_cells and id(cell) in interp.outer_cells:
-        value = interp.cell_values.get(id(cell), iteration.STOP)
-        if value is iteration.STOP:
+        value = interp.cell_values.get(id(cell), STOP)
+        if value is STOP:
             value = interp.cell_values[id(cell)] = _load_outer_cell(interp, cell)
         return value
     try:
@@ -282,14 +282,14 @@ def load_module(interp: Interpreter, module: Any, *names: Any) -> Any:
 
 
 def _own_text(interp: Interpreter, module: Any, name: str) -> str | None:
-    found = attributes.try_attr(interp, module, name)
+    found = interp.try_attr(module, name)
     return found if is_a(found, str) else None
 
 
 def import_from(interp: Interpreter, module: Any, name: str) -> Any:
     """`from module import name`."""
     try:
-        return attributes.load_attr(interp, module, name)
+        return interp.getattr(module, name)
     except ObservedException as observed:
         if not is_a(observed.value, AttributeError):
             raise

@@ -12,10 +12,13 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
+from argand.capture.facts import callables
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.registering import enter
-from argand.capture.objects import calls, lru_caches, virtual
+from argand.capture.objects import lru_caches, names, text, virtual
+from argand.capture.record import numpy_functions
+from argand.capture.sizes import symbolic_ops
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -127,8 +130,8 @@ def python_object_in_native(fn: Any, arg: Any) -> BaseException:
     """The graph break for native code that would run Python methods of an argument."""
     return graph_break(
         kind="Python object used by native code",
-        context=f"{calls.callable_name(fn)} on {type(arg).__name__}",
-        explanation=f"{calls.callable_name(fn)} is native code and would call Python methods of {type(arg).__name__}.",
+        context=f"{text.callable_name(fn)} on {type(arg).__name__}",
+        explanation=f"{text.callable_name(fn)} is native code and would call Python methods of {type(arg).__name__}.",
         hints=("Convert the object to a list, dict, number or string first, or move the call out of the function.",),
     )
 
@@ -137,9 +140,36 @@ def breaking(kind: str, explanation: str, hint: str) -> Handler:
     """A handler that ends the graph."""
 
     def handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        raise graph_break(kind=kind, context=calls.callable_name(fn), explanation=explanation, hints=(hint,))
+        raise graph_break(kind=kind, context=text.callable_name(fn), explanation=explanation, hints=(hint,))
 
     return handler
+
+
+def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A native callable without a handler: torch's own, or the end of the graph."""
+    if not interp.concrete:
+        if interp.dynamic and callables.text_of(fn, "__module__").startswith("numpy"):
+            symbolic_ops.plain_arguments(args, kwargs)
+        result = numpy_functions.call(interp, fn, args, kwargs)
+        if result is NotImplemented:
+            result = interp.torch_call(fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    raise unknown_native(fn)
+
+
+def unknown_native(fn: Any) -> BaseException:
+    """The graph break for a native callable that nothing is known about."""
+    name = callables.spoken(fn) or type(fn).__name__
+    return graph_break(
+        kind="call of native code that is not known",
+        context=name,
+        explanation=f"{name} is native code (C or C++) that may read or change anything.",
+        hints=(
+            "Move the call out of the compiled function.",
+            "If it only computes on tensors, wrap it in a Python function marked with argand.allow_in_graph.",
+        ),
+    )
 
 
 # ---- policy of Python functions ------------------------------------------------------------------------------------
@@ -188,8 +218,6 @@ def native_on_constants(interp: Interpreter, fn: Any, args: list[Any], kwargs: d
 
 def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """functools.singledispatch: the implementation is looked up in the guarded registry, past the dispatch cache."""
-    from argand.capture.objects import names
-
     dispatch = names.closed_over(interp, fn, "dispatch")
     registry = names.closed_over(interp, dispatch, "registry") if is_a(dispatch, types.FunctionType) else NULL
     if not args or not is_a(registry, dict):
@@ -204,7 +232,7 @@ def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[
         for base in known:
             if is_a(base, type) and not issubclass(cls, base):
                 virtual.note(interp, cls, base)
-    return calls.call(interp, implementation, args, kwargs)
+    return interp.call(implementation, args, kwargs)
 
 
 def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a, raw_items, raw_iter
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES
-from argand.capture.objects import attributes, calls, descriptors, iteration, keys, polyfills, stand_ins
+from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import identity
 
@@ -163,7 +163,7 @@ def _call_slot(interp: Interpreter, cls: type, name: str, a: Any, b: Any) -> Any
     method = interp.types.lookup(cls, name)
     if method is NULL:
         return NotImplemented
-    return calls.call(interp, descriptors.bind(interp, method, a, cls), (b,), None)
+    return interp.call(descriptors.bind(interp, method, a, cls), (b,))
 
 
 def _binary_protocol(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
@@ -212,7 +212,7 @@ def _inplace_method(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
     if not interp.types.python_level(type(a), op.inplace):
         if is_a(a, SEQUENCES):
             return NotImplemented
-    return calls.call(interp, descriptors.bind(interp, method, a, type(a)), (b,), None)
+    return interp.call(descriptors.bind(interp, method, a, type(a)), (b,))
 
 
 def unary(interp: Interpreter, op: UnaryOp, value: Any) -> Any:
@@ -220,7 +220,7 @@ def unary(interp: Interpreter, op: UnaryOp, value: Any) -> Any:
     cls = type(value)
     if cls in interp.fast or not interp.types.python_level(cls, op.name):
         return _arithmetic(interp, op.native, interp.plain(value))
-    return calls.call(interp, attributes.lookup_special(interp, value, op.name), (), None)
+    return interp.call(descriptors.lookup_special(interp, value, op.name))
 
 
 # ---- comparison ----------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def rich(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
     if name == "__ne__" and method is object.__ne__:
         result = rich(interp, "__eq__", a, b)
         return result if result is NotImplemented else not truth(interp, result)
-    return calls.call(interp, descriptors.bind(interp, method, a, type(a)), (b,), None)
+    return interp.call(descriptors.bind(interp, method, a, type(a)), (b,))
 
 
 def _compare_protocol(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
@@ -361,7 +361,7 @@ def contains(interp: Interpreter, container: Any, item: Any) -> bool:
         return bool(interp.native(operator.contains, container, item))
     facts = interp.types
     if facts.python_level(cls, "__contains__"):
-        return truth(interp, calls.call(interp, attributes.lookup_special(interp, container, "__contains__"), (item,)))
+        return truth(interp, interp.call(descriptors.lookup_special(interp, container, "__contains__"), (item,)))
     native = facts.lookup(cls, "__contains__")
     if native is None:
         interp.note_class(cls)
@@ -403,7 +403,7 @@ def truth(interp: Interpreter, value: Any) -> bool:
         if not interp.types.python_level(cls, "__bool__"):
             interp.check_known(value)
             return bool(interp.native(bool, value))
-        result = calls.call(interp, descriptors.bind(interp, method, value, cls), (), None)
+        result = interp.call(descriptors.bind(interp, method, value, cls))
         if type(result) is not bool:
             raise interp.throw(TypeError(f"__bool__ should return bool, returned {_C.type_name(type(result))}"))
         return result
@@ -428,8 +428,8 @@ def length(interp: Interpreter, value: Any) -> int:
             return int(interp.unread(len, value))  # raises
         interp.check_known(value)
         return int(interp.native(len, value))
-    result = calls.call(interp, attributes.lookup_special(interp, value, "__len__"), (), None)
-    return int(interp.native(len, _Length(to_index(interp, result))))
+    result = interp.call(descriptors.lookup_special(interp, value, "__len__"))
+    return int(interp.native(len, _Length(keys.to_index(interp, result))))
 
 
 class _Length:
@@ -444,25 +444,11 @@ class _Length:
         return self.value
 
 
-def to_index(interp: Interpreter, value: Any) -> Any:
-    """`operator.index`, interpreted for Python-level `__index__`."""
-    if interp.types.python_level(type(value), "__index__") and not is_a(value, int):  # an int is what it holds
-        result = calls.call(interp, attributes.lookup_special(interp, value, "__index__"), (), None)
-        result = result.number() if type(result) in SYMBOLIC else result
-        if not is_a(result, int):
-            raise interp.throw(TypeError(f"__index__ returned non-int (type {_C.type_name(type(result))})"))
-        return result
-    if type(value) not in interp.fast and interp.types.lookup(type(value), "__index__") is NULL:
-        interp.note_class(type(value))
-        return interp.unread(operator.index, value)  # raises
-    return interp.native(operator.index, value)
-
-
 def to_hash(interp: Interpreter, value: Any) -> int:
     """`hash(value)`."""
     cls = type(value)
     if interp.types.python_level(cls, "__hash__"):
-        result = calls.call(interp, attributes.lookup_special(interp, value, "__hash__"), (), None)
+        result = interp.call(descriptors.lookup_special(interp, value, "__hash__"))
         result = result.number() if type(result) in SYMBOLIC else result
         if not is_a(result, int):
             raise interp.throw(TypeError("__hash__ method should return an integer"))
@@ -492,7 +478,7 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
         return _getitem_class(interp, container, key)
     facts = interp.types
     if facts.python_level(cls, "__getitem__"):
-        return calls.call(interp, attributes.lookup_special(interp, container, "__getitem__"), (key,), None)
+        return interp.call(descriptors.lookup_special(interp, container, "__getitem__"), (key,))
     if is_a(container, dict):
         return _getitem_dict(interp, container, key)
     if is_a(container, list | tuple | collections.deque):
@@ -503,7 +489,7 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
     if facts.lookup(cls, "__getitem__") is NULL:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not subscriptable"))
     if cls is types.MappingProxyType:  # read through its methods, which know of the mapping behind it
-        return calls.call(interp, attributes.load_attr(interp, container, "__getitem__"), (key,), None)
+        return interp.call(interp.getattr(container, "__getitem__"), (key,))
     interp.check_known(container)
     return interp.native(operator.getitem, container, keys.native_key(interp, key))
 
@@ -511,14 +497,14 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
 def _getitem_class(interp: Interpreter, cls: type, key: Any) -> Any:
     if interp.types.lookup(type(cls), "__getitem__") is not NULL:
         if interp.types.python_level(type(cls), "__getitem__"):
-            return calls.call(interp, attributes.lookup_special(interp, cls, "__getitem__"), (key,), None)
+            return interp.call(descriptors.lookup_special(interp, cls, "__getitem__"), (key,))
         return interp.native(operator.getitem, cls, key)
     hook = interp.types.lookup(cls, "__class_getitem__")
     if hook is NULL and cls is not type:
         raise interp.throw(TypeError(f"type '{_C.type_name(cls)}' is not subscriptable"))
     if is_a(hook, classmethod) and is_a(hook.__func__, types.FunctionType):
         if not hook.__func__.__module__.startswith("typing"):
-            return calls.call(interp, attributes.load_attr(interp, cls, "__class_getitem__"), (key,), None)
+            return interp.call(interp.getattr(cls, "__class_getitem__"), (key,))
     return interp.native(operator.getitem, cls, interp.plain(key))
 
 
@@ -538,10 +524,10 @@ def _getitem_dict(interp: Interpreter, container: dict[Any, Any], key: Any) -> A
         factory = container.default_factory
         if factory is None:
             raise interp.throw(KeyError(key))
-        value = calls.call(interp, factory, (), None)
+        value = interp.call(factory)
         setitem(interp, container, key, value)
         return value
-    return calls.call(interp, descriptors.bind(interp, missing, container, cls), (key,), None)
+    return interp.call(descriptors.bind(interp, missing, container, cls), (key,))
 
 
 def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
@@ -559,7 +545,7 @@ def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
         interp.native(operator.setitem, container, interp.plain(key), interp.plain(value))
         return
     if interp.types.python_level(cls, "__setitem__"):
-        calls.call(interp, attributes.lookup_special(interp, container, "__setitem__"), (key, value), None)
+        interp.call(descriptors.lookup_special(interp, container, "__setitem__"), (key, value))
         return
     if interp.types.lookup(cls, "__setitem__") is NULL:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object does not support item assignment"))
@@ -578,7 +564,7 @@ def delitem(interp: Interpreter, container: Any, key: Any) -> None:
     """`del container[key]`."""
     cls = type(container)
     if interp.types.python_level(cls, "__delitem__"):
-        calls.call(interp, attributes.lookup_special(interp, container, "__delitem__"), (key,), None)
+        interp.call(descriptors.lookup_special(interp, container, "__delitem__"), (key,))
         return
     if interp.types.lookup(cls, "__delitem__") is NULL:
         if not interp.concrete and stand_ins.is_stand_in(container):

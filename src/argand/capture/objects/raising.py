@@ -8,7 +8,7 @@ from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, Frame
 from argand.capture.facts.kinds import is_a
-from argand.capture.objects import attributes, calls, text
+from argand.capture.objects import descriptors, text
 from argand.errors import GraphBreak, graph_break
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def prepare_reraise_star(interp: Interpreter, original: BaseException, excs: lis
 
 
 def _instantiate(interp: Interpreter, cls: Any) -> BaseException:
-    value = calls.call(interp, cls, (), None)
+    value = interp.call(cls)
     if not is_a(value, BaseException):
         raise interp.throw(
             TypeError(
@@ -156,10 +156,10 @@ def reraise_current(interp: Interpreter, frame: Frame) -> ObservedException:
 def context_methods(interp: Interpreter, manager: Any) -> tuple[Any, Any]:
     """Bound `__enter__` and `__exit__`, looked up on the type."""
     name = _C.type_name(type(manager))
-    enter = attributes.lookup_special(interp, manager, "__enter__")
+    enter = descriptors.lookup_special(interp, manager, "__enter__")
     if enter is NULL:
         raise interp.throw(TypeError(f"'{name}' object does not support the context manager protocol"))
-    leave = attributes.lookup_special(interp, manager, "__exit__")
+    leave = descriptors.lookup_special(interp, manager, "__exit__")
     if leave is NULL:
         raise interp.throw(
             TypeError(f"'{name}' object does not support the context manager protocol (missed __exit__ method)")

@@ -7,10 +7,12 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from argand._core import _C
+from argand.capture.facts import callables
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.tainted import TaintedText
 from argand.capture.facts.typefacts import CONTAINERS
-from argand.capture.objects import attributes, calls
+from argand.capture.objects import descriptors
+from argand.capture.world import native_reads
 
 if TYPE_CHECKING:
     from argand.capture.interp.interpreter import Interpreter
@@ -32,11 +34,11 @@ def to_str(interp: Interpreter, value: Any) -> Any:
         return interp.taint() if interp.is_tensor(value) else str(interp.native(str, value))
     interp.note_class(cls)  # whose text methods, or lack of them, decide
     if interp.types.python_level(cls, "__str__"):
-        return _text(interp, "__str__", calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ()))
+        return _text(interp, "__str__", interp.call(descriptors.lookup_special(interp, value, "__str__")))
     if interp.types.lookup(cls, "__str__") is object.__str__ or interp.is_tensor(value):
         return to_repr(interp, value)
     if is_a(value, BaseException):
-        return calls.call(interp, attributes.lookup_special(interp, value, "__str__"), ())
+        return interp.call(descriptors.lookup_special(interp, value, "__str__"))
     return str(interp.native(str, interp.plain(value)))
 
 
@@ -46,14 +48,14 @@ def to_repr(interp: Interpreter, value: Any) -> Any:
     if interp.is_tensor(value) and not interp.types.python_level(cls, "__repr__"):
         return interp.taint()
     if interp.types.python_level(cls, "__repr__"):
-        return _text(interp, "__repr__", calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ()))
+        return _text(interp, "__repr__", interp.call(descriptors.lookup_special(interp, value, "__repr__")))
     if is_a(value, BaseException):
-        return calls.call(interp, attributes.lookup_special(interp, value, "__repr__"), ())
+        return interp.call(descriptors.lookup_special(interp, value, "__repr__"))
     if is_a(value, types.ModuleType) and interp.types.lookup(cls, "__repr__") is types.ModuleType.__repr__:
-        return calls.call(interp, _MODULE_TEXT, (value,))
+        return interp.call(_MODULE_TEXT, (value,))
     if is_a(value, type):
         for name in ("__module__", "__qualname__"):  # what the text is made of
-            attributes.try_attr(interp, value, name)
+            interp.try_attr(value, name)
     if not is_a(value, CONTAINERS):
         interp.pin(value)  # its address may be in the text
     return str(
@@ -76,7 +78,7 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> Any:
         return value
     interp.note_class(cls)
     if interp.types.python_level(cls, "__format__"):
-        result = calls.call(interp, attributes.lookup_special(interp, value, "__format__"), (spec,), None)
+        result = interp.call(descriptors.lookup_special(interp, value, "__format__"), (spec,))
         if not is_a(result, str) and type(result) is not TaintedText:
             raise interp.throw(TypeError(f"__format__ must return a str, not {_C.type_name(type(result))}"))
         return result
@@ -85,3 +87,18 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> Any:
     if type(spec) is str and spec == "":
         return to_str(interp, value)
     return str(interp.native(format, interp.plain(value), spec))
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def callable_name(fn: Any) -> str:
+    """How CPython names a callable in messages about its arguments.
+
+    Raises:
+        GraphBreak: it would ask code of the program for that.
+    """
+    name = callables.spoken(fn)
+    if name is None:
+        raise native_reads.unseen_object(fn)
+    return name

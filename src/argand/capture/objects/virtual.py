@@ -13,7 +13,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource, ConstSource, DictItemSource, instance_dict
 from argand.capture.facts.typefacts import is_heap
-from argand.capture.objects import attributes
+from argand.capture.objects import instances
 
 if TYPE_CHECKING:
     from argand.capture.interp.interpreter import Interpreter
@@ -86,7 +86,7 @@ def _protocol(interp: Interpreter, value: Any, base: Any) -> None:
         if type(meta) is types.MemberDescriptorType:
             there = hasattr(value, name)
             interp.state.guard(source, "has_attr" if there else "not_has_attr", name)
-    held = attributes.own_dict(value)
+    held = instances.own_dict(value)
     if held is not None:
         base_dict = instance_dict(interp.types, source, value)
         for name in names:

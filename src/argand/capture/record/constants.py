@@ -81,32 +81,3 @@ def value_of(builder: GraphBuilder, tensor: Any) -> torch.Tensor | None:
     """The known value of a stand-in, or None."""
     info = builder.tensors.get(id(tensor))
     return None if info is None else info.constant
-
-
-def numbers(
-    builder: GraphBuilder, infos: list[TensorInfo], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
-    from argand.capture.record import size_tensors
-
-    found = False
-
-    def number(value: Any) -> Any:
-        nonlocal found
-        if type(value) in (list, tuple):
-            return type(value)([number(item) for item in value])
-        if not is_a(value, torch.Tensor) or value.dim() > 1:
-            return value
-        with torch._C.DisableTorchFunction():
-            known = value_of(builder, value)
-            plain = size_tensors.number(builder, value) if known is None else known.tolist()
-            integer = not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype is torch.bool)
-            if plain is None and value.dim() == 0 and integer:
-                plain = builder.item(value)
-        if plain is None or plain is NotImplemented:
-            return value
-        found = True
-        return plain
-
-    made = (*args[:1], *(number(arg) for arg in args[1:])), {key: number(value) for key, value in kwargs.items()}
-    return made if found else None

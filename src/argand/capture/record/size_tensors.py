@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from argand.capture.facts.kinds import is_a
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.record import constants
 
 if TYPE_CHECKING:
+    from argand.capture.facts.tensor_info import TensorInfo
     from argand.capture.record.tensors import GraphBuilder
 
 _ARITHMETIC: dict[Any, Any] = {
@@ -56,3 +58,30 @@ def _of_node(builder: GraphBuilder, node: Any, written: set[fx.Node], depth: int
     compute = _ARITHMETIC.get(node.target)
     parts = [_of_node(builder, arg, written, depth - 1) for arg in node.args]
     return None if compute is None or node.kwargs or any(part is None for part in parts) else compute(*parts)
+
+
+def numbers(
+    builder: GraphBuilder, infos: list[TensorInfo], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
+    found = False
+
+    def known(value: Any) -> Any:
+        nonlocal found
+        if type(value) in (list, tuple):
+            return type(value)([known(item) for item in value])
+        if not is_a(value, torch.Tensor) or value.dim() > 1:
+            return value
+        with torch._C.DisableTorchFunction():
+            constant = constants.value_of(builder, value)
+            plain = number(builder, value) if constant is None else constant.tolist()
+            integer = not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype is torch.bool)
+            if plain is None and value.dim() == 0 and integer:
+                plain = builder.item(value)
+        if plain is None or plain is NotImplemented:
+            return value
+        found = True
+        return plain
+
+    made = (*args[:1], *(known(arg) for arg in args[1:])), {key: known(value) for key, value in kwargs.items()}
+    return made if found else None

@@ -24,8 +24,9 @@ from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.metadata import autocast, data_errors, memory, metadata, numpy_scalars
 from argand.capture.metadata.call_targets import METHODS_OF_OPERATORS, OPERATOR_OPCODES, Target, target_of
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
-from argand.capture.record import constants, scopes
-from argand.capture.sizes import symbolic_bends, symbolic_index, symbolic_tensors
+from argand.capture.record import constants, scopes, size_tensors
+from argand.capture.sizes import symbolic_bends, symbolic_index, symbolic_tensors, unbacked_calls
+from argand.capture.sizes.symbolic_calls import Doctor
 from argand.capture.world import narration
 from argand.capture.world.native_reads import base_value, refuse_python_sequence
 from argand.graph import time_limit
@@ -205,7 +206,7 @@ class GraphBuilder:
             else:
                 made = self._compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
         except errors.GraphBreak:
-            known = constants.numbers(self, infos, args, kwargs)
+            known = size_tensors.numbers(self, infos, args, kwargs)
             if known is None:
                 raise
             return self.record(func, *known, device=device)
@@ -259,17 +260,20 @@ class GraphBuilder:
     ) -> tuple[Any, list[Any]]:
         """The metadata at the sizes of this call and at the probes."""
         doctor = self._doctor(func, args, kwargs, infos, device, *meta)
-        return symbolic_tensors.compute(self, doctor.run, func, doctor.args, doctor.kwargs)
+        unbacked = doctor.dynamics.unbacked
+        if unbacked is not None and unbacked.among(*doctor.symbols):
+            return unbacked_calls.compute(doctor)
+        return doctor.compute()
 
     def _doctor(
         self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
-    ) -> symbolic_tensors.Doctor:
+    ) -> Doctor:
         def run(plain_args: Any, plain_kwargs: Any) -> Any:
             return self._compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs)
 
         meta_args, meta_kwargs = meta
         args = args if meta_args is None else meta_args
-        return symbolic_tensors.Doctor(self, run, func, args, kwargs if meta_kwargs is None else meta_kwargs, None)
+        return Doctor(self, run, func, args, kwargs if meta_kwargs is None else meta_kwargs)
 
     def _operator(self, func: Any, kwargs: dict[str, Any]) -> Target | None:
         """The operator that the program wrote, where `func` is the method behind one."""

@@ -20,7 +20,7 @@ from argand.graph.sizes.symbols import Relation
 
 if TYPE_CHECKING:
     from argand.capture.record.tensors import GraphBuilder
-    from argand.capture.sizes.symbolic_tensors import Doctor
+    from argand.capture.sizes.symbolic_calls import Doctor
 
 _STRAIGHT = frozenset(
     words(

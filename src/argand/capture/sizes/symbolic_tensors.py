@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand import errors
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize, holds_symbols, size_of
 from argand.capture.metadata import memory
 from argand.capture.sizes.symbolic_state import Dynamics
-from argand.graph import time_limit
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.symbols import Relation
 
@@ -28,38 +26,6 @@ PROBED = (3, 4)  # the assignments that siblings stand for: the rough ones
 _AT = (0, *PROBED)
 _META = torch.device("meta")
 _Tensor = torch.Tensor
-_MODULI = (
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-    12,
-    14,
-    15,
-    16,
-    20,
-    24,
-    28,
-    32,
-    36,
-    40,
-    48,
-    56,
-    64,
-    80,
-    96,
-    112,
-    128,
-    192,
-    256,
-    512,
-    1024,
-)
 
 
 class Dynamic:
@@ -107,11 +73,12 @@ def _dynamics(builder: GraphBuilder) -> Dynamics:
 
 def input_siblings(dynamics: Dynamics, real: torch.Tensor, sizes: list[Any], strides: list[Any]) -> Dynamic:
     """The siblings of a graph input."""
-    made = tuple([_empty(dynamics, sizes, strides, real.dtype, dynamics.table.assignments[i]) for i in PROBED])
+    made = tuple([empty(dynamics, sizes, strides, real.dtype, dynamics.table.assignments[i]) for i in PROBED])
     return Dynamic(made, sizes, strides)
 
 
-def _empty(dynamics: Dynamics, sizes: Any, strides: Any, dtype: torch.dtype, assignment: Any) -> torch.Tensor:
+def empty(dynamics: Dynamics, sizes: Any, strides: Any, dtype: torch.dtype, assignment: Any) -> torch.Tensor:
+    """A stand-in whose sizes and strides are these expressions at an assignment of their symbols."""
     evaluate = dynamics.table.evaluate
     return torch.empty_strided(
         [int(evaluate(s, assignment)) for s in sizes], [int(evaluate(s, assignment)) for s in strides],
@@ -153,52 +120,6 @@ def at(builder: GraphBuilder, value: Any, index: int) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return real(*[at(builder, item, index) for item in value])
     return value
-
-
-def compute(
-    builder: GraphBuilder, run: Callable[[Any, Any], Any], func: Any, args: Any, kwargs: Any
-) -> tuple[Any, list[Any]]:
-    """(result at the hint, results at the probes) of a call.
-
-    Arguments:
-        run: computes the metadata for plain arguments.
-
-    Raises:
-        Restart: the call works at the sizes of this call only under a condition that is now learned.
-    """
-    if _dynamics(builder).unbacked is not None:
-        doctor = Doctor(builder, run, func, args, kwargs, None)
-        if _dynamics(builder).unbacked.among(*doctor.symbols):  # type: ignore[union-attr]
-            from argand.capture.sizes import unbacked_calls
-
-            return unbacked_calls.compute(doctor)
-    made = run(at(builder, args, 0), at(builder, kwargs, 0))
-    siblings = []
-    grad = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(False)
-    try:
-        for i in range(1, len(_AT)):
-            siblings.append(run(at(builder, args, i), at(builder, kwargs, i)))
-    except (errors.GraphBreak, Exception):  # what fails at the probes only says something of the sizes, never more
-        siblings.clear()
-    finally:
-        torch._C._set_grad_enabled(grad)
-    if not siblings or not all(same_structure(made, sibling) for sibling in siblings):
-        Doctor(builder, run, func, args, kwargs, made).learn()
-    return made, siblings
-
-
-def same_structure(a: Any, b: Any) -> bool:
-    """Whether two results differ in numbers only."""
-    if isinstance(a, _Tensor):
-        return isinstance(b, _Tensor) and a.dim() == b.dim() and a.dtype is b.dtype
-    if isinstance(a, torch.Size):
-        return isinstance(b, torch.Size) and len(a) == len(b)
-    if isinstance(a, tuple | list):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same_structure, a, b))
-    if type(a) in (int, float):
-        return type(a) is type(b)
-    return type(a) is type(b) and bool(a == b)
 
 
 def attach(builder: GraphBuilder, made: Any, siblings: list[Any]) -> Any:
@@ -403,156 +324,3 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "size": _size, "numel": _numel, "nelement": _numel, "stride": _stride, "nbytes": _bytes,
     "is_contiguous": _agree("is_contiguous"), "__len__": _length, "dim_order": _agree("dim_order"),
 }  # fmt: skip
-
-
-# ---------------------------------------------------------------------- calls that fail at the probes
-
-
-class Doctor:
-    """Finds out under which condition a call works that works at the sizes of this call but not at the probes."""
-
-    def __init__(self, builder: GraphBuilder, run: Any, func: Any, args: Any, kwargs: Any, made: Any) -> None:
-        self.builder = builder
-        self.dynamics = _dynamics(builder)
-        self.run = run
-        self.func = func
-        self.args, self.kwargs = args, kwargs
-        self.made = made
-        self.grad = False
-        self.exprs: list[tuple[Any, int]] = []
-        self._collect((args, kwargs))
-        found: set[Sym] = set()
-        for expr, _ in self.exprs:
-            found |= self.dynamics.table.inputs(expr)
-        self.symbols = [sym for sym in self.dynamics.table.symbols if sym in found]
-
-    def _collect(self, value: Any) -> None:
-        if isinstance(value, _Tensor):
-            info = self.builder.tensors.get(id(value))
-            if info is not None and info.dynamic is not None:
-                pairs = zip(info.dynamic.sizes, info.tensor.shape)
-                self.exprs += [(expr, size) for expr, size in pairs if expr is not None]
-            else:
-                self.exprs += [(size, size) for size in value.shape]
-        elif type(value) in SYMBOLIC:
-            self.exprs.append((value.expr, value.hint))
-        elif isinstance(value, tuple | list):
-            for item in tuple.__iter__(value) if isinstance(value, tuple) else value:
-                self._collect(item)
-        elif isinstance(value, dict):
-            self._collect(list(value.values()))
-        elif isinstance(value, slice):
-            self._collect([value.start, value.stop, value.step])
-
-    def learn(self) -> None:
-        """Raises Restart: an equality, a divisibility, or constants were learned."""
-        for relation in self._equalities():
-            if self._works_when_equal(relation):
-                self.dynamics.learn(relation, asserted=True)
-        for sym in self.symbols:
-            modulus = self._modulus(sym)
-            if modulus is not None:
-                hint = int(self.dynamics.table.hints[sym])
-                self.dynamics.learn(Relation("eq", sym % modulus, hint % modulus), asserted=True)
-        if self._works_nearby():
-            self.dynamics.nearer()
-        for sym in self.symbols:
-            hints = self.dynamics.table.hints
-            if all(self._works({**self._probe(i), sym: hints[sym]}) for i in PROBED):
-                give_up(self.builder, [sym])
-        give_up(self.builder, self.symbols or self.dynamics.table.symbols)
-
-    def _works_nearby(self) -> bool:
-        """Whether the call works at sizes that differ little from those at hand."""
-        table = self.dynamics.table
-        for step in (1, 3):
-            near = {
-                sym: table.hints[sym] + step * (1 + 2 * i) if table.kinds[sym] == "int" else table.hints[sym]
-                for i, sym in enumerate(self.symbols)
-            }
-            if any(table.maximum.get(sym, value) < value for sym, value in near.items()):
-                return False
-            if not self._works({**self._probe(0), **near}):
-                return False
-        return bool(self.symbols)
-
-    def _probe(self, index: int) -> dict[Sym, Any]:
-        table = self.dynamics.table
-        return {sym: v for sym, v in table.assignments[index].items() if sym not in table.definitions}
-
-    def _equalities(self) -> list[Relation]:
-        found: dict[Relation, None] = {}
-        for i, (a, size) in enumerate(self.exprs):
-            for b, other in self.exprs[i + 1 :]:
-                if size == other and a is not b and (isinstance(a, Expr) or isinstance(b, Expr)) and a != b:
-                    left, right = (a, b) if isinstance(a, Expr) else (b, a)
-                    found[Relation("eq", left, right)] = None
-        return list(found)
-
-    def _works_when_equal(self, relation: Relation) -> bool:
-        from argand.capture.sizes.symbolic_facts import solve
-
-        places = self.dynamics.places
-        if not all(sym in places for sym in relation.symbols):
-            return False
-        found = solve(relation, [sym for sym in self.dynamics.table.symbols if sym in places])
-        if found is None:
-            return False
-        sym, value = found
-        for i in PROBED:
-            assignment = self._probe(i)
-            assignment[sym] = self.dynamics.table.evaluate(value, assignment)
-            if assignment[sym] < 1 or not self._works(assignment):
-                return False
-        return True
-
-    def _modulus(self, sym: Sym) -> int | None:
-        hint = self.dynamics.table.hints[sym]
-        if not isinstance(hint, int):
-            return None
-        for modulus in _MODULI:
-            if modulus > max(2 * hint, 2):
-                return None
-            others = {**self._probe(PROBED[0])}
-            if all(self._works({**others, sym: hint + modulus * k}) for k in (1, 3, 7)):
-                return modulus if not self._works({**others, sym: hint + 1}) else None
-        return None
-
-    def _works(self, assignment: dict[Sym, Any]) -> bool:
-        return same_structure(self.made, self.computed(assignment))
-
-    def computed(self, assignment: dict[Sym, Any]) -> Any:
-        """The call's result at any sizes; None where it fails."""
-        time_limit.check()
-        grad = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
-        try:
-            return self.run(self._at(self.args, assignment), self._at(self.kwargs, assignment))
-        except (errors.GraphBreak, Exception):
-            return None
-        finally:
-            torch._C._set_grad_enabled(grad)
-
-    def _at(self, value: Any, assignment: dict[Sym, Any]) -> Any:
-        """An argument under any assignment: its tensors are made anew from their expressions."""
-        if isinstance(value, _Tensor):
-            info = self.builder.tensors.get(id(value))
-            if info is None or info.dynamic is None:
-                return value
-            strides = strides_of(self.builder, info)
-            if None in info.dynamic.sizes or None in strides:
-                raise ValueError("sizes that nothing fits")
-            made = _empty(self.dynamics, info.dynamic.sizes, strides, info.tensor.dtype, assignment)
-            return made.requires_grad_() if self.grad and value.requires_grad else made
-        real = type(value)
-        if real in SYMBOLIC:
-            return self.dynamics.table.evaluate(value.expr, assignment)
-        if real is SymbolicSize:
-            return torch.Size([self._at(item, assignment) for item in tuple.__iter__(value)])
-        if real is tuple or real is list:
-            return real([self._at(item, assignment) for item in value])
-        if real is dict:
-            return {key: self._at(item, assignment) for key, item in value.items()}
-        if real is slice:
-            return slice(*[self._at(part, assignment) for part in (value.start, value.stop, value.step)])
-        return value

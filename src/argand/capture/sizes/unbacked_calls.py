@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
+from argand.capture.facts.symbolic import SymbolicInt
 from argand.capture.facts.words import callable_words, words
 from argand.capture.metadata import layouts, metadata
-from argand.capture.sizes import symbolic_tensors
+from argand.capture.sizes import symbolic_calls, symbolic_tensors
+from argand.capture.sizes.symbolic_calls import Doctor
 from argand.capture.sizes.unbacked import Unbacked
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.symbols import Relation
-
-if TYPE_CHECKING:
-    from argand.capture.sizes.symbolic_tensors import Doctor
 
 _Tensor = torch.Tensor
 _FAILURES = (errors.GraphBreak, Exception)
@@ -55,10 +54,10 @@ class _Call:
         doctor = self.doctor
         self.sizes_unsure = self._may_be_negative()
         try:
-            made = doctor.run(*self._at(0))
-            siblings = [self._quietly(lambda i=i: doctor.run(*self._at(i))) for i in (1, 2)]  # type: ignore[misc]
+            made = doctor.run(*doctor.arguments_at(0))
+            siblings = [self._quietly(lambda i=i: doctor.run(*doctor.arguments_at(i))) for i in (1, 2)]  # type: ignore[misc]
             varied: list[Sym] = []
-            if not all(symbolic_tensors.same_structure(made, sibling) for sibling in siblings):
+            if not all(symbolic_calls.same_structure(made, sibling) for sibling in siblings):
                 raise ValueError("another structure")
         except _FAILURES:
             found = self._where_sizes_agree()
@@ -69,11 +68,6 @@ class _Call:
         result = self._settled(made, siblings, tried)
         self._learn_sizes()
         return result
-
-    def _at(self, index: int) -> tuple[Any, Any]:
-        doctor = self.doctor
-        at = symbolic_tensors.at
-        return at(doctor.builder, doctor.args, index), at(doctor.builder, doctor.kwargs, index)
 
     def _quietly(self, run: Callable[[], Any]) -> Any:
         grad = torch.is_grad_enabled()
@@ -141,7 +135,7 @@ class _Call:
             finally:
                 doctor.grad = False
         made, *siblings = results
-        if not all(symbolic_tensors.same_structure(made, sibling) for sibling in siblings):
+        if not all(symbolic_calls.same_structure(made, sibling) for sibling in siblings):
             return None
         if _writes(doctor.func, doctor.kwargs) and made is not None and made is not doctor.args[0]:
             return None
@@ -175,7 +169,7 @@ class _Call:
 
     def _settled(self, made: Any, siblings: list[Any], tried: list[Small]) -> tuple[Any, list[Any]]:
         """The results, with new stand-ins for tensors that have a size without formula."""
-        if not all(symbolic_tensors.same_structure(made, result) for _, result in tried):
+        if not all(symbolic_calls.same_structure(made, result) for _, result in tried):
             raise self.unbacked.unfitted(self.name, *self.symbols)
         if isinstance(made, _Tensor):
             return self._tensor(made, siblings, tried)
@@ -279,8 +273,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _numbers(value: Any) -> Iterator[Any]:
-    from argand.capture.facts.symbolic import SymbolicInt
-
     if type(value) is SymbolicInt:
         yield value
     elif isinstance(value, tuple | list):

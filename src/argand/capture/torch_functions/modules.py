@@ -13,7 +13,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.metadata.special_calls import special
-from argand.capture.objects import names
+from argand.capture.objects import instances, names
 from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
 from argand.capture.world.pending import UNSET
 
@@ -59,7 +59,7 @@ def _calls_as_torch_does(state: CaptureState, module: torch.nn.Module) -> bool:
     interp = state.interpreter
     for name, usual in _STEPS.items():
         of_class = interp.types.lookup(type(module), name)
-        own = interp.own_value(module, name)
+        own = instances.own_value(interp, module, name)
         if (of_class if own is NULL else own) is not usual:
             return False
     return True

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from argand import errors
 from argand.capture.facts.frames import NULL
-from argand.capture.objects import attributes
+from argand.capture.objects import instances
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import PLAIN
 
@@ -61,7 +61,7 @@ def dispatch(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwar
 
 def _refuse_own(interp: Any, owner: Any) -> None:
     """torch asks the object, not its class: what its namespace or a `__getattr__` answers is not followed here."""
-    own = attributes.own_dict(owner)
+    own = instances.own_dict(owner)
     if interp.types.lookup(type(owner), "__torch_function__") is NULL or (own and "__torch_function__" in own):
         raise errors.graph_break(
             kind="torch function of an object",

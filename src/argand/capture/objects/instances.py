@@ -1,0 +1,123 @@
+"""What an instance holds itself: its namespace, read under guards and written as pending writes where it is outer."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from argand._core import _C
+from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.frames import NULL, STOP
+from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.sources import DictItemSource
+from argand.capture.facts.sources import instance_dict as instance_dict_source
+from argand.capture.facts.typefacts import is_heap
+from argand.capture.record import tensor_attributes
+from argand.errors import graph_break
+
+if TYPE_CHECKING:
+    from argand.capture.interp.interpreter import Interpreter
+
+
+def own_dict(obj: Any) -> dict[str, Any] | None:
+    """The namespace of an object as it is, None if it has none."""
+    found = namespace(obj)
+    return found if is_a(found, dict) else None
+
+
+def own_value(interp: Interpreter, obj: Any, name: str) -> Any:
+    """Item of the instance's own dict, NULL if absent."""
+    if not interp.is_outer(obj):
+        obj_dict = own_dict(interp.shadow(obj))
+        local = NULL if obj_dict is None else obj_dict.get(name, NULL)
+        return tensor_attributes.read(interp.state, obj, name) if local is NULL and interp.is_tensor(obj) else local
+    written = interp.read_overlay(obj, name)
+    if written is not NULL:
+        return NULL if written is interp.deleted else written
+    values = interp.attr_values.get(id(obj))
+    if values is None:
+        values = interp.attr_values[id(obj)] = {}
+    known = values.get(name, STOP)
+    if known is not STOP:
+        return known
+    obj_dict = own_dict(obj)
+    value: Any = NULL
+    if obj_dict is not None:
+        base = instance_dict_source(interp.types, interp.source(obj), obj)
+        if name in obj_dict:
+            value = interp.state.load_source(DictItemSource(base, name), obj_dict[name])
+        elif is_a(obj, interp.containers) and id(obj) in interp.state.shadows:
+            value = own_dict(interp.shadow(obj)).get(name, NULL)  # type: ignore[union-attr]
+        else:
+            interp.state.guard(base, "not_has_key", name)
+    values[name] = value
+    return value
+
+
+def instance_dict(interp: Interpreter, obj: Any) -> Any:
+    """`obj.__dict__`: that of an outer object is an outer dict, and its shadow takes pending writes over."""
+    if not interp.is_outer(obj):
+        if interp.is_tensor(obj):
+            return tensor_attributes.namespace(interp.state, obj)
+        return interp.unread(object.__getattribute__, interp.shadow(obj), "__dict__")
+    real = own_dict(obj)
+    if real is None:
+        raise missing(interp, obj, "__dict__")
+    if is_a(obj, interp.containers):
+        return own_dict(interp.shadow(obj))
+    interp.state.load_source(instance_dict_source(interp.types, interp.source(obj), obj), real)
+    if interp.state.overlay_names(obj):
+        interp.shadow(real)
+    interp.attr_values.pop(id(obj), None)
+    return real
+
+
+def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """Set an item of the instance's own dict."""
+    if type(obj) is types.FunctionType:
+        interp.load_function(obj)
+    if interp.is_outer(obj):
+        if own_dict(obj) is None:
+            raise missing(interp, obj, name)
+        write_outer(interp, obj, name, value)
+        return
+    target = interp.shadow(obj)
+    if interp.is_tensor(target):
+        tensor_attributes.refuse_write(interp.state, target, name)
+    if is_a(target, types.FunctionType):
+        interp.unread(setattr, target, name, value)
+    else:
+        interp.unread(_setter_of(interp, target), target, name, value)
+
+
+def _setter_of(interp: Interpreter, obj: Any) -> Any:
+    return object.__setattr__ if is_heap(type(obj)) and not is_a(obj, type) else type(obj).__setattr__
+
+
+def write_outer(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """A pending write of an attribute of an outer object."""
+    if is_a(obj, interp.containers) and own_dict(obj) is not None:
+        # A container subclass: its attributes live in the shadow's dict, written back with it.
+        own_dict(interp.shadow(obj))[name] = value  # type: ignore[index]
+        return
+    if name == "__class__":
+        raise graph_break(
+            kind="class of an object changed",
+            context=type(obj).__name__,
+            explanation="Assigning __class__ of an object that existed before the compiled function is not captured.",
+            hints=("Assign __class__ outside of the compiled function.",),
+        )
+    interp.state.write_overlay(obj, name, value)
+
+
+def missing(interp: Interpreter, obj: Any, name: str) -> ObservedException:
+    """The AttributeError for an attribute that is not there. A bound method asks its function last."""
+    while type(obj) is types.MethodType:
+        obj = obj.__func__
+    if is_a(obj, type):
+        text = f"type object '{_C.type_name(obj)}' has no attribute '{name}'"
+    elif is_a(obj, types.ModuleType):
+        text = f"module '{obj.__name__}' has no attribute '{name}'"
+    else:
+        text = f"'{_C.type_name(type(obj))}' object has no attribute '{name}'"
+    return interp.throw(AttributeError(text, name=name, obj=obj))
