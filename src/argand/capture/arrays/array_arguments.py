@@ -10,6 +10,7 @@ import torch
 from argand import errors
 from argand.capture.arrays import array_tables as tables
 from argand.capture.facts.array_value import Traced
+from argand.capture.facts.optional import numpy
 
 
 def refusal(name: str, why: str) -> errors.GraphBreak:
@@ -32,8 +33,6 @@ def supported(value: Any) -> bool:
 
 def dummy(shape: Any, strides: Any, dtype: Any) -> Any:
     """An array of made-up values: small ones, such that integers can be indices."""
-    import numpy
-
     if 0 in shape:
         return numpy.lib.stride_tricks.as_strided(numpy.zeros(1, dtype), shape, strides)
     count = 1 + sum((size - 1) * step for size, step in zip(shape, strides)) // dtype.itemsize
@@ -88,8 +87,6 @@ def tensor_in(value: Any) -> Any:
 
 
 def operand(value: Any) -> bool:
-    import numpy
-
     if type(value) in (list, tuple):
         return all(operand(item) for item in value)
     return type(value) in (Traced, bool, int, float, complex) or isinstance(value, numpy.ndarray | numpy.generic)
@@ -101,8 +98,6 @@ def check_power(base: Any, exponent: Any) -> None:
     Raises:
         GraphBreak: its result is of another type then, or it raises, or it is not known to be the same.
     """
-    import numpy
-
     if type(exponent) is Traced and not exponent.ndim:
         raise refusal("power", "what it computes depends on the exponent")
     plain = [value._a_dummy if type(value) is Traced else value for value in (base, exponent)]
@@ -116,14 +111,10 @@ def check_power(base: Any, exponent: Any) -> None:
 
 
 def is_scalar(value: Any) -> bool:
-    import numpy
-
     return isinstance(value._a_dummy if type(value) is Traced else value, numpy.generic)
 
 
 def dtype_of(value: Any) -> Any:
-    import numpy
-
     return value._a_dummy.dtype if type(value) is Traced else numpy.asarray(value).dtype
 
 

@@ -37,6 +37,7 @@ from argand.capture.arrays.array_arguments import (
 )
 from argand.capture.facts import numpy_settings
 from argand.capture.facts.array_value import BINARY, FUNCTIONS, Method, Traced, needs_values
+from argand.capture.facts.optional import numpy
 from argand.capture.facts.sources import CallSource, ConstSource
 from argand.capture.metadata.special_calls import special
 from argand.capture.sizes import symbolic_ops
@@ -55,8 +56,6 @@ def load(state: CaptureState, source: Source, value: Any) -> Any:
     Arguments:
         source: where it is; a ConstSource (a constant of the code) is left alone.
     """
-    import numpy
-
     if type(value) is not numpy.ndarray or isinstance(source, ConstSource) or not supported(value):
         return NotImplemented
     arrays = of(state)
@@ -139,8 +138,6 @@ class Arrays:
         Raises:
             GraphBreak: torch has no equivalent, or the result depends on values.
         """
-        import numpy
-
         if not traced_in((args, kwargs)):
             return NotImplemented
         name = getattr(fn, "__name__", "?")
@@ -175,8 +172,6 @@ class Arrays:
 
     def named(self, ufunc: str, args: tuple[Any, ...]) -> Any:
         """An operator, by the name of its ufunc."""
-        import numpy
-
         if any(isinstance(arg, torch.Tensor) for arg in args):
             raise refusal(ufunc, "an array meets a tensor")
         if any(not operand(arg) for arg in args):
@@ -189,8 +184,6 @@ class Arrays:
 
     def inplace(self, ufunc: str, target: Traced, other: Any) -> Any:
         """`target op= other`."""
-        import numpy
-
         if not isinstance(target._a_dummy, numpy.ndarray):
             return self.named(ufunc, (target, other))
         if isinstance(other, torch.Tensor) or not operand(other):
@@ -201,8 +194,6 @@ class Arrays:
 
     def method(self, array: Traced, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`array.name(*args, **kwargs)`."""
-        import numpy
-
         if name == "fill" and len(args) == 1 and not kwargs:
             self.set_item(array, ..., args[0])
             return None
@@ -230,8 +221,6 @@ class Arrays:
         return self._run(name, read, rewritten, (array,), {})
 
     def _check_call(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
-        import numpy
-
         if name in tables.INTEGER_ERRORS:
             kinds = [dtype_of(arg).kind for arg in args]
             constant = len(args) > 1 and type(args[1]) is int and args[1] > 0
@@ -259,8 +248,6 @@ class Arrays:
 
     def set_item(self, array: Traced, key: Any, value: Any) -> None:
         """`array[key] = value`."""
-        import numpy
-
         if isinstance(value, torch.Tensor) or not operand(value):
             raise refusal("item assignment", "the value is none of numpy's")
         if has_mask(key) and numpy.ndim(plain(value)):
@@ -283,8 +270,6 @@ class Arrays:
 
     def _into(self, name: str, fn: Any, other: Any, args: Any, kwargs: Any, out: Any) -> Any:
         """A result that is written to an array."""
-        import numpy
-
         if type(out) is not Traced or not isinstance(out._a_dummy, numpy.ndarray):
             raise refusal(name, "it writes to an array that is not followed")
         given, named = plain(args), plain(kwargs)
@@ -321,7 +306,6 @@ class Arrays:
 
     def _as_float(self, value: Any, dtype: Any) -> Any:
         """Integer arrays as the floats that numpy makes of them first; torch would make float32 of them."""
-        import numpy
 
         def as_float(leaf: Any) -> Any:
             if type(leaf) is not Traced:
@@ -340,8 +324,6 @@ class Arrays:
             raise refusal(name, f"numpy says {type(e).__name__}: {e}") from e
 
     def _results(self, name: str, expected: Any, checked: Any, made: Any, inputs: list[Traced]) -> Any:
-        import numpy
-
         if isinstance(expected, tuple | list):
             if not isinstance(made, tuple | list) or len(made) != len(expected):
                 raise refusal(name, "its torch equivalent gives another number of results")
@@ -359,8 +341,6 @@ class Arrays:
         return Traced(self, expected, self._aliased(name, expected, ours, stand_in, inputs))
 
     def _same(self, name: str, expected: Any, got: torch.Tensor, undefined: bool = False) -> None:
-        import numpy
-
         with torch._C.DisableTorchFunction():
             if got.dtype is not tables.DTYPES.get(expected.dtype.name) or tuple(got.shape) != expected.shape:
                 raise refusal(name, "its torch equivalent gives another dtype or shape")
@@ -372,8 +352,6 @@ class Arrays:
 
     def _aliased(self, name: str, expected: Any, ours: torch.Tensor, made: torch.Tensor, inputs: list[Traced]) -> Any:
         """The stand-in of a result: a view where numpy's is one, a copy where numpy's is a copy."""
-        import numpy
-
         if not expected.size:
             return made
         with torch._C.DisableTorchFunction():
@@ -390,8 +368,6 @@ class Arrays:
 
     def _to_library(self, value: Any, *, real: bool) -> Any:
         """Arguments as torch._numpy takes them: tensors of made-up values, or the stand-ins."""
-        import numpy
-
         if type(value) is Traced:
             tensor = torch.from_numpy(numpy.asarray(value._a_dummy)) if real else value._a_tensor
             return self.library.ndarray(tensor)
@@ -448,8 +424,6 @@ def _numpy(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     name = next((key for key, dtype in tables.DTYPES.items() if dtype is tensor.dtype), None)
     if name is None:
         raise needs_values(f"Tensor.numpy() of {tensor.dtype}")
-    import numpy
-
     kind = numpy.dtype(name)
     with torch._C.DisableTorchFunction():
         strides = tuple(step * kind.itemsize for step in tensor.stride())

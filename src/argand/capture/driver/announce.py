@@ -11,6 +11,7 @@ from argand import events
 from argand._core import _C
 from argand.capture.facts.words import code_words, source_line
 from argand.capture.record.guards import GuardSet
+from argand.capture.sizes import symbolic_emit
 from argand.errors import UserLine
 from argand.own import OWN_FOLDER
 
@@ -41,8 +42,6 @@ def captured(guards: GuardSet) -> None:
         return
     conditions: list[str] = []
     if guards.dynamics is not None:
-        from argand.capture.sizes import symbolic_emit
-
         conditions = [line.removeprefix("- ") for line in symbolic_emit.listing(guards.dynamics)]
     events.emit("captured", "capture", None, guards=len(guards), conditions=conditions)
 

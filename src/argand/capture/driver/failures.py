@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import traceback
 import weakref
 from dataclasses import dataclass, field
 from types import CodeType
@@ -153,8 +154,6 @@ def internal_failure(error: BaseException, info: _C.FrameInfo, region: Region, k
     where = _interpreted_lines(error) or (_first_line(info.code),)
     if region.fullgraph and not config.suppress_errors:
         raise errors.InternalError(cause, remedy=report_this(), where=where) from error
-    import traceback
-
     detail = "\n" + "".join(traceback.format_exception(error)) if config.verbose else ""
     lines = "\n".join(f"  {line}" for line in where)
     text = f"argand: {cause}\nThe function runs eagerly.\n\nfrom user code:\n{lines}\n\n{report_this()}{detail}"

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import fx
 
-import argand.capture.interp.torch_handlers  # noqa: F401  (registers them)
 from argand import collector, errors, events
 from argand._core import _C
 from argand.bytecode.decode import decode
@@ -40,7 +39,7 @@ from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.sizes.symbolic_state import Memory, Restart
-from argand.capture.torch_functions import modes
+from argand.capture.torch_functions import modes, torch_contexts
 from argand.capture.torch_functions.overriding import TraceMode
 from argand.capture.world import aliasing, narration
 from argand.config import config
@@ -310,8 +309,6 @@ class _Capture:
                     if guard is not None:
                         guard.__exit__(None, None, None)
         if state.graph.entered and exit.kind != "raise":
-            from argand.capture.torch_functions import torch_contexts
-
             raise torch_contexts.still_open(state.graph.entered)
         if state.graph.undressing and exit.kind != "raise":
             raise subclasses.still_off(state.graph.undressing)

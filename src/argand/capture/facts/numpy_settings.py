@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from argand.capture.facts.kinds import module_of, per_class
+from argand.capture.facts.optional import numpy
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ def of_numpy(cls: type) -> bool:
 
 def errors_and_texts() -> tuple[Any, ...]:
     """The settings now."""
-    import numpy
-
     return numpy.geterr(), numpy.geterrcall(), numpy.getbufsize(), numpy.get_printoptions()
 
 
@@ -59,8 +58,6 @@ def rely(state: State, context: str) -> None:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """numpy and `torch._numpy` run on made-up values: nobody wants to hear of errors."""
-    import numpy
-
     with numpy.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

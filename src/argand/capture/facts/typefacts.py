@@ -13,6 +13,7 @@ import types
 from collections.abc import Container
 from typing import Any, Final
 
+from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import module_of, per_class
 from argand.capture.facts.namespaces import Namespaces
@@ -285,8 +286,6 @@ def is_native(cls: type) -> bool:
 @per_class
 def finds_attributes_its_own_way(cls: type) -> bool:
     """Whether C code of the class, and not that of `object`, reads attributes: of a proxy, of a thread's namespace."""
-    from argand._core import _C
-
     getter = next(_get_dict(base)["__getattribute__"] for base in cls.__mro__ if "__getattribute__" in _get_dict(base))
     if type(getter) is not types.WrapperDescriptorType or issubclass(cls, type | types.ModuleType | super):
         return False
@@ -296,8 +295,6 @@ def finds_attributes_its_own_way(cls: type) -> bool:
 @per_class
 def sets_attributes_its_own_way(cls: type) -> bool:
     """The same for writing them."""
-    from argand._core import _C
-
     setter = next(_get_dict(base)["__setattr__"] for base in cls.__mro__ if "__setattr__" in _get_dict(base))
     if type(setter) is not types.WrapperDescriptorType or issubclass(cls, type):
         return False

@@ -13,6 +13,9 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
+import argand.capture.interp.handlers  # noqa: F401  (registers them: `wants` looks into their tables)
 from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.exceptions import CAPTURE_FOLDER, InternalFailure, ObservedException, innermost_file
 from argand.capture.facts.frames import NULL, LazyLocal
@@ -29,10 +32,11 @@ from argand.capture.facts.typefacts import (
     is_heap,
     is_native,
 )
-from argand.capture.objects import virtual
+from argand.capture.objects import native_handlers, virtual
 from argand.capture.objects.binding import guarded_by_code
 from argand.capture.objects.text_proxy import PLAIN_VALUES, standing_for, textual, textual_items
-from argand.capture.record import numpy_functions, tensor_attributes
+from argand.capture.record import contiguity, numpy_functions, tensor_attributes
+from argand.capture.torch_functions import torch_calls
 from argand.capture.world import identity, native_reads
 from argand.capture.world.native_reads import unseen_object
 from argand.capture.world.pending import DELETED, UNSET
@@ -62,15 +66,6 @@ def raised_here(error: BaseException) -> bool:
     return innermost_file(error).startswith(CAPTURE_FOLDER)
 
 
-def torch_calls() -> Any:
-    """The part of the capture state that knows torch; imported late, for the interpreter also runs without torch."""
-    from argand.capture.interp import torch_handlers
-    from argand.capture.torch_functions import torch_calls as module
-
-    del torch_handlers  # fills the tables that `wants` looks into: asked before that, it answers wrongly for good
-    return module
-
-
 class Access:
     """Questions about objects. `concrete`: nothing is outer, the interpreter is a plain Python interpreter."""
 
@@ -81,8 +76,6 @@ class Access:
         self.concrete = bool(getattr(state, "concrete", False))
         self.tensor_types: tuple[type, ...] = tuple(getattr(state, "tensor_types", ()))
         if not self.concrete and not self.tensor_types:
-            import torch
-
             self.tensor_types = (torch.Tensor,)
         self.renew_facts()
         self.deleted: Any = getattr(state, "deleted", None)
@@ -124,8 +117,6 @@ class Access:
             self.types = found = TypeFacts()
         self.fast: set[type] = set(ATOMS)
         if not self.concrete:
-            import torch
-
             self.fast.update((torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size))
         if not self.concrete:
             for symbolic in (*SYMBOLIC, SymbolicSize):
@@ -136,8 +127,6 @@ class Access:
             found.native.add(id(cls))
             self.fast.add(cls)
         if self.tensor_types and not self.concrete:
-            import torch
-
             found.python[id(torch.nn.Parameter)] = frozenset()
             self.fast.add(torch.nn.Parameter)
         self.settled = frozenset(self.fast - BOUND_METHODS)
@@ -237,8 +226,6 @@ class Access:
             identity.compared(self.state, a)
             identity.compared(self.state, b)
         if not self.concrete and self.state.graph.maybe_same:
-            from argand.capture.record import contiguity
-
             contiguity.compared(self.state.graph, a, b)
         return self.origin(a) is self.origin(b)
 
@@ -266,8 +253,6 @@ class Access:
         """Context in which torch functions are not recorded (imports of modules)."""
         if self.concrete:
             return contextlib.nullcontext()
-        import torch
-
         return torch._C.DisableTorchFunction()
 
     def container_length(self, obj: Any) -> int:
@@ -427,8 +412,6 @@ class Access:
 
         Where each call may bring another function of the same code, that is guarded where it comes from.
         """
-        from argand.capture.objects import native_handlers
-
         known = tuple(
             fn
             for key, fn in self.inlined.items()
@@ -491,7 +474,7 @@ class Access:
 
     def wants_torch_call(self, fn: Any, module: str) -> bool:
         """Whether the capture state must be asked before a Python function is inlined."""
-        return bool(torch_calls().wants(fn, module))
+        return bool(torch_calls.wants(fn, module))
 
     def is_torch_class(self, cls: type) -> bool:
         """A class of torch's that the capture state may construct."""
@@ -499,7 +482,7 @@ class Access:
         return (
             module == "torch"
             or module.startswith(("torch.", "numpy"))
-            or torch_calls()._hashable_handler(cls) is not None
+            or torch_calls._hashable_handler(cls) is not None
         )
 
     def torch_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -519,7 +502,7 @@ class Access:
     def special_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A call of an object that may be torch's."""
         try:
-            return torch_calls().special_call(self.state, fn, tuple(args), kwargs)
+            return torch_calls.special_call(self.state, fn, tuple(args), kwargs)  # type: ignore[arg-type]
         except Exception as e:
             error = e
         raise self.observe_torch(error)

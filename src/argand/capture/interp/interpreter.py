@@ -32,15 +32,6 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import BOUND_METHODS
 from argand.capture.interp.access import Access
 from argand.capture.interp.opcodes import OPCODES, ROOT_OPCODES
-from argand.capture.natives import (
-    builtin_functions,
-    builtin_methods,
-    iteration_functions,
-    library_functions,
-    logging_functions,
-    object_methods,
-    operator_functions,
-)
 from argand.capture.objects import attribute_writes, attributes, calls, generators, operators, stand_ins
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import narration, native_reads, native_watch
@@ -446,18 +437,3 @@ def too_deep() -> GraphBreak:
         explanation="Calls are nested more deeply than argand inlines.",
         hints=("Raise argand.config.inline_limit, or make the recursion a loop.",),
     )
-
-
-__all__ = [
-    "Interpreter",
-    "RootExit",
-    "Session",
-    "Trampoline",
-    "builtin_functions",
-    "builtin_methods",
-    "iteration_functions",
-    "library_functions",
-    "logging_functions",
-    "object_methods",
-    "operator_functions",
-]

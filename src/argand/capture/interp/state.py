@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
+from argand._core import _C
+from argand.capture.arrays import traced_arrays
 from argand.capture.facts import classify
 from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
@@ -35,7 +37,8 @@ from argand.capture.facts.typefacts import is_foreign_value
 from argand.capture.objects.binding import guarded_by_code
 from argand.capture.record.guards import GuardSet
 from argand.capture.sizes import subclasses, symbolic_policy
-from argand.capture.world import identity
+from argand.capture.torch_functions import torch_calls
+from argand.capture.world import identity, shadows
 from argand.capture.world.pending import DELETED, UNSET, Overlay, Shadow, whole_globals
 
 if TYPE_CHECKING:
@@ -190,8 +193,6 @@ class CaptureState:
             self._load_function(source, value)
             return value
         if module_of(type(value)) == "numpy":
-            from argand.capture.arrays import traced_arrays
-
             traced = traced_arrays.load(self, source, value)
             if traced is not NotImplemented:
                 return traced
@@ -286,8 +287,6 @@ class CaptureState:
         self.inputs_by_real[id(real)] = stand_in
         self._keep.append(real)
         if not is_a(source, ConstSource):
-            from argand._core import _C
-
             if not _C.has_exchange_api():  # where nothing was compiled yet
                 _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
             dims = self.policy.dims(source, real) if self.policy is not None else None
@@ -368,8 +367,6 @@ class CaptureState:
         if source is None or not classify.is_container(obj):
             return obj
         self.refuse_written_names(obj)
-        from argand.capture.world import shadows
-
         owner = self._object_at.get(source.base) if is_a(source, InstanceDictSource) and source.base else None
         made = shadows.make(self, obj, source)
         entry = Shadow(obj, made, shadows.contents(made), source, shadows.probe(made))
@@ -398,8 +395,6 @@ class CaptureState:
         """`obj` with every outer container in it, at any depth, replaced by its shadow (for native calls)."""
         if classify.is_plain_atom(obj):
             return obj
-        from argand.capture.world import shadows
-
         return shadows.deep_resolve(self, obj)
 
     def item(self, container: Any, key: Any) -> Any:
@@ -493,10 +488,6 @@ class CaptureState:
 
     def torch_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call something of torch's; NotImplemented when it is plain Python to be interpreted (see torch_calls)."""
-        from argand.capture.interp import torch_handlers
-        from argand.capture.torch_functions import torch_calls
-
-        del torch_handlers  # fills the tables
         return torch_calls.torch_call(self, fn, args, kwargs)
 
     def note_local(self, obj: Any) -> None:

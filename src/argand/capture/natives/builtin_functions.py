@@ -25,6 +25,7 @@ from argand.capture.objects import (
     instance_checks,
     iteration,
     keys,
+    names,
     operators,
     polyfills,
     stand_ins,
@@ -152,8 +153,6 @@ def _locals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if type(value) is LazyLocal:
             value = frame.fast[frame.program.names.index(name)] = interp.load_argument(value)
         if type(value) is types.CellType:
-            from argand.capture.objects import names
-
             value = names.read_cell(interp, value)
         if value is not NULL and slot >= 0:
             found[name] = value
@@ -409,8 +408,6 @@ def _super(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if args:
         return interp.unread(fn, *args, **kwargs)
     frame = interp.frames[-1]
-    from argand.capture.objects import names
-
     if frame.code.co_argcount == 0:
         raise interp.throw(RuntimeError("super(): no arguments"))
     first = frame.fast[0]
@@ -452,8 +449,6 @@ add_functions(
 
 @function(__import__)
 def _import(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    from argand.capture.objects import names
-
     with interp.suspended():
         module = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
     return names.load_called(interp, module, args)

@@ -33,6 +33,7 @@ from argand.capture.objects import (
     classes,
     iteration,
     keys,
+    names,
     native_handlers,
     polyfills,
 )
@@ -498,8 +499,6 @@ def _cast(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @function(importlib.import_module)
 def _import_module(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    from argand.capture.objects import names
-
     with interp.suspended():
         module = interp.native(fn, *args, **kwargs)
     return names.load_called(interp, module, args)

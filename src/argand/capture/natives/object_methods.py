@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 import types
 import typing
@@ -137,8 +138,6 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
 
 def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
     """`object.__reduce_ex__(2)` for a plain instance, its hooks interpreted."""
-    import copyreg
-
     cls = type(owner)
     if is_a(owner, interp.containers) or interp.types.lookup(cls, "__getnewargs_ex__") is not NULL:
         raise _not_copied(cls)
@@ -182,8 +181,6 @@ def _holds_more(cls: type, slots: int) -> bool:
 
 def _slot_names(interp: Interpreter, cls: type) -> list[str]:
     """What `__slots__` of the class and its bases said when it was first asked, which copyreg notes in the class."""
-    import copyreg
-
     facts = interp.types
     facts.rely_on(cls)
     facts.names.add("__slotnames__")

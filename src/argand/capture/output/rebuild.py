@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 
 from argand.capture.facts.kinds import is_a, is_struct_sequence, namespace
+from argand.capture.facts.optional import numpy
 from argand.capture.facts.typefacts import is_native
 
 
@@ -318,8 +319,6 @@ def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool, strides: tuple
     if scalar:
         return made[()]
     if made.strides != strides:
-        import numpy
-
         made = numpy.lib.stride_tricks.as_strided(made, made.shape, strides)
     if not writeable:
         made.flags.writeable = False

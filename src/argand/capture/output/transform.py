@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from argand import errors
+from argand import errors, events
 from argand.bytecode.assemble import Label
 from argand.bytecode.instruction import ExceptionHandler, Instruction
 from argand.bytecode.liveness import live_locals
@@ -201,8 +201,6 @@ class Transformer:
         return graph if calls else None
 
     def _emit_graph_event(self, graph: fx.GraphModule) -> None:
-        from argand import events
-
         name = self.graph_name
         events.emit("graph", "capture", lambda: f"{name}\n{graph_table(graph)}", graph=graph, graph_name=name)
 

@@ -8,10 +8,12 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
 from argand import errors
+from argand._core import _C
 from argand.bytecode.format import constant_text
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
 from argand.capture.facts.typefacts import TypeFacts
+from argand.capture.sizes import symbolic_emit
 from argand.graph import time_limit
 
 if TYPE_CHECKING:
@@ -143,8 +145,6 @@ class GuardSet:
                     detail = f" {_short(guard.args)}"
                 lines.append(f"- {guard.text()}{detail}")
         if self.dynamics is not None:
-            from argand.capture.sizes import symbolic_emit
-
             lines += symbolic_emit.listing(self.dynamics)
         return "\n".join(lines)
 
@@ -164,8 +164,6 @@ class GuardSet:
 
     def build(self, collected: Sequence[Source] = ()) -> _C.GuardTree:
         """The C guard tree, which hands the values of `collected` over. Node paths are computed once per source."""
-        from argand._core import _C
-
         tree = _C.GuardTree()
         nodes: dict[Source, int] = {}
         for guard in self:
@@ -185,8 +183,6 @@ class GuardSet:
             if guard.position is not None:
                 self.positions.setdefault(label, guard.position)
         if self.dynamics is not None:
-            from argand.capture.sizes import symbolic_emit
-
             symbolic_emit.build(self.dynamics, tree, lambda source: source.guard_node(tree, nodes), self.positions)
         if collected:
             tree.collect([source.guard_node(tree, nodes) for source in collected])

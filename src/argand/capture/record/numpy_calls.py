@@ -9,12 +9,15 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from argand import errors
 from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.array_value import Traced
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.typefacts import is_heap
 from argand.capture.facts.words import words
+from argand.capture.sizes import symbolic_ops
 
 if TYPE_CHECKING:
     from argand.capture.interp.state import CaptureState
@@ -89,8 +92,6 @@ def traced_call(state: Any, fn: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if state.arrays is None:
         return NotImplemented
     if state.graph.dynamics is not None:
-        from argand.capture.sizes import symbolic_ops
-
         given, named = symbolic_ops.plain(given), symbolic_ops.plain(named)
     return state.arrays.call(fn, given, named)
 
@@ -132,8 +133,6 @@ def _value(state: CaptureState, value: Any, name: str) -> Any:
         return value.copy()
     value = state.deep_resolve(value)
     if state.graph.dynamics is not None:
-        from argand.capture.sizes import symbolic_ops
-
         value = symbolic_ops.plain(value)
     if isinstance(value, list | tuple | dict) and type(value) in (list, tuple, dict):
         if isinstance(value, dict):
@@ -151,8 +150,6 @@ def array_key(array: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 def to_tensor(state: CaptureState, array: Any, name: str) -> Any:
     """The tensor that torch.tensor / torch.as_tensor / torch.from_numpy makes of a constant array."""
-    import torch
-
     if type(array) is Traced:
         function = torch.Tensor.clone if name == "tensor" else torch.Tensor.detach
         with torch._C.DisableTorchFunction():

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.record import numpy_calls
+from argand.capture.sizes import symbolic_ops
 from argand.errors import GraphBreak, graph_break
 
 if TYPE_CHECKING:
@@ -50,8 +52,6 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
     """Run a numpy callable, or NotImplemented if `fn` is none or an argument is not a constant."""
     if not is_numpy(fn):
         return NotImplemented
-    from argand.capture.record import numpy_calls
-
     traced = numpy_calls.traced_call(interp.state, fn, args, kwargs)
     if traced is not NotImplemented:
         return traced
@@ -62,8 +62,6 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
             raise not_constant(fn, value)
     given, named = [interp.plain(arg) for arg in args], {k: interp.plain(v) for k, v in kwargs.items()}
     if interp.dynamic:
-        from argand.capture.sizes import symbolic_ops
-
         given, named = symbolic_ops.plain(given), symbolic_ops.plain(named)
     numpy_settings.rely(interp.state, callables.text_of(fn, "__name__"))
     return interp.native(fn, *given, **named)

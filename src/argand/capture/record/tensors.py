@@ -25,7 +25,7 @@ from argand.capture.metadata import autocast, data_errors, memory, metadata, num
 from argand.capture.metadata.call_targets import METHODS_OF_OPERATORS, OPERATOR_OPCODES, Target, target_of
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
 from argand.capture.record import constants, scopes, size_tensors
-from argand.capture.sizes import symbolic_bends, symbolic_index, symbolic_tensors, unbacked_calls
+from argand.capture.sizes import symbolic_bends, symbolic_index, symbolic_tensors, unbacked_calls, unbacked_ops
 from argand.capture.sizes.symbolic_calls import Doctor
 from argand.capture.world import narration
 from argand.capture.world.native_reads import base_value, refuse_python_sequence
@@ -406,8 +406,6 @@ class GraphBuilder:
         """The value of a tensor as a symbolic number; NotImplemented where capture does not have it."""
         if not self.state.data_numbers or id(tensor) not in self.tensors:
             return NotImplemented
-        from argand.capture.sizes import unbacked_ops
-
         with torch._C.DisableTorchFunction():
             if constants.value_of(self, tensor) is not None:
                 return NotImplemented

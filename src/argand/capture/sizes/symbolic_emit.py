@@ -12,6 +12,7 @@ from torch import fx
 from argand.capture.facts import compat
 from argand.capture.facts.input_names import free_name
 from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.sizes.symbolic_facts import Bounds, single
 from argand.errors import InternalError, graph_break
 from argand.graph.sizes.expr import Const, Expr, FloorDiv, Sym, free_symbols
 from argand.graph.sizes.symbols import FUNCTIONS, Relation
@@ -218,8 +219,6 @@ class _NoProgram(Exception):
 
 def conditions(dynamics: Dynamics) -> list[tuple[Relation, Any]]:
     """The conditions to guard and their positions, without those that others imply."""
-    from argand.capture.sizes.symbolic_facts import Bounds, single
-
     tightest = Bounds(dynamics.table)
     for relation in dynamics.required:
         tightest.add(relation)

@@ -25,7 +25,7 @@ from argand.capture.facts.symbolic import (
     is_number,
     size_of,
 )
-from argand.capture.sizes import subclasses, symbolic_state, symbolic_tensors
+from argand.capture.sizes import subclasses, symbolic_state, symbolic_tensors, unbacked_ops
 from argand.capture.world import native_reads
 from argand.errors import ConstraintViolation
 
@@ -167,8 +167,6 @@ def asserted(interp: Interpreter, frame: Frame, condition: Any) -> bool:
         message = (after[1].argval,)
     elif after[1].opname != "RAISE_VARARGS":
         return False
-    from argand.capture.sizes import unbacked_ops
-
     builder: GraphBuilder = interp.state.graph
     return unbacked_ops.assertion(builder, condition, message)
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
 
 from argand import errors
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
 from argand.capture.sizes import subclasses
+from argand.capture.sizes.symbolic_emit import Nodes, text
 from argand.capture.sizes.symbolic_facts import Bounds, is_range, moduli, solve
 from argand.capture.sizes.unbacked import Unbacked
 from argand.capture.world import narration
@@ -433,22 +435,16 @@ class Dynamics:
     def nodes(self, builder: GraphBuilder) -> Nodes:
         """The scalar nodes of the graph."""
         if self._nodes is None:
-            from argand.capture.sizes.symbolic_emit import Nodes
-
             self._nodes = Nodes(self, builder)
         return self._nodes
 
     def text(self, value: Any) -> str:
         """An expression or condition in the user's terms."""
-        from argand.capture.sizes.symbolic_emit import text
-
         return text(self, value)
 
 
 def recorded(state: CaptureState, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A torch call with symbolic numbers among its arguments: recorded without torch's own parser seeing it."""
-    from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
-
     state.graph.observed += 1
     if _get_current_function_mode() is None:
         return subclasses.call(state.graph, func, args, kwargs)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch.utils import _pytree as pytree
 
 from argand.graph.regions import recomputed
@@ -87,8 +88,6 @@ def being_traced() -> bool:
 
 def checkpoint(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.utils.checkpoint.checkpoint of the body."""
-    import torch.utils.checkpoint as module
-
     call: Call = body.meta["call"]
     own, surroundings = flat[: call.count], flat[call.count :]
     options = call.options
@@ -100,7 +99,7 @@ def checkpoint(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         needed = not options["use_reentrant"] or any(t.requires_grad for t in own)
         with torch.set_grad_enabled(torch.is_grad_enabled() and needed), recomputed():
             return run(*own)
-    made = module.checkpoint(run, *own, **options)
+    made = torch.utils.checkpoint.checkpoint(run, *own, **options)
     return tuple(made)
 
 

@@ -18,6 +18,8 @@ from argand.graph import compat
 if TYPE_CHECKING:
     from argand.capture.interp.state import CaptureState
 
+from torch.nn import attention
+
 from argand.graph.ambient import FLAGS as FLAGS
 from argand.graph.ambient import set_deterministic as set_deterministic
 
@@ -222,7 +224,5 @@ def write_flags(values: tuple[Any, ...]) -> None:
 
 def select_attention(backends: Any, set_priority: bool) -> None:
     """What entering torch.nn.attention.sdpa_kernel does."""
-    from torch.nn import attention
-
     chosen = [backends] if isinstance(backends, attention.SDPBackend) else list(dict.fromkeys(backends))
     attention._sdpa_kernel(chosen, set_priority)

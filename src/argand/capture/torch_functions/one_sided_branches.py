@@ -15,7 +15,7 @@ from argand.capture.facts.symbolic import SymbolicBool
 from argand.capture.metadata import data_errors
 from argand.capture.objects import operators
 from argand.capture.record import constants
-from argand.capture.sizes import symbolic_ops
+from argand.capture.sizes import symbolic_ops, unbacked_ops
 
 if TYPE_CHECKING:
     from argand.bytecode.instruction import Instruction
@@ -92,8 +92,6 @@ def _hold(builder: GraphBuilder, value: Any, wanted: bool) -> bool:
 
 
 def _hold_number(builder: GraphBuilder, condition: SymbolicBool, wanted: bool) -> bool:
-    from argand.capture.sizes import unbacked_ops
-
     if not wanted:
         condition = SymbolicBool(condition.dynamics, condition.relation.negated())
     _keep(builder, unbacked_ops.hold, (unbacked_ops.check(builder, condition),))

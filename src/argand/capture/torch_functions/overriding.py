@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 
 from argand import errors
 from argand.capture.facts.frames import NULL
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 @functools.cache
 def _device_constructors() -> frozenset[Any]:
-    from torch.utils import _device
-
     return frozenset(_device._device_constructors())
 
 

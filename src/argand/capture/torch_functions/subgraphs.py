@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from argand.capture.facts import compat
 from argand.capture.facts.words import words
 from argand.capture.metadata import layouts, metadata
 from argand.capture.record.scopes import Scope, lift, placeholders_first
+from argand.capture.sizes import subclasses
+from argand.capture.sizes.subclasses import is_default
 from argand.capture.torch_functions import hops
 from argand.capture.world import shadows
 from argand.capture.world.pending import Overlay, Shadow
@@ -220,8 +223,6 @@ def flatten(state: CaptureState, tree: Any, what: str, *, offset: int = 0, subcl
 
 def _may_be(tensor: torch.Tensor, subclasses: str) -> bool:
     """Whether a tensor of a subclass can be taken apart; a program's own `__torch_function__` hears of a wrapping."""
-    from argand.capture.sizes.subclasses import is_default
-
     return not vars(tensor) if subclasses == "kept" else subclasses == "lost" and is_default(type(tensor))
 
 
@@ -236,8 +237,6 @@ def _subclass(what: str, tensor: torch.Tensor) -> errors.GraphBreak:
 
 def _dressed(state: CaptureState, classes: dict[int, type], tensor: torch.Tensor, index: int) -> torch.Tensor:
     """A result of a subgraph as the program sees it."""
-    from argand.capture.sizes import subclasses
-
     cls = classes.get(index)
     known = subclasses.shown(state.graph, tensor)
     return known if cls is None or known is not tensor else subclasses.dress(state.graph, tensor, cls)
@@ -251,8 +250,6 @@ def record(
     results: list[tuple[torch.Tensor, torch.device]],
 ) -> list[torch.Tensor]:
     """The node `function(*bodies, *flat)` that returns a tuple; gives the stand-ins `results` to its items."""
-    import operator
-
     held = builder.scopes[-1].attributes if builder.scopes else builder.constants
     args: list[fx.Node] = []
     for name, body in bodies:

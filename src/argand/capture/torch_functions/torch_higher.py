@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.checkpoint
 from torch.utils import _pytree as pytree
 
 from argand import errors
@@ -28,6 +29,7 @@ def _refused(kind: str, what: str, explanation: str, hint: str) -> errors.GraphB
 # ---------------------------------------------------------------------- checkpoint
 
 
+@handler(torch.utils.checkpoint.checkpoint)
 def _checkpoint(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Without gradients a plain call, else a node whose body is the function's graph."""
     function, *rest = args if args else (kwargs.pop("function"),)
@@ -86,15 +88,6 @@ def _rest(scope: Scope, infos: list[Any]) -> list[Any]:
     """What the body reads from its surroundings."""
     known = {id(info) for info in infos}
     return [info for info in scope.order if id(info) not in known]
-
-
-def _register_checkpoint() -> None:
-    import torch.utils.checkpoint
-
-    handler(torch.utils.checkpoint.checkpoint)(_checkpoint)
-
-
-_register_checkpoint()
 
 
 # ---------------------------------------------------------------------- autograd.Function

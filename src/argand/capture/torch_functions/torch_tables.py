@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand import errors
+from argand.capture.facts import compat
 from argand.capture.facts.code import directives
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.metadata import metadata
+from argand.capture.record import numpy_calls
+from argand.capture.sizes import unbacked_ops
 from argand.capture.torch_functions import modes, modules, optimizers, overriding
 from argand.capture.torch_functions.torch_calls import (
     NAMED,
@@ -213,8 +216,6 @@ def _generator(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _record_effect(state: CaptureState, fn: Any, args: Args) -> Any:
     """A node whose effect on torch's state matters."""
-    from argand.capture.facts import compat
-
     node = compat.new_node(state.graph.graph, "call_function", fn, args, {})
     state.graph.annotate(node)
     state.graph.kept.add(node)
@@ -384,8 +385,6 @@ def _check(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _known_from_here(state: CaptureState, fn: Any, condition: Any, args: Args) -> Any:
     """A check of numbers that only the running program knows: it stays in the graph, and capture goes by it."""
-    from argand.capture.sizes import unbacked_ops
-
     if fn.__name__ == "_check_is_size":
         condition = condition >= 0
     if condition is True:
@@ -426,8 +425,6 @@ def _composed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @handler(torch.from_numpy)
 def _from_numpy(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    from argand.capture.record import numpy_calls
-
     return numpy_calls.to_tensor(state, args[0], "from_numpy")
 
 

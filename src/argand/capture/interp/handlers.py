@@ -1,6 +1,15 @@
-"""All handlers of torch's functions: who imports this module has them registered."""
+"""All handlers of native code and of torch's functions: who imports this module has them registered."""
 
 from argand.capture.arrays import traced_arrays  # noqa: F401
+from argand.capture.natives import (  # noqa: F401
+    builtin_functions,
+    builtin_methods,
+    iteration_functions,
+    library_functions,
+    logging_functions,
+    object_methods,
+    operator_functions,
+)
 from argand.capture.torch_functions import (  # noqa: F401
     modules,
     optimizers,
