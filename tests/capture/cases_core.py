@@ -4,16 +4,11 @@
 import contextlib
 import functools
 
-CASES = []
+from .interpret import Cases
+
+TABLE = Cases()
+case, breaks = TABLE.case, TABLE.breaks
 COUNTER = 0
-
-
-def case(*args, **kwargs):
-    def add(fn):
-        CASES.append((fn, args, kwargs))
-        return fn
-
-    return add
 
 
 # ---- control flow -----------------------------------------------------------------------------------------------------
@@ -335,7 +330,7 @@ for _expr in [
     _ns = dict(signature=signature, two=two, kwonly=kwonly, none=none, defaults=defaults, __name__=__name__)
     exec(compile(f"def expression():\n    return {_expr}\n", f"<{_expr}>", "exec"), _ns)
     _ns["expression"].__doc__ = _expr
-    CASES.append((_ns["expression"], (), {}))
+    TABLE.agreeing.append((_ns["expression"], (), {}))
 
 
 @case()
@@ -1028,7 +1023,7 @@ def generator_close():
     return log, list(it), list(unstarted)
 
 
-@case()
+@breaks("generator held by a traceback")
 def generator_close_ignored():
     def g():
         try:

@@ -14,15 +14,10 @@ import re
 import types
 import typing
 
-CASES = []
+from .interpret import Cases
 
-
-def case(*args, **kwargs):
-    def add(fn):
-        CASES.append((fn, args, kwargs))
-        return fn
-
-    return add
+TABLE = Cases()
+case, breaks = TABLE.case, TABLE.breaks
 
 
 # ---- classes ---------------------------------------------------------------------------------------------------------------
@@ -164,7 +159,12 @@ def instance_dict():
     d["w"] = 3
     vars(b)["v"] = 4
     del b.x
-    return b.__dict__, b.w, b.v, hasattr(b, "x"), sorted(vars(Base))[:2], b.__class__ is Base
+    return b.__dict__, b.w, b.v, hasattr(b, "x"), b.__class__ is Base
+
+
+@breaks("native object from outside")
+def namespace_of_a_class():
+    return sorted(vars(Base))[:2]
 
 
 @case()
@@ -721,13 +721,18 @@ def vec_hash():
     return (
         d[b],
         b in d,
-        {a, b} == {a},
         len({a, b}),
         hash(a) == hash(b),
         d.get(Vec(2)),
         {Vec(3): 1}.pop(Vec(3)),
         d.setdefault(b, 5),
     )
+
+
+@breaks("Python object used by native code")
+def vec_sets():
+    a, b = Vec(1), Vec(1)
+    return {a, b} == {a}
 
 
 @case()
@@ -1371,17 +1376,21 @@ def partialmethod_and_cache_methods():
     return c.g(2), c.h(1) is c.h(1)
 
 
-@case()
-def typing_generics():
+@breaks("Python object used by native code")
+def typing_generic_class():
     T = typing.TypeVar("T")
 
     class Box(typing.Generic[T]):
         def __init__(self, v: T):
             self.v = v
 
+    return Box[int](5).v
+
+
+@case()
+def typing_generics():
     x: typing.Optional[int] = 3
     return (
-        Box[int](5).v,
         list[int]([1]),
         dict[str, int](a=1),
         typing.cast(int, "x"),

@@ -8,17 +8,11 @@ import pytest
 import warm
 from argand.bytecode.opcodes import SUPPORTED_VERSIONS, all_opnames
 from argand.capture.facts.exceptions import InternalFailure, ObservedException
-from argand.capture.interp.interpreter import Interpreter, Session
 from argand.capture.interp.opcodes import _table
 from argand.capture.interp.optable import UNSUPPORTED
-from argand.capture.interp.protocol import NullState
 from argand.errors import GraphBreak
 
-from .interpret import interpret
-
-
-def root(fn, *args, break_at=frozenset()):
-    return Interpreter(NullState(fn, args), Session()).run_root(dict.fromkeys(break_at))
+from .interpret import interpret, interpreter_of, run_root
 
 
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
@@ -28,12 +22,12 @@ def test_every_opcode_is_handled_or_refused_with_a_reason(version):
 
 
 def test_root_returns():
-    exit = root(lambda a, b: [a, b], 1, 2)
+    exit = run_root(lambda a, b: [a, b], 1, 2)
     assert (exit.kind, exit.value) == ("return", [1, 2])
 
 
 def test_root_raises():
-    exit = root(lambda a: a["k"], {})
+    exit = run_root(lambda a: a["k"], {})
     assert exit.kind == "raise" and isinstance(exit.exc, KeyError)
 
 
@@ -43,7 +37,7 @@ def test_arguments_that_are_not_read_stay_unread():
     def f(a, b):
         return a
 
-    exit = root(f, 1, 2)
+    exit = run_root(f, 1, 2)
     assert exit.frame.fast[0] == 1 and type(exit.frame.fast[1]) is LazyLocal
 
 
@@ -57,12 +51,12 @@ def test_a_break_names_the_instruction_and_the_users_line_and_can_be_stopped_at(
         return b
 
     with pytest.raises(GraphBreak) as caught:
-        root(f, 1)
+        run_root(f, 1)
     found = caught.value
     assert found.reason.kind == "print"
     assert [line.function for line in found.reason.where] == ["f", "helper"]
     assert found.reason.where[-1].text == 'print("x")'
-    again = root(f, 1, break_at=frozenset([found.sequence]))
+    again = run_root(f, 1, break_at={found.sequence: None})
     assert again.kind == "break" and again.instruction is not None
     assert again.instruction.opname.startswith("CALL")
     assert again.frame.locals_by_name()["b"] == 2
@@ -75,7 +69,7 @@ def test_a_conditional_jump_is_a_branch():
         return 2
 
     for number in range(20):
-        exit = root(f, True, break_at=frozenset([number]))
+        exit = run_root(f, True, break_at={number: None})
         if exit.kind == "branch":
             assert exit.frame.stack[-1] is True
             return
@@ -87,7 +81,7 @@ def test_generator_functions_are_no_roots():
         yield 1
 
     with pytest.raises(GraphBreak) as caught:
-        root(f)
+        run_root(f)
     assert caught.value.skip_frame
 
 
@@ -99,7 +93,7 @@ def test_async_is_refused_with_a_kind():
         return f()
 
     with pytest.raises(GraphBreak) as caught:
-        root(g)
+        run_root(g)
     assert caught.value.reason.kind == "async function"
 
 
@@ -108,7 +102,7 @@ def test_depth_is_limited():
         return f(n + 1)
 
     with pytest.raises(GraphBreak) as caught:
-        root(f, 0)
+        run_root(f, 0)
     assert caught.value.reason.kind == "inlining too deep" and caught.value.reason.hints
 
 
@@ -121,15 +115,14 @@ def test_unknown_native_code_ends_the_graph():
 
 
 def test_a_bug_inside_a_callback_is_not_the_programs_exception():
-    interp = Interpreter(NullState(lambda: None), Session())
-
     class Broken:
         def __getattr__(self, name):
             raise ZeroDivisionError
 
-    interp.policies = Broken()  # type: ignore[assignment]
-    with pytest.raises(InternalFailure):
-        interp.enter(lambda: 1, (), {})
+    with interpreter_of(lambda: None) as interp:
+        interp.policies = Broken()  # type: ignore[assignment]
+        with pytest.raises(InternalFailure):
+            interp.enter(lambda: 1, (), {})
 
 
 def test_exceptions_pass_through_native_code_with_their_context():
@@ -142,8 +135,7 @@ def test_exceptions_pass_through_native_code_with_their_context():
 
         sorted([1], key=key)
 
-    interp = Interpreter(NullState(f), Session())
-    with pytest.raises(ObservedException) as caught:
+    with interpreter_of(f) as interp, pytest.raises(ObservedException) as caught:
         interp.call(f, ())
     assert isinstance(caught.value.value, ValueError)
     assert isinstance(caught.value.value.__context__, KeyError)

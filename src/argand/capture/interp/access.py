@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 import collections
-import contextlib
 import enum
 import operator
 import types
@@ -39,13 +38,14 @@ from argand.capture.record import contiguity, numpy_functions, tensor_attributes
 from argand.capture.torch_functions import torch_calls
 from argand.capture.world import identity, native_reads
 from argand.capture.world.native_reads import unseen_object
-from argand.capture.world.pending import DELETED, UNSET
+from argand.capture.world.pending import UNSET
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
     from argand.capture.interp.protocol import State
 
 _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
+_TORCH_VALUES: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 _PLAIN_METACLASSES: frozenset[type] = frozenset({type, abc.ABCMeta, enum.EnumMeta})
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
 
@@ -67,21 +67,13 @@ def raised_here(error: BaseException) -> bool:
 
 
 class Access:
-    """Questions about objects. `concrete`: nothing is outer, the interpreter is a plain Python interpreter."""
-
-    containers = CONTAINERS
+    """Questions about objects."""
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.concrete = bool(getattr(state, "concrete", False))
-        self.tensor_types: tuple[type, ...] = tuple(getattr(state, "tensor_types", ()))
-        if not self.concrete and not self.tensor_types:
-            self.tensor_types = (torch.Tensor,)
+        self.types = TypeFacts()
         self.renew_facts()
-        self.deleted: Any = getattr(state, "deleted", None)
-        if not self.concrete and self.deleted is None:
-            self.deleted = DELETED
-        self.outer: dict[int, Any] = {} if self.concrete else state.outer
+        self.outer: dict[int, Any] = state.outer
         self.global_values: dict[tuple[int, str], Any] = {}
         self.builtin_names: set[str] = set()
         self.module_values: dict[tuple[int, str], Any] = {}
@@ -112,23 +104,11 @@ class Access:
 
     def renew_facts(self) -> None:
         """(Re)build what is known of types."""
-        found = getattr(self, "types", None)
-        if found is None:
-            self.types = found = TypeFacts()
-        self.fast: set[type] = set(ATOMS)
-        if not self.concrete:
-            self.fast.update((torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size))
-        if not self.concrete:
-            for symbolic in (*SYMBOLIC, SymbolicSize):
-                found.python[id(symbolic)] = frozenset()
-            self.fast.add(SymbolicSize)
-        for cls in self.tensor_types:
-            found.python[id(cls)] = frozenset()
-            found.native.add(id(cls))
-            self.fast.add(cls)
-        if self.tensor_types and not self.concrete:
-            found.python[id(torch.nn.Parameter)] = frozenset()
-            self.fast.add(torch.nn.Parameter)
+        facts = self.types
+        for cls in (*SYMBOLIC, SymbolicSize, torch.Tensor, torch.nn.Parameter):
+            facts.python[id(cls)] = frozenset()
+        facts.native.add(id(torch.Tensor))
+        self.fast: set[type] = {*ATOMS, *_TORCH_VALUES, SymbolicSize, torch.Tensor, torch.nn.Parameter}
         self.settled = frozenset(self.fast - BOUND_METHODS)
         """Types whose objects native code may always have: values, and the stand-ins of tensors."""
 
@@ -143,7 +123,7 @@ class Access:
 
     def is_tensor(self, obj: Any) -> bool:
         """Whether an object is a tensor (in a capture: a stand-in)."""
-        return is_a(obj, self.tensor_types)
+        return is_a(obj, torch.Tensor)
 
     def tensor_attr(self, obj: Any, name: str) -> Any:
         """Attribute of a tensor: the trace mode answers."""
@@ -198,7 +178,7 @@ class Access:
     def plain(self, obj: Any) -> Any:
         """The object as native code may have it: outer containers in it, at any depth, replaced by their shadows."""
         cls = type(obj)
-        if self.concrete or cls in self.fast or cls in SYMBOLIC:
+        if cls in self.fast or cls in SYMBOLIC:
             return obj
         if cls is TaintedText:
             raise formatted_tensor(obj)
@@ -209,50 +189,40 @@ class Access:
                 raise unseen_object(obj)
         return self.state.deep_resolve(obj)
 
-    def plain_shallow(self, obj: Any) -> Any:
-        """A tuple, list or dict whose items may be taken natively."""
-        return self.shadow(obj)
-
     def origin(self, obj: Any) -> Any:
         """The object that a shadow stands for."""
-        if self.concrete:
-            return obj
         entry = self.state.shadow_origin.get(id(obj))
         return obj if entry is None else entry.original
 
     def same_origin(self, a: Any, b: Any) -> bool:
         """Whether two objects here are one to the program."""
-        if not self.concrete and type(a) is type(b) and type(a) not in ATOMS:
+        if type(a) is type(b) and type(a) not in ATOMS:
             identity.compared(self.state, a)
             identity.compared(self.state, b)
-        if not self.concrete and self.state.graph.maybe_same:
+        if self.state.graph.maybe_same:
             contiguity.compared(self.state.graph, a, b)
         return self.origin(a) is self.origin(b)
 
     def pin(self, obj: Any) -> None:
         """The program depends on which object this is: on its hash, id or default text."""
-        if id(obj) in self.outer and not self.concrete:
+        if id(obj) in self.outer:
             identity.pin(self.state, obj)
 
     def state_has_origin(self, *objs: Any) -> bool:
         """Whether one of the objects is a shadow."""
-        return not self.concrete and any(id(obj) in self.state.shadow_origin for obj in objs)
+        return any(id(obj) in self.state.shadow_origin for obj in objs)
 
     def read_overlay(self, obj: Any, name: str) -> Any:
-        """A pending write: the value, `deleted`, or NULL if there is none."""
+        """A pending write: the value, DELETED, or NULL if there is none."""
         value = self.state.read_overlay(obj, name)
         return NULL if value is UNSET else value
 
     def load_argument(self, lazy: LazyLocal) -> Any:
         """Read an argument of the root frame for the first time."""
-        if self.concrete:
-            return lazy.value
         return self.state.load_source(LocalSource(lazy.name, lazy.index), lazy.value)
 
     def suspended(self) -> Any:
         """Context in which torch functions are not recorded (imports of modules)."""
-        if self.concrete:
-            return contextlib.nullcontext()
         return torch._C.DisableTorchFunction()
 
     def container_length(self, obj: Any) -> int:
@@ -358,7 +328,7 @@ class Access:
     def check_known(self, obj: Any) -> None:
         """End the graph for an outer object of a native class that argand knows nothing of (iterators, files...)."""
         cls = type(obj)
-        if self.concrete or cls in self.fast or id(obj) not in self.outer or is_a(obj, CONTAINERS):
+        if cls in self.fast or id(obj) not in self.outer or is_a(obj, CONTAINERS):
             return
         if is_native(cls) or module_of(cls) in _ITERATOR_MODULES or is_a(obj, BUFFERS):
             raise unseen_object(obj)
@@ -391,7 +361,7 @@ class Access:
             )
         self._noted_classes.add(id(cls))
         self.types.rely_on(cls)
-        if not self.concrete and is_heap(cls) and id(cls) not in self.local_classes:
+        if is_heap(cls) and id(cls) not in self.local_classes:
             guards = self.state.guards
             guards.add(ConstSource(cls), "type_version", cls, self.types, shown=False)
             if type(cls) not in _PLAIN_METACLASSES and is_heap(type(cls)):
@@ -426,23 +396,21 @@ class Access:
         """A class made by the program."""
         self.local_classes[id(cls)] = cls
         self.born[id(cls)] = (cls, self.number)
-        if not self.concrete:
-            self.state.note_local(cls)
+        self.state.note_local(cls)
 
     def note_local_function(self, fn: Any) -> None:
         """A function made by the program."""
         self.local_functions[id(fn)] = fn
-        if not self.concrete:
-            self.state.note_local(fn)
+        self.state.note_local(fn)
 
     def load_function(self, fn: Any) -> None:
         """Make a function found in a class known as an outer object: its attributes are read and written outside."""
-        if not (self.concrete or id(fn) in self.outer or id(fn) in self.local_functions):
+        if not (id(fn) in self.outer or id(fn) in self.local_functions):
             self.state.load_source(ConstSource(fn), fn)
 
     def load_member(self, member: Any) -> Any:
         """A member of an enum: what it is called and its value are guarded once, whatever native code reads of it."""
-        if not (self.concrete or id(member) in self.outer or id(type(member)) in self.local_classes):
+        if not (id(member) in self.outer or id(type(member)) in self.local_classes):
             self.state.load_source(ConstSource(member), member)
         return member
 

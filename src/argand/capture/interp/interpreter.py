@@ -168,7 +168,7 @@ class Interpreter(Access):
                     raise self.annotate(too_deep()) from None
                 # Outside of the except block: interpreted code must not see argand's own handled exceptions.
                 if not self.unwind(frame, exc):
-                    if not self.concrete and generators.abandoned_by_exception(frame.fast):
+                    if generators.abandoned_by_exception(frame.fast):
                         raise self.annotate(held_by_traceback())
                     raise ObservedException(exc)
         finally:
@@ -309,8 +309,7 @@ class Interpreter(Access):
         elif is_a(exc, MemoryError):
             raise exc  # there may be enough the next time
         else:
-            if not self.concrete:
-                stand_ins.refuse_named(exc)
+            stand_ins.refuse_named(exc)
             chain_context(exc, self.handled())
         if not self.is_outer(exc):
             exc.__traceback__ = CAPTURED_TRACEBACK
@@ -353,7 +352,7 @@ class Interpreter(Access):
     def untouched(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`fn(*args, **kwargs)` in which no code of the program runs: where it would, the graph breaks before it."""
         settled = self.settled
-        if self.concrete or type(fn) is FunctionType:
+        if type(fn) is FunctionType:
             return fn(*args, **kwargs)
         if type(fn) not in BOUND_METHODS or type(fn.__self__) in settled:  # type: ignore[attr-defined]
             for arg in (*args, *kwargs.values()):
@@ -367,8 +366,7 @@ class Interpreter(Access):
         """An exception that an operation of the program raises: `raise interp.throw(TypeError(...))`."""
         if self.dynamic and type(exc) in _WITH_TYPE_NAMES:
             symbolic_ops.not_the_programs(self, exc)
-        if not self.concrete:
-            stand_ins.refuse_named(exc)
+        stand_ins.refuse_named(exc)
         chain_context(exc, self.handled())
         exc.__traceback__ = CAPTURED_TRACEBACK
         return ObservedException(exc)

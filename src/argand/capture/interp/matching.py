@@ -42,7 +42,7 @@ def is_sequence(interp: Interpreter, subject: Any) -> bool:
 def _flags(interp: Interpreter, subject: Any) -> int:
     cls = classes.type_of(subject)
     found = pattern_flags(cls)
-    if not interp.concrete and is_heap(cls) and id(cls) not in interp.local_classes:
+    if is_heap(cls) and id(cls) not in interp.local_classes:
         # The version of the class does not tell of them.
         interp.state.guards.add(ConstSource(cls), "call", pattern_flags, found, shown=False)
     return found

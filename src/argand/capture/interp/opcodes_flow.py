@@ -72,7 +72,7 @@ def pop_jump_if_not_none(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 @opcode("JUMP_IF_TRUE_OR_POP", until=_V311)
 def jump_if_true_or_pop(interp: Interpreter, frame: Frame, arg: int) -> None:
-    if operators.branch_truth(interp, frame.stack[-1]):
+    if operators.truth(interp, frame.stack[-1]):
         frame.pc = arg
     else:
         frame.stack.pop()
@@ -80,7 +80,7 @@ def jump_if_true_or_pop(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 @opcode("JUMP_IF_FALSE_OR_POP", until=_V311)
 def jump_if_false_or_pop(interp: Interpreter, frame: Frame, arg: int) -> None:
-    if operators.branch_truth(interp, frame.stack[-1]):
+    if operators.truth(interp, frame.stack[-1]):
         frame.stack.pop()
     else:
         frame.pc = arg

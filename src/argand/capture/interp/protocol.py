@@ -1,9 +1,8 @@
-"""What the interpreter needs of the capture state; `CaptureState` is the real one, `NullState` a plain one."""
+"""What the interpreter needs of the capture state, which is a `CaptureState`."""
 
 from __future__ import annotations
 
-import builtins
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType
 from typing import Any, Protocol
 
 from argand.capture.facts.sources import Source
@@ -22,6 +21,7 @@ class State(Protocol):
     outer: dict[int, Any]
     shadows: dict[int, Any]
     shadow_origin: dict[int, Any]
+    tensors: dict[int, Any]
     extra_effects: list[Any]
     graph: Any
 
@@ -41,28 +41,3 @@ class State(Protocol):
     def torch_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def note_local(self, obj: Any) -> None: ...
     def position(self) -> Any: ...
-
-
-class NullState:
-    """A state for which nothing is outer: the interpreter runs a function as CPython would.
-
-    Arguments:
-        fn: the function to run as the root.
-        args: its raw arguments in the order of its local variables (see `FrameInfo.args`).
-    """
-
-    concrete = True
-    tensor_types: tuple[type, ...] = ()
-
-    def __init__(self, fn: FunctionType, args: tuple[Any, ...] = ()) -> None:
-        self.code = fn.__code__
-        self.globals = fn.__globals__
-        self.builtins: dict[str, Any] = getattr(fn, "__builtins__", vars(builtins))
-        self.closure: tuple[CellType, ...] = fn.__closure__ or ()
-        self.args = args
-        self.config: Any = None
-        self.outer: dict[int, Any] = {}
-        self.shadows: dict[int, Any] = {}
-        self.shadow_origin: dict[int, Any] = {}
-        self.guards: Any = None
-        self.extra_effects: list[Any] = []

@@ -62,7 +62,7 @@ HELPER_FILES.update((polyfills.__file__, tainted.__file__))
 def _attribute_name(interp: Interpreter, name: Any) -> Any:
     """The name of an attribute as a plain str; one that compares or hashes itself is left to CPython."""
     cls = type(name)
-    if interp.concrete or cls is str or not interp.is_outer(name):
+    if cls is str or not interp.is_outer(name):
         return name
     interp.note_class(cls)
     if interp.types.python_level(cls, "__eq__", "__hash__"):
@@ -162,8 +162,6 @@ def _locals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 @function(globals)
 def _globals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     namespace = interp.frames[-1].globals
-    if interp.concrete:
-        return namespace
     interp.state.refuse_written_names(namespace)
     return interp.state.load_source(ConstSource(namespace), namespace)
 
@@ -180,14 +178,14 @@ def _dir(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _names_of(interp: Interpreter, obj: Any) -> Any:
     """`dir(obj)`, of what was made here or of an object of Python: its names and those of its whole class."""
     cls = type(obj)
-    if not interp.concrete and interp.is_tensor(obj):
+    if interp.is_tensor(obj):
         return _names_of_tensor(interp, obj)
     if type(interp.types.lookup(cls, "__dir__")) is not types.MethodDescriptorType:
         names = interp.call(descriptors.lookup_special(interp, obj, "__dir__"))
         return sorted(iteration.to_list(interp, names))
-    if not interp.concrete and stand_ins.is_stand_in(obj):
+    if stand_ins.is_stand_in(obj):
         raise stand_ins.inspected("dir()")
-    if is_a(obj, types.FunctionType) and not interp.concrete and id(obj) not in interp.local_functions:
+    if is_a(obj, types.FunctionType) and id(obj) not in interp.local_functions:
         raise native_reads.unseen_object(obj, dir)  # what the program set on it
     interp.types.whole = True
     interp.note_class(obj if is_a(obj, type) else cls)
@@ -466,7 +464,7 @@ def _exc_info(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _handled(interp: Interpreter) -> BaseException | None:
     """The exception being handled. Where captured code handles none, its caller may: that is guarded."""
     exc = interp.handled()
-    if exc is None and not interp.concrete:
+    if exc is None:
         if interp.handled_outside is not None:
             raise graph_break(
                 kind="exception state from outside",
@@ -485,8 +483,7 @@ def _exception(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def of_the_process(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A setting of the interpreter, read without arguments: guarded to be what it is."""
     value = interp.native(fn, *args, **kwargs)
-    if not interp.concrete:
-        interp.state.guards.add(None, "global_state", ((fn, value),))
+    interp.state.guards.add(None, "global_state", ((fn, value),))
     return value
 
 

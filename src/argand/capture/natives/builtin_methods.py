@@ -13,6 +13,7 @@ import torch
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import is_a, raw_length
 from argand.capture.facts.sources import CallSource
+from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.natives.iteration_functions import hashed_items, sort_list, update_dict
 from argand.capture.objects import iteration, keys, operators, polyfills, text
 from argand.capture.objects.native_handlers import (
@@ -59,7 +60,7 @@ def moving(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kw
     """Counts elements, or hands them on: of the container and of others like it."""
     args = [interp.plain(arg) for arg in args]
     for arg in args:
-        if not is_a(arg, interp.containers):
+        if not is_a(arg, CONTAINERS):
             native_reads.check(interp, getattr(cls, name), (arg,))
     if (
         name == "__reduce__"

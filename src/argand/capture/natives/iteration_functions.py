@@ -9,6 +9,7 @@ from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, STOP
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.objects import descriptors, iteration, keys, operators, polyfills
 from argand.capture.objects.native_handlers import HELPER_FILES, add_functions, constructor, function
 from argand.capture.world import native_reads
@@ -97,7 +98,7 @@ def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         size = operators.length(interp, value)
         return interp.call(polyfills.iterate_reversed, (value, size))
     interp.check_known(value)
-    run = interp.unread if is_a(value, interp.containers) else interp.native
+    run = interp.unread if is_a(value, CONTAINERS) else interp.native
     return run(fn, interp.shadow(value))
 
 
@@ -301,7 +302,7 @@ def _pairs(interp: Interpreter, values: Any) -> Iterator[Any]:
                 if is_a(observed.value, TypeError):  # whatever it says
                     interp.unread(dict, [(0, 0)] * i + [None])  # raises
                 raise
-        pair = interp.plain_shallow(pair)
+        pair = interp.shadow(pair)
         if not is_a(pair, list | tuple | str) or len(pair) != 2:
             interp.unread(dict, [(0, 0)] * i + [pair])  # raises
         yield pair

@@ -108,7 +108,7 @@ def _parts(interp: Interpreter, fn: Any) -> Any:
     parts = parts_of(fn)
     if not interp.is_outer(fn):
         return parts
-    return interp.plain_shallow(interp.state.load_source(CallSource(interp.source(fn), parts_of), parts))
+    return interp.shadow(interp.state.load_source(CallSource(interp.source(fn), parts_of), parts))
 
 
 def _itemgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -135,8 +135,8 @@ def _methodcaller(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> A
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
     name, positional, named = _parts(interp, fn)
-    positional = interp.plain_shallow(positional)
-    return interp.call(interp.getattr(args[0], name), positional, dict(interp.plain_shallow(named)))
+    positional = interp.shadow(positional)
+    return interp.call(interp.getattr(args[0], name), positional, dict(interp.shadow(named)))
 
 
 def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -250,7 +250,7 @@ def _groupby(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _chain_from_iterable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     later = functools.partial(iteration.native_iterable_later, interp)
     if type(args[0]) in (list, tuple):
-        return itertools.chain(*map(later, interp.plain_shallow(args[0])))
+        return itertools.chain(*map(later, interp.shadow(args[0])))
     return itertools.chain.from_iterable(map(later, iteration.native_iterable(interp, args[0])))
 
 
@@ -380,7 +380,7 @@ def _defaultdict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> An
 @function(collections.namedtuple, dataclasses.make_dataclass, dataclasses._process_class)  # type: ignore[attr-defined]
 def _class_factory(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     args = [interp.plain(arg) for arg in args]
-    if fn is dataclasses._process_class and id(args[0]) not in interp.local_classes and not interp.concrete:  # type: ignore[attr-defined]
+    if fn is dataclasses._process_class and id(args[0]) not in interp.local_classes:  # type: ignore[attr-defined]
         return NotImplemented
     if fn is collections.namedtuple:
         kwargs = {"module": interp.frames[-1].globals.get("__name__"), **kwargs}
@@ -396,7 +396,7 @@ add_functions(pure, _abc._abc_init, _abc._abc_instancecheck, _abc._abc_subclassc
 
 @function(_abc._abc_register)
 def _abc_register(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) == 2 and (interp.concrete or id(args[0]) in interp.local_classes):
+    if len(args) == 2 and id(args[0]) in interp.local_classes:
         return interp.native(fn, *args, **kwargs)
     raise native_handlers.unknown_native(fn)  # it changes what isinstance() answers, at every call
 
@@ -506,8 +506,6 @@ def _import_module(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
 
 @function(warnings.warn, warnings.warn_explicit)
 def _warn(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if interp.concrete:
-        return interp.native(fn, *args, **kwargs)
     interp.replay(fn, args, kwargs)
     return None
 
@@ -520,8 +518,6 @@ def _drawn(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]
     """A random number that the program may not even look at (layer dropout, outside of training): drawn at each run."""
     if fn is not random.random and args and args[0] is random._inst:
         fn, args = random.uniform, args[1:]
-    if interp.concrete:
-        return interp.native(fn, *args, **kwargs)
     count = 0 if fn is random.random else 2
     known = fn in (random.random, random.uniform)
     if not known or kwargs or len(args) != count or any(type(arg) not in (int, float) for arg in args):

@@ -13,7 +13,7 @@ from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import c_part, is_a
 from argand.capture.facts.sources import CallSource
-from argand.capture.facts.typefacts import is_heap
+from argand.capture.facts.typefacts import CONTAINERS, is_heap
 from argand.capture.natives.builtin_methods import COMPARISONS, Args, Kwargs, comparing, keeping, read_only, textual
 from argand.capture.objects import (
     attribute_writes,
@@ -40,6 +40,7 @@ from argand.capture.objects.native_handlers import (
     pure,
     python_object_in_native,
 )
+from argand.capture.world.pending import DELETED
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -127,9 +128,9 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
     for hook in ("__getstate__", "__getnewargs_ex__", "__getnewargs__"):
         if is_a(facts.lookup(type(owner), hook), types.FunctionType):
             return _reduce_with_hooks(interp, owner)
-    if interp.is_outer(owner) and not (is_heap(type(owner)) or is_a(owner, interp.containers)):
+    if interp.is_outer(owner) and not (is_heap(type(owner)) or is_a(owner, CONTAINERS)):
         return interp.native(getattr(object, name), owner, *args, **kwargs)
-    if interp.is_outer(owner) and not is_a(owner, interp.containers):
+    if interp.is_outer(owner) and not is_a(owner, CONTAINERS):
         if name == "__reduce__" or not args or type(args[0]) is not int or args[0] < 2:
             raise native_handlers.unknown_native(getattr(object, name))  # another way to copy, with other errors
         return _reduce_with_hooks(interp, owner)
@@ -139,7 +140,7 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
 def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
     """`object.__reduce_ex__(2)` for a plain instance, its hooks interpreted."""
     cls = type(owner)
-    if is_a(owner, interp.containers) or interp.types.lookup(cls, "__getnewargs_ex__") is not NULL:
+    if is_a(owner, CONTAINERS) or interp.types.lookup(cls, "__getnewargs_ex__") is not NULL:
         raise _not_copied(cls)
     args: tuple[Any, ...] = (cls,)
     hook = interp.types.lookup(cls, "__getnewargs__")
@@ -208,7 +209,7 @@ def _not_copied(cls: type) -> BaseException:
 
 @method(object, "__getstate__")
 def _object_getstate(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
-    return _reduce_with_hooks(interp, owner)[2] if not is_a(owner, interp.containers) else None
+    return _reduce_with_hooks(interp, owner)[2] if not is_a(owner, CONTAINERS) else None
 
 
 @method(object, "__init_subclass__")
@@ -323,7 +324,7 @@ def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Arg
     if name == "__get__" and args:
         return descriptors.bind(interp, owner, _object_to_bind(args), _class_to_bind(interp, args))
     if name in ("__set__", "__delete__") and args and interp.is_outer(args[0]):
-        interp.state.write_overlay(args[0], owner.__name__, args[1] if name == "__set__" else interp.deleted)
+        interp.state.write_overlay(args[0], owner.__name__, args[1] if name == "__set__" else DELETED)
         return None
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 

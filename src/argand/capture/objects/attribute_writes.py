@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import c_part, is_a
-from argand.capture.facts.typefacts import is_heap, sets_attributes_its_own_way
+from argand.capture.facts.typefacts import CONTAINERS, is_heap, sets_attributes_its_own_way
 from argand.capture.objects import attributes, descriptors, instances
 from argand.capture.record import tensor_attributes
 from argand.errors import graph_break
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`."""
     cls = type(obj)
-    if interp.is_tensor(obj) and (interp.concrete or cls in interp.fast):
+    if interp.is_tensor(obj) and cls in interp.fast:
         interp.tensor_setattr(obj, name, value)
         return
     setter = interp.types.lookup(cls, "__setattr__")
@@ -118,7 +118,7 @@ def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
             return
     interp.types.forget()
     interp.renew_facts()
-    if interp.concrete or id(cls) in interp.local_classes:
+    if id(cls) in interp.local_classes:
         interp.unread(type.__setattr__, cls, name, value)
         return
     if not is_heap(cls):
@@ -136,9 +136,6 @@ _namespace: Any = vars(types.ModuleType)["__dict__"].__get__  # past a `__getatt
 
 
 def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> None:
-    if interp.concrete:
-        interp.unread(setattr, module, name, value)
-        return
     if type(module) is not types.ModuleType and interp.types.python_level(type(module), "__setattr__"):
         raise graph_break(
             kind="module attribute written",
@@ -173,15 +170,12 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
     if interp.is_tensor(obj) or is_a(obj, types.ModuleType):
         if interp.is_tensor(obj) and tensor_attributes.delete(interp, obj, name):
             return
-        if not interp.concrete:
-            raise graph_break(
-                kind="attribute deleted",
-                context=f"{type(obj).__name__}.{name}",
-                explanation="Deleting an attribute of a tensor or module object is not captured.",
-                hints=("Delete it outside of the compiled function.",),
-            )
-        interp.unread(delattr, obj, name)
-        return
+        raise graph_break(
+            kind="attribute deleted",
+            context=f"{type(obj).__name__}.{name}",
+            explanation="Deleting an attribute of a tensor or module object is not captured.",
+            hints=("Delete it outside of the compiled function.",),
+        )
     if is_a(obj, type):
         _delete_class_attr(interp, obj, name)
         return
@@ -197,7 +191,7 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
             raise instances.missing(interp, obj, name)
         if meta is not NULL and facts.lookup(type(meta), "__delete__") is not NULL:
             _refuse_native(meta, obj, name)
-        if is_a(obj, interp.containers):
+        if is_a(obj, CONTAINERS):
             interp.unread(delattr, interp.shadow(obj), name)
         else:
             interp.state.delete_overlay(obj, name)
@@ -219,7 +213,7 @@ def generic_is_absent(interp: Interpreter, obj: Any, name: str) -> bool:
 
 
 def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
-    if interp.concrete or id(cls) in interp.local_classes:
+    if id(cls) in interp.local_classes:
         interp.types.forget()
         interp.renew_facts()
         interp.unread(type.__delattr__, cls, name)

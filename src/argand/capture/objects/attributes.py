@@ -87,7 +87,7 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
         raise formatted_tensor(obj)
     if issubclass(cls, super):
         return _read_super(interp, obj, name)
-    if cls is types.TracebackType and not interp.concrete:
+    if cls is types.TracebackType:
         raise graph_break(
             kind="traceback inspected",
             context=name,
@@ -99,7 +99,7 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
 
 def _read_native(interp: Interpreter, obj: Any, name: str) -> Any:
     if interp.is_tensor(obj):
-        if not interp.concrete and tensor_attributes.of_the_program(interp.types.lookup(type(obj), name)):
+        if tensor_attributes.of_the_program(interp.types.lookup(type(obj), name)):
             return generic_read(interp, obj, name)
         return interp.tensor_attr(obj, name)
     if name == "__class__":
@@ -202,8 +202,6 @@ def _module_attr(interp: Interpreter, obj: Any, name: str, hook: Any) -> Any:
 
     The same three tables in the same order, by the same guarded reads that interpreting it makes.
     """
-    if interp.concrete:
-        return NULL
     if not _is_module_hook(hook):
         return NULL
     interp.inlined[id(hook)] = hook
@@ -254,7 +252,7 @@ _IMMUTABLE: Final = frozenset({property, staticmethod, classmethod})
 def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
     """A value found in a class: mutable ones are outer objects themselves."""
     kind = type(value)
-    if interp.concrete or id(cls) in interp.local_classes or kind is types.FunctionType:
+    if id(cls) in interp.local_classes or kind is types.FunctionType:
         return value
     bound = kind in BOUND_METHODS and classify.is_bound_builtin(value)  # to an object that may change in place
     if kind in interp.fast and not bound and not interp.is_tensor(value):  # whose flags and sizes change in place
@@ -317,7 +315,7 @@ def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) ->
 def _read_class_member(interp: Interpreter, meta_attr: Any, obj: type, meta: type, name: str) -> Any:
     """`__name__`, `__mro__` and the like. What the version of a class does not tell of is guarded itself."""
     value = interp.native(getattr, obj, name)
-    if interp.concrete or not is_heap(obj) or id(obj) in interp.local_classes:
+    if not is_heap(obj) or id(obj) in interp.local_classes:
         return value
     if is_a(value, types.MappingProxyType):
         return interp.state.load_source(FreshAttrSource(ConstSource(obj), name, value), value)
@@ -348,8 +346,6 @@ def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
 
 
 def read_module(interp: Interpreter, module: Any, name: str) -> Any:
-    if interp.concrete:
-        return _read_native(interp, module, name)
     cls = type(module)
     if cls is not types.ModuleType and type(interp.types.lookup(cls, name)) is property:
         interp.note_class(cls)
@@ -400,7 +396,7 @@ def _load_module_attr(interp: Interpreter, module: Any, name: str) -> Any:
 def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
     if name in ("__call__", "__get__", "__class__"):
         return getattr(func, name)
-    if interp.concrete or id(func) in interp.local_functions:
+    if id(func) in interp.local_functions:
         return _read_native(interp, func, name)
     interp.load_function(func)
     if name == "__dict__":

@@ -112,7 +112,7 @@ def _compared(values: Iterable[Any]) -> bool:
 
 def _guard_count(interp: Interpreter, func: types.FunctionType) -> None:
     """A function that may be another one of the same code next time has as many defaults then."""
-    if interp.concrete or id(func) in interp.local_functions:
+    if id(func) in interp.local_functions:
         return
     base = interp.state.source_of(func)
     if base is None or not guarded_by_code(base, func):
@@ -129,7 +129,7 @@ def _guard_count(interp: Interpreter, func: types.FunctionType) -> None:
 
 def default_value(interp: Interpreter, func: types.FunctionType, index: int, value: Any) -> Any:
     """A positional default; mutable ones are outer objects of the function."""
-    if interp.concrete or id(func) in interp.local_functions:
+    if id(func) in interp.local_functions:
         return value
     base = interp.state.source_of(func)
     if not guarded_by_code(base, func) and _compared(func.__defaults__ or ()):
@@ -139,7 +139,7 @@ def default_value(interp: Interpreter, func: types.FunctionType, index: int, val
 
 def keyword_default_value(interp: Interpreter, func: types.FunctionType, name: str, value: Any) -> Any:
     """A keyword-only default."""
-    if interp.concrete or id(func) in interp.local_functions:
+    if id(func) in interp.local_functions:
         return value
     base = interp.state.source_of(func)
     if not guarded_by_code(base, func) and _compared((func.__kwdefaults__ or {}).values()):

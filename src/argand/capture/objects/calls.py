@@ -139,7 +139,7 @@ def _call_builtin(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[st
 
 def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """An unbound method of a C class: `list.append(x, 1)`."""
-    if args and not interp.concrete:
+    if args:
         stand_ins.refuse_inspection(fn, args[0])
     handler = native_handlers.METHODS.get((id(fn.__objclass__), fn.__name__))
     if handler is None:
@@ -208,10 +208,9 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[s
     method = interp.types.lookup(cls, "__call__")
     if method is NULL:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not callable"))
-    if not interp.concrete:
-        result = interp.special_call(fn, args, kwargs)
-        if result is not NotImplemented:
-            return result
+    result = interp.special_call(fn, args, kwargs)
+    if result is not NotImplemented:
+        return result
     if type(method) is types.FunctionType:
         interp.note_class(cls)
         return call_function(interp, method, [fn, *args], kwargs)
@@ -229,8 +228,8 @@ def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[st
     source = interp.source(fn)
     load = interp.state.load_source
     func = load(AttrSource(source, "func"), fn.func)
-    first = interp.plain_shallow(load(AttrSource(source, "args"), fn.args))
-    named = interp.plain_shallow(load(AttrSource(source, "keywords"), fn.keywords))
+    first = interp.shadow(load(AttrSource(source, "args"), fn.args))
+    named = interp.shadow(load(AttrSource(source, "keywords"), fn.keywords))
     return call(interp, func, [*first, *args], {**named, **kwargs})
 
 
@@ -240,7 +239,7 @@ def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[st
 def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:
     """The positional arguments of `f(*args)`."""
     if type(args) is tuple or type(args) is list:
-        return interp.plain_shallow(args)
+        return interp.shadow(args)
     if not iteration.has_iterator(interp, args):
         name = text.callable_name(fn)
         raise interp.throw(TypeError(f"{name} argument after * must be an iterable, not {_C.type_name(type(args))}"))
@@ -252,7 +251,7 @@ def star_keywords(interp: Interpreter, fn: Any, kwargs: Any) -> dict[str, Any]:
     if kwargs is None:
         return {}
     if type(kwargs) is dict:
-        items = interp.plain_shallow(kwargs)
+        items = interp.shadow(kwargs)
     else:
         items = {}
         iteration.dict_merge(interp, items, kwargs, fn)

@@ -155,7 +155,7 @@ def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, 
     if len(args) != 3:
         return interp.native(type.__new__, meta, *args, **kwargs)
     name, bases, namespace = args
-    if not interp.concrete and is_a(interp.types.lookup(meta, "mro"), types.FunctionType):
+    if is_a(interp.types.lookup(meta, "mro"), types.FunctionType):
         raise graph_break(
             kind="class definition",
             context=name if type(name) is str else "?",
@@ -259,14 +259,13 @@ def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str
     if meta is not type:
         hook = interp.types.lookup(meta, "__call__")
         if is_a(hook, types.FunctionType):
-            if not interp.concrete:
-                result = interp.torch_call(cls, args, kwargs)
-                if result is not NotImplemented:
-                    return result
+            result = interp.torch_call(cls, args, kwargs)
+            if result is not NotImplemented:
+                return result
             return interp.call(hook, [cls, *args], kwargs)
         if not is_a(hook, types.WrapperDescriptorType):  # a static or class method, a callable object of any kind
             return interp.call(descriptors.bind(interp, hook, cls, meta), tuple(args), kwargs)
-    if not interp.concrete and interp.is_torch_class(cls):
+    if interp.is_torch_class(cls):
         result = interp.torch_call(cls, args, kwargs)
         if result is not NotImplemented:
             return result
@@ -292,7 +291,7 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
         )
     interp.note_class(cls)
     facts = interp.types
-    if not interp.concrete and facts.lookup(cls, "__del__") is not NULL:
+    if facts.lookup(cls, "__del__") is not NULL:
         raise has_finalizer(cls)
     new = facts.lookup(cls, "__new__")
     if is_a(new, staticmethod):
@@ -337,7 +336,7 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
     """`owner.__new__(cls, ...)` of a C class."""
     if owner is type:
         return new_type(interp, args[0], args[1:], kwargs)
-    if args and is_a(args[0], type) and not interp.concrete and interp.types.lookup(args[0], "__del__") is not NULL:
+    if args and is_a(args[0], type) and interp.types.lookup(args[0], "__del__") is not NULL:
         raise has_finalizer(args[0])
     if owner in native_handlers.SAFE_NEW or issubclass(owner, BaseException):
         if owner is object:

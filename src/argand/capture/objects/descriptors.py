@@ -17,6 +17,7 @@ from argand.capture.facts.kinds import c_part, is_a, module_of
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.objects import instances
+from argand.capture.world.pending import DELETED
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def is_data_descriptor(facts: TypeFacts, kind: type) -> bool:
 def function_of(interp: Interpreter, function: Any, cls: type) -> Any:
     """A function found in a class, given back. One with cells (that calls `super()`) becomes an outer object:
     captured code makes such functions too, and those are made anew where the graph ends."""
-    if type(function) is not types.FunctionType or function.__closure__ is None or interp.concrete:
+    if type(function) is not types.FunctionType or function.__closure__ is None:
         return function
     if interp.local_classes:
         for owner in cls.__mro__ or ():
@@ -201,7 +202,7 @@ def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
         return type(obj)
     if name == "__dict__":
         return instances.instance_dict(interp, obj)
-    if name in _LAZY and module_of(cls) == "typing" and not interp.concrete:
+    if name in _LAZY and module_of(cls) == "typing":
         raise graph_break(
             kind="native code that calls Python",
             context=f"{cls.__name__}.{name}",
@@ -211,7 +212,7 @@ def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
     if interp.is_outer(obj):
         value = interp.read_overlay(obj, name)
         if value is not NULL:
-            if value is interp.deleted:
+            if value is DELETED:
                 raise instances.missing(interp, obj, name)
             return value
         return _guarded_attribute(interp, meta, obj, cls, name)

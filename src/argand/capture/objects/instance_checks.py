@@ -23,11 +23,11 @@ def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
     elif interp.tainted and type(value) is TaintedText:
         value = value.like
     if type(cls) is tuple:
-        return any(is_instance(interp, value, item) for item in interp.plain_shallow(cls))
+        return any(is_instance(interp, value, item) for item in interp.shadow(cls))
     meta = type(cls)
     if meta is not type and type(value) is not cls:
         legacy = module_of(meta) == "torch" and meta.__name__ == "tensortype"  # torch.FloatTensor
-        if legacy and not interp.concrete and interp.is_tensor(value):
+        if legacy and interp.is_tensor(value):
             return tensor_attributes.of_legacy_type(interp.state, value, cls)
         known = is_a(cls, type) and interp.known_meta(meta) and not virtual.by_mark(interp, meta, value)
         if interp.types.python_level(meta, "__instancecheck__") and not known:
@@ -59,7 +59,7 @@ def _of_claimed_class(interp: Interpreter, value: Any, cls: type) -> bool:
 def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
     """`issubclass(value, cls)`."""
     if type(cls) is tuple:
-        return any(is_subclass(interp, value, item) for item in interp.plain_shallow(cls))
+        return any(is_subclass(interp, value, item) for item in interp.shadow(cls))
     meta = type(cls)
     if meta is not type:
         if interp.types.python_level(meta, "__subclasscheck__") and not (is_a(cls, type) and interp.known_meta(meta)):

@@ -11,8 +11,9 @@ from argand.capture.facts.frames import NULL, STOP
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.sources import DictItemSource
 from argand.capture.facts.sources import instance_dict as instance_dict_source
-from argand.capture.facts.typefacts import is_heap
+from argand.capture.facts.typefacts import CONTAINERS, is_heap
 from argand.capture.record import tensor_attributes
+from argand.capture.world.pending import DELETED
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def own_value(interp: Interpreter, obj: Any, name: str) -> Any:
         return tensor_attributes.read(interp.state, obj, name) if local is NULL and interp.is_tensor(obj) else local
     written = interp.read_overlay(obj, name)
     if written is not NULL:
-        return NULL if written is interp.deleted else written
+        return NULL if written is DELETED else written
     values = interp.attr_values.get(id(obj))
     if values is None:
         values = interp.attr_values[id(obj)] = {}
@@ -46,7 +47,7 @@ def own_value(interp: Interpreter, obj: Any, name: str) -> Any:
         base = instance_dict_source(interp.types, interp.source(obj), obj)
         if name in obj_dict:
             value = interp.state.load_source(DictItemSource(base, name), obj_dict[name])
-        elif is_a(obj, interp.containers) and id(obj) in interp.state.shadows:
+        elif is_a(obj, CONTAINERS) and id(obj) in interp.state.shadows:
             value = own_dict(interp.shadow(obj)).get(name, NULL)  # type: ignore[union-attr]
         else:
             interp.state.guard(base, "not_has_key", name)
@@ -63,7 +64,7 @@ def instance_dict(interp: Interpreter, obj: Any) -> Any:
     real = own_dict(obj)
     if real is None:
         raise missing(interp, obj, "__dict__")
-    if is_a(obj, interp.containers):
+    if is_a(obj, CONTAINERS):
         return own_dict(interp.shadow(obj))
     interp.state.load_source(instance_dict_source(interp.types, interp.source(obj), obj), real)
     if interp.state.overlay_names(obj):
@@ -96,7 +97,7 @@ def _setter_of(interp: Interpreter, obj: Any) -> Any:
 
 def write_outer(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
     """A pending write of an attribute of an outer object."""
-    if is_a(obj, interp.containers) and own_dict(obj) is not None:
+    if is_a(obj, CONTAINERS) and own_dict(obj) is not None:
         # A container subclass: its attributes live in the shadow's dict, written back with it.
         own_dict(interp.shadow(obj))[name] = value  # type: ignore[index]
         return

@@ -308,7 +308,7 @@ def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
     """`a, b = value`."""
     cls = type(value)
     if cls is tuple or cls is list:
-        values = interp.plain_shallow(value)
+        values = interp.shadow(value)
         if len(values) == count:
             return list(values)
     elif not is_iterable(interp, value):

@@ -30,13 +30,13 @@ def check_hash(interp: Interpreter, key: Any, held: Any = None) -> None:
     """
     cls = type(key)
     if cls in interp.fast:
-        if held is not None and not interp.concrete and id(held) in interp.odd_keys:
+        if held is not None and id(held) in interp.odd_keys:
             _check_equal(interp, key, held)
         return
     python = interp.types.python_level(cls, "__hash__", "__eq__")
     if interp.types.python_level(cls, "__hash__"):
         answer = interp.call(descriptors.lookup_special(interp, key, "__hash__"))
-        if not interp.concrete and is_a(answer, int) and interp.unread(hash, key) != to_hash_value(answer):
+        if is_a(answer, int) and interp.unread(hash, key) != to_hash_value(answer):
             raise _impure_key(key)
     elif is_a(key, tuple | frozenset):
         for item in interp.shadow(key):
@@ -47,7 +47,7 @@ def check_hash(interp: Interpreter, key: Any, held: Any = None) -> None:
         native_reads.guard_base(interp, key)
     else:
         interp.pin(key.__self__ if cls is types.MethodType else key)
-    if python and held is not None and not interp.concrete and cls.__hash__ is not None:
+    if python and held is not None and cls.__hash__ is not None:
         _check_equal(interp, key, held)
         interp.odd_keys[id(interp.shadow(held))] = interp.odd_keys[id(held)] = held
 

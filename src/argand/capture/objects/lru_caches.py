@@ -67,7 +67,7 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
 
 
 def _computed(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if interp.concrete or id(fn.__wrapped__) in interp.local_functions:
+    if id(fn.__wrapped__) in interp.local_functions:
         return interp.call(fn.__wrapped__, args, kwargs)
     if _is_kept(interp, fn, args, kwargs):
         kept = _asked(interp, fn, args, kwargs)

@@ -23,6 +23,7 @@ from argand.capture.facts.sources import (
     Source,
 )
 from argand.capture.objects import operators
+from argand.capture.world.pending import DELETED
 from argand.errors import graph_break
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 def load_global(interp: Interpreter, frame: Frame, name: str) -> Any:
     """The value of a global or builtin name as seen by a frame."""
-    if interp.concrete:
-        return _plain_global(interp, frame, name)
     key = (id(frame.globals), name)
     value = interp.global_values.get(key, STOP)
     if value is STOP:
@@ -43,13 +42,6 @@ def load_global(interp: Interpreter, frame: Frame, name: str) -> Any:
     if value is NULL:
         return load_builtin(interp, frame, name)
     return value
-
-
-def _plain_global(interp: Interpreter, frame: Frame, name: str) -> Any:
-    try:
-        return frame.globals[name]
-    except KeyError:
-        return load_builtin(interp, frame, name)
 
 
 def globals_source(interp: Interpreter, globals_: dict[str, Any]) -> Source | None:
@@ -75,7 +67,7 @@ def load_builtin(interp: Interpreter, frame: Frame, name: str) -> Any:
         value = builtins[name]
     except KeyError:
         raise interp.throw(NameError(f"name '{name}' is not defined", name=name)) from None
-    if interp.concrete or name in interp.builtin_names:
+    if name in interp.builtin_names:
         return value
     interp.builtin_names.add(name)
     if builtins is interp.state.builtins:
@@ -84,15 +76,9 @@ def load_builtin(interp: Interpreter, frame: Frame, name: str) -> Any:
 
 
 def store_global(interp: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
-    """Write (or, with NULL, delete) a global: for real in a concrete run, else as an effect to replay."""
-    if interp.concrete:
-        if value is NULL:
-            del globals_[name]
-        else:
-            globals_[name] = value
-        return
+    """Write (or, with NULL, delete) a global: an effect to replay."""
     interp.global_values[id(globals_), name] = value
-    interp.state.write_global(globals_, name, interp.deleted if value is NULL else value)
+    interp.state.write_global(globals_, name, DELETED if value is NULL else value)
 
 
 def delete_global(interp: Interpreter, frame: Frame, name: str) -> None:
@@ -139,7 +125,7 @@ def bind_free_variables(interp: Interpreter, frame: Frame, count: int) -> None:
     cells = (func.__closure__ or ()) if func is not None else frame.closure
     first = frame.program.nslots - count
     frame.fast[first:] = cells
-    if interp.concrete or (func is None and frame is not interp.root):
+    if func is None and frame is not interp.root:
         return
     if func is not None and id(func) in interp.local_functions:
         return
@@ -162,7 +148,7 @@ def closed_over(interp: Interpreter, fn: Any, name: str) -> Any:
         return NULL
     index = code.co_freevars.index(name)
     cell = fn.__closure__[index]
-    if not (interp.concrete or id(fn) in interp.local_functions):
+    if id(fn) not in interp.local_functions:
         if id(cell) not in interp.outer_cells and id(cell) not in interp.local_cells:
             source = FuncCellSource(interp.state.source_of(fn) or ConstSource(fn), index)
             interp.outer_cells[id(cell)] = (cell, source)
@@ -173,8 +159,7 @@ def closed_over(interp: Interpreter, fn: Any, name: str) -> Any:
 def new_cell(interp: Interpreter, value: Any) -> CellType:
     """A cell that belongs to the traced program."""
     cell = CellType() if value is NULL else CellType(value)
-    if not interp.concrete:
-        interp.local_cells[id(cell)] = cell
+    interp.local_cells[id(cell)] = cell
     return cell
 
 
@@ -203,7 +188,7 @@ def write_cell(interp: Interpreter, cell: Any, value: Any) -> None:
     """Set a cell's contents (NULL empties it)."""
     if interp.outer_cells and id(cell) in interp.outer_cells:
         interp.cell_values[id(cell)] = value
-        interp.state.write_cell(cell, interp.deleted if value is NULL else value)
+        interp.state.write_cell(cell, DELETED if value is NULL else value)
     elif value is NULL:
         del cell.cell_contents
     else:
@@ -266,8 +251,6 @@ def load_module(interp: Interpreter, module: Any, *names: Any) -> Any:
     Arguments:
         names: under which it may be there.
     """
-    if interp.concrete:
-        return module
     for name in names:
         if type(name) is str and sys.modules.get(name) is module:
             return interp.state.load_source(ImportedSource(name), module)

@@ -147,14 +147,13 @@ def breaking(kind: str, explanation: str, hint: str) -> Handler:
 
 def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A native callable without a handler: torch's own, or the end of the graph."""
-    if not interp.concrete:
-        if interp.dynamic and callables.text_of(fn, "__module__").startswith("numpy"):
-            symbolic_ops.plain_arguments(args, kwargs)
-        result = numpy_functions.call(interp, fn, args, kwargs)
-        if result is NotImplemented:
-            result = interp.torch_call(fn, args, kwargs)
-        if result is not NotImplemented:
-            return result
+    if interp.dynamic and callables.text_of(fn, "__module__").startswith("numpy"):
+        symbolic_ops.plain_arguments(args, kwargs)
+    result = numpy_functions.call(interp, fn, args, kwargs)
+    if result is NotImplemented:
+        result = interp.torch_call(fn, args, kwargs)
+    if result is not NotImplemented:
+        return result
     raise unknown_native(fn)
 
 
@@ -185,13 +184,13 @@ def policy_of(interp: Interpreter, fn: types.FunctionType) -> Handler:
     module = fn.__module__
     if not is_a(module, str):
         module = str(fn.__globals__.get("__name__", ""))
-    if not interp.concrete and interp.wants_torch_call(fn, module):
+    if interp.wants_torch_call(fn, module):
         return _torch_first
     root = module.partition(".")[0]
     reason = BREAK_MODULES.get(module) or BREAK_MODULES.get(root)
-    if reason is not None and not interp.concrete:
+    if reason is not None:
         return breaking("call of a library that is not captured", reason, "Move the call out of the compiled function.")
-    if module in PURE_MODULES and not interp.concrete:
+    if module in PURE_MODULES:
         return native_on_constants
     if hasattr(fn, "dispatch") and fn.__code__.co_filename == functools.__file__:
         return _singledispatch
@@ -241,12 +240,10 @@ def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict
     if handler is not None:
         return handler(interp, fn, args, kwargs)
     module = str(lru_caches.behind(interp, fn).__module__)
-    if not interp.concrete and interp.wants_torch_call(fn.__wrapped__, module):
+    if interp.wants_torch_call(fn.__wrapped__, module):
         result = interp.torch_call(fn, args, kwargs)
         if result is not NotImplemented:
             return result
     if module in PURE_MODULES and all(interp.is_constant(v) for v in (*args, *kwargs.values())):
         return interp.native(fn, *args, **kwargs)
-    if interp.concrete and id(fn.__wrapped__) not in interp.local_functions:
-        return NotImplemented
     return lru_caches.call(interp, fn, args, kwargs)

@@ -194,10 +194,9 @@ def _binary_protocol(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
             return result
     if left_last or (sequence and _is_sequence(tb, interp, op.reflected)):
         return interp.native(op.native, interp.plain(a), interp.plain(b))
-    hint = ""
     symbol = "** or pow()" if op.symbol == "**" else op.symbol
     raise interp.throw(
-        TypeError(f"unsupported operand type(s) for {symbol}: '{_C.type_name(ta)}' and '{_C.type_name(tb)}'{hint}")
+        TypeError(f"unsupported operand type(s) for {symbol}: '{_C.type_name(ta)}' and '{_C.type_name(tb)}'")
     )
 
 
@@ -243,8 +242,6 @@ def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
     if ta in SYMBOLIC or tb in SYMBOLIC:
         return symbolic_ops.compare(interp, op, left, right)
     if is_a(left, CONTAINERS) or is_a(right, CONTAINERS):
-        if left is right and op.name in ("__eq__", "__ne__"):
-            pass  # containers compare their elements even with themselves
         left, right = interp.plain(left), interp.plain(right)
         if not (interp.benign(left) and interp.benign(right)):
             return compare_containers(interp, op, left, right)
@@ -278,8 +275,6 @@ def compare_containers(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> An
         same = polyfills.dict_equal
         if not equality:
             return interp.unread(op.native, a, b)  # raises
-    elif interp.concrete:
-        return interp.native(op.native, a, b)
     else:
         raise errors.graph_break(
             kind="Python object used by native code",
@@ -345,7 +340,7 @@ def _compare_protocol(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any
 
 def identical(interp: Interpreter, a: Any, b: Any) -> bool:
     """`a is b`: a shadow is the same object as what it stands for."""
-    if type(a) in identity.VALUES and not interp.concrete:
+    if type(a) in identity.VALUES:
         identity.values_compared(interp.state, a, b)
     if a is b:
         return True
@@ -410,11 +405,6 @@ def truth(interp: Interpreter, value: Any) -> bool:
     if interp.types.lookup(cls, "__len__") is not NULL:
         return length(interp, value) != 0
     return True
-
-
-def branch_truth(interp: Interpreter, value: Any) -> bool:
-    """The condition of a jump; on a tensor the graph breaks (the capture state says so)."""
-    return truth(interp, value)
 
 
 def length(interp: Interpreter, value: Any) -> int:
@@ -567,7 +557,7 @@ def delitem(interp: Interpreter, container: Any, key: Any) -> None:
         interp.call(descriptors.lookup_special(interp, container, "__delitem__"), (key,))
         return
     if interp.types.lookup(cls, "__delitem__") is NULL:
-        if not interp.concrete and stand_ins.is_stand_in(container):
+        if stand_ins.is_stand_in(container):
             raise stand_ins.inspected("del x[...]")
         key = keys.native_key(interp, key)
         interp.unread(operator.delitem, container, key)  # raises: the key decides how

@@ -49,7 +49,7 @@ def is_protocol(cls: type) -> bool:
 
 def answer(interp: Interpreter, question: Any, value: Any, cls: Any, base: Any) -> bool:
     """isinstance or issubclass (`question`) of `value`, which is of the class `cls` or that class itself."""
-    if question is isinstance and is_protocol(base) and not interp.concrete:
+    if question is isinstance and is_protocol(base):
         _protocol(interp, value, base)
     if is_a(cls, type):
         interp.types.rely_on(cls)  # its bases decide
@@ -108,7 +108,7 @@ def undecided(base: type, why: str) -> errors.GraphBreak:
 
 def note(interp: Interpreter, cls: type, base: Any) -> None:
     """The program was told that `cls` is no subclass of `base`."""
-    if interp.concrete or not issubclass(type(base), abc.ABCMeta):
+    if not issubclass(type(base), abc.ABCMeta):
         return
     if id(cls) in interp.local_classes or id(base) in interp.local_classes:
         return
@@ -122,4 +122,4 @@ def note(interp: Interpreter, cls: type, base: Any) -> None:
 
 def by_mark(interp: Interpreter, meta: type, value: Any) -> bool:
     """Whether `isinstance(value, Parameter)`, or Buffer, is decided by an attribute that the tensor has or has not."""
-    return not interp.concrete and meta.__module__ == "torch.nn.parameter" and interp.is_tensor(value)
+    return meta.__module__ == "torch.nn.parameter" and interp.is_tensor(value)

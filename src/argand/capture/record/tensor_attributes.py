@@ -62,7 +62,7 @@ def of_legacy_type(state: Any, tensor: Any, legacy: Any) -> bool:
 def delete(interp: Interpreter, tensor: Any, name: str) -> bool:
     """Delete an attribute that captured code has set on a tensor of its own; False where it is another case."""
     held = object.__getattribute__(tensor, "__dict__")
-    if interp.concrete or name not in held or interp.state.source_of(tensor) is not None:
+    if name not in held or interp.state.source_of(tensor) is not None:
         return False
     if interp.types.lookup(type(tensor), name) is not NULL:
         return False

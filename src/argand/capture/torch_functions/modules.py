@@ -96,7 +96,7 @@ def runs_hooks_after_an_error(interp: Interpreter) -> bool:
     if type(module) is CellType:
         module = names.read_cell(interp, module)
     hooks = [interp.getattr(module, "_forward_hooks"), names.load_global(interp, frame, "_global_forward_hooks")]
-    if not all(type(interp.plain_shallow(held)) in (dict, OrderedDict) for held in hooks):
+    if not all(type(interp.shadow(held)) in (dict, OrderedDict) for held in hooks):
         return True  # walking over them may raise, and says so after an error only
     always = interp.getattr(module, "_forward_hooks_always_called")
     return interp.truth(always) or interp.truth(names.load_global(interp, frame, "_global_forward_hooks_always_called"))

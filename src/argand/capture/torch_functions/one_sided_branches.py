@@ -29,13 +29,13 @@ _FARTHEST = 200
 
 
 def truth(interp: Interpreter, frame: Frame, value: Any, jumps_if: bool, target: int) -> bool:
-    """`operators.branch_truth` of the value that a conditional jump looks at.
+    """`operators.truth` of the value that a conditional jump looks at.
 
     Arguments:
         jumps_if: the truth value with which it jumps.
         target: where to.
     """
-    if type(value) is SymbolicBool or (not interp.concrete and interp.is_tensor(value)):
+    if type(value) is SymbolicBool or interp.is_tensor(value):
         if type(value) is SymbolicBool and jumps_if and symbolic_ops.asserted(interp, frame, value):
             return True
         for wanted in (True, False):
@@ -44,7 +44,7 @@ def truth(interp: Interpreter, frame: Frame, value: Any, jumps_if: bool, target:
                 if _hold(interp.state.graph, value, wanted):
                     return wanted
                 break
-    return operators.branch_truth(interp, value)
+    return operators.truth(interp, value)
 
 
 def _only_raises(instructions: list[Instruction], index: dict[Instruction, int], start: int) -> bool:

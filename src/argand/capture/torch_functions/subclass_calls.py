@@ -28,7 +28,7 @@ def _called_by_name(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
     given, named = _given(state, bound)
     if set(bound) != set(names) or not is_a(bound["cls"], type):
         raise _refused(bound.get("cls"), "by a call of __torch_function__ that torch does not make")
-    types = state.interpreter.plain_shallow(bound["types"])
+    types = state.interpreter.shadow(bound["types"])
     return subclasses.default(state, bound["cls"], bound["func"], types, given, named)
 
 
@@ -44,7 +44,7 @@ def _disabled(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _given(state: CaptureState, bound: dict[str, Any]) -> tuple[Args, Kwargs]:
     """The arguments of the function that `__torch_function__` is told of."""
-    plain = state.interpreter.plain_shallow
+    plain = state.interpreter.shadow
     given, named = bound.get("args", ()), bound.get("kwargs")
     if not is_a(given, tuple | list) or not (named is None or is_a(named, dict)):
         raise _refused("Tensor", "by a call of __torch_function__ that torch does not make")

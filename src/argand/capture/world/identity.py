@@ -95,8 +95,6 @@ class LocalId(int):
 
 def id_of(interp: Interpreter, obj: Any) -> int:
     """`id(obj)`."""
-    if interp.concrete:
-        return id(obj)
     state: Any = interp.state
     if type(obj) in SYMBOLIC:
         obj = obj.number()

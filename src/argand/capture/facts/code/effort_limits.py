@@ -71,14 +71,14 @@ class Patience:
         endless: the function must be captured whole, however long that takes.
     """
 
-    __slots__ = ("_checked", "_made", "_number", "_rounds", "endless", "left")
+    __slots__ = ("_checked", "_number", "_rounds", "_tensors", "endless", "left")
 
     def __init__(self) -> None:
         self.endless = False
         self.left = QUIET
         self._checked = QUIET
         self._rounds = 0
-        self._made = 0
+        self._tensors = 0
         self._number = 0
 
     @property
@@ -101,14 +101,14 @@ class Patience:
                 hints=("Compile the body of the loop as a function of its own.",),
                 skip_frame=True,
             )
-        made = self._rounds if interp.concrete else len(vars(interp.state)["tensors"])
+        tensors = len(interp.state.tensors)
         own = interp.number - self._number
-        if made == self._made and not self.endless:
+        if tensors == self._tensors and not self.endless:
             if own < QUIET and len(interp.frames) > 1:
                 code = interp.frames[1].code
                 interp.session.tedious.set(code, True)
             raise _long_stretch(skip_frame=own >= QUIET)
-        self._made, self._number = made, interp.number
+        self._tensors, self._number = tensors, interp.number
         self.left = self._checked = QUIET
 
 
