@@ -12,6 +12,7 @@ from types import BuiltinMethodType
 from typing import Any
 
 from argand import errors
+from argand.graph.python_operators import ARITHMETIC, COMPARISONS, DIVMOD, UNARY
 
 _FACTS = frozenset(("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "__doc__"))
 _COMPUTED = frozenset(("T", "real", "imag", "mT"))
@@ -143,14 +144,6 @@ def _unary(ufunc: str) -> Callable[..., Any]:
     return call
 
 
-_OPERATORS = {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide",
-    "mod": "remainder", "pow": "power", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or",
-    "xor": "bitwise_xor", "lshift": "left_shift", "rshift": "right_shift", "divmod": "divmod",
-}  # fmt: skip
-_COMPARISONS = {
-    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
-}  # fmt: skip
 _REFUSED = (
     "array bool int float complex index repr str format hash contains round trunc floor ceil copy deepcopy reduce "
     "reduce_ex buffer delitem"
@@ -158,22 +151,19 @@ _REFUSED = (
 
 
 BINARY = {
-    **{f"__{name}__": (ufunc, False) for name, ufunc in (_OPERATORS | _COMPARISONS).items()},
-    **{f"__r{name}__": (ufunc, True) for name, ufunc in _OPERATORS.items()},
+    **{op.method: (op.ufunc, False) for op in (*ARITHMETIC.values(), DIVMOD, *COMPARISONS.values())},
+    **{op.reflected: (op.ufunc, True) for op in (*ARITHMETIC.values(), DIVMOD)},
 }
 """Operator method -> (ufunc, whether the operands change places)."""
 
 
 def _fill() -> None:
-    for name, ufunc in _OPERATORS.items():
-        setattr(Traced, f"__{name}__", _binary(ufunc, False, False))
-        setattr(Traced, f"__r{name}__", _binary(ufunc, True, False))
-        if name != "divmod":
-            setattr(Traced, f"__i{name}__", _binary(ufunc, False, True))
-    for name, ufunc in _COMPARISONS.items():
-        setattr(Traced, f"__{name}__", _binary(ufunc, False, False))
-    for name, ufunc in (("neg", "negative"), ("pos", "positive"), ("invert", "invert"), ("abs", "absolute")):
-        setattr(Traced, f"__{name}__", _unary(ufunc))
+    for method, (ufunc, swapped) in BINARY.items():
+        setattr(Traced, method, _binary(ufunc, swapped, False))
+    for op in ARITHMETIC.values():
+        setattr(Traced, f"__i{op.name}__", _binary(op.ufunc, False, True))
+    for method, ufunc in (*((op.method, op.ufunc) for op in UNARY), ("__abs__", "absolute")):
+        setattr(Traced, method, _unary(ufunc))
     for name in _REFUSED.split():
         setattr(Traced, f"__{name}__", _refused(f"__{name}__"))
 

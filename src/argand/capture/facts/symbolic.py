@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
+from argand.graph.python_operators import ARITHMETIC, COMPARISONS, BinaryOperator
 from argand.graph.sizes.expr import Expr
 
 if TYPE_CHECKING:
@@ -160,7 +161,6 @@ class SymbolicBool(SymbolicNumber):
 
 
 SYMBOLIC: frozenset[type] = frozenset((SymbolicInt, SymbolicFloat, SymbolicBool))
-_INT_ONLY = frozenset(("and", "or", "xor", "lshift", "rshift"))
 
 
 def is_number(value: Any) -> bool:
@@ -168,37 +168,32 @@ def is_number(value: Any) -> bool:
     return type(value) in SYMBOLIC or type(value) in (int, float, bool)
 
 
-def _operand(value: Any) -> bool:
-    return is_number(value)
-
-
-def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+def _binary(op: BinaryOperator) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
     def forward(self: Any, other: Any) -> Any:
-        if not _operand(other):
-            return _with_tensor(self, other, name, False)
-        return self.dynamics.arithmetic(name, self, other)
+        if not is_number(other):
+            return _with_tensor(self, other, op, False)
+        return self.dynamics.arithmetic(op.name, self, other)
 
     def reflected(self: Any, other: Any) -> Any:
-        if not _operand(other):
-            return _with_tensor(self, other, name, True)
-        return self.dynamics.arithmetic(name, other, self)
+        if not is_number(other):
+            return _with_tensor(self, other, op, True)
+        return self.dynamics.arithmetic(op.name, other, self)
 
     return forward, reflected
 
 
-def _with_tensor(number: Any, other: Any, name: str, reflected: bool) -> Any:
+def _with_tensor(number: Any, other: Any, op: BinaryOperator, reflected: bool) -> Any:
     if isinstance(other, torch.Tensor):
-        return number.dynamics.with_tensor(name, number, other, reflected)
+        return number.dynamics.with_tensor(op.name, number, other, reflected)
     if isinstance(other, complex | str | bytes | list | tuple):  # native code takes the plain number
         plain = number.number()
-        native = getattr(operator, f"{name}_" if name in ("and", "or") else name)
-        return native(other, plain) if reflected else native(plain, other)
+        return op.native(other, plain) if reflected else op.native(plain, other)
     return NotImplemented
 
 
 def _comparison(name: str) -> Callable[[Any, Any], Any]:
     def compare(self: Any, other: Any) -> Any:
-        if not _operand(other):
+        if not is_number(other):
             if isinstance(other, torch.Tensor):
                 return self.dynamics.with_tensor(name, self, other, False)
             return NotImplemented
@@ -213,15 +208,13 @@ def _unary(name: str) -> Callable[[Any], Any]:
 
 def _fill() -> None:
     for cls in (SymbolicInt, SymbolicFloat):  # a comparison has no arithmetic: its number is asked for
-        names = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow"]
-        if cls is SymbolicInt:
-            names += sorted(_INT_ONLY)
-        for name in names:
-            forward, reflected = _binary(name)
-            setattr(cls, f"__{name}__", forward)
-            setattr(cls, f"__r{name}__", reflected)
-        for name in ("eq", "ne", "lt", "le", "gt", "ge"):
-            setattr(cls, f"__{name}__", _comparison(name))
+        for op in ARITHMETIC.values():
+            if op.numbers == "any" or (op.numbers == "int" and cls is SymbolicInt):
+                forward, reflected = _binary(op)
+                setattr(cls, op.method, forward)
+                setattr(cls, op.reflected, reflected)
+        for comparison in COMPARISONS.values():
+            setattr(cls, comparison.method, _comparison(comparison.name))
         cls.__hash__ = SymbolicNumber.__hash__  # type: ignore[method-assign]
         for name in ("neg", "abs"):
             setattr(cls, f"__{name}__", _unary(name))

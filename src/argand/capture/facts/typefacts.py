@@ -17,6 +17,8 @@ from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import module_of, per_class
 from argand.capture.facts.namespaces import Namespaces
+from argand.capture.facts.words import words
+from argand.graph.python_operators import ARITHMETIC, COMPARISONS, DIVMOD, UNARY
 
 HEAP_TYPE: Final = 1 << 9
 IMMUTABLE_TYPE: Final = 1 << 8
@@ -53,92 +55,23 @@ _C_FUNCTIONS: Final[tuple[type, ...]] = (
     types.MethodWrapperType,
 )
 _DUNDERS: Final[frozenset[str]] = frozenset(
-    f"__{name}__"
-    for name in [
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "hash",
-        "bool",
-        "len",
-        "iter",
-        "next",
-        "getitem",
-        "contains",
-        "repr",
-        "str",
-        "format",
-        "index",
-        "int",
-        "float",
-        "complex",
-        "bytes",
-        "call",
-        "getattr",
-        "getattribute",
-        "instancecheck",
-        "subclasscheck",
-        "missing",
-        "reversed",
-        "length_hint",
-        "fspath",
-        "bytes",
-        "add",
-        "radd",
-        "iadd",
-        "sub",
-        "rsub",
-        "isub",
-        "mul",
-        "rmul",
-        "imul",
-        "matmul",
-        "rmatmul",
-        "imatmul",
-        "truediv",
-        "rtruediv",
-        "itruediv",
-        "floordiv",
-        "rfloordiv",
-        "ifloordiv",
-        "mod",
-        "rmod",
-        "imod",
-        "divmod",
-        "rdivmod",
-        "pow",
-        "rpow",
-        "ipow",
-        "lshift",
-        "rlshift",
-        "ilshift",
-        "rshift",
-        "rrshift",
-        "irshift",
-        "and",
-        "rand",
-        "iand",
-        "or",
-        "ror",
-        "ior",
-        "xor",
-        "rxor",
-        "ixor",
-        "neg",
-        "pos",
-        "abs",
-        "invert",
-        "round",
-        "trunc",
-        "floor",
-        "ceil",
-        "setitem",
-        "delitem",
-    ]
+    (
+        *(f"__{prefix}{op.name}__" for op in ARITHMETIC.values() for prefix in ("", "r", "i")),
+        *(op.method for op in (*COMPARISONS.values(), *UNARY, DIVMOD)),
+        DIVMOD.reflected,
+        *(
+            f"__{name}__"
+            for name in words(
+                """
+                hash bool len iter next getitem setitem delitem contains repr str format index int float complex bytes
+                call getattr getattribute instancecheck subclasscheck missing reversed length_hint fspath abs round
+                trunc floor ceil
+                """
+            )
+        ),
+    )
 )
+"""Special methods that operations look for in the class."""
 
 
 _REFUSED_BY_NONE: Final[frozenset[str]] = frozenset({"__hash__", "__iter__", "__contains__", "__reversed__"})

@@ -36,6 +36,7 @@ from argand.capture.objects import attribute_writes, attributes, calls, generato
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import narration, native_reads, native_watch
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
+from argand.graph.python_operators import COMPARE
 
 if TYPE_CHECKING:
     from argand.capture.interp.protocol import State
@@ -408,7 +409,7 @@ class Interpreter(Access):
 
     def equal(self, a: Any, b: Any) -> bool:
         """`bool(a == b)`."""
-        return operators.truth(self, operators.compare(self, operators.COMPARE["=="], a, b))
+        return operators.truth(self, operators.compare(self, COMPARE["=="], a, b))
 
     def polyfill(self, fn: Any, *args: Any) -> Any:
         """Interpret a helper function of argand's on the program's behalf."""

@@ -11,6 +11,7 @@ from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal
 from argand.capture.facts.symbolic import SymbolicBool
 from argand.capture.interp.optable import opcode, root_opcode
 from argand.capture.objects import attribute_writes, attributes, calls, classes, generators, names, operators
+from argand.graph.python_operators import BINARY, COMPARE, INVERT, NEGATIVE, POSITIVE, BinaryOperator, Comparison
 
 if TYPE_CHECKING:
     from argand.capture.interp.interpreter import Interpreter
@@ -389,12 +390,12 @@ def delete_attr(interp: Interpreter, frame: Frame, arg: str) -> None:
 # ---- operators -----------------------------------------------------------------------------------------------------
 
 
-def _prepare_binary(inst: Instruction, index: dict[Instruction, int]) -> operators.BinaryOp:
-    return operators.BINARY[inst.argval]
+def _prepare_binary(inst: Instruction, index: dict[Instruction, int]) -> BinaryOperator:
+    return BINARY[inst.argval]
 
 
 @opcode("BINARY_OP", prepare=_prepare_binary)
-def binary_op(interp: Interpreter, frame: Frame, arg: operators.BinaryOp) -> None:
+def binary_op(interp: Interpreter, frame: Frame, arg: BinaryOperator) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
     frame.stack.append(operators.binary(interp, arg, left, right))
@@ -436,17 +437,17 @@ def store_slice(interp: Interpreter, frame: Frame, arg: Any) -> None:
 
 @opcode("UNARY_NEGATIVE")
 def unary_negative(interp: Interpreter, frame: Frame, arg: Any) -> None:
-    frame.stack[-1] = operators.unary(interp, operators.NEGATIVE, frame.stack[-1])
+    frame.stack[-1] = operators.unary(interp, NEGATIVE, frame.stack[-1])
 
 
 @opcode("UNARY_POSITIVE", until=(3, 11))
 def unary_positive(interp: Interpreter, frame: Frame, arg: Any) -> None:
-    frame.stack[-1] = operators.unary(interp, operators.POSITIVE, frame.stack[-1])
+    frame.stack[-1] = operators.unary(interp, POSITIVE, frame.stack[-1])
 
 
 @opcode("UNARY_INVERT")
 def unary_invert(interp: Interpreter, frame: Frame, arg: Any) -> None:
-    frame.stack[-1] = operators.unary(interp, operators.INVERT, frame.stack[-1])
+    frame.stack[-1] = operators.unary(interp, INVERT, frame.stack[-1])
 
 
 @opcode("UNARY_NOT")
@@ -454,12 +455,12 @@ def unary_not(interp: Interpreter, frame: Frame, arg: Any) -> None:
     frame.stack[-1] = not interp.truth(frame.stack[-1])
 
 
-def _prepare_compare(inst: Instruction, index: dict[Instruction, int]) -> tuple[operators.CompareOp, bool]:
-    return operators.COMPARE[inst.argval], inst.to_bool
+def _prepare_compare(inst: Instruction, index: dict[Instruction, int]) -> tuple[Comparison, bool]:
+    return COMPARE[inst.argval], inst.to_bool
 
 
 @opcode("COMPARE_OP", prepare=_prepare_compare)
-def compare_op(interp: Interpreter, frame: Frame, arg: tuple[operators.CompareOp, bool]) -> None:
+def compare_op(interp: Interpreter, frame: Frame, arg: tuple[Comparison, bool]) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
     result = operators.compare(interp, arg[0], left, right)

@@ -13,6 +13,7 @@ import torch
 from argand.capture.facts import compat
 from argand.capture.facts.words import words
 from argand.capture.metadata import metadata
+from argand.graph.python_operators import BINARY, COMPARE, UNARY
 
 _Tensor = torch.Tensor
 
@@ -40,13 +41,6 @@ class Target:
     name: str = ""
 
 
-_BINARY = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv, "div": operator.truediv,
-    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "matmul": operator.matmul,
-    "and": operator.and_, "or": operator.or_, "xor": operator.xor, "lshift": operator.lshift, "rshift": operator.rshift,
-}  # fmt: skip
-_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
-_UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": operator.abs}
 RANDOM = frozenset(
     words(
         """
@@ -62,18 +56,16 @@ RANDOM = frozenset(
 
 def _operator_table() -> dict[Any, Target]:
     table: dict[Any, Target] = {}
-    for name, fn in _BINARY.items():
-        for prefix in ("", "r", "i"):
-            method = getattr(_Tensor, f"__{prefix}{name}__", None)
-            if method is None:
-                continue
-            inplace = getattr(operator, f"i{'truediv' if name == 'div' else name}")
-            table[method] = Target("call_function", inplace if prefix == "i" else fn, prefix == "r", prefix == "i",
-                                   name=method.__name__)  # fmt: skip
-    for name in _COMPARE:
-        table[getattr(_Tensor, f"__{name}__")] = Target("call_function", getattr(operator, name))
-    for name, unary in _UNARY.items():
-        table[getattr(_Tensor, f"__{name}__")] = Target("call_function", unary)
+    for op in BINARY.values():
+        for special in (op.inplace,) if op.inplace else (op.method, op.reflected):
+            for spelling in (special, special.replace("true", "")):  # `__div__`, as in Python 2
+                method = getattr(_Tensor, spelling, None)
+                if method is not None:
+                    swap = special == op.reflected
+                    table[method] = Target("call_function", op.native, swap, bool(op.inplace), name=method.__name__)
+    for unary in (*COMPARE.values(), *UNARY):
+        table[getattr(_Tensor, unary.method)] = Target("call_function", unary.native)
+    table[_Tensor.__abs__] = Target("call_function", operator.abs)
     table[_Tensor.__getitem__] = Target("call_function", operator.getitem)
     table[_Tensor.__setitem__] = Target("call_function", operator.setitem, mutates=True)
     return table
@@ -81,22 +73,12 @@ def _operator_table() -> dict[Any, Target]:
 
 _TARGETS: dict[Any, Target] = _operator_table()
 METHODS_OF_OPERATORS: dict[Any, Target] = {
-    getattr(_Tensor, method): Target("call_function", fn, mutates=mutates)
-    for method, fn, mutates in (
-        ("add", operator.add, False), ("sub", operator.sub, False), ("mul", operator.mul, False),
-        ("div", operator.truediv, False), ("true_divide", operator.truediv, False),
-        ("floor_divide", operator.floordiv, False),
-        ("remainder", operator.mod, False), ("pow", operator.pow, False), ("matmul", operator.matmul, False),
-        ("lt", operator.lt, False), ("le", operator.le, False), ("gt", operator.gt, False), ("ge", operator.ge, False),
-        ("eq", operator.eq, False), ("ne", operator.ne, False), ("neg", operator.neg, False),
-        ("bitwise_not", operator.invert, False), ("add_", operator.iadd, True), ("sub_", operator.isub, True),
-        ("mul_", operator.imul, True), ("div_", operator.itruediv, True), ("pow_", operator.ipow, True),
-    )
-}  # fmt: skip
+    getattr(_Tensor, name): Target("call_function", op.native, mutates=name.endswith("_"))
+    for op in (*BINARY.values(), *COMPARE.values(), *UNARY)
+    for name in op.torch
+}
 """Torch hands `a + b` over as Tensor.add: where the program wrote an operator, the graph shows it."""
-OPERATOR_OPCODES = frozenset(
-    ("BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE", "UNARY_INVERT", "BINARY_ADD", "BINARY_TRUE_DIVIDE")
-)
+OPERATOR_OPCODES = frozenset(("BINARY_OP", "COMPARE_OP", *(op.opcode for op in UNARY)))
 
 
 @functools.lru_cache(maxsize=8192)

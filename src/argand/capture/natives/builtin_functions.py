@@ -46,6 +46,7 @@ from argand.capture.objects.native_handlers import (
 from argand.capture.record import tensor_attributes
 from argand.capture.world import identity, native_reads
 from argand.errors import graph_break
+from argand.graph.python_operators import BINARY, DIVMOD
 
 if TYPE_CHECKING:
     from argand.capture.interp.interpreter import Interpreter
@@ -246,14 +247,14 @@ _unary("__trunc__", math.trunc)
 @function(divmod)
 def _divmod(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 2 and any(interp.types.python_level(type(a), "__divmod__", "__rdivmod__") for a in args):
-        return operators.binary(interp, operators.BinaryOp("divmod()", divmod, "divmod"), *args)
+        return operators.binary(interp, DIVMOD, *args)
     return pure(interp, fn, args, kwargs)
 
 
 @function(pow)
 def _pow(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 2 and not kwargs:
-        return operators.binary(interp, operators.BINARY["**"], *args)
+        return operators.binary(interp, BINARY["**"], *args)
     if args and interp.types.python_level(type(args[0]), "__pow__"):
         return interp.call(descriptors.lookup_special(interp, args[0], "__pow__"), args[1:], kwargs)
     return pure(interp, fn, args, kwargs)

@@ -26,6 +26,7 @@ from argand.capture.objects.native_handlers import (
 )
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import native_reads
+from argand.graph.python_operators import BINARY, COMPARE, Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ Args = list[Any]
 Kwargs = dict[str, Any]
 
 
-_BY_NAME: Final[dict[str, operators.CompareOp]] = {op.name: op for op in operators.COMPARE.values()}
+_BY_METHOD: Final[dict[str, Comparison]] = {op.method: op for op in COMPARE.values()}
 
 
 # ---- handlers of methods that many classes share -------------------------------------------------------------------
@@ -112,10 +113,10 @@ def comparing(interp: Interpreter, cls: type, name: str, owner: Any, args: Args,
     args = [interp.plain(arg) for arg in args]
     for operand in (interp.plain(owner), *args):
         if not interp.benign(operand):
-            if name in _BY_NAME and len(args) == 1 and issubclass(cls, list | tuple | dict):
+            if name in _BY_METHOD and len(args) == 1 and issubclass(cls, list | tuple | dict):
                 if not is_a(args[0], list if issubclass(cls, list) else tuple if issubclass(cls, tuple) else dict):
                     return NotImplemented
-                return operators.compare_containers(interp, _BY_NAME[name], target, args[0])
+                return operators.compare_containers(interp, _BY_METHOD[name], target, args[0])
             raise python_object_in_native(getattr(cls, name), operand)
     return interp.reading("compare", getattr(cls, name), target, *args, **kwargs)
 
@@ -205,7 +206,7 @@ add_methods(str, formatting, "format format_map")
 
 @method(str, "__mod__")
 def _str_mod(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
-    return operators.binary(interp, operators.BINARY["%"], owner, *args)
+    return operators.binary(interp, BINARY["%"], owner, *args)
 
 
 def mapping_behind(proxy: Any) -> Any:

@@ -14,6 +14,7 @@ from argand.capture.facts.typefacts import SEQUENCES
 from argand.capture.objects import classes, keys, operators
 from argand.capture.objects.native_handlers import add_functions, constructor, pure, python_object_in_native
 from argand.capture.record import numpy_functions
+from argand.graph.python_operators import BINARY, COMPARE, INVERT, UNARY, Operator
 
 if TYPE_CHECKING:
     from argand.capture.interp.interpreter import Interpreter
@@ -22,45 +23,24 @@ Args = list[Any]
 Kwargs = dict[str, Any]
 
 
-def _binary_functions() -> None:
-    for symbol, op in operators.BINARY.items():
-        _binary_function(op.native, symbol)
-    for compare in operators.COMPARE.values():
-        _compare_function(compare)
-
-
-def _binary_function(native: Any, symbol: str) -> None:
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        if len(args) != 2 or kwargs:
-            return interp.native(fn, *args, **kwargs)
-        return operators.binary(interp, operators.BINARY[symbol], *args)
-
-    add_functions(handler, native)
-
-
-def _compare_function(compare: operators.CompareOp) -> None:
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        if len(args) != 2 or kwargs:
-            return interp.native(fn, *args, **kwargs)
-        return operators.compare(interp, compare, *args)
-
-    add_functions(handler, compare.native)
-
-
-_binary_functions()
-
-
-def _via(count: int, run: Any, *fns: Any) -> None:
+def _via(count: int, run: Any, *fns: Any, op: tuple[Operator, ...] = ()) -> None:
     """Functions of a fixed number of arguments that are an operator of the interpreter."""
 
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if len(args) != count or kwargs:
             return interp.native(fn, *args, **kwargs)
-        return run(interp, *args)
+        return run(interp, *op, *args)
 
     add_functions(handler, *fns)
 
 
+for _binary in BINARY.values():
+    _via(2, operators.binary, _binary.native, op=(_binary,))
+for _comparison in COMPARE.values():
+    _via(2, operators.compare, _comparison.native, op=(_comparison,))
+for _unary in UNARY:
+    _via(1, operators.unary, _unary.native, op=(_unary,))
+_via(1, operators.unary, operator.inv, op=(INVERT,))
 _via(2, operators.getitem, operator.getitem)
 _via(3, operators.setitem, operator.setitem)
 _via(2, operators.delitem, operator.delitem)
@@ -70,9 +50,6 @@ _via(2, lambda interp, a, b: not operators.identical(interp, a, b), operator.is_
 _via(1, operators.truth, operator.truth)
 _via(1, lambda interp, a: not interp.truth(a), operator.not_)
 _via(1, keys.to_index, operator.index)
-_via(1, lambda interp, a: operators.unary(interp, operators.NEGATIVE, a), operator.neg)
-_via(1, lambda interp, a: operators.unary(interp, operators.POSITIVE, a), operator.pos)
-_via(1, lambda interp, a: operators.unary(interp, operators.INVERT, a), operator.invert, operator.inv)
 _via(1, lambda interp, a: interp.call(abs, [a]), operator.abs)
 
 
@@ -90,7 +67,7 @@ def _concat(symbol: str, *methods: str) -> Any:
         has_none = lookup(cls, methods[-1]) is NULL and lookup(type(b), "__radd__") is NULL
         if has_none or not _is_sequence(interp, a) or not _is_sequence(interp, b):
             raise interp.throw(TypeError(f"'{_C.type_name(classes.type_of(a))}' object can't be concatenated"))
-        return operators.binary(interp, operators.BINARY[symbol], a, b)
+        return operators.binary(interp, BINARY[symbol], a, b)
 
     return run
 

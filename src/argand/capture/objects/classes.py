@@ -18,6 +18,7 @@ from argand.capture.objects import descriptors, generators, iteration, native_ha
 from argand.capture.objects.raising import prepare_reraise_star
 from argand.capture.world import native_reads
 from argand.errors import graph_break
+from argand.graph.python_operators import POSITIVE
 
 if TYPE_CHECKING:
     from argand.capture.interp.interpreter import Interpreter
@@ -373,7 +374,7 @@ def intrinsic_1(interp: Interpreter, name: str, value: Any) -> Any:
     if name == "INTRINSIC_STOPITERATION_ERROR":
         return generators.stop_iteration_error(value)
     if name == "INTRINSIC_UNARY_POSITIVE":
-        return operators.unary(interp, operators.POSITIVE, value)
+        return operators.unary(interp, POSITIVE, value)
     if name == "INTRINSIC_TYPEVAR":
         return typing.TypeVar(value, infer_variance=True)  # type: ignore[call-arg]
     if name == "INTRINSIC_PARAMSPEC":

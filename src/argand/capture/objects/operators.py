@@ -19,85 +19,16 @@ from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES
 from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import identity
+from argand.graph.python_operators import BinaryOperator, Comparison, UnaryOperator
 
 if TYPE_CHECKING:
     from argand.capture.interp.interpreter import Interpreter
 
 
-class BinaryOp:
-    """A binary operator: the native function, and the names of the methods that implement it."""
-
-    __slots__ = ("inplace", "name", "native", "reflected", "symbol")
-
-    def __init__(self, symbol: str, native: Callable[[Any, Any], Any], name: str, inplace: bool = False) -> None:
-        self.symbol = symbol
-        self.native = native
-        self.name = f"__{name}__"
-        self.reflected = f"__r{name}__"
-        self.inplace = f"__i{name}__" if inplace else ""
-
-
-_BINARY = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
-    "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor",
-}  # fmt: skip
-
-
-def _native_name(name: str) -> str:
-    return f"{name}_" if name in ("and", "or") else name
-
-
-BINARY: Final[dict[str, BinaryOp]] = {
-    **{symbol: BinaryOp(symbol, getattr(operator, _native_name(name)), name) for symbol, name in _BINARY.items()},
-    **{
-        symbol + "=": BinaryOp(symbol + "=", getattr(operator, f"i{name}"), name, True)
-        for symbol, name in _BINARY.items()
-    },
-}
-
-
-class CompareOp:
-    """A comparison: the native function, the method, and the method of the mirrored comparison."""
-
-    __slots__ = ("name", "native", "reflected", "symbol")
-
-    def __init__(self, symbol: str, name: str, reflected: str) -> None:
-        self.symbol = symbol
-        self.native: Callable[[Any, Any], Any] = getattr(operator, name)
-        self.name = f"__{name}__"
-        self.reflected = f"__{reflected}__"
-
-
-COMPARE: Final[dict[str, CompareOp]] = {
-    "<": CompareOp("<", "lt", "gt"),
-    "<=": CompareOp("<=", "le", "ge"),
-    "==": CompareOp("==", "eq", "eq"),
-    "!=": CompareOp("!=", "ne", "ne"),
-    ">": CompareOp(">", "gt", "lt"),
-    ">=": CompareOp(">=", "ge", "le"),
-}
-
-
-class UnaryOp:
-    """A unary operator: native function and method."""
-
-    __slots__ = ("name", "native", "symbol")
-
-    def __init__(self, symbol: str, native: Callable[[Any], Any], name: str) -> None:
-        self.symbol = symbol
-        self.native = native
-        self.name = name
-
-
-NEGATIVE: Final = UnaryOp("-", operator.neg, "__neg__")
-POSITIVE: Final = UnaryOp("+", operator.pos, "__pos__")
-INVERT: Final = UnaryOp("~", operator.invert, "__invert__")
-
-
 # ---- binary --------------------------------------------------------------------------------------------------------
 
 
-def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
+def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> Any:
     """`left op right`."""
     fast = interp.fast
     ta, tb = type(left), type(right)
@@ -109,7 +40,7 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
         raise interp.observe(error)
     types_ = interp.types
     pa, pb = types_.python_dunders(ta), types_.python_dunders(tb)
-    if (pa and (op.name in pa or (op.inplace and op.inplace in pa))) or (pb and op.reflected in pb):
+    if (pa and (op.method in pa or (op.inplace and op.inplace in pa))) or (pb and op.reflected in pb):
         return _binary_protocol(interp, op, left, right)
     if ta in SYMBOLIC or tb in SYMBOLIC:
         return symbolic_ops.binary(interp, op, left, right)
@@ -123,19 +54,17 @@ def binary(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
         return interp.reading("text", op.native, left, right)
     if op.inplace and interp.is_outer(left) and not is_a(left, tuple | frozenset):
         return _inplace_outer(interp, op, left, right)
-    if op.symbol == "+=" and ta in (list, collections.deque) and iteration.is_iterable(interp, right):
+    if op.inplace and op.name == "add" and ta in (list, collections.deque) and iteration.is_iterable(interp, right):
         operand = iteration.native_iterable(interp, right, hint=ta is list)
     else:
         operand = interp.plain(right)
     if not op.inplace:
         left = interp.plain(left)
-    if op.symbol in _MOVING and type(left) in _MOVED and type(operand) in _MOVED:
+    if op.moves and type(left) in _MOVED and type(operand) in _MOVED:
         return interp.unread(op.native, left, operand)
     return _arithmetic(interp, op.native, left, operand)
 
 
-_MOVING: Final = frozenset({"+", "*", "+=", "*="})
-"""Of lists and tuples, what only copies references to the items."""
 _MOVED: Final = frozenset({list, tuple, int})
 
 
@@ -150,10 +79,10 @@ def _arithmetic(interp: Interpreter, native: Callable[..., Any], *operands: Any)
     return interp.native(native, *operands)
 
 
-def _inplace_outer(interp: Interpreter, op: BinaryOp, left: Any, right: Any) -> Any:
+def _inplace_outer(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> Any:
     """`outer += x`: the shadow changes, the name keeps the original."""
     target = interp.shadow(left)
-    iterates = is_a(left, list | collections.deque) and op.symbol == "+=" and iteration.is_iterable(interp, right)
+    iterates = is_a(left, list | collections.deque) and op.name == "add" and iteration.is_iterable(interp, right)
     operand = iteration.native_iterable(interp, right, is_a(left, list)) if iterates else interp.plain(right)
     result = interp.native(op.native, target, operand)
     return left if result is target else result
@@ -166,7 +95,7 @@ def _call_slot(interp: Interpreter, cls: type, name: str, a: Any, b: Any) -> Any
     return interp.call(descriptors.bind(interp, method, a, cls), (b,))
 
 
-def _binary_protocol(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
+def _binary_protocol(interp: Interpreter, op: BinaryOperator, a: Any, b: Any) -> Any:
     ta, tb = type(a), type(b)
     if op.inplace:
         result = _inplace_method(interp, op, a, b)
@@ -174,8 +103,7 @@ def _binary_protocol(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
             return result
     lookup = interp.types.lookup
     # Sequences implement + and * by a slot that CPython tries after both operands' number slots.
-    sequence = op.symbol.rstrip("=") in ("+", "*")
-    left_last = sequence and _is_sequence(ta, interp, op.name)
+    left_last = op.moves and _is_sequence(ta, interp, op.method)
     reflected = lookup(tb, op.reflected) if tb is not ta else NULL
     tried = False
     if reflected is not NULL and ta is not tb and issubclass(tb, ta):
@@ -185,14 +113,14 @@ def _binary_protocol(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
             if result is not NotImplemented:
                 return result
     if not left_last:
-        result = _call_slot(interp, ta, op.name, a, b)
+        result = _call_slot(interp, ta, op.method, a, b)
         if result is not NotImplemented:
             return result
-    if not tried and reflected is not NULL and not (sequence and _is_sequence(tb, interp, op.reflected)):
+    if not tried and reflected is not NULL and not (op.moves and _is_sequence(tb, interp, op.reflected)):
         result = _call_slot(interp, tb, op.reflected, b, a)
         if result is not NotImplemented:
             return result
-    if left_last or (sequence and _is_sequence(tb, interp, op.reflected)):
+    if left_last or (op.moves and _is_sequence(tb, interp, op.reflected)):
         return interp.native(op.native, interp.plain(a), interp.plain(b))
     symbol = "** or pow()" if op.symbol == "**" else op.symbol
     raise interp.throw(
@@ -204,7 +132,7 @@ def _is_sequence(cls: type, interp: Interpreter, name: str) -> bool:
     return issubclass(cls, SEQUENCES) and not interp.types.python_level(cls, name)
 
 
-def _inplace_method(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
+def _inplace_method(interp: Interpreter, op: BinaryOperator, a: Any, b: Any) -> Any:
     method = interp.types.lookup(type(a), op.inplace)
     if method is NULL:
         return NotImplemented
@@ -214,18 +142,18 @@ def _inplace_method(interp: Interpreter, op: BinaryOp, a: Any, b: Any) -> Any:
     return interp.call(descriptors.bind(interp, method, a, type(a)), (b,))
 
 
-def unary(interp: Interpreter, op: UnaryOp, value: Any) -> Any:
+def unary(interp: Interpreter, op: UnaryOperator, value: Any) -> Any:
     """`op value`."""
     cls = type(value)
-    if cls in interp.fast or not interp.types.python_level(cls, op.name):
+    if cls in interp.fast or not interp.types.python_level(cls, op.method):
         return _arithmetic(interp, op.native, interp.plain(value))
-    return interp.call(descriptors.lookup_special(interp, value, op.name))
+    return interp.call(descriptors.lookup_special(interp, value, op.method))
 
 
 # ---- comparison ----------------------------------------------------------------------------------------------------
 
 
-def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
+def compare(interp: Interpreter, op: Comparison, left: Any, right: Any) -> Any:
     """`left op right`."""
     fast = interp.fast
     ta, tb = type(left), type(right)
@@ -236,7 +164,7 @@ def compare(interp: Interpreter, op: CompareOp, left: Any, right: Any) -> Any:
             error = e
         raise interp.observe(error)
     facts = interp.types
-    names = (op.name, op.reflected, "__eq__") if op.name == "__ne__" else (op.name, op.reflected)
+    names = (op.method, op.reflected, "__eq__") if op.method == "__ne__" else (op.method, op.reflected)
     if facts.python_level(ta, *names) or facts.python_level(tb, *names):
         return _compare_protocol(interp, op, left, right)
     if ta in SYMBOLIC or tb in SYMBOLIC:
@@ -261,16 +189,16 @@ def refuse_buffers(interp: Interpreter, *operands: Any) -> None:
             interp.check_known(operand)
 
 
-def compare_containers(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
+def compare_containers(interp: Interpreter, op: Comparison, a: Any, b: Any) -> Any:
     """Containers with elements whose comparison is Python code."""
     kind = _kind(a)
     if kind is not _kind(b) or kind is None:
         return interp.reading("compare", op.native, a, b)  # neither looks at its elements
-    equality = op.name in ("__eq__", "__ne__")
+    equality = op.method in ("__eq__", "__ne__")
     if kind is list or kind is tuple:
         same = polyfills.list_equal if kind is list else polyfills.tuple_equal
         if not equality:
-            return interp.polyfill(polyfills.SEQUENCE_ORDER[op.name], bare(a), bare(b))
+            return interp.polyfill(polyfills.SEQUENCE_ORDER[op.method], bare(a), bare(b))
     elif kind is dict and not (is_a(a, collections.OrderedDict) and is_a(b, collections.OrderedDict)):
         same = polyfills.dict_equal
         if not equality:
@@ -283,7 +211,7 @@ def compare_containers(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> An
             hints=("Compare lists, or do it outside of the compiled function.",),
         )
     equal = interp.polyfill(same, bare(a), bare(b))
-    return equal if op.name == "__eq__" else not equal
+    return equal if op.method == "__eq__" else not equal
 
 
 def _kind(value: Any) -> Any:
@@ -314,7 +242,7 @@ def rich(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
     return interp.call(descriptors.bind(interp, method, a, type(a)), (b,))
 
 
-def _compare_protocol(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any:
+def _compare_protocol(interp: Interpreter, op: Comparison, a: Any, b: Any) -> Any:
     ta, tb = type(a), type(b)
     tried = False
     if ta is not tb and issubclass(tb, ta):
@@ -322,16 +250,16 @@ def _compare_protocol(interp: Interpreter, op: CompareOp, a: Any, b: Any) -> Any
         result = rich(interp, op.reflected, b, a)
         if result is not NotImplemented:
             return result
-    result = rich(interp, op.name, a, b)
+    result = rich(interp, op.method, a, b)
     if result is not NotImplemented:
         return result
     if not tried:
         result = rich(interp, op.reflected, b, a)
         if result is not NotImplemented:
             return result
-    if op.name == "__eq__":
+    if op.method == "__eq__":
         return identical(interp, a, b)
-    if op.name == "__ne__":
+    if op.method == "__ne__":
         return not identical(interp, a, b)
     raise interp.throw(
         TypeError(f"'{op.symbol}' not supported between instances of '{_C.type_name(ta)}' and '{_C.type_name(tb)}'")

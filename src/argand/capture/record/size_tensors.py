@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,17 +10,17 @@ from torch import fx
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.record import constants
+from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 
 if TYPE_CHECKING:
     from argand.capture.facts.tensor_info import TensorInfo
     from argand.capture.record.tensors import GraphBuilder
 
 _ARITHMETIC: dict[Any, Any] = {
-    operator.add: operator.add, torch.add: operator.add, "add": operator.add,
-    operator.sub: operator.sub, torch.sub: operator.sub, "sub": operator.sub,
-    operator.mul: operator.mul, torch.mul: operator.mul, "mul": operator.mul,
-    operator.floordiv: operator.floordiv, operator.neg: operator.neg, torch.neg: operator.neg, "neg": operator.neg,
-}  # fmt: skip
+    spelling: op.native
+    for op in (*map(ARITHMETIC.__getitem__, ("add", "sub", "mul", "floordiv")), NEGATIVE)
+    for spelling in (op.native, getattr(torch, op.name, op.native), op.name)
+}
 _DEEPEST = 16
 
 

@@ -25,8 +25,6 @@ _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 def read(state: Any, tensor: Any, name: str) -> Any:
     """An attribute that the stand-in does not have: the real tensor's, or NULL."""
-    if getattr(state, "concrete", False):
-        return NULL
     info = state.tensor_info(tensor)
     if info.source is None or info.real is None:
         return NULL
@@ -73,8 +71,8 @@ def delete(interp: Interpreter, tensor: Any, name: str) -> bool:
 def namespace(state: Any, tensor: Any) -> Any:
     """`tensor.__dict__`; that of a tensor from outside is an outer dict."""
     held = object.__getattribute__(tensor, "__dict__")
-    info = None if getattr(state, "concrete", False) else state.tensor_info(tensor)
-    if info is None or info.source is None or info.real is None:
+    info = state.tensor_info(tensor)
+    if info.source is None or info.real is None:
         return held
     if held:
         raise graph_break(
@@ -94,7 +92,7 @@ def on_cpu(state: Any, tensor: Any) -> bool:
 
 def refuse_write(state: Any, tensor: Any, name: str) -> None:
     """End the graph where an attribute is set on a tensor whose namespace is being looked at as a whole."""
-    if getattr(state, "concrete", False) or (id(tensor) not in state.tensors and id(tensor) not in state.graph.dressed):
+    if id(tensor) not in state.tensors and id(tensor) not in state.graph.dressed:
         return
     info = state.tensor_info(tensor)
     if info.source is None or info.real is None:

@@ -14,6 +14,7 @@ from argand.capture.facts.input_names import free_name
 from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.sizes.symbolic_facts import Bounds, single
 from argand.errors import InternalError, graph_break
+from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 from argand.graph.sizes.expr import Const, Expr, FloorDiv, Sym, free_symbols
 from argand.graph.sizes.symbols import FUNCTIONS, Relation
 
@@ -208,8 +209,8 @@ def _reading(name: str, place: Place) -> str:
 # ---------------------------------------------------------------------- guards
 
 _PROGRAM_OPS = frozenset(
-    ("add", "sub", "mul", "floordiv", "mod", "truediv", "min", "max", "neg", "abs", "float", "sqrt", "floor", "ceil",
-     "trunc", "round")
+    (*(op.name for op in (*ARITHMETIC.values(), NEGATIVE) if op.guard),
+     "min", "max", "abs", "float", "sqrt", "floor", "ceil", "trunc", "round")
 )  # fmt: skip
 
 

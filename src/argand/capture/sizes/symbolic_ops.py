@@ -28,6 +28,7 @@ from argand.capture.facts.symbolic import (
 from argand.capture.sizes import subclasses, symbolic_state, symbolic_tensors, unbacked_ops
 from argand.capture.world import native_reads
 from argand.errors import ConstraintViolation
+from argand.graph.python_operators import ARITHMETIC, COMPARE, NEGATIVE, BinaryOperator, Comparison
 
 if TYPE_CHECKING:
     from argand.capture.facts.frames import Frame
@@ -43,9 +44,8 @@ _KEPT: Final[frozenset[int]] = frozenset(
     for fn in (
         isinstance, type, list, tuple, dict, zip, enumerate, getattr, setattr, hasattr, id, callable, functools.partial,
         sorted, any, all, map, filter, reversed, iter, next, super, vars, bool, divmod, abs, round, sum, math.floor,
-        math.ceil, math.trunc, operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod,
-        operator.truediv, operator.neg, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
-        operator.setitem, operator.getitem, functools.reduce, math.prod, builtins.print,
+        math.ceil, math.trunc, operator.setitem, operator.getitem, functools.reduce, math.prod, builtins.print,
+        *(op.native for op in (*ARITHMETIC.values(), *COMPARE.values(), NEGATIVE) if op.guard),
     )
 )  # fmt: skip
 """Native code that stores its arguments, or uses only operators of symbolic numbers."""
@@ -54,13 +54,13 @@ _KEPT: Final[frozenset[int]] = frozenset(
 # ---------------------------------------------------------------------- operators
 
 
-def binary(interp: Interpreter, op: Any, left: Any, right: Any) -> Any:
+def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> Any:
     """`left op right`, one of them symbolic, neither with Python-level operators of its own."""
     if interp.is_tensor(left) or interp.is_tensor(right):
         state = interp.state
         if not interp.is_tensor(left):
-            return interp.native(left.dynamics.with_tensor, op.name.strip("_"), left, right, False)
-        method = getattr(torch.Tensor, op.inplace or op.name, None) or getattr(torch.Tensor, op.name)
+            return interp.native(left.dynamics.with_tensor, op.name, left, right, False)
+        method = getattr(torch.Tensor, op.inplace or op.method, None) or getattr(torch.Tensor, op.method)
         return interp.native(symbolic_state.recorded, state, method, (left, right), {})
     left, right = _beside_numpy(left, right)
     return interp.native(op.native, interp.plain(left), interp.plain(right))
@@ -73,19 +73,19 @@ def _beside_numpy(left: Any, right: Any) -> tuple[Any, Any]:
     return (plain(left), right) if module_of(type(right)) == "numpy" else (left, right)
 
 
-def sizes(interp: Interpreter, op: Any, left: Any, right: Any) -> tuple[Any, Any]:
+def sizes(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> tuple[Any, Any]:
     """The operands of an operator on a torch.Size: it only takes plain ints, its stand-in takes symbolic ones too."""
-    if is_a(left, tuple) and is_a(right, tuple) and op.symbol in ("+", "+="):
+    if is_a(left, tuple) and is_a(right, tuple) and op.name == "add":
         left, right = interp.shadow(left), interp.shadow(right)
         if holds_symbols(left) or holds_symbols(right):
             return SymbolicSize(tuple.__iter__(left)), tuple(tuple.__iter__(right))
     return left, right
 
 
-def compare(interp: Interpreter, op: Any, left: Any, right: Any) -> Any:
+def compare(interp: Interpreter, op: Comparison, left: Any, right: Any) -> Any:
     """The same for comparisons."""
     if interp.is_tensor(left):
-        return interp.native(symbolic_state.recorded, interp.state, getattr(torch.Tensor, op.name), (left, right), {})
+        return interp.native(symbolic_state.recorded, interp.state, getattr(torch.Tensor, op.method), (left, right), {})
     left, right = _beside_numpy(left, right)
     return interp.native(op.native, interp.plain(left), interp.plain(right))
 

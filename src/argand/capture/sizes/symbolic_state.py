@@ -7,7 +7,6 @@ does not is a fact to learn: the attempt is given up and the frame interpreted a
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from argand.capture.sizes.symbolic_emit import Nodes, text
 from argand.capture.sizes.symbolic_facts import Bounds, is_range, moduli, solve
 from argand.capture.sizes.unbacked import Unbacked
 from argand.capture.world import narration
+from argand.graph.python_operators import ARITHMETIC, COMPARISONS
 from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols
 from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Relation, SymbolTable
 
@@ -41,7 +41,6 @@ _DOMAIN: dict[str, Callable[[Any], tuple[str, Any, int]]] = {
     "exp": lambda value: ("le", value, 709),  # e**710 is no float
 }
 """Where functions of one number do not raise."""
-_COMPARE = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
 class Restart(BaseException):
@@ -202,7 +201,8 @@ class Dynamics:
         function = FUNCTIONS[name]
         if self.unbacked is not None and self.unbacked.among(_expr(left), _expr(right)):
             self._defined_for_all(name, left, right)
-        if name in ("truediv", "floordiv", "mod") and type(right) in SYMBOLIC:
+        rule = ARITHMETIC[name].right
+        if rule == "divisor" and type(right) in SYMBOLIC:
             self.compare("ne", right, 0)
         whole = type(right) is int and right >= 0
         if name == "pow" and not whole and type(left) is not complex and not self.compare("gt", left, 0):
@@ -217,15 +217,16 @@ class Dynamics:
                 if isinstance(made, Expr):
                     self.table.know(made)
                 return self.wrap(made, hint)
-            if name in ("pow", "lshift", "rshift") and type(right) in SYMBOLIC:
+            if rule == "exponent" and type(right) in SYMBOLIC:
                 right, b = _plain(right), _plain(right)
         return self._define(name, hint, (left, right), a, b)
 
     def _defined_for_all(self, name: str, left: Any, right: Any) -> None:
         """Arithmetic on numbers that nothing is known of must not raise."""
-        if name in ("truediv", "floordiv", "mod") and not self.compare("ne", right, 0):
+        rule = ARITHMETIC[name].right
+        if rule == "divisor" and not self.compare("ne", right, 0):
             raise ZeroDivisionError("division by zero")
-        if name in ("pow", "lshift", "rshift") and not (type(right) is int and 0 <= right <= 64):
+        if rule == "exponent" and not (type(right) is int and 0 <= right <= 64):
             for number in (left, right):
                 _plain(number)
 
@@ -284,8 +285,9 @@ class Dynamics:
 
     def with_tensor(self, name: str, number: Any, tensor: torch.Tensor, reflected: bool) -> Any:
         """An operator of a number and a tensor (`reflected`: the tensor is on the left)."""
-        mirror = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}.get(name)
-        method = f"__{mirror}__" if mirror else f"__{name}__" if reflected else f"__r{name}__"
+        comparison = COMPARISONS.get(name)
+        op = ARITHMETIC[name] if comparison is None else comparison
+        method = op.method if comparison is None and reflected else op.reflected
         return recorded(self.state, getattr(torch.Tensor, method), (tensor, number), {})
 
     # ---------------------------------------------------------------- conditions
@@ -295,9 +297,10 @@ class Dynamics:
         if self.unbacked is not None and self.unbacked.among(_expr(left), _expr(right)):
             return self.unbacked.decide(op, _expr(left), _expr(right))
         a, b = _hint(left), _hint(right)
-        found: bool = _COMPARE[op](a, b)
+        function = COMPARISONS[op].native
+        found: bool = function(a, b)
         if a != a or b != b:  # NaN is not the opposite of anything
-            return bool(_COMPARE[op](_plain(left), _plain(right)))
+            return bool(function(_plain(left), _plain(right)))
         relation = Relation(op, _expr(left), _expr(right))
         self.require(relation if found else relation.negated())
         return found

@@ -95,8 +95,6 @@ _EFFECTS: Final = frozenset(
         "EXEC", "PUSH_NULL", "PRINT_EXPR", "SETUP_ANNOTATIONS",
     )
 )  # fmt: skip
-_INPLACE: Final = 13
-"""The first argument of BINARY_OP that says that it is done in place."""
 
 
 def is_read_only(function: types.FunctionType) -> bool:
@@ -116,7 +114,7 @@ def _shape(code: types.CodeType) -> frozenset[str] | None:
     called = set()
     for part in _parts(code):
         for op in dis.get_instructions(part):
-            if op.opname in _EFFECTS or (op.opname == "BINARY_OP" and (op.arg or 0) >= _INPLACE):
+            if op.opname in _EFFECTS or (op.opname == "BINARY_OP" and op.argrepr.endswith("=")):
                 return None
             method = op.opname in ("LOAD_METHOD", "LOAD_SUPER_ATTR") or (
                 op.opname == "LOAD_ATTR" and "NULL" in op.argrepr

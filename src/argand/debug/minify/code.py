@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from argand.debug.minify.varying import description
 from argand.errors import ArgandError
 from argand.graph.nodes.meta import user_line
+from argand.graph.python_operators import ARITHMETIC, COMPARE, INVERT, NEGATIVE
 
 _PLACES = (
     "torch",
@@ -226,26 +227,15 @@ def _expression(node: fx.Node) -> str:
 
 # ------------------------------------------------------------------------------- and back
 
+
+def _parsed(text: str) -> Any:
+    return ast.parse(text, mode="eval").body
+
+
 _OPERATORS: dict[type, Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.MatMult: operator.matmul,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.USub: operator.neg,
-    ast.Invert: operator.invert,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
+    **{type(_parsed(f"a {op.symbol} b").op): op.native for op in ARITHMETIC.values()},
+    **{type(_parsed(f"a {op.symbol} b").ops[0]): op.native for op in COMPARE.values()},
+    **{type(_parsed(f"{op.symbol}a").op): op.native for op in (NEGATIVE, INVERT)},
 }
 
 

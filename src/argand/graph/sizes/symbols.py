@@ -8,11 +8,11 @@ symbols whose values under all assignments (its vector) are those numbers. What 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from argand.graph.python_operators import ARITHMETIC, COMPARISONS, INVERT, NEGATIVE
 from argand.graph.sizes import expr as expressions
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
 from argand.graph.sizes.symbol_fits import Assumption, Fits, Number
@@ -29,20 +29,12 @@ _SPREAD = 5040  # divisible by everything up to 10
 _TRIES = 400
 
 FUNCTIONS: dict[str, Callable[..., Number]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
-    "floordiv": operator.floordiv, "mod": operator.mod, "pow": operator.pow, "neg": operator.neg, "abs": abs,
-    "min": min, "max": max, "float": float, "int": int, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc,
-    "round": round, "sqrt": math.sqrt, "log": math.log, "log2": math.log2, "exp": math.exp, "sin": math.sin,
-    "cos": math.cos, "and": operator.and_, "or": operator.or_, "xor": operator.xor, "lshift": operator.lshift,
-    "rshift": operator.rshift, "invert": operator.invert,
+    **{op.name: op.native for op in (*ARITHMETIC.values(), NEGATIVE, INVERT) if op.name != "matmul"},
+    "abs": abs, "min": min, "max": max, "float": float, "int": int, "floor": math.floor, "ceil": math.ceil,
+    "trunc": math.trunc, "round": round, "sqrt": math.sqrt, "log": math.log, "log2": math.log2, "exp": math.exp,
+    "sin": math.sin, "cos": math.cos,
 }  # fmt: skip
 """What a `Definition` may compute: name -> the Python function."""
-
-_RELATIONS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "eq": ("==", operator.eq), "ne": ("!=", operator.ne), "lt": ("<", operator.lt),
-    "le": ("<=", operator.le), "gt": (">", operator.gt), "ge": (">=", operator.ge),
-}  # fmt: skip
-_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +50,14 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A condition on symbols, `left op right`; op is one of eq ne lt le gt ge."""
+    """A condition on symbols, `left op right`; op is the name of a comparison."""
 
     op: str
     left: Value
     right: Value
 
     def __str__(self) -> str:
-        return f"{self.left} {_RELATIONS[self.op][0]} {self.right}"
+        return f"{self.left} {self.sign} {self.right}"
 
     @property
     def symbols(self) -> frozenset[Sym]:
@@ -79,15 +71,15 @@ class Relation:
     @property
     def sign(self) -> str:
         """How Python writes the relation: "==" and so on."""
-        return _RELATIONS[self.op][0]
+        return COMPARISONS[self.op].symbol
 
     def negated(self) -> Relation:
         """The opposite condition (of numbers that are not NaN)."""
-        return Relation(_NEGATED[self.op], self.left, self.right)
+        return Relation(COMPARISONS[self.op].opposite, self.left, self.right)
 
     def compare(self, left: Number, right: Number) -> bool:
         """The relation between two numbers."""
-        return _RELATIONS[self.op][1](left, right)
+        return bool(COMPARISONS[self.op].native(left, right))
 
 
 class SymbolTable:
