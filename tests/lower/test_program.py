@@ -340,11 +340,12 @@ def test_run_is_repeatable():
 def test_shared_result_of_several_is_stored():
     """A lazy member of a tuple is placed like any other value: not computed once per user."""
 
-    def function(x, w, b):
-        y = torch.ops.aten.native_layer_norm(x, [16], w, b, 1e-5)[0]
+    def function(g, x, m, s, w):
+        y = torch.ops.aten.native_layer_norm_backward(g, x, [16], m, s, w, None, [True, False, False])[0]
         return y.sum(0), y.amax(0)
 
-    run = check(function, torch.randn(4, 16), torch.randn(16), torch.randn(16), loops_only=True)
+    rows = [torch.randn(4, 16), torch.randn(4, 16), torch.randn(4, 1), torch.rand(4, 1), torch.randn(16)]
+    run = check(function, *rows, loops_only=True)
     stored = [node for node in run.loops if [str(s) for s in node.body.sizes] == ["4", "16"]]
     assert len(stored) == 1
     reads = [{s.args[0] for s in node.body.statements if s.op == "load"} for node in run.loops[-2:]]

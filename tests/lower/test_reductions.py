@@ -85,16 +85,15 @@ def test_norms():
     check(lambda a: F.normalize(a, dim=-1), x, loops_only=True)
 
 
-@pytest.mark.parametrize("passes", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_softmax(dtype, passes):
+def test_softmax(dtype):
     x = sample(dtype, 3, 4, 9) * 4
     for dim in (-1, 0, 1):
-        check(lambda a: F.softmax(a, dim), x, loops_only=True, passes=passes)
-        check(lambda a: F.log_softmax(a, dim), x, loops_only=True, passes=passes)
-        check(lambda a: torch.logsumexp(a, dim), x, loops_only=True, passes=passes)
-    check(lambda a: F.softmax(a, 0), x[0, 0, 0], loops_only=True, passes=passes)
-    check(lambda a: F.softmax(a.masked_fill(a > 0, -math.inf), -1), x, loops_only=True, passes=passes)
+        check(lambda a: F.softmax(a, dim), x, loops_only=True, passes=True)
+        check(lambda a: F.log_softmax(a, dim), x, loops_only=True, passes=True)
+        check(lambda a: torch.logsumexp(a, dim), x, loops_only=True, passes=True)
+    check(lambda a: F.softmax(a, 0), x[0, 0, 0], loops_only=True, passes=True)
+    check(lambda a: F.softmax(a.masked_fill(a > 0, -math.inf), -1), x, loops_only=True, passes=True)
 
 
 def test_softmax_gives_fusible_nodes():
@@ -114,7 +113,7 @@ def test_empty(shape):
 
 def test_scalars_and_ones():
     x = torch.tensor(2.5)
-    check(lambda a: (a.sum(), a.amax(), a.mean(), a.argmax(), a.softmax(0)), x, loops_only=True)
+    check(lambda a: (a.sum(), a.amax(), a.mean(), a.argmax(), a.softmax(0)), x, loops_only=True, passes=True)
     y = torch.randn(3, 1, 4)
     check(lambda a: (a.sum(1), a.amax(1, keepdim=True), a.argmax(1), tuple(a.max(1)), a.var(1, correction=0)), y)
 

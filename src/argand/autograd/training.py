@@ -88,6 +88,16 @@ class LazyBackward:
 _MOST_PARTS = 8  # compiled backwards of one graph; programs that differentiate more combinations run eager's kernels
 
 
+def _gradients(moves: Moves, given: Any, saved: Any, anchor: torch.Tensor | None, grads: Any, numbers: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return moves.gradients(given, saved, grads, numbers)
+    if anchor is None:
+        raise RuntimeError(_TWICE)
+    with torch.no_grad():
+        found = moves.gradients(given, saved, grads, numbers)
+    return _once(found, (anchor, *grads))
+
+
 def training_function(
     joint: JointProgram, cut: Partition, forward: Boxed, backward: LazyBackward
 ) -> Callable[..., Any]:
@@ -99,15 +109,6 @@ def training_function(
     """
     plan = _Plan(joint, cut)
     moves = Moves(joint, cut, backward)
-
-    def gradients(given: Any, saved: Any, anchor: torch.Tensor | None, grads: Any, numbers: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return moves.gradients(given, saved, grads, numbers)
-        if anchor is None:
-            raise RuntimeError(_TWICE)
-        with torch.no_grad():
-            found = moves.gradients(given, saved, grads, numbers)
-        return _once(found, (anchor, *grads))
 
     class CompiledFunction(torch.autograd.Function):
         """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on."""
@@ -146,7 +147,7 @@ def training_function(
                 ctx.maybe_clear_saved_tensors()
             left = None
             # The user's `backward()` may be called by a frame that is watched.
-            return uncaptured(gradients, given, saved, anchor, grads, ctx.numbers)
+            return uncaptured(_gradients, moves, given, saved, anchor, grads, ctx.numbers)
 
     apply: Callable[..., Any] = CompiledFunction.apply
     return apply

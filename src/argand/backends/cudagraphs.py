@@ -109,7 +109,7 @@ def _why_not(node: fx.Node) -> str:
     func: Any = node.target
     if not isinstance(func, torch._ops.OpOverload):
         return "" if not _shows_tensors(node) else f"{node.name} is no operator"
-    if func is custom_backward().op:
+    if func is custom_backward().custom_backward:
         return f"what the backward of {node.args[0]} does besides computing is unknown"
     if func.namespace not in _NAMESPACES:
         return f"what {func} does besides computing is unknown"

@@ -126,10 +126,7 @@ def build_resume_code(
     for local in live_names:
         if local not in plain and local not in freevars:
             raise InternalError(f"{local} is to be passed to {name} but is no local variable of {code.co_qualname}")
-    if slots.unsure and slots.unsure & live_locals(instructions, code)(target):
-        raise InternalError(f"{code.co_qualname}: whether {sorted(slots.unsure)} are cells at {target} is not known")
-    if any(slot is StackSlot.NULL and cell for slot, cell in zip(stack_layout, slots.stack)):
-        raise InternalError(f"{code.co_qualname}: the stack at {target} holds a cell where a NULL is announced")
+    _check_slots(code, instructions, target, stack_layout, slots)
     stack_names = _stack_names(stack_layout, slots, code)
     borrowed = {local: f"{local}.plain" if local in live else "" for local in sorted(slots.plain)}
 
@@ -182,6 +179,19 @@ def _check(
         before.pop()
     if target.opname in ("PRECALL", "CALL") and before[-1:] == ["KW_NAMES"]:
         raise InternalError(f"{code.co_qualname}: keyword names of the call at {target} would be lost")
+
+
+def _check_slots(
+    code: CodeType,
+    instructions: Sequence[Instruction],
+    target: Instruction,
+    stack_layout: Sequence[StackSlot],
+    slots: CellSlots,
+) -> None:
+    if slots.unsure and slots.unsure & live_locals(instructions, code)(target):
+        raise InternalError(f"{code.co_qualname}: whether {sorted(slots.unsure)} are cells at {target} is not known")
+    if any(slot is StackSlot.NULL and cell for slot, cell in zip(stack_layout, slots.stack)):
+        raise InternalError(f"{code.co_qualname}: the stack at {target} holds a cell where a NULL is announced")
 
 
 def _stack_names(stack_layout: Sequence[StackSlot], slots: CellSlots, code: CodeType) -> list[str]:

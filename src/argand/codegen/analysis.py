@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from argand.graph.sizes.expr import (
     Const,
     Expr,
@@ -120,15 +122,9 @@ def _operands(value: Value) -> list[Value | Expr]:
     return found
 
 
-def flatten(statements: Iterable[Value]) -> list[Value]:
-    """All statements, those inside `masked` blocks included."""
-    found: list[Value] = []
-    for value in statements:
-        for arg in value.args:
-            if isinstance(arg, LoopBlock):
-                found.extend(flatten(arg.statements))
-        found.append(value)
-    return found
+def is_half(dtype: torch.dtype) -> bool:
+    """Stored in 16 bits and computed in 32."""
+    return dtype in (torch.bfloat16, torch.float16)
 
 
 def hint(size: Expr) -> int:

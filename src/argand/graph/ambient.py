@@ -12,7 +12,7 @@ import gc
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -22,48 +22,13 @@ from torch.utils import _python_dispatch
 
 from argand.errors import ArgandError
 from argand.graph import builtin_names
+from argand.graph.compat import FLAGS, Setting, settings_of
 
 _DEVICES = ("cpu", "cuda")
 _OWN = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
 )
-
-
-def deterministic() -> tuple[bool, bool]:
-    """Whether algorithms must be deterministic, and whether that only warns."""
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def set_deterministic(wanted: tuple[bool, bool]) -> None:
-    """What `torch.use_deterministic_algorithms` does to torch itself."""
-    torch._C._set_deterministic_algorithms(wanted[0], warn_only=wanted[1])
-
-
-Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
-
-
-def _named(owner: Any, names: list[tuple[str, str]]) -> tuple[Setting, ...]:
-    """(read, write) of what this version of torch has."""
-    found = [(getattr(owner, a, None), getattr(owner, b, None)) for a, b in names]
-    return tuple((read, write) for read, write in found if read is not None and write is not None)
-
-
-def _flags() -> tuple[Setting, ...]:
-    names = [(f"_get_{kind}_sdp_enabled", f"_set_sdp_use_{kind}")
-             for kind in ("flash", "mem_efficient", "math", "cudnn", "overrideable")]  # fmt: skip
-    names.append(("_get_sdp_priority_order", "_set_sdp_priority_order"))
-    names += [(f"_get_cudnn_{kind}", f"_set_cudnn_{kind}") for kind in ("enabled", "benchmark", "deterministic")]
-    names.append(("_get_deterministic_fill_uninitialized_memory", "_set_deterministic_fill_uninitialized_memory"))
-    return (
-        *_named(torch._C, names),
-        (deterministic, set_deterministic),
-        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    )
-
-
-FLAGS = _flags()
-"""(read, write) of flags that captured code may change."""
 
 
 def _autocast() -> tuple[Setting, ...]:
@@ -150,7 +115,7 @@ def _dispatch_modes() -> tuple[list[Any], list[Any]]:
 def _settings() -> tuple[Setting, ...]:
     """What can be read and written as it is. Grad mode comes after inference mode, which changes it."""
     return (
-        *_named(
+        *settings_of(
             torch._C,
             [
                 ("_get_torch_function_state", "_set_torch_function_state"),

@@ -203,16 +203,23 @@ def set_deterministic(wanted: tuple[bool, bool]) -> None:
     torch._C._set_deterministic_algorithms(wanted[0], warn_only=wanted[1])
 
 
-def _flags() -> tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]:
+Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+
+
+def settings_of(owner: Any, names: list[tuple[str, str]]) -> tuple[Setting, ...]:
+    """(read, write) of what this version of torch has."""
+    pairs = [(getattr(owner, a, None), getattr(owner, b, None)) for a, b in names]
+    return tuple((read, write) for read, write in pairs if read is not None and write is not None)
+
+
+def _flags() -> tuple[Setting, ...]:
     names = [(f"_get_{kind}_sdp_enabled", f"_set_sdp_use_{kind}")
              for kind in ("flash", "mem_efficient", "math", "cudnn", "overrideable")]  # fmt: skip
     names.append(("_get_sdp_priority_order", "_set_sdp_priority_order"))
     names += [(f"_get_cudnn_{kind}", f"_set_cudnn_{kind}") for kind in ("enabled", "benchmark", "deterministic")]
     names.append(("_get_deterministic_fill_uninitialized_memory", "_set_deterministic_fill_uninitialized_memory"))
-    found = [(getattr(torch._C, a, None), getattr(torch._C, b, None)) for a, b in names]
-    pairs = [(get, put) for get, put in found if get is not None and put is not None]
     return (
-        *pairs,
+        *settings_of(torch._C, names),
         (deterministic, set_deterministic),
         (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     )

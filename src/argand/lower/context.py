@@ -14,7 +14,7 @@ from argand.graph.sizes.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr, s
 from argand.graph.sizes.symbolic import MetaTensor, is_tensor
 from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value, with_nested
 from argand.ir.target import Targets
-from argand.lower.layout import dense_like, hint, is_dense, numel, stride_order
+from argand.lower.layout import dense_like, hint, is_dense, stride_order
 from argand.lower.recorder import Recorder, without_dead
 from argand.lower.registry import NoLowering
 from argand.lower.tensor import Index, Loader, Tensor
@@ -548,4 +548,4 @@ def scalar_ref(ref: TensorRef) -> TensorRef:
     return TensorRef(ref.buffer, _NO_SIZE, _NO_SIZE, ref.offset, ref.dtype)
 
 
-__all__ = ["LOOP_DTYPES", "ONE", "ZERO", "Context", "as_expr", "math_dtype", "numel", "scalar_ref"]
+__all__ = ["LOOP_DTYPES", "ONE", "ZERO", "Context", "as_expr", "math_dtype", "scalar_ref"]

@@ -17,13 +17,12 @@ from argand.graph import compat, time_limit
 from argand.graph.nodes.meta import user_lines
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators import data_checks
-from argand.graph.sizes.expr import Expr, Var, free_symbols
+from argand.graph.sizes.expr import Expr, Var, free_symbols, product
 from argand.graph.sizes.symbolic import MetaTensor, SymbolicTensor, is_tensor
 from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef, Value, checks_positions, statements_of
 from argand.ir.target import Targets
 from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
 from argand.lower.dump import dump
-from argand.lower.layout import numel
 from argand.lower.lowerings import REGISTRY
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering
@@ -352,7 +351,7 @@ class _Lowering:
 
 def ctx_hint(ctx: Context, size: tuple[Any, ...]) -> int:
     """Likely number of elements."""
-    return ctx.hint(numel(size))
+    return ctx.hint(product(size))
 
 
 def _any_number(arg: Any, which: Callable[[Any], bool]) -> bool:

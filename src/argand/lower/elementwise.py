@@ -21,31 +21,6 @@ Operand = Tensor | Number | Expr
 Operation = Callable[..., Value]
 Read = Callable[[Recorder, Index], Value]
 
-# what one statement costs, in additions; the rest cost 1
-COSTS = {
-    **dict.fromkeys(["exp", "exp2", "expm1", "sigmoid", "tanh", "erf", "erfc", "log", "log2", "log10", "log1p"], 12),
-    **dict.fromkeys(
-        [
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "atan2",
-            "pow",
-            "fmod",
-        ],
-        16,
-    ),
-    **dict.fromkeys(["truediv", "reciprocal", "sqrt", "rsqrt", "floordiv", "truncdiv", "remainder"], 4),
-}
-
 
 def pointwise(
     ctx: Context,

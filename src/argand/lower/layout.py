@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from argand.graph.sizes.expr import ONE, ZERO, Expr, ExprLike, Sym, as_expr, as_int, evaluate, product
+from argand.graph.sizes.expr import ONE, ZERO, Expr, ExprLike, Sym, as_expr, as_int, evaluate, exact_divide
 from argand.ir.loops import TensorRef
 
 Sizes = tuple[Expr, ...]
@@ -24,11 +24,6 @@ def hint(expr: Expr, hints: Mapping[str, int] | None = None) -> int:
         return known
     env = {atom.name: (hints or {}).get(atom.name, DEFAULT_HINT) for atom in expr.free if isinstance(atom, Sym)}
     return int(evaluate(expr, env))
-
-
-def numel(size: Sizes) -> Expr:
-    """Number of elements."""
-    return product(size)
 
 
 def contiguous_stride(size: Sizes) -> Sizes:
@@ -103,14 +98,6 @@ def reshape_stride(size: Sizes, stride: Sizes, new_size: Sizes) -> Sizes | None:
     if left != 1 or blocks:
         return None
     return tuple(reversed(result))
-
-
-def exact_divide(value: Expr, by: Expr) -> Expr | None:
-    """`value / by` when that is certainly exact."""
-    if by == 0:
-        return None
-    quotient = value // by
-    return quotient if quotient * by is value else None
 
 
 @lru_cache(maxsize=1 << 12)

@@ -24,72 +24,42 @@ import torch
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr
 from argand.ir.loops import LoopBlock, Value
+from argand.ir.operations import COMPARISONS
 
 Number = int | float | bool
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "argmax", "argmin")
 SCANS = ("sum", "prod")
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-PREDICATES = ("isnan", "isinf", "isfinite", "signbit")
-UNARY = [
-    "neg",
-    "abs",
-    "sign",
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
-    "reciprocal",
-    "sqrt",
-    "rsqrt",
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-    "sigmoid",
-    "bitwise_not",
-    "logical_not",
-]
-BINARY = [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "truncdiv",
-    "remainder",
-    "fmod",
-    "pow",
-    "maximum",
-    "minimum",
-    "atan2",
-    "copysign",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "lshift",
-    "rshift",
-]
+
+
+def _unary(op: str, doc: str) -> Callable[[Ops, Value], Value]:
+    """A method of `Ops` for one op of `UNARY`."""
+
+    def method(self: Ops, a: Value) -> Value:
+        return self.unary(op, a)
+
+    method.__doc__ = doc
+    return method
+
+
+def _binary(op: str, doc: str) -> Callable[[Ops, Value, Value], Value]:
+    """A method of `Ops` for one op of `BINARY` or `COMPARISONS`."""
+
+    def method(self: Ops, a: Value, b: Value) -> Value:
+        return self.compare(op, a, b) if op in COMPARISONS else self.binary(op, a, b)
+
+    method.__doc__ = doc
+    return method
+
+
+def _predicate(op: str, doc: str) -> Callable[[Ops, Value], Value]:
+    """A method of `Ops` for one op of `PREDICATES`."""
+
+    def method(self: Ops, a: Value) -> Value:
+        return self.emit(op, (a,), torch.bool)
+
+    method.__doc__ = doc
+    return method
 
 
 class Ops:
@@ -196,205 +166,58 @@ class Ops:
         self._same(op, a, b)
         return self.emit(op, (a, b), torch.bool)
 
-    def add(self, a: Value, b: Value) -> Value:
-        """a + b"""
-        return self.binary("add", a, b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        """a - b"""
-        return self.binary("sub", a, b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        """a * b"""
-        return self.binary("mul", a, b)
-
-    def truediv(self, a: Value, b: Value) -> Value:
-        """a / b, floats only"""
-        return self.binary("truediv", a, b)
-
-    def floordiv(self, a: Value, b: Value) -> Value:
-        """Integer division rounding down; b is a constant, neither 0 nor -1"""
-        return self.binary("floordiv", a, b)
-
-    def truncdiv(self, a: Value, b: Value) -> Value:
-        """Integer division rounding towards zero; b is a constant, neither 0 nor -1"""
-        return self.binary("truncdiv", a, b)
-
-    def remainder(self, a: Value, b: Value) -> Value:
-        """Integer remainder with the sign of b; b is a constant, neither 0 nor -1"""
-        return self.binary("remainder", a, b)
-
-    def fmod(self, a: Value, b: Value) -> Value:
-        """C's fmod (floats) or % (integers; b is then a constant, neither 0 nor -1): the sign of a"""
-        return self.binary("fmod", a, b)
-
-    def pow(self, a: Value, b: Value) -> Value:
-        """a ** b, floats only, as C's pow"""
-        return self.binary("pow", a, b)
-
-    def maximum(self, a: Value, b: Value) -> Value:
-        """The greater; NaN if either is"""
-        return self.binary("maximum", a, b)
-
-    def minimum(self, a: Value, b: Value) -> Value:
-        """The smaller; NaN if either is"""
-        return self.binary("minimum", a, b)
-
-    def atan2(self, a: Value, b: Value) -> Value:
-        """Angle of the point (b, a)"""
-        return self.binary("atan2", a, b)
-
-    def copysign(self, a: Value, b: Value) -> Value:
-        """Magnitude of a, sign of b (floats)"""
-        return self.binary("copysign", a, b)
-
-    def lshift(self, a: Value, b: Value) -> Value:
-        """a << b for integers; b is a constant in [0, bits)"""
-        return self.binary("lshift", a, b)
-
-    def rshift(self, a: Value, b: Value) -> Value:
-        """a >> b for integers, arithmetic; b is a constant in [0, bits)"""
-        return self.binary("rshift", a, b)
-
-    def bitwise_and(self, a: Value, b: Value) -> Value:
-        """a & b, integers"""
-        return self.binary("bitwise_and", a, b)
-
-    def bitwise_or(self, a: Value, b: Value) -> Value:
-        """a | b, integers"""
-        return self.binary("bitwise_or", a, b)
-
-    def bitwise_xor(self, a: Value, b: Value) -> Value:
-        """a ^ b, integers"""
-        return self.binary("bitwise_xor", a, b)
-
-    def bitwise_not(self, a: Value) -> Value:
-        """~a, integers"""
-        return self.unary("bitwise_not", a)
-
-    def logical_and(self, a: Value, b: Value) -> Value:
-        """Both, bools"""
-        return self.binary("logical_and", a, b)
-
-    def logical_or(self, a: Value, b: Value) -> Value:
-        """Either, bools"""
-        return self.binary("logical_or", a, b)
-
-    def logical_xor(self, a: Value, b: Value) -> Value:
-        """Exactly one, bools"""
-        return self.binary("logical_xor", a, b)
-
-    def logical_not(self, a: Value) -> Value:
-        """Not, bool"""
-        return self.unary("logical_not", a)
-
-    def eq(self, a: Value, b: Value) -> Value:
-        """a == b"""
-        return self.compare("eq", a, b)
-
-    def ne(self, a: Value, b: Value) -> Value:
-        """a != b"""
-        return self.compare("ne", a, b)
-
-    def lt(self, a: Value, b: Value) -> Value:
-        """a < b"""
-        return self.compare("lt", a, b)
-
-    def le(self, a: Value, b: Value) -> Value:
-        """a <= b"""
-        return self.compare("le", a, b)
-
-    def gt(self, a: Value, b: Value) -> Value:
-        """a > b"""
-        return self.compare("gt", a, b)
-
-    def ge(self, a: Value, b: Value) -> Value:
-        """a >= b"""
-        return self.compare("ge", a, b)
-
-    def isnan(self, a: Value) -> Value:
-        """Whether a is NaN (floats)"""
-        return self.emit("isnan", (a,), torch.bool)
-
-    def isinf(self, a: Value) -> Value:
-        """Whether a is plus or minus infinity (floats)"""
-        return self.emit("isinf", (a,), torch.bool)
-
-    def isfinite(self, a: Value) -> Value:
-        """Whether a is neither infinite nor NaN (floats)"""
-        return self.emit("isfinite", (a,), torch.bool)
-
-    def signbit(self, a: Value) -> Value:
-        """Whether the sign bit is set (also of -0.0 and NaN), or an integer is negative"""
-        return self.emit("signbit", (a,), torch.bool)
-
-    def neg(self, a: Value) -> Value:
-        """-a"""
-        return self.unary("neg", a)
-
-    def abs(self, a: Value) -> Value:
-        """|a|; the least integer stays itself"""
-        return self.unary("abs", a)
-
-    def sign(self, a: Value) -> Value:
-        """-1, 0 or 1; 0 for NaN"""
-        return self.unary("sign", a)
-
-    def floor(self, a: Value) -> Value:
-        """Greatest integer not above a (floats)"""
-        return self.unary("floor", a)
-
-    def ceil(self, a: Value) -> Value:
-        """Least integer not below a (floats)"""
-        return self.unary("ceil", a)
-
-    def round(self, a: Value) -> Value:
-        """Nearest integer, halves to even (floats)"""
-        return self.unary("round", a)
-
-    def trunc(self, a: Value) -> Value:
-        """a without its fraction (floats)"""
-        return self.unary("trunc", a)
-
-    def reciprocal(self, a: Value) -> Value:
-        """1 / a (floats)"""
-        return self.unary("reciprocal", a)
-
-    def sqrt(self, a: Value) -> Value:
-        """Square root, correctly rounded (floats)"""
-        return self.unary("sqrt", a)
-
-    def rsqrt(self, a: Value) -> Value:
-        """1 / sqrt(a), both correctly rounded (floats)"""
-        return self.unary("rsqrt", a)
-
-    def exp(self, a: Value) -> Value:
-        """e ** a (floats)"""
-        return self.unary("exp", a)
-
-    def log(self, a: Value) -> Value:
-        """Natural logarithm (floats); `unary` has exp2, expm1, log2, log10, log1p and the trigonometric functions"""
-        return self.unary("log", a)
-
-    def tanh(self, a: Value) -> Value:
-        """Hyperbolic tangent (floats)"""
-        return self.unary("tanh", a)
-
-    def erf(self, a: Value) -> Value:
-        """Error function (floats)"""
-        return self.unary("erf", a)
-
-    def sigmoid(self, a: Value) -> Value:
-        """1 / (1 + exp(-a)) (floats)"""
-        return self.unary("sigmoid", a)
-
-    def log1p(self, a: Value) -> Value:
-        """log(1 + a), exact near 0 (floats)"""
-        return self.unary("log1p", a)
-
-    def expm1(self, a: Value) -> Value:
-        """exp(a) - 1, exact near 0 (floats)"""
-        return self.unary("expm1", a)
+    add = _binary("add", "a + b")
+    sub = _binary("sub", "a - b")
+    mul = _binary("mul", "a * b")
+    truediv = _binary("truediv", "a / b, floats only")
+    floordiv = _binary("floordiv", "Integer division rounding down; b is a constant, neither 0 nor -1")
+    truncdiv = _binary("truncdiv", "Integer division rounding towards zero; b is a constant, neither 0 nor -1")
+    remainder = _binary("remainder", "Integer remainder with the sign of b; b is a constant, neither 0 nor -1")
+    fmod = _binary("fmod", "C's fmod (floats) or % (integers; b is then a constant, neither 0 nor -1): the sign of a")
+    pow = _binary("pow", "a ** b, floats only, as C's pow")
+    maximum = _binary("maximum", "The greater; NaN if either is")
+    minimum = _binary("minimum", "The smaller; NaN if either is")
+    atan2 = _binary("atan2", "Angle of the point (b, a)")
+    copysign = _binary("copysign", "Magnitude of a, sign of b (floats)")
+    lshift = _binary("lshift", "a << b for integers; b is a constant in [0, bits)")
+    rshift = _binary("rshift", "a >> b for integers, arithmetic; b is a constant in [0, bits)")
+    bitwise_and = _binary("bitwise_and", "a & b, integers")
+    bitwise_or = _binary("bitwise_or", "a | b, integers")
+    bitwise_xor = _binary("bitwise_xor", "a ^ b, integers")
+    bitwise_not = _unary("bitwise_not", "~a, integers")
+    logical_and = _binary("logical_and", "Both, bools")
+    logical_or = _binary("logical_or", "Either, bools")
+    logical_xor = _binary("logical_xor", "Exactly one, bools")
+    logical_not = _unary("logical_not", "Not, bool")
+    eq = _binary("eq", "a == b")
+    ne = _binary("ne", "a != b")
+    lt = _binary("lt", "a < b")
+    le = _binary("le", "a <= b")
+    gt = _binary("gt", "a > b")
+    ge = _binary("ge", "a >= b")
+    isnan = _predicate("isnan", "Whether a is NaN (floats)")
+    isinf = _predicate("isinf", "Whether a is plus or minus infinity (floats)")
+    isfinite = _predicate("isfinite", "Whether a is neither infinite nor NaN (floats)")
+    signbit = _predicate("signbit", "Whether the sign bit is set (also of -0.0 and NaN), or an integer is negative")
+    neg = _unary("neg", "-a")
+    abs = _unary("abs", "|a|; the least integer stays itself")
+    sign = _unary("sign", "-1, 0 or 1; 0 for NaN")
+    floor = _unary("floor", "Greatest integer not above a (floats)")
+    ceil = _unary("ceil", "Least integer not below a (floats)")
+    round = _unary("round", "Nearest integer, halves to even (floats)")
+    trunc = _unary("trunc", "a without its fraction (floats)")
+    reciprocal = _unary("reciprocal", "1 / a (floats)")
+    sqrt = _unary("sqrt", "Square root, correctly rounded (floats)")
+    rsqrt = _unary("rsqrt", "1 / sqrt(a), both correctly rounded (floats)")
+    exp = _unary("exp", "e ** a (floats)")
+    log = _unary(
+        "log", "Natural logarithm (floats); `unary` has exp2, expm1, log2, log10, log1p and the trigonometric functions"
+    )
+    tanh = _unary("tanh", "Hyperbolic tangent (floats)")
+    erf = _unary("erf", "Error function (floats)")
+    sigmoid = _unary("sigmoid", "1 / (1 + exp(-a)) (floats)")
+    log1p = _unary("log1p", "log(1 + a), exact near 0 (floats)")
+    expm1 = _unary("expm1", "exp(a) - 1, exact near 0 (floats)")
 
 
-__all__ = ["BINARY", "COMPARISONS", "PREDICATES", "REDUCTIONS", "UNARY", "LoopBlock", "Number", "Ops"]
+__all__ = ["REDUCTIONS", "SCANS", "LoopBlock", "Number", "Ops"]

@@ -7,8 +7,9 @@ from typing import Any
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr, Sym, Var
 from argand.ir.loops import ExternNode, LoopBlock, LoopNode, Program, TensorRef, Value
+from argand.ir.operations import BINARY, COMPARISONS, PREDICATES, UNARY
 from argand.lower.dump import dump_node
-from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, REDUCTIONS, SCANS, UNARY
+from argand.lower.ops import REDUCTIONS, SCANS
 
 OPS = frozenset(
     (

@@ -19,9 +19,9 @@ from argand.errors import AutogradError
 from argand.graph import time_limit
 from argand.graph.metadata.strides import memory_order
 from argand.graph.nodes.program import AtenProgram, LeafSpec, OutputSpec, ViewReplay
-from argand.graph.sizes.expr import Expr, FloorDiv, Mod, Sym, as_expr, as_int, free_symbols, substitute
+from argand.graph.sizes.expr import Expr, FloorDiv, Mod, Sym, as_expr, as_int, free_symbols, product, substitute
 from argand.graph.sizes.fitting import Fitter, at_least, require
-from argand.graph.sizes.symbolic import Condition, SymbolicTensor, is_tensor, numel_of, plain_dims
+from argand.graph.sizes.symbolic import Condition, SymbolicTensor, is_tensor, plain_dims
 
 aten = torch.ops.aten
 
@@ -131,7 +131,7 @@ class _Generaliser:
         if node.target not in _RESHAPES:
             return
         source, made = node.args[0].meta["val"], node.meta["val"]
-        gap = numel_of(source.shape) - numel_of(made.shape)
+        gap = product(source.shape) - product(made.shape)
         if gap != 0:
             self.conditions[Condition("eq", gap)] = None
 

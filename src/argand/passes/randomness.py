@@ -6,6 +6,7 @@ The numbers differ from eager's for the same `torch.manual_seed`; `config.fallba
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ from argand.graph.operators.random_ops import random_ops
 from argand.passes.decompose import decompose
 
 aten = torch.ops.aten
+
+Draw = Callable[[Builder, Any, torch.dtype, torch.device], fx.Node]
+Rule = Callable[..., Any]
 
 
 def functional_random(program: AtenProgram) -> int:
@@ -58,7 +62,7 @@ def _bernoulli_p(b: Builder, x: fx.Node, p: float = 0.5, *, generator: Any = Non
     val: torch.Tensor = x.meta["val"]
     if generator is not None or val.numel() == 0 or val.dtype.is_complex:
         return NotImplemented
-    drawn = b(aten.lt.Scalar, _uniform(b, val.shape, val.dtype, x.meta["device"]), float(p))
+    drawn = b(aten.lt.Scalar, _drawn_like(b, x, _uniform), float(p))
     return b(aten._to_copy.default, drawn, dtype=val.dtype)
 
 
@@ -68,7 +72,7 @@ def _bernoulli(b: Builder, x: fx.Node, *, generator: Any = None) -> Any:
     val: torch.Tensor = x.meta["val"]
     inside = b(aten.all.default, b(aten.logical_and.default, b(aten.ge.Scalar, x, 0.0), b(aten.le.Scalar, x, 1.0)))
     b.effect(aten._assert_async.msg, inside, _NO_PROBABILITY)
-    drawn = b(aten.lt.Tensor, _uniform(b, val.shape, val.dtype, x.meta["device"]), x)
+    drawn = b(aten.lt.Tensor, _drawn_like(b, x, _uniform), x)
     return b(aten._to_copy.default, drawn, dtype=val.dtype)
 
 
@@ -76,25 +80,9 @@ def _native_dropout(b: Builder, x: fx.Node, p: float, train: bool | None) -> Any
     val: torch.Tensor = x.meta["val"]
     if train is False or not 0 < p < 1 or val.dtype not in (torch.float32, torch.float64, torch.bfloat16):
         return NotImplemented
-    mask = b(aten.lt.Scalar, _uniform(b, val.shape, val.dtype, x.meta["device"]), 1.0 - p)
+    mask = b(aten.lt.Scalar, _drawn_like(b, x, _uniform), 1.0 - p)
     kept = b(aten.mul.Tensor, x, b(aten._to_copy.default, mask, dtype=val.dtype))
     return b(aten.mul.Tensor, kept, 1.0 / (1.0 - p)), mask
-
-
-def _rand(b: Builder, size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, **rest: Any) -> Any:
-    dtype = dtype or torch.get_default_dtype()
-    if dtype not in (torch.float32, torch.float64) or layout not in (None, torch.strided) or 0 in size:
-        return NotImplemented
-    return _uniform(b, size, dtype, device or torch.device("cpu"))
-
-
-def _rand_like(b: Builder, x: fx.Node, **options: Any) -> Any:
-    changed = {key for key, value in options.items() if value not in (None, False, torch.preserve_format)}
-    if changed - {"dtype"} or not _plain(x) or options.get("dtype") not in (None, x.meta["val"].dtype):
-        return NotImplemented
-    return (
-        _uniform(b, x.meta["val"].shape, x.meta["val"].dtype, x.meta["device"]) if _in_layout_of(x) else NotImplemented
-    )
 
 
 def _normal(b: Builder, size: Any, dtype: torch.dtype, device: torch.device) -> fx.Node:
@@ -106,26 +94,39 @@ def _normal(b: Builder, size: Any, dtype: torch.dtype, device: torch.device) -> 
     return made
 
 
-def _randn(b: Builder, size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, **rest: Any) -> Any:
-    dtype = dtype or torch.get_default_dtype()
-    if dtype not in (torch.float32, torch.float64) or layout not in (None, torch.strided) or 0 in size:
-        return NotImplemented
-    return _normal(b, size, dtype, device or torch.device("cpu"))
+def _drawn_like(b: Builder, x: fx.Node, draw: Draw) -> fx.Node:
+    val: torch.Tensor = x.meta["val"]
+    return draw(b, val.shape, val.dtype, x.meta["device"])
 
 
-def _randn_like(b: Builder, x: fx.Node, **options: Any) -> Any:
-    changed = {key for key, value in options.items() if value not in (None, False, torch.preserve_format)}
-    if changed - {"dtype"} or not _plain(x) or options.get("dtype") not in (None, x.meta["val"].dtype):
-        return NotImplemented
-    return (
-        _normal(b, x.meta["val"].shape, x.meta["val"].dtype, x.meta["device"]) if _in_layout_of(x) else NotImplemented
-    )
+def _factory(draw: Draw) -> Rule:
+    """The rule of `rand` or `randn`, which differ in the distribution."""
+
+    def rule(b: Builder, size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, **rest: Any) -> Any:
+        dtype = dtype or torch.get_default_dtype()
+        if dtype not in (torch.float32, torch.float64) or layout not in (None, torch.strided) or 0 in size:
+            return NotImplemented
+        return draw(b, size, dtype, device or torch.device("cpu"))
+
+    return rule
+
+
+def _like(draw: Draw) -> Rule:
+    """The rule of `rand_like` or `randn_like`."""
+
+    def rule(b: Builder, x: fx.Node, **options: Any) -> Any:
+        changed = {key for key, value in options.items() if value not in (None, False, torch.preserve_format)}
+        if changed - {"dtype"} or not _plain(x) or options.get("dtype") not in (None, x.meta["val"].dtype):
+            return NotImplemented
+        return _drawn_like(b, x, draw) if _in_layout_of(x) else NotImplemented
+
+    return rule
 
 
 def _uniform_range(b: Builder, x: fx.Node, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Any:
     if generator is not None or not _plain(x) or not _in_layout_of(x):
         return NotImplemented
-    drawn = _uniform(b, x.meta["val"].shape, x.meta["val"].dtype, x.meta["device"])
+    drawn = _drawn_like(b, x, _uniform)
     if low == 0 and high == 1:
         return drawn
     return b(aten.add.Tensor, b(aten.mul.Tensor, drawn, float(high - low)), float(low))
@@ -135,9 +136,9 @@ RULES: dict[Any, Any] = {
     aten.bernoulli.p: _bernoulli_p,
     aten.bernoulli.default: _bernoulli,
     aten.native_dropout.default: _native_dropout,
-    aten.rand.default: _rand,
-    aten.rand_like.default: _rand_like,
-    aten.randn.default: _randn,
-    aten.randn_like.default: _randn_like,
+    aten.rand.default: _factory(_uniform),
+    aten.rand_like.default: _like(_uniform),
+    aten.randn.default: _factory(_normal),
+    aten.randn_like.default: _like(_normal),
     aten.uniform.default: _uniform_range,
 }

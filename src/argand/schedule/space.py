@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from argand.graph.sizes.expr import ONE, ZERO, Expr, FloorDiv, Mod, Var, as_int, substitute, sum_of
+from argand.graph.sizes.expr import ONE, ZERO, Expr, FloorDiv, Mod, Var, exact_divide, substitute, sum_of
 from argand.schedule.access import hint
 
 
@@ -45,15 +45,6 @@ def affine(expr: Expr, dims: Mapping[Var, Expr]) -> Affine | None:
             terms.setdefault(found, []).append(term)
     coefficients = {var: sum_of(parts) if len(parts) > 1 else parts[0] for var, parts in terms.items()}
     return Affine(coefficients, sum_of(rest) if rest else ZERO)
-
-
-def exact_divide(left: Expr, right: Expr) -> Expr | None:
-    """`left / right` when that is certainly an integer."""
-    value, by = as_int(left), as_int(right)
-    if value is not None and by is not None:
-        return left // right if by and value % by == 0 else None
-    quotient = left // right
-    return quotient if quotient * right is left else None
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from cpp_kernels import body, buffer, compile_plan, plan, sample
 
-from argand.lower.ops import UNARY
+from argand.ir.operations import UNARY
 from argand.runtime import toolchain
 
 F32 = torch.float32

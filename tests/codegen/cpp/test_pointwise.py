@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import sweeps
 from argand.codegen.cpp.types import supports
 from argand.graph.sizes.expr import Sym
-from argand.lower.ops import BINARY, COMPARISONS, PREDICATES, UNARY
+from argand.ir.operations import BINARY, COMPARISONS, PREDICATES, UNARY
 from argand.runtime import toolchain
 
 FLOATS = (torch.float32, torch.float64)

@@ -18,6 +18,7 @@ from argand.graph import compat
 from argand.graph.flow import INFINITE, FlowNetwork
 from argand.graph.metadata import layouts
 from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor
+from argand.ir.operations import ELEMENTARY, cost
 
 aten = torch.ops.aten
 
@@ -49,10 +50,6 @@ _MOVES = frozenset(
         aten.fill.Scalar,
     )
 )
-_COSTLY_POINTWISE = frozenset(
-    ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc", "gelu", "silu", "pow",
-     "mish", "softplus", "atan2", "lgamma", "digamma", "erfinv", "sinh", "cosh", "asin", "acos", "atan")
-)  # fmt: skip
 _HEAVY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "scaled_dot", "linear", "lstm", "gru")
 
 
@@ -182,7 +179,7 @@ class Costs:
             return bytes_of(node) // 2
         if is_fusible(node):
             name = node.target._schema.name.rsplit("::", 1)[-1]
-            return bytes_of(node) // (2 if name in _COSTLY_POINTWISE else 10)
+            return bytes_of(node) // (2 if cost(name) >= ELEMENTARY else 10)
         if self.strict:
             return INFINITE
         read = sum(bytes_of(source) for source in node.all_input_nodes)

@@ -226,7 +226,7 @@ class _Attention(torch.autograd.Function):
         ctx: Any, call: Flex, lists: list[torch.Tensor], reads: list[torch.Tensor], *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.call, ctx.others = call, (lists, reads)
-        made: tuple[torch.Tensor, torch.Tensor] = flex_ops().forward(*tensors, lists, reads, *_plain(call))
+        made: tuple[torch.Tensor, torch.Tensor] = flex_ops().flex_attention(*tensors, lists, reads, *_plain(call))
         ctx.save_for_backward(*tensors, *made)
         return made
 
@@ -237,7 +237,7 @@ class _Attention(torch.autograd.Function):
         grad = grads[0] if grads[0].stride(-1) == 1 else grads[0].contiguous()
         # the logarithms that come out are of base 2
         delta = (out.float() * grad.float()).sum(-1) - grads[1] * flex.LOG2E
-        made = flex_ops().backward(
+        made = flex_ops().flex_attention_backward(
             grad, logs, delta.contiguous(), query, key, value, lists, reads, *_plain(ctx.call)
         )  # fmt: skip
         return None, None, None, *made

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 from torch.nn import attention
 
-from argand.graph.ambient import FLAGS as FLAGS
-from argand.graph.ambient import set_deterministic as set_deterministic
+from argand.graph.compat import FLAGS as FLAGS
+from argand.graph.compat import set_deterministic as set_deterministic
 
 _DEVICES = ("cpu", "cuda")
 

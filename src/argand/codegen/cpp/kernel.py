@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from argand.codegen.analysis import StageFacts, analyse, apart, flatten, hint, separates
-from argand.codegen.cpp import overrides
+from argand.codegen.analysis import StageFacts, analyse, apart, hint, separates
 from argand.codegen.cpp.loops import PARTS, Parallel, StageLoops, product_text, static_points
 from argand.codegen.cpp.plan import _cost as stage_cost
-from argand.codegen.cpp.plan import lanes_for, plan_stage, sizes_of
+from argand.codegen.cpp.plan import lanes_for, plan_stage, sizes_of, uses_replaced
 from argand.codegen.cpp.prelude import prelude
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Memory, Printer, Writer
@@ -26,7 +25,7 @@ from argand.errors import InternalError
 from argand.graph import time_limit
 from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, to_c
 from argand.ir.kernel import KernelPlan, Stage
-from argand.ir.loops import Buffer, Value
+from argand.ir.loops import Buffer, Value, checks_positions, with_nested
 from argand.runtime.toolchain import IsaInfo
 
 STACK_BYTES = 64 << 10  # scratch beyond this is allocated
@@ -128,7 +127,7 @@ class KernelPrinter:
         self.vector_bytes = vector_bytes
         self.out = Writer()
         self.facts = [analyse(stage.body, plan.registers, (var for var, _ in plan.outer)) for stage in plan.stages]
-        self.checks_indices = any(value.op == "indirect" for facts in self.facts for value in flatten(facts.statements))
+        self.checks_indices = any(checks_positions(facts.statements) for facts in self.facts)
         self.memory = self._memory()
         self.outer_vector: Var | None = None
         self.outer_lanes = 1
@@ -159,7 +158,7 @@ class KernelPrinter:
             return
         var, size = plan.outer[-1]
         lanes = min(lanes_for(f, var, self.vector_bytes, p.narrow, size) for f, p in zip(self.facts, self.plans))
-        if lanes < 2 or any(p.vector is None and _has_override(f) for f, p in zip(self.facts, self.plans)):
+        if lanes < 2 or any(p.vector is None and uses_replaced(f) for f, p in zip(self.facts, self.plans)):
             return
         forced = []
         for stage, facts in zip(plan.stages, self.facts):
@@ -210,7 +209,7 @@ class KernelPrinter:
         """Nothing can be looked up in a dimension of size 0; afterwards a bad index may become 0 safely."""
         for facts in self.facts:
             sizes = sizes_of(facts)
-            for value in flatten(facts.statements):
+            for value in with_nested(facts.statements):
                 if value.op != "indirect" or (as_int(value.args[1]) or 0) > 0:
                     continue
                 points = product_text(list(sizes.values()))
@@ -298,7 +297,7 @@ class KernelPrinter:
             if value.op != "store" or value.args[3] is not None or run is None or value.dtype == torch.bool:
                 continue
             size = element(self.memory[value.args[0]].dtype).size
-            read = any(v.op == "load" and v.args[0] == value.args[0] for v in flatten(facts.statements))
+            read = any(v.op == "load" and v.args[0] == value.args[0] for v in with_nested(facts.statements))
             large = 2 * _bytes(self.plan.buffers[value.args[0]]) >= self.cache_bytes and traffic > self.cache_bytes
             if large and not read and size * made.lanes == 64 and run * size >= 4096 and _whole_lines(value, made):
                 found.add(value)
@@ -429,10 +428,6 @@ def _bytes(buffer: Buffer) -> int:
     for size in buffer.size:
         total *= as_int(size) or 0
     return total
-
-
-def _has_override(facts: StageFacts) -> bool:
-    return any(overrides.known(v.op) and overrides.replaced(v.op) for v in flatten(facts.statements))
 
 
 def _describe(buffer: Buffer) -> str:

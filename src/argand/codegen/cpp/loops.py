@@ -21,18 +21,17 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from argand.codegen.analysis import StageFacts, flatten, hint
-from argand.codegen.cpp.plan import MATH
+from argand.codegen.analysis import StageFacts, hint
 from argand.codegen.cpp.reduce import Accumulator, is_arg, position_of
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Printer
 from argand.codegen.cpp.tile import emit_tiled
 from argand.graph.sizes.expr import Expr, Var, as_int, to_c
-from argand.ir.loops import Value
+from argand.ir.loops import Value, with_nested
+from argand.ir.operations import DIVISION, cost
 
 BLOCK = 128  # additions one after the other before a float sum is flushed
 PARTS = 64  # pieces that a whole-tensor reduction is cut into; fixed, so that results do not depend on the thread count
-_HEAVY = frozenset((*MATH, "erfc", "tan", "pow"))
 
 
 @dataclass(slots=True)
@@ -397,9 +396,9 @@ class StageLoops:
 
     def _light(self) -> bool:
         """Whether several copies of the body and its accumulators fit into the registers."""
-        body = [v for v in flatten(self.facts.statements) if v.op != "constant" and v not in self.facts.after]
+        body = [v for v in with_nested(self.facts.statements) if v.op != "constant" and v not in self.facts.after]
         reductions = self.facts.reductions
-        if len(body) > 12 or len(reductions) > 2 or any(v.op in _HEAVY or v.op == "masked" for v in body):
+        if len(body) > 12 or len(reductions) > 2 or any(cost(v.op) >= DIVISION or v.op == "masked" for v in body):
             return False
         return not any(is_arg(v.args[0]) or v.args[1].dtype == torch.bool for v in reductions)
 

@@ -11,21 +11,20 @@ from collections.abc import Sequence
 
 import torch
 
-from argand.codegen.analysis import StageFacts, flatten, hint, lane_stride
+from argand.codegen.analysis import StageFacts, hint, lane_stride
 from argand.codegen.cpp import overrides
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
 from argand.graph.sizes.expr import Expr, Simplifier, Var, as_int
-from argand.ir.loops import Value
+from argand.ir.loops import Value, with_nested
+from argand.ir.operations import DIVISION, cost
 
-_MATH_NAMES = "exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf sin cos truediv sqrt rsqrt reciprocal"
-_PER_LANE_NAMES = (
-    "pow tan asin acos atan sinh cosh asinh acosh atanh atan2 erfc erfinv lgamma digamma fmod remainder floordiv "
-    "truncdiv hypot nextafter gcd"
-)
-MATH = frozenset(_MATH_NAMES.split())
-_PER_LANE = frozenset(_PER_LANE_NAMES.split())
+# Functions of the prelude that have no vector code.
+_PER_LANE = {
+    *("pow", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2", "erfc"),
+    *("fmod", "remainder", "floordiv", "truncdiv"),
+}
 _FREE = frozenset(("constant", "reduction"))
 
 
@@ -50,7 +49,7 @@ def plan_stage(facts: StageFacts, own: Sequence[Var], vector_bytes: int, forced:
     scalar.cost = scalar.work = _cost(facts, scalar)
     if forced is not None:
         return _forced(facts, scalar, forced, vector_bytes)
-    if vector_bytes == 0 or any(overrides.replaced(v.op) for v in flatten(facts.statements) if overrides.known(v.op)):
+    if vector_bytes == 0 or uses_replaced(facts):
         return scalar
     best = scalar
     pinned = _order_matters(facts)
@@ -61,6 +60,11 @@ def plan_stage(facts: StageFacts, own: Sequence[Var], vector_bytes: int, forced:
         if candidate is not None and candidate.cost < best.cost:
             best = candidate
     return best
+
+
+def uses_replaced(facts: StageFacts) -> bool:
+    """Whether a statement's C++ is the user's: written for scalars."""
+    return any(overrides.known(v.op) and overrides.replaced(v.op) for v in with_nested(facts.statements))
 
 
 def _order_matters(facts: StageFacts) -> bool:
@@ -94,7 +98,7 @@ def _forced(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int) -
 def lanes_for(facts: StageFacts, var: Var, vector_bytes: int, narrow: set[Value], size: Expr) -> int:
     """Lanes such that no vector is wider than a register; fewer when the loop is shorter, 1 when it is much shorter."""
     widest = 1
-    for value in flatten(facts.statements):
+    for value in with_nested(facts.statements):
         if value.op in ("constant",) or var not in facts.deps[value]:
             continue
         if value.op == "indirect":
@@ -119,7 +123,7 @@ def _narrow(facts: StageFacts, sizes: dict[Var, Expr]) -> set[Value]:
     simplifier = Simplifier(sizes)
     found: set[Value] = set()
     limits: dict[Value, tuple[int, int]] = {}
-    for value in flatten(facts.statements):
+    for value in with_nested(facts.statements):
         if value.dtype is not torch.int64:
             continue
         span = _bounds(value, simplifier, limits)
@@ -164,7 +168,7 @@ def _cost(facts: StageFacts, plan: StagePlan) -> float:
     position = {var: index + 1 for index, var in enumerate(order)}
     total = sum(times[1:])  # loop overhead
     innermost = len(order)
-    for value in flatten(facts.statements):
+    for value in with_nested(facts.statements):
         if value.op in _FREE:
             continue
         depends = [position[var] for var in facts.deps[value] if var in position]
@@ -194,7 +198,6 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         return wide if value.op == "load" or stride == 1 else 2 * wide
     if value.op == "indirect":
         return 2.0 * lanes
-    op = overrides.canonical(value.op)
-    if op in _PER_LANE:
+    if value.op in _PER_LANE:
         return 12.0 * lanes
-    return 6.0 if op in MATH else 0.5
+    return 6.0 if cost(value.op) >= DIVISION else 0.5

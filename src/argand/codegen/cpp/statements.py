@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from argand.codegen.analysis import StageFacts, lane_stride
+from argand.codegen.analysis import StageFacts, is_half, lane_stride
 from argand.codegen.cpp import overrides
-from argand.codegen.cpp.types import element, is_half, literal, number, vector_type
+from argand.codegen.cpp.types import element, literal, number, vector_type
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, free_vars, substitute, to_c
 from argand.ir.loops import LoopBlock, Origin, Value
 
-_NARROW_ARITHMETIC = frozenset(("add", "sub", "mul", "square", "bitwise_and", "bitwise_or", "bitwise_xor"))
+_NARROW_ARITHMETIC = frozenset(("add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"))
 _BOOL_COMPARISONS = {
     "eq": "logical_not(logical_xor({0}, {1}))",
     "ne": "logical_xor({0}, {1})",
@@ -215,7 +215,7 @@ class Printer:
         return overrides.expression("where", mask, left, right)
 
     def _pointwise(self, value: Value, vector: bool) -> str:
-        op = overrides.canonical(value.op)
+        op = value.op
         if not overrides.known(op):
             raise InternalError(f"the C++ code generator does not know the op {value.op!r}")
         args: list[Value] = [arg for arg in value.args if isinstance(arg, Value)]

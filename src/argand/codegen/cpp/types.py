@@ -57,11 +57,6 @@ def element(dtype: torch.dtype) -> Element:
     return found
 
 
-def is_half(dtype: torch.dtype) -> bool:
-    """Whether values of `dtype` are carried as raw 16 bits."""
-    return dtype in (torch.bfloat16, torch.float16)
-
-
 def vector_type(dtype: torch.dtype, lanes: int) -> str:
     """C++ vector type of `lanes` values; booleans are loaded as bytes."""
     found = element(dtype)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from argand.codegen.triton.types import is_half
+from argand.codegen.analysis import is_half
 from argand.errors import InternalError
 
 Printer = Callable[[torch.dtype, list[str]], str]
@@ -44,7 +44,7 @@ def _float_or_int(of_floats: Printer, of_ints: Printer) -> Printer:
 
 _LIBRARY = (
     "exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
-    "erfinv lgamma trunc pow atan2 copysign nextafter hypot"
+    "trunc pow atan2 copysign"
 )
 TABLE: dict[str, Printer] = {name: _library(name) for name in _LIBRARY.split()}
 TABLE.update(
@@ -75,7 +75,6 @@ TABLE.update(
     neg=lambda dtype, args: f"(-{args[0]})",
     abs=_helper("tl.abs"),
     sign=lambda dtype, args: f"sign({args[0]})",
-    square=lambda dtype, args: f"({args[0]} * {args[0]})",
     floor=_helper("tl.floor"),
     ceil=_helper("tl.ceil"),
     round=_library("rint"),

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from argand.codegen.analysis import StageFacts, analyse
+from argand.codegen.analysis import StageFacts, analyse, is_half
 from argand.codegen.triton.axes import StageAxes, mapped, simplifier
 from argand.codegen.triton.functions import expression
 from argand.codegen.triton.indices import index_text
-from argand.codegen.triton.types import PositionType, constant, is_half, value_type
+from argand.codegen.triton.types import PositionType, constant, value_type
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr, Simplifier, Var, substitute
 from argand.ir.kernel import KernelPlan

@@ -46,11 +46,6 @@ def _type(dtype: torch.dtype) -> tuple[str, str]:
     return found
 
 
-def is_half(dtype: torch.dtype) -> bool:
-    """Whether values of `dtype` are only stored, never computed with."""
-    return dtype in (torch.bfloat16, torch.float16)
-
-
 @dataclass(frozen=True, slots=True)
 class PositionType:
     """Triton's type of positions.

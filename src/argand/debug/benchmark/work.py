@@ -14,7 +14,7 @@ from argand.codegen.host.calls import as_linear
 from argand.graph.sizes.expr import Expr, Sym, Var, evaluate
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, TensorRef, Value, tensor_refs
-from argand.lower.ops import BINARY, UNARY
+from argand.ir.operations import BINARY, UNARY
 
 _ARITHMETIC = frozenset((*UNARY, *BINARY))
 GRID = 3  # arguments before the tensors of a launch on a GPU

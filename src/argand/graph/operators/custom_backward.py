@@ -12,26 +12,16 @@ from typing import Any
 
 import torch
 
+from argand.graph.operators.registered import Operators
+
 _OWN = ("aten", "prims", "prim", "argand")
 
 
-class CustomBackward:
-    """The registered op."""
-
-    def __init__(self, library: torch.library.Library) -> None:
-        self._library = library  # the registration lives as long as this
-        self.op: Any = torch.ops.argand.custom_backward.default
-
-
 @functools.cache
-def custom_backward() -> CustomBackward:
+def custom_backward() -> Operators:
     """Defines the op, once per process."""
-    library = torch.library.Library("argand", "FRAGMENT")
-    library.define("custom_backward(str name, Tensor[] tensors, Tensor[] grads, bool[] wanted) -> Tensor[]")
-    for key in ("CPU", "CUDA"):
-        library.impl("custom_backward", _run, key)
-    library.impl("custom_backward", _sizes, "Meta")
-    return CustomBackward(library)
+    schema = "custom_backward(str name, Tensor[] tensors, Tensor[] grads, bool[] wanted) -> Tensor[]"
+    return Operators({schema: {"CPU": _run, "CUDA": _run, "Meta": _sizes}})
 
 
 def is_custom(target: Any) -> bool:

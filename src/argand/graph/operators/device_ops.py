@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 
-
-class DeviceOps:
-    """The registered overloads."""
-
-    def __init__(self, library: torch.library.Library) -> None:
-        self._library = library  # the registration lives as long as this
-        self.to_device: Any = torch.ops.argand.to_device.default
+from argand.graph.operators.registered import Operators
 
 
 @functools.cache
-def device_ops() -> DeviceOps:
+def device_ops() -> Operators:
     """Defines the op, once per process."""
-    library = torch.library.Library("argand", "FRAGMENT")
-    library.define("to_device(Tensor x, *, Device device) -> Tensor")
-    library.impl("to_device", _to_device, "CompositeExplicitAutograd")
-    return DeviceOps(library)
+    return Operators({"to_device(Tensor x, *, Device device) -> Tensor": {"CompositeExplicitAutograd": _to_device}})
 
 
 def _to_device(x: torch.Tensor, *, device: torch.device) -> torch.Tensor:

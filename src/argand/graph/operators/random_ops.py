@@ -17,6 +17,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from argand.graph.operators.registered import Functions, Operators
+
 GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
 MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
@@ -61,25 +63,14 @@ class _TensorIntegers:
         return (a >> count) & ((1 << (64 - count)) - 1)
 
 
-class RandomOps:
-    """The registered overloads."""
-
-    def __init__(self, library: torch.library.Library) -> None:
-        self._library = library  # the registration lives as long as this
-        self.seed: Any = torch.ops.argand.seed.default
-        self.uniform: Any = torch.ops.argand.uniform.default
-
-
 @functools.cache
-def random_ops() -> RandomOps:
+def random_ops() -> Operators:
     """Defines the two ops, once per process."""
-    library = torch.library.Library("argand", "FRAGMENT")
-    random: Any = (torch.Tag.nondeterministic_seeded,)
-    library.define("seed(*, Device device) -> Tensor", tags=random)
-    library.define("uniform(Tensor seed, SymInt[] size, *, ScalarType dtype) -> Tensor")
-    library.impl("seed", _seed, "CompositeExplicitAutograd")
-    library.impl("uniform", _uniform, "CompositeExplicitAutograd")
-    return RandomOps(library)
+    table: dict[str, Functions] = {
+        "seed(*, Device device) -> Tensor": {"CompositeExplicitAutograd": _seed},
+        "uniform(Tensor seed, SymInt[] size, *, ScalarType dtype) -> Tensor": {"CompositeExplicitAutograd": _uniform},
+    }
+    return Operators(table, {"seed": (torch.Tag.nondeterministic_seeded,)})
 
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1

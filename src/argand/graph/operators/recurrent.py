@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from argand.graph.operators.registered import Operators
+
 aten = torch.ops.aten
 Ints = tuple[int, ...]
 
@@ -157,31 +159,20 @@ _ARGUMENTS = (
 )
 
 
-class RecurrentOps:
-    """The registered ops."""
-
-    def __init__(self, library: torch.library.Library) -> None:
-        self._library = library  # the registration lives as long as this
-        self.mkldnn_rnn_layer: Any = torch.ops.argand.mkldnn_rnn_layer.default
-        self.recurrence: Any = torch.ops.argand.recurrence.default
-        self.recurrence_backward: Any = torch.ops.argand.recurrence_backward.default
-
-
 @functools.cache
-def recurrent_ops() -> RecurrentOps:
+def recurrent_ops() -> Operators:
     """Defines the ops, once per process."""
-    library = torch.library.Library("argand", "FRAGMENT")
-    library.define("mkldnn_rnn_layer" + str(aten.mkldnn_rnn_layer.default._schema).split("mkldnn_rnn_layer", 1)[1])
-    library.impl("mkldnn_rnn_layer", _with_workspace, "CPU")
-    library.impl("mkldnn_rnn_layer", aten.mkldnn_rnn_layer.default, "Meta")
-    library.define(f"recurrence({_ARGUMENTS}) -> Tensor[]")
-    for key in ("CPU", "CUDA"):
-        library.impl("recurrence", _forward, key)
-    library.impl("recurrence", _forward_sizes, "Meta")
-    library.define(f"recurrence_backward(Tensor[] grads, {_ARGUMENTS}, bool[] wanted) -> Tensor[]")
-    library.impl("recurrence_backward", _backward, "CPU")
-    library.impl("recurrence_backward", _backward_sizes, "Meta")
-    return RecurrentOps(library)
+    layer = "mkldnn_rnn_layer" + str(aten.mkldnn_rnn_layer.default._schema).split("mkldnn_rnn_layer", 1)[1]
+    return Operators(
+        {
+            layer: {"CPU": _with_workspace, "Meta": aten.mkldnn_rnn_layer.default},
+            f"recurrence({_ARGUMENTS}) -> Tensor[]": {"CPU": _forward, "CUDA": _forward, "Meta": _forward_sizes},
+            f"recurrence_backward(Tensor[] grads, {_ARGUMENTS}, bool[] wanted) -> Tensor[]": {
+                "CPU": _backward,
+                "Meta": _backward_sizes,
+            },
+        }
+    )
 
 
 def _with_workspace(*args: Any, **kwargs: Any) -> Any:

@@ -61,6 +61,7 @@ __all__ = [
     "bounds",
     "coefficient",
     "evaluate",
+    "exact_divide",
     "free_symbols",
     "free_vars",
     "is_natural",
@@ -151,6 +152,14 @@ def evaluate(expr: ExprLike, env: Mapping[str, Any]) -> Any:
             term = value if isinstance(term, int) and term == 1 else term * value
         total = term if isinstance(total, int) and total == 0 else total + term
     return total
+
+
+def exact_divide(value: Expr, by: Expr) -> Expr | None:
+    """`value / by` when that is certainly exact."""
+    if by == 0:
+        return None
+    quotient = value // by
+    return quotient if quotient * by is value else None
 
 
 def to_c(expr: ExprLike) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from argand.graph.sizes.expr import Const, Expr, Sym, as_expr, product
+from argand.graph.sizes.expr import Const, Expr, Sym, as_expr
 
 Dim: TypeAlias = "int | Expr"
 
@@ -96,11 +96,6 @@ def plain_dims(dims: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple([n.value if isinstance(n, Const) else n for n in dims])
 
 
-def numel_of(size: Sequence[Dim]) -> Expr:
-    """Number of elements."""
-    return product(size)
-
-
 @dataclass(frozen=True, slots=True)
 class Condition:
     """What a call's sizes must satisfy for a dynamic program: `expr >= 0` ("ge") or `expr == 0` ("eq")."""
@@ -142,7 +137,6 @@ __all__ = [
     "contiguous_meta",
     "is_tensor",
     "like_meta",
-    "numel_of",
     "plain_dims",
     "strided_meta",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from argand.ir.loops import Value
+from argand.ir.operations import cost
 from argand.lower.context import Context
 from argand.lower.elementwise import Operation, pointwise
 from argand.lower.lowerings.pointwise import is_float, is_float_result, refuse
@@ -43,7 +44,7 @@ def gelu(ctx: Context, x: Tensor, *, approximate: str = "none") -> Tensor:
         inner = ops.tanh(ops.mul(_const(ops, a, math.sqrt(2 / math.pi)), inner))
         return ops.mul(ops.mul(_const(ops, a, 0.5), a), ops.add(_const(ops, a, 1.0), inner))
 
-    return pointwise(ctx, tanh if approximate == "tanh" else exact, [x], cost=18)
+    return pointwise(ctx, tanh if approximate == "tanh" else exact, [x], cost=cost("gelu"))
 
 
 @lowers(aten.silu.default)
@@ -52,12 +53,12 @@ def silu(ctx: Context, x: Tensor) -> Tensor:
         one = _const(ops, a, 1.0)
         return ops.truediv(a, ops.add(one, ops.exp(ops.neg(a))))
 
-    return pointwise(ctx, operation, [x], cost=16)
+    return pointwise(ctx, operation, [x], cost=cost("silu"))
 
 
 @lowers(aten.mish.default)
 def mish(ctx: Context, x: Tensor) -> Tensor:
-    return pointwise(ctx, lambda ops, a: ops.mul(a, ops.tanh(ops.log1p(ops.exp(a)))), [x], cost=36)
+    return pointwise(ctx, lambda ops, a: ops.mul(a, ops.tanh(ops.log1p(ops.exp(a)))), [x], cost=cost("mish"))
 
 
 @lowers(aten.softplus.default)
@@ -67,7 +68,7 @@ def softplus(ctx: Context, x: Tensor, beta: Number = 1, threshold: Number = 20) 
         soft = ops.truediv(ops.log1p(ops.exp(scaled)), _const(ops, a, float(beta)))
         return ops.where(ops.gt(scaled, _const(ops, a, float(threshold))), a, soft)
 
-    return pointwise(ctx, operation, [x], cost=30)
+    return pointwise(ctx, operation, [x], cost=cost("softplus"))
 
 
 @lowers(aten.leaky_relu.default)

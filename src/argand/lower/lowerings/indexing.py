@@ -51,20 +51,6 @@ def embedding(
     return ctx.lazy(load, [weight, index], cost=GATHER_COST, count=3)
 
 
-@lowers(aten.index_select.default)
-def index_select(ctx: Context, x: Tensor, dim: int, index: Tensor) -> Tensor:
-    if x.ndim == 0:
-        raise NoLowering("index_select of a 0-d tensor")
-    dim = wrap(dim, x.ndim)
-    _source(ctx, x, index)
-
-    def load(ops: Recorder, at: Index) -> Value:
-        place = position_of(ops, index, at[dim : dim + 1] if index.ndim else (), x.size[dim], False)
-        return x.load(ops, (*at[:dim], place, *at[dim + 1 :]))
-
-    return ctx.lazy(load, [x, index], cost=GATHER_COST, count=3)
-
-
 @lowers(aten.gather.default)
 def gather(ctx: Context, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     if x.ndim == 0 or index.ndim == 0:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.sizes.expr import Expr, as_int, product
+from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import MetaTensor, contiguous_meta
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
@@ -69,76 +69,6 @@ def stats(ctx: Context, x: Tensor, val: Any) -> Tensor:
     return pointwise(ctx, lambda ops, a: a, [viewed], common=x.dtype, val=val) if x.dtype is not dtype else viewed
 
 
-@lowers(aten.native_layer_norm.default)
-def native_layer_norm(
-    ctx: Context, x: Tensor, shape: Sequence[Any], weight: Tensor | None, bias: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    refuse(not is_float(x), "layer norm of integers")
-    out_val, mean_val, scale_val = ctx.val
-    dims = list(range(x.ndim - len(shape), x.ndim))
-    refuse(any(x.size[d] == 0 for d in range(x.ndim)), "layer norm of nothing")
-    mean, scale = moments(ctx, x, dims, eps)
-    affine = [extra for extra in (weight, bias) if extra is not None]
-
-    def operation(ops: Recorder, a: Value, center: Value, factor: Value, *rest: Value) -> Value:
-        left = list(rest)
-        result = ops.mul(ops.sub(a, center), factor)
-        if weight is not None:
-            result = ops.mul(result, left.pop(0))
-        return ops.add(result, left.pop(0)) if bias is not None else result
-
-    common = math_dtype(x.dtype)
-    out = pointwise(ctx, operation, [x, mean, scale, *affine], common=common, cost=5, val=out_val)
-    return out, stats(ctx, mean, mean_val), stats(ctx, scale, scale_val)
-
-
-@lowers(aten.native_group_norm.default)
-def native_group_norm(
-    ctx: Context,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    n: Any,
-    channels: Any,
-    inner: Any,
-    groups: int,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    refuse(not is_float(x), "group norm of integers")
-    refuse(any(extent == 0 for extent in x.size), "group norm of nothing")
-    out_val, mean_val, scale_val = ctx.val
-    scattered = x.ndim > 2 and x.stride[1] == 1 and as_int(x.size[1]) != 1
-    refuse(
-        scattered and (as_int(product(x.size)) or 0) > SCATTERED_GROUPS, "large group norm of channels that lie last"
-    )
-    math = math_dtype(x.dtype)
-    per_group = ctx.expr(channels) // groups
-    before_moments(ctx, x)
-    split = view_as(ctx, x, [ctx.expr(n), ctx.expr(groups), per_group, *x.size[2:]])
-    dims = list(range(2, split.ndim))
-    mean, scale = moments(ctx, split, dims, eps)
-    ones = [ctx.expr(1)] * (split.ndim - 3)
-    affine = [
-        view_as(ctx, extra, [ctx.expr(1), ctx.expr(groups), per_group, *ones])
-        for extra in (weight, bias)
-        if extra is not None
-    ]
-
-    def operation(ops: Recorder, a: Value, center: Value, factor: Value, *rest: Value) -> Value:
-        left = list(rest)
-        result = ops.mul(ops.sub(a, center), factor)
-        if weight is not None:
-            result = ops.mul(result, left.pop(0))
-        return ops.add(result, left.pop(0)) if bias is not None else result
-
-    whole = meta(split.size, x.dtype)
-    made = pointwise(ctx, operation, [split, mean, scale, *affine], common=math, cost=5, val=whole)
-    out = reshaped(ctx, made, x.size, ctx.sizes(out_val.stride()))
-    # a lazy tensor of its own: the view's buffer would have the wrong layout for channels_last inputs
-    out = ctx.lazy(out.load, [out], cost=0, val=out_val)
-    return out, stats(ctx, mean, mean_val), stats(ctx, scale, scale_val)
-
-
 # --- batch norm
 
 
@@ -169,16 +99,20 @@ def normalised(
     return pointwise(ctx, lambda ops, a, f, o: ops.fma(a, f, o), [x, factor, offset], common=math, cost=2, val=val)
 
 
-def with_running_stats(
-    ctx: Context, x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, eps: float, val: Any
-) -> Tensor:
-    """Batch norm by given statistics."""
-    math = math_dtype(x.dtype)
+def inverse_root(ctx: Context, var: Tensor, eps: float, math: torch.dtype) -> Tensor:
+    """1 / sqrt(var + eps)"""
 
     def invert(ops: Recorder, a: Value) -> Value:
         return ops.rsqrt(ops.add(a, ops.constant(eps, math)))
 
-    scale = pointwise(ctx, invert, [var], common=math, val=meta(var.size, math), cost=6)
+    return pointwise(ctx, invert, [var], common=math, val=meta(var.size, math), cost=6)
+
+
+def with_running_stats(
+    ctx: Context, x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, eps: float, val: Any
+) -> Tensor:
+    """Batch norm by given statistics."""
+    scale = inverse_root(ctx, var, eps, math_dtype(x.dtype))
     return normalised(ctx, x, mean, scale, weight, bias, val)
 
 

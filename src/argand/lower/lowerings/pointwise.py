@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from argand.ir.loops import Value
+from argand.ir.operations import COMPARISONS, FLOAT_FUNCTIONS, cost
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
-from argand.lower.elementwise import COSTS, Operand, binary_op, pointwise, result_type, unary_op
+from argand.lower.elementwise import Operand, binary_op, pointwise, result_type, unary_op
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, Rule, lowers
@@ -30,42 +31,13 @@ def refuse(condition: bool, reason: str) -> None:
 
 
 # --- tables: ATen op -> loop op
-
-FLOAT_UNARY = [
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-    "sigmoid",
-    "reciprocal",
-]
 ROUNDING = ("floor", "ceil", "trunc")
-COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 
 
 def _unary(name: str) -> Rule:
     def rule(ctx: Context, x: Tensor) -> Tensor:
         refuse(ctx.val.dtype is torch.bool, f"{name} of bools")
-        return pointwise(ctx, unary_op(name), [x], cost=COSTS.get(name, 1))
+        return pointwise(ctx, unary_op(name), [x], cost=cost(name))
 
     return rule
 
@@ -87,14 +59,14 @@ def _compare(name: str) -> Rule:
     return rule
 
 
-for _name in FLOAT_UNARY:
+for _name in FLOAT_FUNCTIONS:
     lowers(getattr(aten, _name).default)(_unary(_name))
 for _name in ROUNDING:
     lowers(getattr(aten, _name).default)(_rounding(_name))
 lowers(aten.round.default)(_rounding("round"))
 lowers(aten.neg.default)(_unary("neg"))
-for _aten_name, _name in COMPARISONS.items():
-    _packet = getattr(aten, _aten_name)
+for _name in COMPARISONS:
+    _packet = getattr(aten, _name)
     lowers(_packet.Tensor, _packet.Scalar)(_compare(_name))
 
 
@@ -181,7 +153,7 @@ def mul(ctx: Context, x: Operand, y: Operand) -> Tensor:
 
 @lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar)
 def div(ctx: Context, x: Operand, y: Operand) -> Tensor:
-    return pointwise(ctx, binary_op("truediv"), [x, y], cost=4, exact=(1,))
+    return pointwise(ctx, binary_op("truediv"), [x, y], cost=cost("truediv"), exact=(1,))
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -213,7 +185,7 @@ def remainder(ctx: Context, x: Operand, y: Operand) -> Tensor:
 @lowers(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(ctx: Context, x: Operand, y: Operand) -> Tensor:
     if is_float_result(ctx):
-        return pointwise(ctx, binary_op("fmod"), [x, y], cost=16)
+        return pointwise(ctx, binary_op("fmod"), [x, y], cost=cost("fmod"))
     return _integer_division(ctx, "fmod", x, y)
 
 
@@ -227,7 +199,7 @@ def _integer_division(ctx: Context, name: str, x: Operand, y: Operand) -> Tensor
     refuse(not isinstance(y, int) or isinstance(y, bool) or y in (0, -1), "integer division by a value not known safe")
     info = torch.iinfo(ctx.val.dtype)
     refuse(isinstance(y, int) and not info.min <= y <= info.max, "a divisor beyond the dtype")
-    return pointwise(ctx, binary_op(name), [x, y], cost=COSTS.get(name, 4))
+    return pointwise(ctx, binary_op(name), [x, y], cost=cost(name))
 
 
 def float_remainder(ops: Recorder, a: Value, b: Value) -> Value:
@@ -263,7 +235,7 @@ def pow_scalar(ctx: Context, x: Tensor, exponent: Number) -> Tensor:
 
 
 def _pow_cost(exponent: Number) -> int:
-    return {2.0: 1, 3.0: 2, 1.0: 1, 0.0: 1}.get(float(exponent), 4 if abs(exponent) in (0.5, 1, 2) else 16)
+    return {2.0: 1, 3.0: 2, 1.0: 1, 0.0: 1}.get(float(exponent), 4 if abs(exponent) in (0.5, 1, 2) else cost("pow"))
 
 
 def _power_by_products(ops: Recorder, a: Value, exponent: int) -> Value:
@@ -301,7 +273,7 @@ def float_power(ops: Recorder, a: Value, exponent: float, storage: torch.dtype) 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def pow_tensor(ctx: Context, x: Operand, y: Operand) -> Tensor:
     refuse(not is_float_result(ctx), "an integer power by a tensor")
-    return pointwise(ctx, binary_op("pow"), [x, y], cost=16)
+    return pointwise(ctx, binary_op("pow"), [x, y], cost=cost("pow"))
 
 
 @lowers(aten.maximum.default)
@@ -338,7 +310,7 @@ lowers(aten.fmin.default)(_ignoring_nan("minimum"))
 
 @lowers(aten.atan2.default)
 def atan2(ctx: Context, x: Tensor, y: Tensor) -> Tensor:
-    return pointwise(ctx, binary_op("atan2"), [x, y], cost=16)
+    return pointwise(ctx, binary_op("atan2"), [x, y], cost=cost("atan2"))
 
 
 @lowers(aten.copysign.Tensor, aten.copysign.Scalar)

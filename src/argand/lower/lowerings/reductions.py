@@ -305,33 +305,6 @@ def vector_norm(
 # --- softmax
 
 
-def _softmax(log: bool) -> Rule:
-    def rule(ctx: Context, x: Tensor, dim: int, half_to_float: bool) -> Tensor:
-        refuse(not is_float(x), "softmax of integers")
-        math = math_dtype(x.dtype)
-        dims = all_or(dim, x.ndim)
-        before_moments(ctx, x)
-        row = _meta_like(x, dims, math)
-        whole = like_meta(ctx.val, math)
-        top = reduced(ctx, x, dims, "max", dtype=math, val=row)
-        shifted = pointwise(ctx, lambda ops, a, b: ops.sub(a, b), [x, top], common=math, val=whole)
-        powers = pointwise(ctx, lambda ops, a: ops.exp(a), [shifted], cost=12, val=whole)
-        if not log:
-            ctx.realise(powers)
-        total = reduced(ctx, powers, dims, "sum", dtype=math, val=row)
-        if log:
-            ctx.realise(total)
-            logs = pointwise(ctx, lambda ops, a: ops.log(a), [total], cost=12, val=row)
-            ctx.realise(logs)
-            return pointwise(ctx, lambda ops, a, b: ops.sub(a, b), [shifted, logs], common=math)
-        return pointwise(ctx, lambda ops, a, b: ops.truediv(a, b), [powers, total], common=math, cost=4)
-
-    return rule
-
-
-lowers(aten._softmax.default)(_softmax(False))
-
-
 @lowers(aten._safe_softmax.default)
 def safe_softmax(ctx: Context, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """Softmax whose rows of nothing but -inf give zeros."""
@@ -356,30 +329,3 @@ def safe_softmax(ctx: Context, x: Tensor, dim: int, dtype: Any = None) -> Tensor
         return ops.where(ops.eq(all_, zero), zero, ops.truediv(a, all_))
 
     return pointwise(ctx, share, [powers, total], common=math, cost=6)
-
-
-lowers(aten._log_softmax.default)(_softmax(True))
-
-
-@lowers(aten.logsumexp.default)
-def logsumexp(ctx: Context, x: Tensor, dims: Any, keepdim: bool = False) -> Tensor:
-    refuse(not is_float(x), "logsumexp of integers")
-    math = math_dtype(x.dtype)
-    chosen = all_or(dims, x.ndim)
-    before_moments(ctx, x)
-    row = _meta_like(x, chosen, math)
-
-    def finite(ops: Recorder, top: Value) -> Value:
-        return ops.where(ops.isinf(top), ops.constant(0.0, math), top)
-
-    top = reduced(ctx, x, chosen, "max", dtype=math, after=finite, val=row)
-    ctx.realise(top)
-    meta = ctx.val
-
-    def body(ops: Recorder, reduce: Any, index: Index) -> Value:
-        center = top.load(ops, tuple([index[d] * 0 if d in chosen else index[d] for d in range(x.ndim)]))
-        value = ops.sub(ops.to_dtype(x.load(ops, index), math), center)
-        result = ops.add(ops.log(reduce("sum", ops.exp(value))), center)
-        return ops.to_dtype(result, meta.dtype)
-
-    return ctx.reduce(x.size, chosen, body, inputs=[x, top])

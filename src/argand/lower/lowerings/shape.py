@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from argand.graph.sizes.expr import ZERO, Expr, as_int
+from argand.graph.sizes.expr import ZERO, Expr, as_int, exact_divide
 from argand.ir.loops import TensorRef, Value
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import broadcaster, number_in
-from argand.lower.layout import exact_divide
-from argand.lower.lowerings.views import slice_start, unsqueeze, wrap
+from argand.lower.lowerings.views import slice_start, wrap
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, lowers
@@ -111,18 +110,6 @@ def _converted(ctx: Context, x: Tensor, dtype: torch.dtype) -> Tensor:
     )
 
 
-@lowers(aten.stack.default)
-def stack(ctx: Context, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    dim = wrap(dim, tensors[0].ndim + 1)
-    val = ctx.val
-    parts = []
-    for x in tensors:
-        ctx.val = val.narrow(dim, 0, 1)
-        parts.append(unsqueeze(ctx, x, dim))
-    ctx.val = val
-    return joined(ctx, parts, dim)
-
-
 # --- padding
 
 
@@ -197,20 +184,6 @@ def roll(ctx: Context, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
         return tuple([(p + back[d]) % x.size[d] if back[d] != 0 else p for d, p in enumerate(index)])
 
     return moved(ctx, x, place, cost=2)
-
-
-@lowers(aten.repeat.default)
-def repeat(ctx: Context, x: Tensor, repeats: Sequence[Any]) -> Tensor:
-    lead = len(repeats) - x.ndim
-    empty = any(extent == 0 for extent in x.size)
-
-    def place(ops: Recorder, index: Index) -> Index:
-        if empty:
-            return tuple([ZERO] * x.ndim)
-        return tuple([index[lead + dim] % extent for dim, extent in enumerate(x.size)])
-
-    ctx.before_broadcast(x, 4)
-    return moved(ctx, x, place)
 
 
 def _nearest(rank: int) -> Callable[..., Tensor]:

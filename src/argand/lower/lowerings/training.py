@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ import torch
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import pointwise
-from argand.lower.lowerings.norms import meta, per_channel
-from argand.lower.lowerings.pointwise import is_float, is_float_result, refuse
+from argand.lower.lowerings.norms import inverse_root, meta, per_channel
+from argand.lower.lowerings.pointwise import is_float, refuse
 from argand.lower.lowerings.reductions import all_or, before_moments, count_of, mean_of, reduced, size_as
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
@@ -35,43 +35,6 @@ def pooled(ctx: Context, operation: Any, operands: Sequence[Any], reduction: int
     if reduction == MEAN:
         return mean_of(ctx, each, range(each.ndim), ctx.val)
     return reduced(ctx, each, range(each.ndim), "sum", dtype=dtype)
-
-
-@lowers(aten.mse_loss.default)
-def mse_loss(ctx: Context, x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
-    def operation(ops: Recorder, a: Value, b: Value) -> Value:
-        away = ops.sub(a, b)
-        return ops.mul(away, away)
-
-    refuse(not is_float_result(ctx), "a loss of integers")
-    return pooled(ctx, operation, [x, target], reduction, 2)
-
-
-@lowers(aten.smooth_l1_loss.default)
-def smooth_l1_loss(ctx: Context, x: Tensor, target: Tensor, reduction: int = MEAN, beta: float = 1.0) -> Tensor:
-    def operation(ops: Recorder, a: Value, b: Value) -> Value:
-        away = ops.abs(ops.sub(a, b))
-        if beta == 0:
-            return away
-        bound, half = ops.constant(beta, a.dtype), ops.constant(0.5, a.dtype)
-        near = ops.truediv(ops.mul(ops.mul(half, away), away), bound)
-        return ops.where(ops.lt(away, bound), near, ops.sub(away, ops.mul(half, bound)))
-
-    refuse(not is_float_result(ctx), "a loss of integers")
-    return pooled(ctx, operation, [x, target], reduction, 10)
-
-
-@lowers(aten.huber_loss.default)
-def huber_loss(ctx: Context, x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0) -> Tensor:
-    def operation(ops: Recorder, a: Value, b: Value) -> Value:
-        away = ops.abs(ops.sub(a, b))
-        bound, half = ops.constant(delta, a.dtype), ops.constant(0.5, a.dtype)
-        near = ops.mul(ops.mul(half, away), away)
-        far = ops.mul(bound, ops.sub(away, ops.mul(half, bound)))
-        return ops.where(ops.le(away, bound), near, far)
-
-    refuse(not is_float_result(ctx), "a loss of integers")
-    return pooled(ctx, operation, [x, target], reduction, 8)
 
 
 @lowers(aten.binary_cross_entropy_with_logits.default)
@@ -185,11 +148,7 @@ def native_batch_norm_backward(
     else:
         mean = running_mean
         refuse(running_var is None, "batch norm without statistics")
-
-        def invert(ops: Recorder, a: Value) -> Value:
-            return ops.rsqrt(ops.add(a, ops.constant(eps, math)))
-
-        scale = pointwise(ctx, invert, [running_var or grad], common=math, val=vector, cost=6)
+        scale = inverse_root(ctx, running_var or grad, eps, math)
     refuse(mean is None or scale is None, "batch norm without statistics")
     center, spread = (per_channel(ctx, v, x.ndim) for v in (mean, scale) if v is not None)
     whole = meta(x.size, math)
@@ -199,11 +158,8 @@ def native_batch_norm_backward(
 
     hat = pointwise(ctx, normal, [x, center, spread], common=math, cost=2, val=whole)
 
-    def weigh(ops: Recorder, value: Value, index: Index) -> Value:
-        return ops.mul(value, hat.load(ops, index))
-
     total = reduced(ctx, grad, dims, "sum", dtype=math, val=vector)
-    tilted = reduced(ctx, grad, dims, "sum", dtype=math, before=weigh, val=vector, others=[hat])
+    tilted = reduced(ctx, grad, dims, "sum", dtype=math, before=_weighed(hat), val=vector, others=[hat])
     operands = [grad, spread] if weight is None else [grad, spread, per_channel(ctx, weight, x.ndim)]
     grad_x = None
     if wanted[0] and not train:
@@ -221,6 +177,11 @@ def native_batch_norm_backward(
     grad_weight = pointwise(ctx, _product, [tilted], common=math, val=weight_val) if wanted[1] else None
     grad_bias = pointwise(ctx, _product, [total], common=math, val=bias_val) if wanted[2] else None
     return grad_x, grad_weight, grad_bias
+
+
+def _weighed(factor: Tensor) -> Callable[[Recorder, Value, Index], Value]:
+    """What is done to the elements before they are summed: each is multiplied by that of `factor`."""
+    return lambda ops, value, index: ops.mul(value, factor.load(ops, index))
 
 
 def _product(ops: Recorder, value: Value, *factors: Value) -> Value:
@@ -273,11 +234,7 @@ def native_layer_norm_backward(
 
         grad_x = pointwise(ctx, operation, [slope, hat, flat, tilt, scale], common=math, cost=4, val=x_val)
     if wanted[1] and weight_val is not None:
-
-        def weigh(ops: Recorder, value: Value, index: Index) -> Value:
-            return ops.mul(value, hat.load(ops, index))
-
-        grad_weight = reduced(ctx, grad, rows, "sum", dtype=math, before=weigh, val=weight_val, others=[hat])
+        grad_weight = reduced(ctx, grad, rows, "sum", dtype=math, before=_weighed(hat), val=weight_val, others=[hat])
     if wanted[2] and bias_val is not None:
         grad_bias = reduced(ctx, grad, rows, "sum", dtype=math, val=bias_val)
     return grad_x, grad_weight, grad_bias

@@ -109,46 +109,32 @@ template <class V> INLINE V floor(V x) { if constexpr (is_float<V>) return round
 template <class V> INLINE V ceil(V x) { if constexpr (is_float<V>) return round_mode<2>(x); else return x; }
 //@ trunc
 template <class V> INLINE V trunc(V x) { if constexpr (is_float<V>) return round_mode<3>(x); else return x; }
+//@ raw_extreme
+// a > b ? a : b (or a < b), so b when either is NaN: one instruction, which the compiler does not find by itself.
+template <bool MAX, class V> INLINE V raw_extreme(V a, V b) {
+#define EITHER(type, ...) return MAX ? __builtin_ia32_max##type(__VA_ARGS__) : __builtin_ia32_min##type(__VA_ARGS__)
+#if defined(__AVX512F__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) EITHER(ps512_mask, a, b, a, (u16)-1, 4);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 64) EITHER(pd512_mask, a, b, a, (u8)-1, 4);
+  else
+#endif
+#if defined(__AVX__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 32) EITHER(ps256, a, b);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 32) EITHER(pd256, a, b);
+  else
+#endif
+#if defined(__SSE2__)
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 16) EITHER(ps, a, b);
+  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 16) EITHER(pd, a, b);
+  else
+#endif
+#undef EITHER
+  return where(MAX ? a > b : a < b, a, b);
+}
 //@ raw_max
-// a > b ? a : b, so b when either is NaN: one instruction, which the compiler does not find by itself.
-template <class V> INLINE V raw_max(V a, V b) {
-#if defined(__AVX512F__)
-  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) return __builtin_ia32_maxps512_mask(a, b, a, (u16)-1, 4);
-  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 64) return __builtin_ia32_maxpd512_mask(a, b, a, (u8)-1, 4);
-  else
-#endif
-#if defined(__AVX__)
-  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 32) return __builtin_ia32_maxps256(a, b);
-  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 32) return __builtin_ia32_maxpd256(a, b);
-  else
-#endif
-#if defined(__SSE2__)
-  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 16) return __builtin_ia32_maxps(a, b);
-  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 16) return __builtin_ia32_maxpd(a, b);
-  else
-#endif
-  return where(a > b, a, b);
-}
+template <class V> INLINE V raw_max(V a, V b) { return raw_extreme<true>(a, b); }
 //@ raw_min
-// a < b ? a : b, so b when either is NaN: one instruction, which the compiler does not find by itself.
-template <class V> INLINE V raw_min(V a, V b) {
-#if defined(__AVX512F__)
-  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) return __builtin_ia32_minps512_mask(a, b, a, (u16)-1, 4);
-  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 64) return __builtin_ia32_minpd512_mask(a, b, a, (u8)-1, 4);
-  else
-#endif
-#if defined(__AVX__)
-  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 32) return __builtin_ia32_minps256(a, b);
-  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 32) return __builtin_ia32_minpd256(a, b);
-  else
-#endif
-#if defined(__SSE2__)
-  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 16) return __builtin_ia32_minps(a, b);
-  else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 16) return __builtin_ia32_minpd(a, b);
-  else
-#endif
-  return where(a < b, a, b);
-}
+template <class V> INLINE V raw_min(V a, V b) { return raw_extreme<false>(a, b); }
 //@ maximum
 // A NaN in either operand is the result.
 template <class V> INLINE V maximum(V a, V b) {
@@ -160,14 +146,13 @@ template <class V> INLINE V minimum(V a, V b) {
   const V m = raw_min(a, b);
   if constexpr (is_float<V>) return where(a != a, a, m); else return m;
 }
-//@ fmax
-// A NaN in one operand gives the other.
-template <class V> INLINE V fmax(V a, V b) { return where((a >= b) | (b != b), a, b); }
-//@ fmin
-template <class V> INLINE V fmin(V a, V b) { return where((a <= b) | (b != b), a, b); }
-//@ relu
-// relu(NaN) is NaN.
-template <class V> INLINE V relu(V x) { return where(x <= splat<V>(0), splat<V>(0), x); }
+//@ horner
+// A polynomial in x; the highest coefficient first.
+template <class V, class... C> INLINE V horner(V x, elem<V> highest, C... rest) {
+  V p = splat<V>(highest);
+  ((p = fma(p, x, splat<V>((elem<V>)rest))), ...);
+  return p;
+}
 //@ scale2
 // x * 2^n; n is whole and within twice the exponent range. The first product is exact, so it rounds once, subnormal results too.
 template <class V> INLINE V scale2(V x, V n) {
@@ -191,28 +176,16 @@ template <class V> INLINE V exp_parts(V x, V& n) {
     n = fma(x, splat<V>(0x1.715476p+0f), shift) - shift;
     V r = fma(n, splat<V>(-0x1.62e4p-1f), x);
     r = fma(n, splat<V>(-0x1.7f7d1cp-20f), r);
-    V p = splat<V>(1.381446881e-3f);
-    p = fma(p, r, splat<V>(8.368780434e-3f));
-    p = fma(p, r, splat<V>(4.166839417e-2f));
-    p = fma(p, r, splat<V>(1.666652011e-1f));
-    p = fma(p, r, splat<V>(4.999999341e-1f));
+    V p = horner(r, 1.381446881e-3f, 8.368780434e-3f, 4.166839417e-2f, 1.666652011e-1f, 4.999999341e-1f);
     return fma(p, r * r, r);
   } else {
     const V shift = splat<V>(0x1.8p52);
     n = fma(x, splat<V>(0x1.71547652b82fep+0), shift) - shift;
     V r = fma(n, splat<V>(-0x1.62e42fefa38p-1), x);
     r = fma(n, splat<V>(-0x1.ef35793c7673p-45), r);
-    V p = splat<V>(2.082652397128264118e-9);
-    p = fma(p, r, splat<V>(2.511214437055627514e-8));
-    p = fma(p, r, splat<V>(2.755758284212362680e-7));
-    p = fma(p, r, splat<V>(2.755723455919757513e-6));
-    p = fma(p, r, splat<V>(2.480158692453908431e-5));
-    p = fma(p, r, splat<V>(1.984126989668042972e-4));
-    p = fma(p, r, splat<V>(1.388888888911730610e-3));
-    p = fma(p, r, splat<V>(8.333333333316917357e-3));
-    p = fma(p, r, splat<V>(4.166666666666608900e-2));
-    p = fma(p, r, splat<V>(1.666666666666668357e-1));
-    p = fma(p, r, splat<V>(5.000000000000000044e-1));
+    V p = horner(r, 2.082652397128264118e-9, 2.511214437055627514e-8, 2.755758284212362680e-7, 2.755723455919757513e-6,
+      2.480158692453908431e-5, 1.984126989668042972e-4, 1.388888888911730610e-3, 8.333333333316917357e-3,
+      4.166666666666608900e-2, 1.666666666666668357e-1, 5.000000000000000044e-1);
     return fma(p, r * r, r);
   }
 }
@@ -223,26 +196,14 @@ template <class V> INLINE V exp2_parts(V t, V& n) {
   n = (t + shift) - shift;
   const V r = t - n;
   if constexpr (same<elem<V>, f32>::value) {
-    V p = splat<V>(1.540351134e-4f);
-    p = fma(p, r, splat<V>(1.339073571e-3f));
-    p = fma(p, r, splat<V>(9.618237503e-3f));
-    p = fma(p, r, splat<V>(5.550357433e-2f));
-    p = fma(p, r, splat<V>(2.402264979e-1f));
-    p = fma(p, r, splat<V>(6.931471879e-1f));
+    V p = horner(r, 1.540351134e-4f, 1.339073571e-3f, 9.618237503e-3f, 5.550357433e-2f, 2.402264979e-1f,
+      6.931471879e-1f);
     return p * r;
   } else {
-    V p = splat<V>(2.567840469341743319e-11);
-    p = fma(p, r, splat<V>(4.455804873395507334e-10));
-    p = fma(p, r, splat<V>(7.054932288724030987e-9));
-    p = fma(p, r, splat<V>(1.017805716916592248e-7));
-    p = fma(p, r, splat<V>(1.321548672131411050e-6));
-    p = fma(p, r, splat<V>(1.525273384137873143e-5));
-    p = fma(p, r, splat<V>(1.540353039346622041e-4));
-    p = fma(p, r, splat<V>(1.333355814640662958e-3));
-    p = fma(p, r, splat<V>(9.618129107628436922e-3));
-    p = fma(p, r, splat<V>(5.550410866482162654e-2));
-    p = fma(p, r, splat<V>(2.402265069591007129e-1));
-    p = fma(p, r, splat<V>(6.931471805599453093e-1));
+    V p = horner(r, 2.567840469341743319e-11, 4.455804873395507334e-10, 7.054932288724030987e-9,
+      1.017805716916592248e-7, 1.321548672131411050e-6, 1.525273384137873143e-5, 1.540353039346622041e-4,
+      1.333355814640662958e-3, 9.618129107628436922e-3, 5.550410866482162654e-2, 2.402265069591007129e-1,
+      6.931471805599453093e-1);
     return p * r;
   }
 }
@@ -297,27 +258,14 @@ template <class V> INLINE V log_parts(V x, V& e) {
 // log(1 + f) - f for 1 + f in [sqrt(1/2), sqrt(2)), accurate relative to f.
 template <class V> INLINE V log1p_small(V f) {
   if constexpr (same<elem<V>, f32>::value) {
-    V p = splat<V>(6.915588302e-2f);
-    p = fma(p, f, splat<V>(-1.178987403e-1f));
-    p = fma(p, f, splat<V>(1.187290757e-1f));
-    p = fma(p, f, splat<V>(-1.238433225e-1f));
-    p = fma(p, f, splat<V>(1.421866621e-1f));
-    p = fma(p, f, splat<V>(-1.666925208e-1f));
-    p = fma(p, f, splat<V>(2.000222619e-1f));
-    p = fma(p, f, splat<V>(-2.499998657e-1f));
-    p = fma(p, f, splat<V>(3.333331045e-1f));
+    V p = horner(f, 6.915588302e-2f, -1.178987403e-1f, 1.187290757e-1f, -1.238433225e-1f, 1.421866621e-1f,
+      -1.666925208e-1f, 2.000222619e-1f, -2.499998657e-1f, 3.333331045e-1f);
     const V f2 = f * f;
     return fma(f2 * f, p, splat<V>(-0.5f) * f2);
   } else {
     const V s = f / (splat<V>(2) + f), z = s * s, half = splat<V>(0.5) * f * f;
-    V p = splat<V>(1.325275628424075407e-1);
-    p = fma(p, z, splat<V>(1.324996188916493539e-1));
-    p = fma(p, z, splat<V>(1.538709765552011400e-1));
-    p = fma(p, z, splat<V>(1.818177550846476150e-1));
-    p = fma(p, z, splat<V>(2.222222264875039989e-1));
-    p = fma(p, z, splat<V>(2.857142856907297265e-1));
-    p = fma(p, z, splat<V>(4.000000000000628703e-1));
-    p = fma(p, z, splat<V>(6.666666666666666093e-1));
+    V p = horner(z, 1.325275628424075407e-1, 1.324996188916493539e-1, 1.538709765552011400e-1, 1.818177550846476150e-1,
+      2.222222264875039989e-1, 2.857142856907297265e-1, 4.000000000000628703e-1, 6.666666666666666093e-1);
     return s * fma(z, p, half) - half;
   }
 }
@@ -381,26 +329,13 @@ template <class V> INLINE V tanh(V x) {
   const V a = abs(x), z = x * x;
   V p;
   if constexpr (same<elem<V>, f32>::value) {
-    p = splat<V>(2.139281828e-3f);
-    p = fma(p, z, splat<V>(-8.173499068e-3f));
-    p = fma(p, z, splat<V>(2.169917841e-2f));
-    p = fma(p, z, splat<V>(-5.394649495e-2f));
-    p = fma(p, z, splat<V>(1.333320398e-1f));
-    p = fma(p, z, splat<V>(-3.333333075e-1f));
+    p = horner(z, 2.139281828e-3f, -8.173499068e-3f, 2.169917841e-2f, -5.394649495e-2f, 1.333320398e-1f,
+      -3.333333075e-1f);
   } else {
-    p = splat<V>(-2.263875373746601166e-6);
-    p = fma(p, z, splat<V>(1.177533846943124127e-5));
-    p = fma(p, z, splat<V>(-3.660481220299514908e-5));
-    p = fma(p, z, splat<V>(9.573813547737454008e-5));
-    p = fma(p, z, splat<V>(-2.387656224639015068e-4));
-    p = fma(p, z, splat<V>(5.899478190338106528e-4));
-    p = fma(p, z, splat<V>(-1.455822032075908369e-3));
-    p = fma(p, z, splat<V>(3.592126697906911279e-3));
-    p = fma(p, z, splat<V>(-8.863235431573827397e-3));
-    p = fma(p, z, splat<V>(2.186948853150164994e-2));
-    p = fma(p, z, splat<V>(-5.396825396812378407e-2));
-    p = fma(p, z, splat<V>(1.333333333333314957e-1));
-    p = fma(p, z, splat<V>(-3.333333333333333243e-1));
+    p = horner(z, -2.263875373746601166e-6, 1.177533846943124127e-5, -3.660481220299514908e-5, 9.573813547737454008e-5,
+      -2.387656224639015068e-4, 5.899478190338106528e-4, -1.455822032075908369e-3, 3.592126697906911279e-3,
+      -8.863235431573827397e-3, 2.186948853150164994e-2, -5.396825396812378407e-2, 1.333333333333314957e-1,
+      -3.333333333333333243e-1);
   }
   const V small = fma(p, z * a, a);
   V n;
@@ -424,24 +359,13 @@ template <class V> INLINE V sigmoid(V x) { return splat<V>(1) / (splat<V>(1) + e
 template <class V> INLINE V erf(V x) {
   if constexpr (same<elem<V>, f32>::value) {
     const V a = raw_min(splat<V>(3.93f), abs(x));
-    V p = splat<V>(-1.335392661e-5f);
-    p = fma(p, a, splat<V>(1.697201441e-4f));
-    p = fma(p, a, splat<V>(-9.129895345e-4f));
-    p = fma(p, a, splat<V>(2.405010574e-3f));
-    p = fma(p, a, splat<V>(-2.314011940e-4f));
-    p = fma(p, a, splat<V>(-2.763203092e-2f));
-    p = fma(p, a, splat<V>(1.482770665e-1f));
-    p = fma(p, a, splat<V>(9.184476253e-1f));
-    p = fma(p, a, splat<V>(0.002907035f));  // 2 / (sqrt(pi) log(2)) = 1.625 + 0.0029...: the product with 1.625 is nearly exact
+    V p = horner(a, -1.335392661e-5f, 1.697201441e-4f, -9.129895345e-4f, 2.405010574e-3f, -2.314011940e-4f,
+      -2.763203092e-2f, 1.482770665e-1f, 9.184476253e-1f, 0.002907035f);
+    // 2 / (sqrt(pi) log(2)) = 1.625 + 0.0029...: the product with 1.625 is nearly exact
     V n;
     const V one = splat<V>(1), q = exp2_parts(fma(p, -a, splat<V>(-1.625f) * a), n), s = scale2(one, n);
     return copysign(fma(s, q, s - one), x);
   } else return per_lane([](f64 e) { return __builtin_erf(e); }, x);
-}
-//@ erfc
-template <class V> INLINE V erfc(V x) {
-  if constexpr (same<elem<V>, f32>::value) return per_lane([](f32 e) { return __builtin_erfcf(e); }, x);
-  else return per_lane([](f64 e) { return __builtin_erfc(e); }, x);
 }
 //@ sin_cos
 // sin (QUARTER = 0) or cos (QUARTER = 1). float: at most 2 ulp up to |x| = 30000, beyond that the C library's, per lane.
@@ -455,10 +379,7 @@ template <int QUARTER, class V> INLINE V sin_cos(V x) {
     r = fma(n, splat<V>(0x1.777a5cp-25f), r);
     r = fma(n, splat<V>(0x1.ee59dap-50f), r);
     const V z = r * r;
-    V s = splat<V>(2.718237284e-6f);
-    s = fma(s, z, splat<V>(-1.983932714e-4f));
-    s = fma(s, z, splat<V>(8.333329362e-3f));
-    s = fma(s, z, splat<V>(-1.666666664e-1f));
+    V s = horner(z, 2.718237284e-6f, -1.983932714e-4f, 8.333329362e-3f, -1.666666664e-1f);
     s = fma(s * z, r, r);
     V c = splat<V>(2.443773042e-5f);
     c = fma(c, z, splat<V>(-1.388736145e-3f));
@@ -503,14 +424,10 @@ LIBM1(asinh)
 LIBM1(acosh)
 //@ atanh
 LIBM1(atanh)
-//@ lgamma
-LIBM1(lgamma)
+//@ erfc
+LIBM1(erfc)
 //@ atan2
 LIBM2(atan2)
-//@ hypot
-LIBM2(hypot)
-//@ nextafter
-LIBM2(nextafter)
 //@ fmod
 // Integers: the sign of the dividend; a zero divisor gives 0 (eager raises before it gets here).
 template <class V> INLINE V fmod(V x, V y) {
@@ -574,61 +491,20 @@ template <class V> INLINE auto isnan(V x) { return x != x; }
 template <class V> INLINE auto isinf(V x) { return abs(x) == splat<V>((elem<V>)__builtin_inff()); }
 //@ isfinite
 template <class V> INLINE auto isfinite(V x) { return abs(x) < splat<V>((elem<V>)__builtin_inff()); }
-//@ gcd
-template <class V> INLINE V gcd(V x, V y) {
-  return per_lane2([](elem<V> a, elem<V> b) {
-    a = abs(a); b = abs(b);
-    while (a != 0) { const elem<V> t = elem<V>(b % a); b = a; a = t; }
-    return b;
-  }, x, y);
-}
-//@ shift_left
+//@ lshift
 // Shifting by a negative amount or by the width and more gives 0.
-template <class V> INLINE V shift_left(V x, V n) {
+template <class V> INLINE V lshift(V x, V n) {
   typedef uints<V> U;
   const U width = splat<U>(8 * sizeof(elem<V>)), k = bits<U>(n);
   return where(k < width, bits<V>(U(bits<U>(x) << where(k < width, k, splat<U>(0)))), splat<V>(0));
 }
-//@ shift_right
+//@ rshift
 // Arithmetic; shifting by a negative amount or by the width and more leaves the sign.
-template <class V> INLINE V shift_right(V x, V n) {
+template <class V> INLINE V rshift(V x, V n) {
   typedef uints<V> U;
   const U top = splat<U>(8 * sizeof(elem<V>) - 1), k = bits<U>(n);
   return V(x >> bits<V>(where(k < top, k, top)));
 }
-//@ erfinv
-// Winitzki's start, then Newton steps on the accurate side (erfc for large arguments).
-INLINE f64 erfinv_scalar(f64 y) {
-  const f64 a = __builtin_fabs(y);
-  if (!(a < 1)) return a == 1 ? __builtin_copysign(__builtin_inf(), y) : __builtin_nan("");
-  if (a < 1e-9) return y * 0.88622692545275801365;
-  const f64 l = __builtin_log1p(-a * a), t = 4.3307467508 + l / 2;
-  f64 x = __builtin_sqrt(__builtin_sqrt(t * t - l / 0.147) - t);
-  for (int step = 0; step < 4; ++step) {
-    const f64 off = a < 0.5 ? __builtin_erf(x) - a : (1 - a) - __builtin_erfc(x), slope = 1.12837916709551257390 * __builtin_exp(-x * x);
-    const f64 u = off / slope;
-    x -= u / (1 + x * u);
-  }
-  return __builtin_copysign(x, y);
-}
-template <class V> INLINE V erfinv(V x) { return per_lane([](elem<V> e) { return elem<V>(erfinv_scalar(e)); }, x); }
-//@ digamma
-// Reflection below zero, recurrence up to 10, then the asymptotic series.
-INLINE f64 digamma_scalar(f64 x) {
-  if (x == 0) return __builtin_copysign(__builtin_inf(), -x);
-  f64 r = 0;
-  if (x < 0) {
-    if (x == __builtin_trunc(x)) return __builtin_nan("");
-    const f64 f = x - __builtin_trunc(x);
-    r = -3.14159265358979323846 / __builtin_tan(3.14159265358979323846 * f);
-    x = 1 - x;
-  }
-  for (; x < 10; x += 1) r -= 1 / x;
-  const f64 z = 1 / (x * x);
-  const f64 s = z * (1. / 12 - z * (1. / 120 - z * (1. / 252 - z * (1. / 240 - z * (1. / 132 - z * (691. / 32760 - z / 12))))));
-  return r + __builtin_log(x) - 0.5 / x - (x < 1e17 ? s : 0);
-}
-template <class V> INLINE V digamma(V x) { return per_lane([](elem<V> e) { return elem<V>(digamma_scalar(e)); }, x); }
 //@ logical_not
 template <class V> INLINE auto logical_not(V x) { if constexpr (same<V, bool>::value) return !x; else return x == splat<V>(0); }
 //@ truth

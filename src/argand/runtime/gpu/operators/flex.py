@@ -18,6 +18,7 @@ import torch
 from argand import events
 from argand.errors import GpuError
 from argand.graph.operators.flex import strides_like
+from argand.graph.operators.registered import Operators
 from argand.runtime.gpu.device.target import gpu_target
 from argand.runtime.gpu.kernels.load import load_triton_kernels
 from argand.runtime.gpu.operators import flex_text
@@ -61,29 +62,19 @@ class Flex:
     checks: bool
 
 
-class FlexOps:
-    """The registered ops."""
-
-    def __init__(self, library: torch.library.Library) -> None:
-        self._library = library  # the registration lives as long as this
-        self.forward: Any = torch.ops.argand.flex_attention.default
-        self.backward: Any = torch.ops.argand.flex_attention_backward.default
-
-
 @functools.cache
-def flex_ops() -> FlexOps:
+def flex_ops() -> Operators:
     """Defines the ops, once per process."""
-    library = torch.library.Library("argand", "FRAGMENT")
-    library.define(f"flex_attention({_ARGUMENTS}) -> (Tensor, Tensor)")
-    library.define(
+    forward = f"flex_attention({_ARGUMENTS}) -> (Tensor, Tensor)"
+    backward = (
         f"flex_attention_backward(Tensor grad, Tensor logs, Tensor delta, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
     )
-    for key in ("CPU", "CUDA"):
-        library.impl("flex_attention", _forward, key)
-        library.impl("flex_attention_backward", _backward, key)
-    library.impl("flex_attention", _results, "Meta")
-    library.impl("flex_attention_backward", _gradients, "Meta")
-    return FlexOps(library)
+    return Operators(
+        {
+            forward: {"CPU": _forward, "CUDA": _forward, "Meta": _results},
+            backward: {"CPU": _backward, "CUDA": _backward, "Meta": _gradients},
+        }
+    )
 
 
 # ---------------------------------------------------------------------- results
