@@ -9,7 +9,7 @@ import torch
 from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.words import words
-from argand.capture.metadata import linear, misfits, shapes_nn, shapes_rnn, trial_runs
+from argand.capture.metadata import kinds, linear, misfits, outcomes, shapes_nn, shapes_rnn, trial_runs
 from argand.capture.metadata.layouts import Misfit, Unknown, new, preserved
 from argand.capture.metadata.shapes import RULES
 from argand.graph import time_limit
@@ -259,16 +259,20 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: lis
         GraphBreak: torch has no meta kernel for it, it needs the values, or it raised or would raise on real tensors
             (the frame then runs eagerly and raises there, if it does).
     """
-    made = _on_stand_ins(func, args, kwargs, infos)
-    if (
-        all(info.device.type == "cpu" for info in infos)
-        and (error := trial_runs.refusal(func, args, kwargs, made)) is not None
-    ):
+    try:
+        call = kinds.of_call(args, kwargs)
+    except kinds.Unknown:
+        call = None
+    devices = tuple([info.device for info in infos]) if any(info.device.type != "cpu" for info in infos) else ()
+    made = _on_stand_ins(func, args, kwargs, infos, call, devices)
+    if not devices and call is not None and (error := trial_runs.refusal(func, call, made)) is not None:
         raise call_raises(getattr(func, "__name__", str(func)), error)
     return made
 
 
-def _on_stand_ins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: list[TensorInfo]) -> Any:
+def _on_stand_ins(
+    func: Any, args: Any, kwargs: dict[str, Any], infos: list[TensorInfo], call: kinds.Call | None, devices: Any
+) -> Any:
     if "out" not in kwargs:
         rule = RULES.get(func)
         if rule is not None:
@@ -278,6 +282,11 @@ def _on_stand_ins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], info
                 raise call_raises(getattr(func, "__name__", str(func)), error) from None
             except (Unknown, TypeError, AttributeError, IndexError, ValueError, RuntimeError):
                 pass  # anything unusual, and whatever is an error, is torch's to judge
+        if infos and call is not None and trial_runs.may_run(func):
+            try:
+                return outcomes.stand_ins(func, call, devices)
+            except outcomes.NotNew:
+                pass
     if kwargs.get("device") is not None or (func in FACTORIES and not infos):
         kwargs = {**kwargs, "device": _META}
     if kwargs.get("pin_memory"):
@@ -288,9 +297,9 @@ def _on_stand_ins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], info
     except errors.GraphBreak:
         raise
     except Exception as error:
-        made = _second_try(func, args, kwargs, error)
+        made = _second_try(func, args, kwargs, call, error)
     if _on_cpu(made):
-        made = _second_try(func, args, kwargs, None)
+        made = _second_try(func, args, kwargs, call, None)
     fix = _RELAID.get(func)
     return made if fix is None else fix(made, *args, **kwargs)
 
@@ -303,7 +312,9 @@ def _on_cpu(made: Any) -> bool:
     return False
 
 
-def _second_try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None) -> Any:
+def _second_try(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: kinds.Call | None, error: Exception | None
+) -> Any:
     """Once more with every tensor that the function makes by itself on meta too."""
     name = getattr(func, "__name__", str(func))
     if error is None or "device" in str(error) or "meta" in str(error):
@@ -314,7 +325,7 @@ def _second_try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error:
                 return made
         except Exception as again:
             error = again.with_traceback(None)  # which refers to this frame, and to the call's tensors
-    raise meta_failure(name, error if error is not None and trial_runs.raises_too(func, args, kwargs, error) else None)
+    raise meta_failure(name, error if error is not None and trial_runs.raises_too(func, call, error) else None)
 
 
 def meta_failure(name: str, error: Exception | None) -> errors.GraphBreak:
