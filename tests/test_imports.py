@@ -13,9 +13,6 @@ from pathlib import Path
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 
-# The largest circle that capture/ still has. This number only falls.
-LARGEST_CIRCLE_IN_CAPTURE = 1
-
 PACKAGES = {
     "torch": "parts that torch itself loads late, or torch where a module is also used without",
     "triton": "optional",
@@ -98,12 +95,11 @@ MODULES = {_name(path): path for path in sorted((SRC / "argand").rglob("*.py"))}
 
 @dataclass(frozen=True)
 class Imported:
-    """An import: of which module, on which line, inside a function or not, under TYPE_CHECKING or not."""
+    """An import: of which module, on which line, inside a function or not."""
 
     target: str
     line: int
     in_function: bool
-    for_types: bool
 
 
 def targets(node: ast.AST) -> Iterator[str]:
@@ -116,14 +112,13 @@ def targets(node: ast.AST) -> Iterator[str]:
             yield full if full in MODULES or full == "argand._core._C" else node.module
 
 
-def imports(tree: ast.AST, in_function: bool = False, for_types: bool = False) -> Iterator[Imported]:
+def imports(tree: ast.AST, in_function: bool = False) -> Iterator[Imported]:
     """Every import of a module, wherever it stands."""
     for node in ast.iter_child_nodes(tree):
         for target in targets(node):
-            yield Imported(target, getattr(node, "lineno", 0), in_function, for_types)
+            yield Imported(target, getattr(node, "lineno", 0), in_function)
         function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        typed = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        yield from imports(node, in_function or function, for_types or typed)
+        yield from imports(node, in_function or function)
 
 
 IMPORTS = {name: tuple(imports(ast.parse(path.read_text()))) for name, path in MODULES.items()}
@@ -166,26 +161,16 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-def in_capture(module: str) -> bool:
-    return f"{module}.".startswith("argand.capture.")
-
-
 def graph_of(modules: dict[str, tuple[Imported, ...]]) -> dict[str, set[str]]:
     return {name: {one.target for one in found if one.target in modules} for name, found in modules.items()}
 
 
 def test_modules_import_one_way() -> None:
-    found = [group for group in circles(graph_of(IMPORTS)) if not all(map(in_capture, group))]
+    found = circles(graph_of(IMPORTS))
     assert not found, (
-        f"circles of imports: {found}. Move what both sides need below them, or hand what is called upward in as an "
-        "argument"
+        f"circles of imports: {found}. Move what both sides need below them, hand what is called upward in as an "
+        "argument, or ask for it through an interface that stands below (capture/facts/interfaces.py)"
     )
-
-
-def test_the_circle_in_capture_does_not_grow() -> None:
-    run = {name: tuple(one for one in found if not one.for_types) for name, found in IMPORTS.items()}
-    largest = max(map(len, circles(graph_of(run))), default=0)
-    assert largest <= LARGEST_CIRCLE_IN_CAPTURE, f"{largest} modules import each other in a circle"
 
 
 def test_imports_stand_at_the_top() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -37,17 +37,13 @@ from argand.capture.arrays.array_arguments import (
 )
 from argand.capture.facts import numpy_settings
 from argand.capture.facts.array_value import BINARY, FUNCTIONS, Method, Traced, needs_values
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.optional import numpy
-from argand.capture.facts.sources import CallSource, ConstSource
+from argand.capture.facts.sources import CallSource, ConstSource, Source
 from argand.capture.metadata.special_calls import special
 from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import torch_calls
 from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
-
-if TYPE_CHECKING:
-    from argand.capture.facts.sources import Source
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.tensors import GraphBuilder
 
 
 def load(state: CaptureState, source: Source, value: Any) -> Any:

@@ -25,7 +25,9 @@ from argand.capture.driver.region import Region
 from argand.capture.facts.code import effort_limits, skip, stack_text
 from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.namespaces import ONCE, ThisCallOnly
+from argand.capture.facts.on_data import OnData
 from argand.capture.facts.sources import CallSource, ConstSource
+from argand.capture.facts.symbols import Memory
 from argand.capture.facts.words import code_words
 from argand.capture.interp.interpreter import Interpreter, RootExit, Session, too_deep
 from argand.capture.interp.state import CaptureState
@@ -38,7 +40,7 @@ from argand.capture.output.transform import Transformed, Transformer
 from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.symbolic_policy import Policy
-from argand.capture.sizes.symbolic_state import Memory, Restart
+from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import modes, torch_contexts
 from argand.capture.torch_functions.overriding import TraceMode
 from argand.capture.world import aliasing, narration
@@ -262,8 +264,8 @@ class _Capture:
         self._take_back()
         state = CaptureState(info.code, info.globals, info.builtins, info.closure, info.args, config, GraphBuilder())
         self.states.append(state)
-        state.graph.on_data = data_errors.OnData(
-            self.known, not (self.region.fullgraph or strict.wanted()), points=before_error.Points()
+        state.graph.on_data = OnData(
+            self.known, not (self.region.fullgraph or strict.wanted()), points=before_error.Points(state)
         )
         if self.region.fullgraph:
             state.data_numbers = state.data_sizes = True

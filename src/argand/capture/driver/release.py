@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from typing import TYPE_CHECKING
 
 from argand.capture.facts.typefacts import HEAP_TYPE
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
+from argand.capture.interp.state import CaptureState
 
 
 class _Parked:

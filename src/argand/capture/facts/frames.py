@@ -5,18 +5,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand.bytecode.decode import decode, localsplus_names
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import KIND_OF, Kind
 from argand.capture.facts.exceptions import ExcState
 
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-
-Handler = Callable[["Interpreter", "Frame", Any], object]
-"""One opcode: changes the frame; None goes on with the next instruction, anything else ends the run (a signal)."""
+Handler = Callable[[Any, "Frame", Any], object]
+"""One opcode, of (interpreter, frame, argument): changes the frame. None goes on with the next instruction, anything
+else ends the run (a signal)."""
 Prepare = Callable[[Instruction, dict[Instruction, int]], Any]
 """Computes, once per code object, the argument that the handler gets."""
 

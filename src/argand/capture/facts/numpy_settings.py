@@ -12,14 +12,12 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import module_of, per_class
 from argand.capture.facts.optional import numpy
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.protocol import State
 
 _QUIET = frozenset(("ignore", "warn"))
 
@@ -35,7 +33,7 @@ def errors_and_texts() -> tuple[Any, ...]:
     return numpy.geterr(), numpy.geterrcall(), numpy.getbufsize(), numpy.get_printoptions()
 
 
-def rely(state: State, context: str) -> None:
+def rely(state: CaptureState, context: str) -> None:
     """Guard the settings: numpy runs while capturing, or a graph does what it would do.
 
     Arguments:

@@ -11,14 +11,12 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from argand import errors
+from argand._core import _C
 from argand.capture.facts.kinds import namespace, raw_item
-
-if TYPE_CHECKING:
-    from argand._core import _C
-    from argand.capture.facts.typefacts import TypeFacts
+from argand.capture.facts.typefacts import TypeFacts
 
 
 class LoadTarget(Protocol):

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 
+from argand.capture.facts.interfaces import Dynamics
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, BinaryOperator
 from argand.graph.sizes.expr import Expr
-
-if TYPE_CHECKING:
-    from argand.capture.sizes.symbolic_state import Dynamics
 
 
 class SymbolicNumber:

@@ -1,16 +1,31 @@
-"""`TensorInfo`: what a capture knows of the stand-in of a tensor."""
+"""What a capture knows of stand-ins of tensors, and of the graphs that they are recorded in."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import fx
 
-if TYPE_CHECKING:
-    from argand.capture.facts.sources import Source
-    from argand.capture.sizes.symbolic_tensors import Dynamic
+from argand.capture.facts.sources import Source
+
+
+class Dynamic:
+    """What is known of the sizes of a stand-in that vary.
+
+    Arguments:
+        siblings: the tensor at the probes.
+        sizes: an expression or int per dim; None where nothing fits.
+        strides: the same of strides; None until somebody asks.
+    """
+
+    __slots__ = ("siblings", "sizes", "strides")
+
+    def __init__(self, siblings: tuple[Any, ...], sizes: list[Any], strides: list[Any] | None = None) -> None:
+        self.siblings = siblings
+        self.sizes = sizes
+        self.strides = strides
 
 
 @dataclass(slots=True, eq=False)
@@ -34,3 +49,38 @@ class TensorInfo:
     real: torch.Tensor | None = None
     constant: torch.Tensor | None = None
     dynamic: Dynamic | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Dressed:
+    """A stand-in of a subclass.
+
+    Arguments:
+        tensor: what the program sees, an instance of its class.
+        plain: the stand-in that the graph knows; no other dressed one is over it.
+    """
+
+    tensor: torch.Tensor
+    plain: torch.Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A graph being recorded inside another one.
+
+    Arguments:
+        what: how messages call the function that has it as its body.
+        graph: where operations go.
+        lifted: id of a TensorInfo from outside -> its placeholder here; `order` has the infos in the same order.
+        attributes: what the graph's `get_attr` nodes stand for.
+        feeds: a graph that is finished and may still get more outputs for this one (a forward for its backward).
+        sequence: number of the root instruction that opened it.
+    """
+
+    what: str
+    graph: fx.Graph
+    lifted: dict[int, fx.Node] = field(default_factory=dict)
+    order: list[TensorInfo] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    feeds: Scope | None = None
+    sequence: int = -1

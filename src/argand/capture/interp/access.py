@@ -10,7 +10,7 @@ import collections
 import enum
 import operator
 import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
@@ -19,6 +19,7 @@ from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.exceptions import CAPTURE_FOLDER, InternalFailure, ObservedException, innermost_file
 from argand.capture.facts.frames import NULL, LazyLocal
 from argand.capture.facts.kinds import held_items, is_a, module_of, raw_length
+from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import ConstSource, LocalSource, Source
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.facts.tainted import TaintedText, formatted_tensor
@@ -31,18 +32,16 @@ from argand.capture.facts.typefacts import (
     is_heap,
     is_native,
 )
-from argand.capture.objects import native_handlers, virtual
+from argand.capture.facts.unregistered import Unregistered
+from argand.capture.interp.state import CaptureState
+from argand.capture.objects import native_handlers
 from argand.capture.objects.binding import guarded_by_code
 from argand.capture.objects.text_proxy import PLAIN_VALUES, standing_for, textual, textual_items
 from argand.capture.record import contiguity, numpy_functions, tensor_attributes
 from argand.capture.torch_functions import torch_calls
 from argand.capture.world import identity, native_reads
 from argand.capture.world.native_reads import unseen_object
-from argand.capture.world.pending import UNSET
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.protocol import State
 
 _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
 _TORCH_VALUES: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
@@ -69,7 +68,7 @@ def raised_here(error: BaseException) -> bool:
 class Access:
     """Questions about objects."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: CaptureState) -> None:
         self.state = state
         self.types = TypeFacts()
         self.renew_facts()
@@ -85,7 +84,7 @@ class Access:
         self.local_functions: dict[int, Any] = {}
         self.local_classes: dict[int, type] = {}
         self.tainted = False
-        self.unregistered: virtual.Unregistered | None = None
+        self.unregistered: Unregistered | None = None
         self.dynamic = False
         self.patience = Patience()
         self.number = -1
@@ -111,13 +110,6 @@ class Access:
         self.fast: set[type] = {*ATOMS, *_TORCH_VALUES, SymbolicSize, torch.Tensor, torch.nn.Parameter}
         self.settled = frozenset(self.fast - BOUND_METHODS)
         """Types whose objects native code may always have: values, and the stand-ins of tensors."""
-
-    def count_round(self) -> None:
-        """A loop begins its body again, or a function is called."""
-        patience = self.patience
-        patience.left -= 1
-        if not patience.left:
-            patience.check(self)  # type: ignore[arg-type]
 
     # ---- tensors ---------------------------------------------------------------------------------------------------
 
@@ -470,7 +462,7 @@ class Access:
     def special_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A call of an object that may be torch's."""
         try:
-            return torch_calls.special_call(self.state, fn, tuple(args), kwargs)  # type: ignore[arg-type]
+            return torch_calls.special_call(self.state, fn, tuple(args), kwargs)
         except Exception as e:
             error = e
         raise self.observe_torch(error)

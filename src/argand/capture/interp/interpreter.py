@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand._core import _C
 from argand.bytecode.instruction import Instruction
@@ -32,14 +32,12 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import BOUND_METHODS
 from argand.capture.interp.access import Access
 from argand.capture.interp.opcodes import OPCODES, ROOT_OPCODES
+from argand.capture.interp.state import CaptureState
 from argand.capture.objects import attribute_writes, attributes, calls, generators, operators, stand_ins
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import narration, native_reads, native_watch
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 from argand.graph.python_operators import COMPARE
-
-if TYPE_CHECKING:
-    from argand.capture.interp.protocol import State
 
 _NEVER_ALONE = ("PUSH_EXC_INFO", "POP_EXCEPT", "KW_NAMES", "PRECALL")
 """Instructions of which the next needs more than a stack, and which do nothing that a graph could end for."""
@@ -116,7 +114,7 @@ class Interpreter(Access):
         session: caches that several captures share.
     """
 
-    def __init__(self, state: State, session: Session | None = None) -> None:
+    def __init__(self, state: CaptureState, session: Session | None = None) -> None:
         super().__init__(state)
         self.session = session or Session()
         self.programs = self.session.programs
@@ -174,6 +172,13 @@ class Interpreter(Access):
                     raise ObservedException(exc)
         finally:
             frames.pop()
+
+    def count_round(self) -> None:
+        """A loop begins its body again, or a function is called."""
+        patience = self.patience
+        patience.left -= 1
+        if not patience.left:
+            patience.check(self.number, self.frames, len(self.state.tensors), self.session.tedious)
 
     def unwind(self, frame: Frame, exc: BaseException) -> bool:
         """Go to the handler that covers the current instruction; False if there is none."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand._core import _C
 from argand.bytecode.opcodes import PY312
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.typefacts import is_heap
 from argand.capture.objects import classes, instance_checks, text
 from argand.capture.objects import keys as keys_of
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 # Flags of a type object (Py_TPFLAGS_*): documented in the C API.
 _SEQUENCE = 1 << 5

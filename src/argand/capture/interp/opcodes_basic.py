@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
 from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.symbolic import SymbolicBool
 from argand.capture.interp.optable import opcode, root_opcode
 from argand.capture.objects import attribute_writes, attributes, calls, classes, generators, names, operators
 from argand.graph.python_operators import BINARY, COMPARE, INVERT, NEGATIVE, POSITIVE, BinaryOperator, Comparison
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 # ---- no effect -----------------------------------------------------------------------------------------------------
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand._core import _C
 from argand.bytecode.opcodes import PY313
 from argand.capture.facts.frames import Frame
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.tainted import TaintedText
 from argand.capture.interp import matching
 from argand.capture.interp.optable import opcode
 from argand.capture.objects import classes, iteration, keys, operators, text
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 
 def _pop_n(frame: Frame, count: int) -> list[Any]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import GENERATOR, STOP, YIELD, Frame, Previous
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.symbolic import SymbolicBool
 from argand.capture.interp.optable import opcode
 from argand.capture.objects import attributes, generators, iteration, operators, raising
 from argand.capture.torch_functions import one_sided_branches
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 _V311 = (3, 11)
 _V312 = (3, 12)

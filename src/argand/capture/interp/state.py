@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import enum
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,6 +20,7 @@ from argand.capture.arrays import traced_arrays
 from argand.capture.facts import classify
 from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
+from argand.capture.facts.overlays import DELETED, UNSET, Overlay, Shadow
 from argand.capture.facts.sources import (
     AttrSource,
     ConstSource,
@@ -33,20 +34,17 @@ from argand.capture.facts.sources import (
     SequenceItemSource,
     Source,
 )
+from argand.capture.facts.symbols import Memory
+from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.facts.typefacts import is_foreign_value
 from argand.capture.objects.binding import guarded_by_code
 from argand.capture.record.guards import GuardSet
+from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import subclasses, symbolic_policy
+from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.torch_functions import torch_calls
 from argand.capture.world import identity, shadows
-from argand.capture.world.pending import DELETED, UNSET, Overlay, Shadow, whole_globals
-
-if TYPE_CHECKING:
-    from argand.capture.facts.tensor_info import TensorInfo
-    from argand.capture.record.tensors import GraphBuilder
-    from argand.capture.sizes.symbolic_policy import Policy
-    from argand.capture.sizes.symbolic_state import Memory
-
+from argand.capture.world.pending import whole_globals
 
 _WHICH_OBJECT = frozenset(("id", "is_none"))
 """Guards that a constant of the transformed code meets for ever; what such an object holds may change."""
@@ -293,6 +291,11 @@ class CaptureState:
             opened = symbolic_policy.tensor_input(self, source, real, dims) if dims else ((), ())
             self.guards.add(source, "tensor", *_C.tensor_guard_args(real, *opened))
         return stand_in if type(real) in subclasses.PLAIN else subclasses.from_outside(self, stand_in, real)
+
+    def note_constant(self, place: str) -> None:
+        """A number that varies turned out to be needed as a constant: it is one from the beginning next time."""
+        if self.policy is not None:
+            self.policy.history.fixed.add(place)
 
     # ---------------------------------------------------------------- questions
 

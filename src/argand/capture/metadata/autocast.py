@@ -7,16 +7,14 @@ arguments.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
+from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import metadata
-
-if TYPE_CHECKING:
-    from argand.capture.facts.tensor_info import TensorInfo
 
 _LOWER = frozenset(
     words(

@@ -11,61 +11,22 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
 from argand import errors
+from argand.bytecode.instruction import ExceptionHandler, Instruction
+from argand.capture.facts.frames import Frame
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.facts.words import words
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from argand.bytecode.instruction import ExceptionHandler, Instruction
-    from argand.capture.driver.failures import Known
-    from argand.capture.facts.frames import Frame
-    from argand.capture.facts.tensor_info import TensorInfo
-    from argand.capture.output.before_error import Points
-    from argand.capture.record.tensors import GraphBuilder
 
 RAISED: tuple[type[Exception], ...] = (IndexError, RuntimeError, AssertionError)
 """What torch's operations raise because of values."""
 _NEVER_RAISED = (NotImplementedError, RecursionError)
-
-RERUNS = 3
-"""So many times the frame's own code runs because of an error that the program handles; then the graph is split."""
-
-
-@dataclass(slots=True)
-class OnData:
-    """What a graph holds that values can make raise.
-
-    Fields:
-        known: what is remembered of the frame's code; None outside of captures.
-        may_split: the graph may be broken at such an operation.
-        possible: there is one.
-        foreign: there is one that is not torch's and may raise anything.
-        noticed: there is one inside a `try` or `with` that would be told.
-        outside: the graph does what running the frame again would do twice.
-        behind: (the node after which such an operation was recorded, whether it is a noticed one).
-        points: such operations, and what the program did before each; None outside of captures.
-    """
-
-    known: Known | None = None
-    may_split: bool = True
-    possible: bool = False
-    foreign: bool = False
-    noticed: bool = False
-    outside: bool = False
-    behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
-    points: Points | None = None
-
-    @property
-    def split(self) -> bool:
-        """Whether errors that the program handles have been so frequent that the graph ends before them."""
-        return self.known is not None and self.may_split and self.known.reruns >= RERUNS
 
 
 _ALWAYS = frozenset(
@@ -186,7 +147,7 @@ def raises(builder: GraphBuilder, name: str) -> None:
         found.noticed = True
     last = next(iter(reversed(builder.root.nodes)), builder.root._root)
     points = None if found.known is None else found.points
-    if points is not None and not points.add(builder.state, last) and found.outside and found.may_split:
+    if points is not None and not points.add(last) and found.outside and found.may_split:
         raise _effects_lost(name)
     if builder.graph is builder.root:
         found.behind.append((last, noticed))

@@ -11,19 +11,16 @@ import math
 import os
 import resource
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import torch
 
+from argand.capture.facts.interfaces import GraphBuilder
+from argand.capture.facts.tensor_info import TensorInfo
 from argand.errors import GraphBreak, graph_break
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from argand.capture.facts.tensor_info import TensorInfo
-    from argand.capture.record.tensors import GraphBuilder
 
 _FEW: Final = 1 << 24
 """Elements that need no second look."""

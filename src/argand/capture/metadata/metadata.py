@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
 from argand.capture.facts import compat
+from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import kinds, linear, misfits, outcomes, shapes_nn, shapes_rnn, trial_runs
 from argand.capture.metadata.layouts import Misfit, Unknown, new, preserved
 from argand.capture.metadata.shapes import RULES
 from argand.graph import time_limit
 from argand.graph.metadata.strides import channels_last_strides, suggests_channels_last
-
-if TYPE_CHECKING:
-    from argand.capture.facts.tensor_info import TensorInfo
 
 _TABLES = (linear, misfits, shapes_nn, shapes_rnn)  # importing them registers their rules
 _META = torch.device("meta")

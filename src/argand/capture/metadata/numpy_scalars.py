@@ -7,15 +7,13 @@ Nothing here imports numpy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.record.tensors import GraphBuilder
 
 _EVERYWHERE = frozenset(("float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"))
 """Read as the Python number, also as a size or an index among others."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.registering import enter
 from argand.capture.facts.words import words
-
-if TYPE_CHECKING:
-    from argand.capture.record.tensors import GraphBuilder
 
 _T = torch.Tensor
 

@@ -8,12 +8,13 @@ import collections
 import math
 import sys
 import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand._core import _C
 from argand.capture.facts import tainted, typefacts
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, LazyLocal
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.symbolic import SYMBOLIC
@@ -47,9 +48,6 @@ from argand.capture.record import tensor_attributes
 from argand.capture.world import identity, native_reads
 from argand.errors import graph_break
 from argand.graph.python_operators import BINARY, DIVMOD
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 Args = list[Any]
 Kwargs = dict[str, Any]

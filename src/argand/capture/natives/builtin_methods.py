@@ -6,11 +6,13 @@ import collections
 import gc
 import re
 import types
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import torch
 
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, raw_length
 from argand.capture.facts.sources import CallSource
 from argand.capture.facts.typefacts import CONTAINERS
@@ -27,11 +29,6 @@ from argand.capture.objects.native_handlers import (
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import native_reads
 from argand.graph.python_operators import BINARY, COMPARE, Comparison
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from argand.capture.interp.interpreter import Interpreter
 
 Args = list[Any]
 Kwargs = dict[str, Any]

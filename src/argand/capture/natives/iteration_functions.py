@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, STOP
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.objects import descriptors, iteration, keys, operators, polyfills
 from argand.capture.objects.native_handlers import HELPER_FILES, add_functions, constructor, function
 from argand.capture.world import native_reads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from argand.capture.interp.interpreter import Interpreter
 
 Args = list[Any]
 Kwargs = dict[str, Any]

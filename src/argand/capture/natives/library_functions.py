@@ -22,9 +22,11 @@ import struct
 import types
 import typing
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource
 from argand.capture.natives.builtin_methods import comparing, keeping, known_iterator, read_only
@@ -55,11 +57,6 @@ from argand.capture.objects.native_handlers import (
 )
 from argand.capture.world import native_reads
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from argand.capture.interp.interpreter import Interpreter
 
 Args = list[Any]
 Kwargs = dict[str, Any]

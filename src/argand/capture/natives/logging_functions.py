@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import polyfills
 from argand.capture.objects.native_handlers import add_functions, function
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 Args = list[Any]
 Kwargs = dict[str, Any]

@@ -7,11 +7,13 @@ import inspect
 import types
 import typing
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand._core import _C
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import c_part, is_a
+from argand.capture.facts.overlays import DELETED
 from argand.capture.facts.sources import CallSource
 from argand.capture.facts.typefacts import CONTAINERS, is_heap
 from argand.capture.natives.builtin_methods import COMPARISONS, Args, Kwargs, comparing, keeping, read_only, textual
@@ -40,12 +42,7 @@ from argand.capture.objects.native_handlers import (
     pure,
     python_object_in_native,
 )
-from argand.capture.world.pending import DELETED
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-
 
 # ---- object, type, functions ---------------------------------------------------------------------------------------
 

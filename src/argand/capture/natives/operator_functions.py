@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import operator
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand._core import _C
 from argand.capture.facts.array_value import Traced
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import SEQUENCES
 from argand.capture.objects import classes, keys, operators
 from argand.capture.objects.native_handlers import add_functions, constructor, pure, python_object_in_native
 from argand.capture.record import numpy_functions
 from argand.graph.python_operators import BINARY, COMPARE, INVERT, UNARY, Operator
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 Args = list[Any]
 Kwargs = dict[str, Any]

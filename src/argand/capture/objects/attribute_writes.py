@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import c_part, is_a
 from argand.capture.facts.typefacts import CONTAINERS, is_heap, sets_attributes_its_own_way
 from argand.capture.objects import attributes, descriptors, instances
 from argand.capture.record import tensor_attributes
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-
 
 # ---- writes --------------------------------------------------------------------------------------------------------
 

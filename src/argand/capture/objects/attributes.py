@@ -9,11 +9,12 @@ from __future__ import annotations
 import enum
 import sys
 import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand.capture.facts import classify
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, STOP
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import (
     AttrSource,
@@ -34,9 +35,6 @@ from argand.capture.objects import descriptors, generators, instances
 from argand.capture.record import tensor_attributes
 from argand.capture.sizes import symbolic_ops
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 _PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
 

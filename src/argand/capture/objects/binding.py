@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.bytecode.opcodes import CO_VARARGS, CO_VARKEYWORDS
 from argand.capture.facts.frames import NULL, Program
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import (
     ConstSource,
@@ -17,9 +18,6 @@ from argand.capture.facts.sources import (
     FuncKwdefaultsSource,
     Source,
 )
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 _VARIADIC = CO_VARARGS | CO_VARKEYWORDS
 

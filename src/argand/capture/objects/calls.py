@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand._core import _C
 from argand.capture.facts import callables
 from argand.capture.facts.code import effort_limits
 from argand.capture.facts.frames import GENERATOR, NULL, Frame
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, mro_of
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.typefacts import BUILTIN_METHODS
@@ -26,9 +27,6 @@ from argand.capture.objects import (
     text,
 )
 from argand.capture.sizes import symbolic_ops
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 _DESCRIPTORS: Final = frozenset(
     {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}

@@ -6,11 +6,12 @@ import builtins
 import functools
 import types
 import typing
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from argand._core import _C
 from argand.capture.facts.array_value import Method, Traced
 from argand.capture.facts.frames import NULL, Frame
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import answers_itself, is_a, module_of
 from argand.capture.facts.symbolic import STANDS_FOR
 from argand.capture.facts.tainted import TaintedText
@@ -19,10 +20,6 @@ from argand.capture.objects.raising import prepare_reraise_star
 from argand.capture.world import native_reads
 from argand.errors import graph_break
 from argand.graph.python_operators import POSITIVE
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-
 
 # ---- functions -----------------------------------------------------------------------------------------------------
 

@@ -10,18 +10,16 @@ import collections
 import enum
 import functools
 import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import c_part, is_a, module_of
+from argand.capture.facts.overlays import DELETED
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.objects import instances
-from argand.capture.world.pending import DELETED
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 _NATIVE_DESCRIPTORS: Final = frozenset(
     {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}

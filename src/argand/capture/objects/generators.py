@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from types import CodeType, GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand._core import _C
 from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, OPMAP, PY312, PY313
 from argand.capture.facts.exceptions import ExcState, InternalFailure, ObservedException, chain_context, raise_native
 from argand.capture.facts.frames import NULL, YIELD, Frame
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import text
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 _HANDLES = OPMAP["PUSH_EXC_INFO"]
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand.capture.facts.array_value import Traced
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.symbolic import STANDS_FOR
 from argand.capture.facts.tainted import TaintedText
 from argand.capture.objects import descriptors, generators, virtual
 from argand.capture.record import tensor_attributes
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 
 def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, STOP
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.overlays import DELETED
 from argand.capture.facts.sources import DictItemSource
 from argand.capture.facts.sources import instance_dict as instance_dict_source
 from argand.capture.facts.typefacts import CONTAINERS, is_heap
 from argand.capture.record import tensor_attributes
-from argand.capture.world.pending import DELETED
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 
 def own_dict(obj: Any) -> dict[str, Any] | None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import collections
 import enum
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from argand._core import _C
 from argand.capture.facts.exceptions import InternalFailure, ObservedException, raise_native
 from argand.capture.facts.frames import NULL, STOP
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.objects import descriptors, generators, keys, polyfills, text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from argand.capture.interp.interpreter import Interpreter
-
 
 # ---- iteration -----------------------------------------------------------------------------------------------------
 

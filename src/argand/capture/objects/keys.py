@@ -5,18 +5,16 @@ from __future__ import annotations
 import operator
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand import errors
 from argand._core import _C
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.objects import descriptors
 from argand.capture.world import native_reads
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 
 def check_hash(interp: Interpreter, key: Any, held: Any = None) -> None:

@@ -10,18 +10,16 @@ from __future__ import annotations
 import functools
 import gc
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource, ConstSource
 from argand.capture.objects import keys
+from argand.capture.record.guards import Guard
 from argand.capture.record.tensor_attributes import any_pending
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-    from argand.capture.record.guards import Guard
 
 _STEADY = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type
 

@@ -6,11 +6,13 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from types import CellType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, STOP, Frame
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.overlays import DELETED
 from argand.capture.facts.sources import (
     BuiltinSource,
     CellContentsSource,
@@ -23,12 +25,7 @@ from argand.capture.facts.sources import (
     Source,
 )
 from argand.capture.objects import operators
-from argand.capture.world.pending import DELETED
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-
 
 # ---- globals and builtins ------------------------------------------------------------------------------------------
 

@@ -10,19 +10,17 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand.capture.facts import callables
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.registering import enter
 from argand.capture.objects import lru_caches, names, text, virtual
 from argand.capture.record import numpy_functions
 from argand.capture.sizes import symbolic_ops
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 Handler = Callable[["Interpreter", Any, list[Any], dict[str, Any]], Any]
 """(interpreter, callable, positional arguments, keyword arguments) -> result."""

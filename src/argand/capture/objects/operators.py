@@ -7,12 +7,13 @@ import decimal
 import operator
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand import errors
 from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, raw_items, raw_iter
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES
@@ -20,10 +21,6 @@ from argand.capture.objects import descriptors, iteration, keys, polyfills, stan
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import identity
 from argand.graph.python_operators import BinaryOperator, Comparison, UnaryOperator
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-
 
 # ---- binary --------------------------------------------------------------------------------------------------------
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, Frame
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import descriptors, text
 from argand.errors import GraphBreak, graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 NO_CAUSE = object()
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import importlib
 import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand._core import _C
 from argand.capture.facts import callables
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.tainted import TaintedText
 from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.objects import descriptors
 from argand.capture.world import native_reads
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-
 
 _MODULE_TEXT: Final = importlib._bootstrap._module_repr  # type: ignore[attr-defined]
 """What a module's `__repr__`, which is C code, calls: it reads attributes of the module and of its spec."""

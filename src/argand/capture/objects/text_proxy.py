@@ -5,16 +5,14 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand._core import _C
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Access
 from argand.capture.facts.kinds import held_items, is_a
 from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.world.native_reads import unseen_object
-
-if TYPE_CHECKING:
-    from argand.capture.interp.access import Access
 
 PLAIN_VALUES = frozenset((int, float, bool, complex, str, bytes, type(None)))
 """Their attributes and items are C code's, and nothing else is reached through them."""

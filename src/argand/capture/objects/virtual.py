@@ -6,40 +6,18 @@ import abc
 import sys
 import types
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand import errors
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource, ConstSource, DictItemSource, instance_dict
 from argand.capture.facts.typefacts import is_heap
+from argand.capture.facts.unregistered import Unregistered
 from argand.capture.objects import instances
 
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-
-
 _PROTOCOL: Any = type(typing.Protocol)
-
-
-class Unregistered:
-    """A guard: none of these classes has been registered with the abstract one beside it.
-
-    Registrations anywhere in the process are counted by `abc`; nothing is looked at while that number stays.
-    """
-
-    def __init__(self) -> None:
-        self.pairs: list[tuple[type, type]] = []
-        self.token = abc.get_cache_token()
-
-    def __call__(self, _: object) -> bool:
-        token = abc.get_cache_token()
-        if token == self.token:
-            return True
-        if any(issubclass(cls, base) for cls, base in self.pairs):
-            return False
-        self.token = token
-        return True
 
 
 def is_protocol(cls: type) -> bool:

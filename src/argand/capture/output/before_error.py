@@ -13,26 +13,23 @@ import types
 from collections import Counter
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
 from argand import errors
 from argand._core import _C
 from argand.bytecode.resume import transformed_code
+from argand.capture.facts.frames import Frame
 from argand.capture.facts.kinds import is_a
+from argand.capture.interp.state import CaptureState
 from argand.capture.output import tracebacks
 from argand.capture.output.effects import Replay
 from argand.capture.output.emit import Emitter
 from argand.capture.output.reconstruct import Reconstructor
 from argand.capture.output.values import Again, Plan, Values
 from argand.capture.record.tensor_attributes import any_pending
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from argand.capture.facts.frames import Frame
-    from argand.capture.interp.state import CaptureState
 
 _MOST = 256
 
@@ -42,22 +39,24 @@ class Points:
     """The operations of a graph that may raise, in their order, and the effects before each.
 
     Fields:
+        state: of the capture.
         found: (the node before the operation's, the effects: None where there are none).
         by_name: the operation's node -> (where it stands in the program, the effects).
         lost: there is an operation before which there are effects that could not be written down.
     """
 
+    state: CaptureState
     found: list[tuple[fx.Node, CodeType | None]] = field(default_factory=list)
     by_name: dict[str, tuple[str, CodeType | None]] = field(default_factory=dict)
     lost: bool = False
 
-    def add(self, state: CaptureState, marker: fx.Node) -> bool:
+    def add(self, marker: fx.Node) -> bool:
         """Note an operation that is about to be recorded behind `marker`. False: its effects cannot be written down."""
         if self.found and self.found[-1][0] is marker:
             return True  # inside a subgraph: effects before it count
         code: CodeType | None = None
-        if any_pending(state):
-            code = _written_down(state) if len(self.found) < _MOST else None
+        if any_pending(self.state):
+            code = _written_down(self.state) if len(self.found) < _MOST else None
             if code is None:
                 self.lost = True
                 return False

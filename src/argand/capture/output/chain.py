@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import Any
 
 from argand._core import _C
 from argand.bytecode.assemble import Label
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.liveness import live_locals
-from argand.capture.facts.frames import LazyLocal
+from argand.capture.facts.frames import Frame, LazyLocal
 from argand.capture.facts.sources import LocalSource, Source
+from argand.capture.output.emit import Emitter
 from argand.capture.output.resumes import Continuation, Resume, leave_out_caller
-
-if TYPE_CHECKING:
-    from types import CodeType
-
-    from argand.capture.facts.frames import Frame
-    from argand.capture.output.emit import Emitter
 
 
 def _load(emitter: Emitter, found: Resume) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from argand.capture.facts.overlays import DELETED, Overlay, Shadow
 from argand.capture.facts.sources import ClosureCellSource, Source
+from argand.capture.interp.state import CaptureState
 from argand.capture.output import rebuild
 from argand.capture.output.values import Values
 from argand.capture.sizes import subclasses
 from argand.capture.world import shadows
-from argand.capture.world.pending import DELETED, Overlay, Shadow, pending
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
+from argand.capture.world.pending import pending
 
 
 class Replay:

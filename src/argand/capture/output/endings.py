@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.overlays import Overlay, Shadow
+from argand.capture.interp.state import CaptureState
 from argand.capture.world import shadows
-from argand.capture.world.pending import Shadow, pending
+from argand.capture.world.pending import pending
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.world.pending import Overlay
 
 
 def check(state: CaptureState) -> None:

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType, MethodDescriptorType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from argand.bytecode.flow import clone_instructions, reachable
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
 from argand.bytecode.stack import stack_effect
 from argand.capture.facts import frames
+from argand.capture.output.emit import Emitter
 from argand.capture.output.resumes import Handled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from argand.capture.output.emit import Emitter
 
 Slot: TypeAlias = "str | tuple[Instruction, int]"
 """A slot of the value stack: VALUE, NULL, UNSURE, HANDLED (what PUSH_EXC_INFO saved), or (the instruction that loaded a

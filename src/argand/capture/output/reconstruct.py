@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,16 +15,14 @@ from argand.capture.facts.frames import LazyLocal
 from argand.capture.facts.kinds import is_a, raw_length
 from argand.capture.facts.sources import ClosureSource, ImportedSource, LocalSource, root_of
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool, SymbolicNumber
+from argand.capture.facts.tensor_info import Dressed
 from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.interp.state import CaptureState
 from argand.capture.output import local_objects, rebuild
 from argand.capture.output.emit import Emitter
 from argand.capture.output.values import Again, Plan, Values, unreconstructable
 from argand.capture.sizes import symbolic_emit
 from argand.capture.world import shadows
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.sizes.subclasses import Dressed
 
 _FLEETING = LocalSource | ClosureSource | ImportedSource
 _WITH_PARTS = type | types.ModuleType | types.BuiltinFunctionType

@@ -17,32 +17,45 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
+from torch import fx
 
 from argand import errors, events
 from argand._core import _C
 from argand.bytecode.assemble import Label
 from argand.bytecode.cells import SAVED_CELL_MARK
+from argand.bytecode.instruction import Instruction
 from argand.bytecode.resume import StackSlot, frame_arg_names
 from argand.capture.facts.code.per_code import warn_once
+from argand.capture.facts.frames import Frame
+from argand.capture.facts.on_data import RERUNS, Known, OnData, Points
 from argand.capture.facts.words import place_of, words
+from argand.capture.interp.state import CaptureState
 from argand.capture.metadata.call_targets import RANDOM
-from argand.capture.metadata.data_errors import RAISED, RERUNS, OnData, manager_is_told
+from argand.capture.metadata.data_errors import RAISED, manager_is_told
 from argand.capture.output import before_error
+from argand.capture.output.emit import Emitter
+from argand.capture.output.resumes import Resumes
 from argand.capture.record.tensor_attributes import any_pending
 
-if TYPE_CHECKING:
-    from torch import fx
-
-    from argand.bytecode.instruction import Instruction
-    from argand.capture.driver.failures import Known
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.output.emit import Emitter
-    from argand.capture.output.transform import Transformer
-
 _FILLERS = frozenset(words("uniform random exponential geometric log_normal cauchy normal bernoulli"))
+
+
+class Ending(Protocol):
+    """What writes the code after the graph (`transform.Transformer`)."""
+
+    state: CaptureState
+    frame: Frame
+    instructions: list[Instruction]
+    known_resumes: Resumes
+
+    @property
+    def live(self) -> Callable[[Instruction], frozenset[str]]: ...
+
+    def resume_with(self, emitter: Emitter, target: Instruction, stack: list[str | None], names: list[str]) -> None:
+        """Return what the resume function at `target` returns, given these locals."""
 
 
 @dataclass(slots=True)
@@ -88,7 +101,7 @@ class Rerun:
     entry: Entry | None
     catch: Label
     saved: str = ""
-    points: before_error.Points | None = None
+    points: Points | None = None
 
     @contextlib.contextmanager
     def covering(self, emitter: Emitter) -> Iterator[None]:
@@ -101,7 +114,7 @@ class Rerun:
         with emitter.asm.covered_by(self.catch, 0):
             yield
 
-    def finish(self, emitter: Emitter, transformer: Transformer) -> None:
+    def finish(self, emitter: Emitter, ending: Ending) -> None:
         """Emit the handler."""
         asm = emitter.asm
         asm.bind(self.catch)
@@ -129,7 +142,7 @@ class Rerun:
         asm.emit("RERAISE", 0, 0)
         if self.entry is not None:
             asm.bind(at_entry)
-            _raise_at_entry(emitter, transformer, self.entry, exc)
+            _raise_at_entry(emitter, ending, self.entry, exc)
 
     def _do_effects(self, emitter: Emitter, exc: str) -> None:
         asm, code = emitter.asm, emitter.code
@@ -204,12 +217,12 @@ def _answered(found: OnData) -> tuple[type[Exception], ...]:
     return (Exception,) if found.foreign else (*RAISED, *short) if found.possible else short
 
 
-def entry_of(transformer: Transformer) -> Entry | None:
+def entry_of(ending: Ending) -> Entry | None:
     """Where the frame begins, if that is inside of a `with` or `try`."""
-    own = transformer.known_resumes.of(transformer.state.code)
+    own = ending.known_resumes.of(ending.state.code)
     if own is None or StackSlot.HANDLED in own.layout:
         return None
-    inst = next(inst for inst in transformer.instructions if inst.offset is not None or inst.opname == "JUMP_FORWARD")
+    inst = next(inst for inst in ending.instructions if inst.offset is not None or inst.opname == "JUMP_FORWARD")
     inst = inst.target if inst.offset is None and inst.target is not None else inst
     if inst.handler is None:
         return None
@@ -217,24 +230,24 @@ def entry_of(transformer: Transformer) -> Entry | None:
     stack = [None if slot is StackSlot.NULL else next(names) for slot in own.layout]
     if any(name is not None and SAVED_CELL_MARK in name for name in stack):
         return None
-    return Entry(inst, stack, _of_torch(transformer, inst, stack))
+    return Entry(inst, stack, _of_torch(ending, inst, stack))
 
 
-def _of_torch(transformer: Transformer, inst: Instruction, stack: list[str | None]) -> bool:
+def _of_torch(ending: Ending, inst: Instruction, stack: list[str | None]) -> bool:
     """Whether all the blocks around an instruction are `with` blocks of torch's managers."""
-    index = transformer.frame.program.index
-    values = dict(zip(frame_arg_names(transformer.state.code), transformer.state.args))
+    index = ending.frame.program.index
+    values = dict(zip(frame_arg_names(ending.state.code), ending.state.args))
     handler = inst.handler
     while handler is not None:
         if handler.target.opname == "PUSH_EXC_INFO":  # another one tidies up within the interpreter's stack
-            leaves = transformer.instructions[index[handler.target] + 1].opname == "WITH_EXCEPT_START"
+            leaves = ending.instructions[index[handler.target] + 1].opname == "WITH_EXCEPT_START"
             if not leaves or manager_is_told(values.get(stack[handler.depth - 1] or "")):
                 return False
         handler = handler.target.handler
     return True
 
 
-def _raise_at_entry(emitter: Emitter, transformer: Transformer, entry: Entry, exc: str) -> None:
+def _raise_at_entry(emitter: Emitter, ending: Ending, entry: Entry, exc: str) -> None:
     """Go on at the handler of the block that the frame begins in, with what the frame was given."""
     handler = entry.inst.handler
     assert handler is not None
@@ -242,11 +255,11 @@ def _raise_at_entry(emitter: Emitter, transformer: Transformer, entry: Entry, ex
     if handler.lasti:
         emitter.asm.load_const(0)
         stack.append(emitter.store_temp("i"))
-    code = transformer.state.code
+    code = ending.state.code
     cells = {*code.co_cellvars, *code.co_freevars}
-    wanted = transformer.live(handler.target)
+    wanted = ending.live(handler.target)
     names = [name for name in frame_arg_names(code) if name in wanted and name not in cells and name not in entry.stack]
-    transformer.resume_with(emitter, handler.target, [*stack, exc], names)
+    ending.resume_with(emitter, handler.target, [*stack, exc], names)
 
 
 def _draws(node: fx.Node) -> bool:

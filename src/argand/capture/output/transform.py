@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import types
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -21,6 +22,8 @@ from argand.bytecode.stack import operand_slots, stack_effect
 from argand.capture.facts.frames import NULL, LazyLocal, Previous
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import Source, collectable
+from argand.capture.interp.interpreter import RootExit
+from argand.capture.interp.state import CaptureState
 from argand.capture.metadata import data_errors
 from argand.capture.output import chain, prefix, rerun
 from argand.capture.output.effects import Replay
@@ -29,12 +32,6 @@ from argand.capture.output.reconstruct import Reconstructor
 from argand.capture.output.resumes import NUMBERS, Handled, Resumes
 from argand.capture.output.values import Again, Plan, Values
 from argand.capture.torch_functions import modes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from argand.capture.interp.interpreter import RootExit
-    from argand.capture.interp.state import CaptureState
 
 MANY_INPUTS = 16
 """From so many graph inputs on, the guards hand them over instead of bytecode that loads each."""

@@ -6,18 +6,16 @@ import collections
 import functools
 import types
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand import errors
 from argand.capture.facts.kinds import is_a, raw_items
 from argand.capture.facts.sources import ConstSource, Source
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
+from argand.capture.interp.state import CaptureState
 from argand.capture.objects.generators import TracedGenerator
 from argand.capture.output import rebuild
 from argand.capture.output.emit import Emitter
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
 
 _MANY: Final = 64
 """From so many plain values on they are a constant; fewer are instructions."""

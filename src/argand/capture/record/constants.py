@@ -5,15 +5,13 @@ Their `.item()`, truth value and use as index or slice bound need no graph break
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
-
-if TYPE_CHECKING:
-    from argand.capture.facts.tensor_info import TensorInfo
-    from argand.capture.record.tensors import GraphBuilder
+from argand.capture.facts.tensor_info import TensorInfo
 
 _LIMIT = 64  # elements
 _MAKERS = frozenset((torch.tensor, torch.scalar_tensor, torch.as_tensor))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.metadata import metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import special
 from argand.capture.sizes import symbolic_tensors
-
-if TYPE_CHECKING:
-    from argand.capture.record.tensors import GraphBuilder
 
 _T = torch.Tensor
 
@@ -25,15 +23,15 @@ def _contiguous(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any
     if id(tensor) not in builder.unsure or len(args) != 1 or kwargs:
         return NotImplemented
     infos: list[Any] = []
-    nodes = (builder._to_node(tensor, infos),)
+    nodes = (builder.to_node(tensor, infos),)
     device = metadata.logical_device(func, infos, kwargs)
     copy = {"memory_format": torch.contiguous_format}
     siblings: list[Any] | None = None
     if builder.dynamics is not None and symbolic_tensors.involved(builder, infos, args, copy):
-        made, siblings = builder._compute_dynamic(_T.clone, args, copy, infos, device, None, None)
+        made, siblings = builder.compute_dynamic(_T.clone, args, copy, infos, device, None, None)
     else:
-        made = builder._compute(_T.clone, args, copy, infos, device, None, None)
-    result = builder._finish_call(target_of(func), nodes, {}, made, device, False)
+        made = builder.compute(_T.clone, args, copy, infos, device, None, None)
+    result = builder.finish_call(target_of(func), nodes, {}, made, device, False)
     first = builder.maybe_same.get(id(tensor), tensor)
     builder.maybe_same[id(result)] = first
     builder.maybe_same[id(first)] = first

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from argand import errors
 from argand._core import _C
 from argand.bytecode.format import constant_text
+from argand.capture.facts.interfaces import Dynamics
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
 from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.sizes import symbolic_emit
 from argand.graph import time_limit
-
-if TYPE_CHECKING:
-    from argand._core import _C
-    from argand.capture.sizes.symbolic_state import Dynamics
 
 # Kind of check in the C tree -> the name that people read.
 LABELS: dict[str, str] = {

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
 from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.array_value import Traced
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.typefacts import is_heap
 from argand.capture.facts.words import words
 from argand.capture.sizes import symbolic_ops
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
 
 _GUARDED_BYTES = 4096
 _EFFECTS = frozenset(

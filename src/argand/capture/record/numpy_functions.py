@@ -5,16 +5,14 @@ Nothing here imports numpy: its callables and arrays are known by the module of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.capture.facts import callables, numpy_settings
+from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.record import numpy_calls
 from argand.capture.sizes import symbolic_ops
 from argand.errors import GraphBreak, graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 _IMPURE = ("numpy.random", "numpy.testing", "numpy.lib.npyio", "numpy.ctypeslib", "numpy.f2py")
 

@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
 from torch import fx
 
 from argand import errors
+from argand.capture.facts.interfaces import GraphBuilder
+from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.sizes import symbolic_tensors
-
-if TYPE_CHECKING:
-    from argand.capture.facts.tensor_info import TensorInfo
-    from argand.capture.record.tensors import GraphBuilder
-
-
-@dataclass(slots=True, eq=False)
-class Scope:
-    """A graph being recorded inside another one.
-
-    Arguments:
-        what: how messages call the function that has it as its body.
-        graph: where operations go.
-        lifted: id of a TensorInfo from outside -> its placeholder here; `order` has the infos in the same order.
-        attributes: what the graph's `get_attr` nodes stand for.
-        feeds: a graph that is finished and may still get more outputs for this one (a forward for its backward).
-        sequence: number of the root instruction that opened it.
-    """
-
-    what: str
-    graph: fx.Graph
-    lifted: dict[int, fx.Node] = field(default_factory=dict)
-    order: list[TensorInfo] = field(default_factory=list)
-    attributes: dict[str, Any] = field(default_factory=dict)
-    feeds: Scope | None = None
-    sequence: int = -1
 
 
 def lift(builder: GraphBuilder, info: TensorInfo) -> fx.Node:

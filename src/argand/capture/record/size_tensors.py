@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.record import constants
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
-
-if TYPE_CHECKING:
-    from argand.capture.facts.tensor_info import TensorInfo
-    from argand.capture.record.tensors import GraphBuilder
 
 _ARITHMETIC: dict[Any, Any] = {
     spelling: op.native

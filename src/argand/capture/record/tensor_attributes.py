@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import DictItemSource, instance_dict
 from argand.capture.sizes import subclasses
 from argand.capture.world.pending import pending
 from argand.errors import graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-    from argand.capture.interp.state import CaptureState
-
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 

@@ -7,7 +7,7 @@ at `GraphBuilder.call`, which records a node and computes the result's metadata 
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -17,10 +17,12 @@ from argand.capture.facts import compat
 from argand.capture.facts.code import effort_limits
 from argand.capture.facts.code.stack_text import stack_trace
 from argand.capture.facts.input_names import free_name
+from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.on_data import OnData
 from argand.capture.facts.sources import Source
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.tensor_info import Dressed, Scope, TensorInfo
 from argand.capture.metadata import autocast, data_errors, memory, metadata, numpy_scalars
 from argand.capture.metadata.call_targets import METHODS_OF_OPERATORS, OPERATOR_OPCODES, Target, target_of
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
@@ -30,12 +32,6 @@ from argand.capture.sizes.symbolic_calls import Doctor
 from argand.capture.world import narration
 from argand.capture.world.native_reads import base_value, refuse_python_sequence
 from argand.graph import time_limit
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.scopes import Scope
-    from argand.capture.sizes.subclasses import Dressed
-    from argand.capture.sizes.symbolic_state import Dynamics
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
@@ -90,7 +86,7 @@ class GraphBuilder:
         self.arguments: tuple[Any, ...] = ()
         self.state: CaptureState = None  # type: ignore[assignment]
         self.dynamics: Dynamics | None = None
-        self.on_data = data_errors.OnData()
+        self.on_data = OnData()
 
     # ---------------------------------------------------------------- inputs
 
@@ -186,8 +182,8 @@ class GraphBuilder:
     ) -> Any:
         infos: list[TensorInfo] = []
         self.arguments = (*args, *kwargs.values())
-        node_args = tuple([self._to_node(arg, infos) for arg in args])
-        node_kwargs = {key: self._to_node(value, infos) for key, value in kwargs.items()} if kwargs else {}
+        node_args = tuple([self.to_node(arg, infos) for arg in args])
+        node_kwargs = {key: self.to_node(value, infos) for key, value in kwargs.items()} if kwargs else {}
         data_errors.check(self, func, args, infos)
         if device is None:
             device = metadata.logical_device(func, infos, kwargs)
@@ -195,16 +191,16 @@ class GraphBuilder:
         writes = target.mutates or "out" in kwargs
         if writes:
             metadata.refuse_overlapping(func, args)
-            self._note_mutation(args, kwargs)
+            self.note_mutation(args, kwargs)
         first = infos[0].tensor if infos else None
         before, shapes = metadata.version(first), metadata.out_shapes(kwargs)
         siblings: list[Any] | None = None
         try:
             if self.dynamics is not None and symbolic_tensors.involved(self, infos, args, kwargs):
                 symbolic_index.guard_part(self, getattr(func, "__name__", ""), args, kwargs)
-                made, siblings = self._compute_dynamic(func, args, kwargs, infos, device, meta_args, meta_kwargs)
+                made, siblings = self.compute_dynamic(func, args, kwargs, infos, device, meta_args, meta_kwargs)
             else:
-                made = self._compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
+                made = self.compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
         except errors.GraphBreak:
             known = size_tensors.numbers(self, infos, args, kwargs)
             if known is None:
@@ -216,14 +212,14 @@ class GraphBuilder:
                     raise metadata.unknown_layout(func)
                 return made  # the very same tensor came back untouched: no operation took place
             writes = True
-            self._note_mutation((first,), {})
+            self.note_mutation((first,), {})
         elif not writes and before is not None and metadata.version(first) != before:
             writes = True
-            self._note_mutation((first,), {})
+            self.note_mutation((first,), {})
         if infos and made.__class__ is not _Tensor and not (writes or target.keep or metadata.has_tensor(made)):
             metadata.refuse_unknown(func, made, bool(target.attribute))
         memory.refuse_huge(func, made, device)
-        result = self._finish_call(target, node_args, node_kwargs, made, device, writes)
+        result = self.finish_call(target, node_args, node_kwargs, made, device, writes)
         if self.unsure or func in metadata.UNSURE_LAYOUT or shapes is not None:
             if (
                 func in metadata.UNSURE_LAYOUT
@@ -239,7 +235,7 @@ class GraphBuilder:
             constants.propagate(self, func, args, kwargs, result)
         return result
 
-    def _compute(
+    def compute(
         self,
         func: Any,
         args: tuple[Any, ...],
@@ -255,7 +251,7 @@ class GraphBuilder:
             return autocast.compute(func, args, kwargs, infos, device)
         return metadata.compute(func, args, kwargs, infos)
 
-    def _compute_dynamic(
+    def compute_dynamic(
         self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
     ) -> tuple[Any, list[Any]]:
         """The metadata at the sizes of this call and at the probes."""
@@ -269,7 +265,7 @@ class GraphBuilder:
         self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
     ) -> Doctor:
         def run(plain_args: Any, plain_kwargs: Any) -> Any:
-            return self._compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs)
+            return self.compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs)
 
         meta_args, meta_kwargs = meta
         args = args if meta_args is None else meta_args
@@ -283,7 +279,7 @@ class GraphBuilder:
         frames = getattr(self.state.interpreter, "frames", None)
         return found if frames and frames[-1].instruction.opname in OPERATOR_OPCODES else None
 
-    def _finish_call(
+    def finish_call(
         self,
         target: Target,
         args: tuple[Any, ...],
@@ -340,7 +336,7 @@ class GraphBuilder:
             node.meta["stack_trace"], node.meta["user_line"] = stack_trace(frames)
             narration.operation(node, frames)
 
-    def _note_mutation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_mutation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         written = kwargs.get("out", args[0] if args else None)
         for item in written if isinstance(written, tuple | list) else (written,):
             info = self.tensors.get(id(item))
@@ -350,7 +346,7 @@ class GraphBuilder:
                 if info.constant is not None:
                     constants.forget(self, info)
 
-    def _to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
+    def to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
         cls = type(value)
         if cls is _Tensor or cls is _Parameter:
             info = self.tensors.get(id(value))
@@ -361,14 +357,14 @@ class GraphBuilder:
         if cls in _PLAIN:
             return value
         if cls is tuple or cls is torch.Size:
-            return tuple([self._to_node(item, infos) for item in value])
+            return tuple([self.to_node(item, infos) for item in value])
         if cls is list:
-            return [self._to_node(item, infos) for item in value]
+            return [self.to_node(item, infos) for item in value]
         if cls is dict:
-            return {key: self._to_node(item, infos) for key, item in value.items()}
+            return {key: self.to_node(item, infos) for key, item in value.items()}
         if cls is slice:
             return slice(
-                self._to_node(value.start, infos), self._to_node(value.stop, infos), self._to_node(value.step, infos)
+                self.to_node(value.start, infos), self.to_node(value.stop, infos), self.to_node(value.step, infos)
             )
         return self._odd_to_node(value, infos)
 
@@ -386,7 +382,7 @@ class GraphBuilder:
         if isinstance(value, tuple | list):
             refuse_python_sequence(self.state.interpreter, type(value))
             base: Any = tuple if isinstance(value, tuple) else list
-            return base([self._to_node(item, infos) for item in base.__iter__(value)])
+            return base([self.to_node(item, infos) for item in base.__iter__(value)])
         if numpy_scalars.is_scalar(value) and not isinstance(value, str | bytes):
             return numpy_scalars.number(value, self.arguments)
         if isinstance(value, int | float | str):

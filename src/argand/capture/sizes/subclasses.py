@@ -10,38 +10,22 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from argand import errors
 from argand.capture.facts.classify import why_not
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.tensors import GraphBuilder
+from argand.capture.facts.tensor_info import Dressed
 
 Args: TypeAlias = tuple[Any, ...]
 Kwargs: TypeAlias = dict[str, Any]
 _Tensor = torch.Tensor
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes that graphs know."""
-
-
-@dataclass(slots=True, eq=False)
-class Dressed:
-    """A stand-in of a subclass.
-
-    Arguments:
-        tensor: what the program sees, an instance of its class.
-        plain: the stand-in that the graph knows; no other dressed one is over it.
-    """
-
-    tensor: torch.Tensor
-    plain: torch.Tensor
 
 
 # ---------------------------------------------------------------------- which classes

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.words import words
 from argand.capture.metadata.shapes import RULES
+from argand.capture.sizes.symbolic_calls import Doctor
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation
-
-if TYPE_CHECKING:
-    from argand.capture.record.tensors import GraphBuilder
-    from argand.capture.sizes.symbolic_calls import Doctor
 
 _STRAIGHT = frozenset(
     words(

@@ -6,11 +6,12 @@ What works at the hint but not at the probes works under a condition, which is s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_facts import solve
@@ -18,9 +19,6 @@ from argand.capture.sizes.symbolic_tensors import PROBED, at
 from argand.graph import time_limit
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation
-
-if TYPE_CHECKING:
-    from argand.capture.record.tensors import GraphBuilder
 
 _Tensor = torch.Tensor
 Run = Callable[[Any, Any], Any]

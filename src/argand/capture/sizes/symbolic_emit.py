@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
+from argand._core import _C
 from argand.capture.facts import compat
 from argand.capture.facts.input_names import free_name
+from argand.capture.facts.interfaces import Dynamics, GraphBuilder
+from argand.capture.facts.sources import Source
+from argand.capture.facts.symbols import Origin, Place
 from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.sizes.symbolic_facts import Bounds, single
 from argand.errors import InternalError, graph_break
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 from argand.graph.sizes.expr import Const, Expr, FloorDiv, Sym, free_symbols
 from argand.graph.sizes.symbols import FUNCTIONS, Relation
-
-if TYPE_CHECKING:
-    from argand._core import _C
-    from argand.capture.facts.sources import Source
-    from argand.capture.record.tensors import GraphBuilder
-    from argand.capture.sizes.symbolic_state import Dynamics, Place
-    from argand.capture.sizes.unbacked import Origin
 
 # ---------------------------------------------------------------------- text
 

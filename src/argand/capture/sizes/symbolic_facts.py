@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.graph.sizes.expr import ONE, Const, Expr, FloorDiv, Mod, Sym, as_expr
 from argand.graph.sizes.expr_nodes import from_poly
-from argand.graph.sizes.symbols import Relation
-
-if TYPE_CHECKING:
-    from argand.graph.sizes.symbols import SymbolTable
+from argand.graph.sizes.symbols import Relation, SymbolTable
 
 Interval = tuple[int | None, int | None]
 

@@ -6,15 +6,13 @@ says nothing about sizes on the other side of the bound, and the comparisons tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.sizes.symbolic_tensors import dim_number
-
-if TYPE_CHECKING:
-    from argand.capture.record.tensors import GraphBuilder
 
 
 def guard_index(builder: GraphBuilder, tensor: Any, index: Any) -> None:

@@ -8,12 +8,14 @@ import math
 import operator
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from argand.capture.facts import callables
 from argand.capture.facts.exceptions import CAPTURE_FOLDER, innermost_file
+from argand.capture.facts.frames import Frame
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Interpreter
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.symbolic import (
     STANDS_FOR,
@@ -29,12 +31,6 @@ from argand.capture.sizes import subclasses, symbolic_state, symbolic_tensors, u
 from argand.capture.world import native_reads
 from argand.errors import ConstraintViolation
 from argand.graph.python_operators import ARITHMETIC, COMPARE, NEGATIVE, BinaryOperator, Comparison
-
-if TYPE_CHECKING:
-    from argand.capture.facts.frames import Frame
-    from argand.capture.interp.interpreter import Interpreter
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.tensors import GraphBuilder
 
 Native = Callable[["Interpreter", Any, list[Any]], Any]
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
 from argand.capture.facts.code import directives
+from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.sources import AttrSource, DictItemSource, InstanceDictSource, Source
-from argand.capture.sizes import symbolic_tensors
-from argand.capture.sizes.symbolic_state import Dynamics, Memory, Place
+from argand.capture.facts.symbols import Memory, Place
+from argand.capture.sizes import symbolic_state, symbolic_tensors
 from argand.config import config
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
 from argand.graph.sizes.symbols import Relation
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
 
 _LIMIT = 1 << 62
 _MISSING = object()
@@ -132,7 +130,7 @@ def dynamics_of(state: CaptureState) -> Dynamics:
     builder = state.graph
     if builder.dynamics is None:
         memory = state.memory if state.memory is not None else Memory()
-        builder.dynamics = state.guards.dynamics = Dynamics(state, memory)
+        builder.dynamics = state.guards.dynamics = symbolic_state.Dynamics(state, memory)
         if state.interpreter is not None:
             state.interpreter.dynamic = True
     return builder.dynamics
@@ -146,8 +144,7 @@ def number_input(state: CaptureState, source: Source, value: Any) -> Any:
     place = Place(source, what)
     found = dynamics.symbol(place, value, low=low, high=high)
     if not isinstance(found, Expr):
-        if state.policy is not None:
-            state.policy.history.fixed.add(f"{source.name()}: {what}")
+        state.note_constant(f"{source.name()}: {what}")
         return value
     if what == "float":
         state.guard(source, "type", float)
@@ -191,7 +188,7 @@ def pin(dynamics: Dynamics, place: Place, value: Expr) -> None:
     """Guard that what is found at `place` is `value`."""
     alias = Sym(dynamics.memory.name(place), None)
     dynamics.places[alias] = place
-    dynamics._record(Relation("eq", alias, value))
+    dynamics.record(Relation("eq", alias, value))
 
 
 def _size(dynamics: Dynamics, place: Place, hint: int, given: tuple[int | None, int | None] | None) -> Any:

@@ -7,32 +7,24 @@ does not is a fact to learn: the attempt is given up and the frame interpreted a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
 
 from argand import errors
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Unbacked
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
+from argand.capture.facts.symbols import Memory, Place
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.symbolic_emit import Nodes, text
 from argand.capture.sizes.symbolic_facts import Bounds, is_range, moduli, solve
-from argand.capture.sizes.unbacked import Unbacked
 from argand.capture.world import narration
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS
 from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols
 from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Relation, SymbolTable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from argand.capture.facts.sources import Source
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.tensors import GraphBuilder
-    from argand.capture.sizes.symbolic_emit import Nodes
-
-MAX_LEARNED = 24  # restarts after which a frame's sizes are all constants
 _PARTIAL = frozenset(("sqrt", "log", "log2", "exp"))  # not defined for all numbers
 _DOMAIN: dict[str, Callable[[Any], tuple[str, Any, int]]] = {
     "sqrt": lambda value: ("ge", value, 0),
@@ -45,60 +37,6 @@ _DOMAIN: dict[str, Callable[[Any], tuple[str, Any, int]]] = {
 
 class Restart(BaseException):
     """Interpret the frame again: the memory has learned something."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a symbol's value is found at run time.
-
-    Arguments:
-        source: of the tensor or number.
-        what: "size", "stride", "int" or "float".
-        dim: of a size or stride.
-    """
-
-    source: Source
-    what: str
-    dim: int = -1
-
-    def __str__(self) -> str:
-        name = self.source.name()
-        return f"{name}.{self.what}()[{self.dim}]" if self.dim >= 0 else name
-
-
-@dataclass(slots=True)
-class Memory:
-    """What attempts at one frame have learned; symbols keep their names from attempt to attempt.
-
-    Fields:
-        names: the name of the symbol of a place.
-        static: places that are constants after all.
-        marked: places that the user wants symbolic (`mark_dynamic`), with their range.
-        solved: symbols that equal an expression of earlier ones.
-        modulus: by symbol: probes keep their residue modulo this.
-        facts: conditions that probes must meet.
-        asserted: conditions that operations of the program need, to be guarded.
-        nearness: how often probes nearer to the call's own sizes were needed.
-    """
-
-    names: dict[Place, str] = field(default_factory=dict)
-    static: set[Place] = field(default_factory=set)
-    marked: dict[Place, tuple[int | None, int | None]] = field(default_factory=dict)
-    solved: dict[str, Expr] = field(default_factory=dict)
-    modulus: dict[str, int] = field(default_factory=dict)
-    facts: list[Relation] = field(default_factory=list)
-    asserted: list[Relation] = field(default_factory=list)
-    learned: int = 0
-    nearness: int = 0
-
-    def name(self, place: Place) -> str:
-        """s0, s1, ... in the order of first use."""
-        return self.names.setdefault(place, f"s{len(self.names)}")
-
-    @property
-    def exhausted(self) -> bool:
-        """Too much was learned: everything is a constant."""
-        return self.learned > MAX_LEARNED
 
 
 class Dynamics:
@@ -149,7 +87,7 @@ class Dynamics:
         if same is not None:
             alias = Sym(name, None)
             self.places[alias] = place
-            self._record(Relation("eq", alias, same))
+            self.record(Relation("eq", alias, same))
             return same
         return self._new(place, hint, name, low, high)
 
@@ -169,9 +107,9 @@ class Dynamics:
         if place.what == "size":
             self._by_size.setdefault(hint, made)
         if low is not None and kind == "int":
-            self._record(Relation("ge", made, low))
+            self.record(Relation("ge", made, low))
         if high is not None:
-            self._record(Relation("le", made, high))
+            self.record(Relation("le", made, high))
         return made
 
     def _guard_asserted(self) -> None:
@@ -181,7 +119,7 @@ class Dynamics:
         known = self.table.hints
         for relation in asserted:
             if relation not in self.required and all(s in known for s in relation.symbols):
-                self._record(relation)
+                self.record(relation)
                 self._asserted += 1
 
     def wrap(self, expr: Any, hint: Any) -> Any:
@@ -318,10 +256,11 @@ class Dynamics:
         for probe in table.probes:
             if table.holds(relation, probe) is not True:
                 self.learn(relation)
-        self._record(relation)
+        self.record(relation)
         self.bounds.add(relation)
 
-    def _record(self, relation: Relation) -> None:
+    def record(self, relation: Relation) -> None:
+        """Guard a condition, and note where it was needed."""
         if relation not in self.required:
             self.required[relation] = self.state.position()
             narration.relation(relation, self.required[relation])

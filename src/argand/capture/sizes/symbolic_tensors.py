@@ -8,41 +8,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from argand.capture.facts.interfaces import Dynamics, GraphBuilder
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize, holds_symbols, size_of
+from argand.capture.facts.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata import memory
-from argand.capture.sizes.symbolic_state import Dynamics
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.symbols import Relation
-
-if TYPE_CHECKING:
-    from argand.capture.facts.tensor_info import TensorInfo
-    from argand.capture.record.tensors import GraphBuilder
 
 PROBED = (3, 4)  # the assignments that siblings stand for: the rough ones
 _AT = (0, *PROBED)
 _META = torch.device("meta")
 _Tensor = torch.Tensor
-
-
-class Dynamic:
-    """What is known of the sizes of a stand-in that vary.
-
-    Arguments:
-        siblings: the tensor at the probes.
-        sizes: an expression or int per dim; None where nothing fits.
-        strides: the same of strides; None until somebody asks.
-    """
-
-    __slots__ = ("siblings", "sizes", "strides")
-
-    def __init__(self, siblings: tuple[Any, ...], sizes: list[Any], strides: list[Any] | None = None) -> None:
-        self.siblings = siblings
-        self.sizes = sizes
-        self.strides = strides
 
 
 UNFITTED = Dynamic((), [])

@@ -9,38 +9,21 @@ a symbol itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import fx
 
 from argand import errors
+from argand.capture.facts.interfaces import Dynamics
 from argand.capture.facts.symbolic import SymbolicBool
+from argand.capture.facts.symbols import Origin
 from argand.graph.sizes.expr import ONE, Expr, Sym, as_expr
 from argand.graph.sizes.symbols import Relation
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from argand.capture.sizes.symbolic_state import Dynamics
 
 _STEP = 840  # stand-ins are divisible by all numbers up to 8
 _FIRST = 11
 _LEAST = {"gt": 1, "ge": 0}
 _MOST = {"lt": -1, "le": 0}
-
-
-@dataclass(slots=True, eq=False)
-class Origin:
-    """Where the value of an unbacked symbol comes from at run time.
-
-    Arguments:
-        words: for messages.
-        node: the operation that makes the number, or the tensor that has the size; None until it is recorded.
-        dim: of the size; -1 for a number.
-    """
-
-    words: str
-    node: fx.Node | None = None
-    dim: int = -1
 
 
 class Unbacked:

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from argand import errors
+from argand.capture.facts.interfaces import Unbacked
 from argand.capture.facts.symbolic import SymbolicInt
 from argand.capture.facts.words import callable_words, words
 from argand.capture.metadata import layouts, metadata
 from argand.capture.sizes import symbolic_calls, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import Doctor
-from argand.capture.sizes.unbacked import Unbacked
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.symbols import Relation
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from argand.capture.facts.interfaces import GraphBuilder, Unbacked
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.sizes import unbacked_ops
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbols import Relation
-
-if TYPE_CHECKING:
-    from argand.capture.record.tensors import GraphBuilder
-    from argand.capture.sizes.unbacked import Unbacked
 
 _T = torch.Tensor
 

@@ -6,23 +6,21 @@ fullgraph=True; elsewhere, and inside subgraphs, every function here answers Not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand.capture.facts import compat
+from argand.capture.facts.interfaces import GraphBuilder, Unbacked
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata import data_errors, layouts, metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.sizes import symbolic_tensors
+from argand.capture.sizes import unbacked as unbacked_symbols
 from argand.capture.sizes.symbolic_policy import dynamics_of
-from argand.capture.sizes.unbacked import Unbacked
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation
-
-if TYPE_CHECKING:
-    from argand.capture.record.tensors import GraphBuilder
 
 _T = torch.Tensor
 _Spec = tuple[list[Any], torch.dtype, bool]  # sizes, dtype, whether it has gradients
@@ -33,7 +31,7 @@ def of(builder: GraphBuilder) -> Unbacked:
     """The unbacked symbols of the capture, made when the first is needed."""
     dynamics = dynamics_of(builder.state)
     if dynamics.unbacked is None:
-        dynamics.unbacked = Unbacked(dynamics)
+        dynamics.unbacked = unbacked_symbols.Unbacked(dynamics)
     return dynamics.unbacked
 
 
@@ -134,8 +132,8 @@ def _made(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, specs: list[
     """
     unbacked = of(builder)
     infos: list[TensorInfo] = []
-    node_args = tuple([builder._to_node(arg, infos) for arg in args])
-    node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    node_args = tuple([builder.to_node(arg, infos) for arg in args])
+    node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
     device = metadata.logical_device(func, infos, kwargs)
     tensors, others = [], []
     for sizes, dtype, grad in specs:
@@ -144,7 +142,7 @@ def _made(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, specs: list[
         tensors.append(made)
         others.append(siblings)
     whole = tensors[0] if many is None else many(tensors)
-    result = builder._finish_call(target_of(func), node_args, node_kwargs, whole, device, False)
+    result = builder.finish_call(target_of(func), node_args, node_kwargs, whole, device, False)
     for made, siblings in zip(tensors, others):
         symbolic_tensors.note(builder, made, siblings)
     return result
@@ -302,20 +300,18 @@ def temporary(builder: GraphBuilder, sizes: list[Any], like: Any, dtype: torch.d
     info = builder.tensors[id(like)]
     dtype = dtype or like.dtype
     made, siblings = _stand_ins(unbacked, sizes, dtype, like.requires_grad and dtype is like.dtype)
-    builder.tensors[id(made)] = TensorInfo(
-        made, info.node, info.device, dynamic=symbolic_tensors.Dynamic(siblings, sizes)
-    )
+    builder.tensors[id(made)] = TensorInfo(made, info.node, info.device, dynamic=Dynamic(siblings, sizes))
     return made
 
 
 def record(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, meta_args: Any) -> Any:
     """Record a call whose metadata are those of the call with `meta_args`, which stand for the keywords too."""
     infos: list[TensorInfo] = []
-    node_args = tuple([builder._to_node(arg, infos) for arg in args])
-    node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    node_args = tuple([builder.to_node(arg, infos) for arg in args])
+    node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
     device = metadata.logical_device(func, infos, kwargs)
-    made, siblings = builder._compute_dynamic(func, args, kwargs, infos, device, meta_args, {})
-    result = builder._finish_call(target_of(func), node_args, node_kwargs, made, device, False)
+    made, siblings = builder.compute_dynamic(func, args, kwargs, infos, device, meta_args, {})
+    result = builder.finish_call(target_of(func), node_args, node_kwargs, made, device, False)
     return symbolic_tensors.attach(builder, result, siblings)
 
 

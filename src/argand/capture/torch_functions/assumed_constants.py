@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.errors import GraphBreak, graph_break
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.tensors import GraphBuilder
 
 
 def call(state: CaptureState, fn: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

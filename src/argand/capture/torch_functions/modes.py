@@ -6,20 +6,16 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 from torch.autograd import forward_ad
-
-from argand.capture.facts.sources import ConstSource, DictItemSource
-from argand.graph import compat
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
-
 from torch.nn import attention
 
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.sources import ConstSource, DictItemSource
+from argand.graph import compat
 from argand.graph.compat import FLAGS as FLAGS
 from argand.graph.compat import set_deterministic as set_deterministic
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from types import CellType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.modules import module as registry
 
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Interpreter
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import ConstSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.metadata.special_calls import special
 from argand.capture.objects import instances, names
 from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
-from argand.capture.world.pending import UNSET
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.tensors import GraphBuilder
 
 _OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = (

@@ -6,22 +6,19 @@ not, the graph raises before anything was done, and the frame's own code runs in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from argand.bytecode.instruction import Instruction
 from argand.capture.facts import compat
+from argand.capture.facts.frames import Frame
+from argand.capture.facts.interfaces import GraphBuilder, Interpreter
 from argand.capture.facts.symbolic import SymbolicBool
 from argand.capture.metadata import data_errors
 from argand.capture.objects import operators
 from argand.capture.record import constants
 from argand.capture.sizes import symbolic_ops, unbacked_ops
-
-if TYPE_CHECKING:
-    from argand.bytecode.instruction import Instruction
-    from argand.capture.facts.frames import Frame
-    from argand.capture.interp.interpreter import Interpreter
-    from argand.capture.record.tensors import GraphBuilder
 
 _LEAVES = frozenset(("RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE", "RETURN_GENERATOR", "SEND"))
 _RAISES = frozenset(("RAISE_VARARGS", "RERAISE"))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.metadata import metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import special
 from argand.capture.torch_functions.torch_calls import Args, Kwargs, find, handler
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.tensors import GraphBuilder
 
 
 def breaks_around_step(state: CaptureState) -> bool:
@@ -57,13 +54,13 @@ def _fused_step(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs:
     if torch.is_grad_enabled():
         return NotImplemented
     infos: list[Any] = []
-    node_args = tuple([builder._to_node(arg, infos) for arg in args])
-    node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    node_args = tuple([builder.to_node(arg, infos) for arg in args])
+    node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
     for written in (*args, *kwargs.values()):
         if isinstance(written, list | tuple):
-            builder._note_mutation((written,), {})
+            builder.note_mutation((written,), {})
     device = metadata.logical_device(func, infos, {})
-    return builder._finish_call(target_of(func), node_args, node_kwargs, None, device, True)
+    return builder.finish_call(target_of(func), node_args, node_kwargs, None, device, True)
 
 
 def _named(*names: str) -> tuple[Any, ...]:

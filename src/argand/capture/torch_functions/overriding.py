@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -11,13 +11,10 @@ from torch.utils import _device
 
 from argand import errors
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.objects import instances
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import PLAIN
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.tensors import GraphBuilder
 
 
 @functools.cache

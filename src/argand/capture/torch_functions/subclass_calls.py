@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
 from argand.capture.facts import callables
+from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import native_handlers
 from argand.capture.sizes import subclasses
 from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-    from argand.capture.interp.state import CaptureState
 
 _Tensor = torch.Tensor
 
@@ -96,7 +93,7 @@ def _as_subclass(interp: Interpreter, cls: type, name: str, owner: Any, args: li
     wanted = args[0] if args else kwargs.get("cls")
     if len(args) + len(kwargs) != 1 or not is_a(wanted, type) or not issubclass(wanted, _Tensor):
         return interp.native(_Tensor.as_subclass, owner, *args, **kwargs)
-    return subclasses.convert(interp.state, owner, wanted)  # type: ignore[arg-type]
+    return subclasses.convert(interp.state, owner, wanted)
 
 
 native_handlers.method(torch._C.TensorBase, "as_subclass")(_as_subclass)

@@ -10,7 +10,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -18,19 +18,16 @@ from torch.utils import _pytree as pytree
 
 from argand import errors
 from argand.capture.facts import compat
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.overlays import Overlay, Shadow
+from argand.capture.facts.tensor_info import Scope, TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import layouts, metadata
-from argand.capture.record.scopes import Scope, lift, placeholders_first
+from argand.capture.record.scopes import lift, placeholders_first
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import is_default
 from argand.capture.torch_functions import hops
 from argand.capture.world import shadows
-from argand.capture.world.pending import Overlay, Shadow
-
-if TYPE_CHECKING:
-    from argand.capture.facts.tensor_info import TensorInfo
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.tensors import GraphBuilder
 
 _META = torch.device("meta")
 _VIEWS = frozenset(

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
 from argand.capture.facts.array_value import Traced
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import module_of
 from argand.capture.metadata import metadata, numpy_scalars
 from argand.capture.metadata.special_calls import named, special
 from argand.capture.record import numpy_calls
-
-if TYPE_CHECKING:
-    from argand.capture.record.tensors import GraphBuilder
 
 _T = torch.Tensor
 

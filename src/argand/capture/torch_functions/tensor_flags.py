@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.sources import AttrSource
 from argand.capture.metadata import metadata
 from argand.capture.metadata.special_calls import getter, named, special
-
-if TYPE_CHECKING:
-    from argand.capture.record.tensors import GraphBuilder
 
 _BITS = ("is_conj", "is_neg", "is_inference")
 

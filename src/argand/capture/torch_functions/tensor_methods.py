@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.sources import AttrSource
+from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.facts.words import callable_words, words
 from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.call_targets import target_of
@@ -15,10 +17,6 @@ from argand.capture.metadata.special_calls import SPECIAL, Special, getter, name
 from argand.capture.record import constants, size_tensors
 from argand.capture.sizes import subclasses, symbolic_index, symbolic_tensors, unbacked_index, unbacked_ops
 from argand.capture.torch_functions import data_dependent
-
-if TYPE_CHECKING:
-    from argand.capture.facts.tensor_info import TensorInfo
-    from argand.capture.record.tensors import GraphBuilder
 
 _T = torch.Tensor
 _META = torch.device("meta")
@@ -507,11 +505,11 @@ def _one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 def _with_result(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     """Record a node whose metadata are already known."""
     infos: list[Any] = []
-    node_args = tuple(builder._to_node(arg, infos) for arg in args)
-    node_kwargs = {key: builder._to_node(value, infos) for key, value in kwargs.items()}
+    node_args = tuple(builder.to_node(arg, infos) for arg in args)
+    node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
     data_errors.check(builder, func, args, infos)
     device = metadata.logical_device(func, infos, kwargs)
-    return builder._finish_call(target_of(func), node_args, node_kwargs, made, device, False)
+    return builder.finish_call(target_of(func), node_args, node_kwargs, made, device, False)
 
 
 from argand.capture.record import contiguity as _contiguity  # noqa: E402,F401  (registers its functions)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from argand import errors
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import AttrSource
+from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
 from argand.capture.metadata.layouts import new
 from argand.capture.metadata.shapes import RULES
 from argand.capture.torch_functions import hops, modes
 from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
-
-if TYPE_CHECKING:
-    from argand.capture.facts.tensor_info import TensorInfo
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.record.tensors import GraphBuilder
 
 _NAMES = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "allow_unused", "is_grads_batched",

@@ -11,7 +11,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -20,6 +20,7 @@ from argand._core import _C
 from argand.capture.facts.array_value import Traced, needs_values
 from argand.capture.facts.code import directives
 from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import attributes_of, is_a, module_of
 from argand.capture.facts.registering import enter
 from argand.capture.facts.words import public_name
@@ -28,9 +29,6 @@ from argand.capture.record import numpy_calls
 from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import assumed_constants
 from argand.capture.world import native_reads
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
 
 Args: TypeAlias = tuple[Any, ...]
 Kwargs: TypeAlias = dict[str, Any]

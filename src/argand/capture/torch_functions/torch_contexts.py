@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
 from argand.capture.facts import compat, symbolic
+from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.objects import iteration, native_handlers
 from argand.capture.torch_functions import modes, torch_polyfills
 from argand.capture.torch_functions.torch_calls import NAMED, Args, Kwargs, all_of, handler
 from argand.graph.compat import FLAGS, set_deterministic
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-    from argand.capture.interp.state import CaptureState
-
 
 # ---------------------------------------------------------------------- flags
 

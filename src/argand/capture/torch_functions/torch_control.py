@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
 from argand import errors
-from argand.capture.record.scopes import Scope, fixed_sizes, placeholder
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.tensor_info import Scope
+from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, subgraphs, torch_polyfills
 from argand.capture.torch_functions.torch_calls import NAMED, Args, Kwargs, handler
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from argand.capture.interp.state import CaptureState
 
 _MOST_STEPS = 256  # of a scan or map, which become that many copies of its body
 

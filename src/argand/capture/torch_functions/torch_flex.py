@@ -6,19 +6,18 @@ torch's own Python code is interpreted, with its checks and messages, down to it
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
-from argand.capture.record.scopes import Scope, fixed_sizes, placeholder
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.tensor_info import Scope
+from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import subgraphs, torch_polyfills
 from argand.capture.torch_functions.torch_calls import NAMED, Args, Kwargs
 from argand.graph.operators import flex
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
 
 _WHAT = "flex_attention"
 _FILE = os.path.join("torch", "nn", "attention", "flex_attention.py")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, subgraphs
 from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
 
 
 class Handle:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.code import directives
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.metadata import metadata
 from argand.capture.record import numpy_calls
@@ -27,9 +28,6 @@ from argand.capture.torch_functions.torch_calls import (
     leaf,
     name_of,
 )
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
 
 # ---------------------------------------------------------------------- answers
 

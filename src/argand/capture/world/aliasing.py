@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from argand.capture.facts import classify
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import (
     AttrSource,
     CellContentsSource,
@@ -24,9 +25,6 @@ from argand.capture.facts.sources import (
 from argand.capture.world import identity
 from argand.capture.world.pending import pending as held_back
 from argand.capture.world.pending import whole_globals
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
 
 _TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 

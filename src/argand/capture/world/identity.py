@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import types
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argand.capture.facts import classify
+from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.sources import ConstSource, FreshAttrSource, Source
 from argand.capture.facts.symbolic import SYMBOLIC
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
-    from argand.capture.interp.state import CaptureState
-
 
 VALUES = frozenset((int, float, complex, str, bytes))
 """Types whose objects are guarded by value: equal ones may be one object in a call, and several in another."""

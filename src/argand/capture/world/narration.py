@@ -6,20 +6,19 @@ Nothing here touches a value of the program but by its type: neither its methods
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 
 from argand import events
 from argand.bytecode.format import instruction_text
 from argand.capture.facts.code.stack_text import line_of_frame
+from argand.capture.facts.frames import Frame
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.overlays import Shadow
 from argand.capture.facts.words import source_line
-from argand.capture.world.pending import Shadow, pending
-
-if TYPE_CHECKING:
-    from argand.capture.facts.frames import Frame
-    from argand.capture.interp.state import CaptureState
-    from argand.errors import UserLine
+from argand.capture.world.pending import pending
+from argand.errors import UserLine
 
 _SHOWN = 60  # characters of one value
 _DEEPEST = 8  # values of a stack

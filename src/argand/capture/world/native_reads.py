@@ -10,10 +10,12 @@ from __future__ import annotations
 import enum
 import functools
 import types
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from argand.capture.facts import callables, classify, numpy_settings
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Access
 from argand.capture.facts.kinds import is_a, namespace, per_class, raw_items, raw_iter
 from argand.capture.facts.typefacts import (
     BOUND_METHODS,
@@ -24,11 +26,6 @@ from argand.capture.facts.typefacts import (
 )
 from argand.capture.world import identity
 from argand.errors import GraphBreak, graph_break
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from argand.capture.interp.access import Access
 
 VALUE: Final = "value"
 """Guarded as a whole when it was loaded."""

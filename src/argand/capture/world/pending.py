@@ -1,68 +1,11 @@
-"""What a capture holds back: containers of the program's that it works on copies of, and writes to other objects."""
+"""What a capture holds back, and replays where the graph ends."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
 from argand import errors
-from argand.capture.facts.sources import Source
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.world import shadows
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
-
-
-class _Marker:
-    """A named unique value."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-
-DELETED = _Marker("<deleted>")
-"""In an overlay: the attribute (global, cell) was deleted."""
-UNSET = _Marker("<unset>")
-"""From a read of an overlay: not written during capture, look at the real object."""
-
-
-@dataclass(slots=True, eq=False)
-class Shadow:
-    """The stand-in of a container that existed before the frame.
-
-    Arguments:
-        original: the container itself, never touched.
-        shadow: a container of the same type, its elements loaded through sources.
-        snapshot: what the shadow held when made (`shadows.contents`).
-        source: where the original comes from.
-        probe: an iterator at the end of a dict (`shadows.probe`).
-    """
-
-    original: Any
-    shadow: Any
-    snapshot: Any
-    source: Source
-    probe: Any = None
-
-
-@dataclass(slots=True, eq=False)
-class Overlay:
-    """Pending writes to one object that existed before the frame.
-
-    Arguments:
-        obj: the object (instance, cell, or globals dict).
-        kind: "attr", "global" or "cell".
-        values: name -> value or DELETED, in order of first write.
-    """
-
-    obj: Any
-    kind: str
-    values: dict[str, Any] = field(default_factory=dict)
 
 
 def changed_shadows(state: CaptureState) -> list[Shadow]:

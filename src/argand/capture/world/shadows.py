@@ -6,13 +6,15 @@ import collections
 import itertools
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from argand import errors
 from argand.capture.facts import classify
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a, is_struct_sequence, module_of, namespace, raw_items, raw_iter, raw_length
+from argand.capture.facts.overlays import Shadow
 from argand.capture.facts.sources import (
     AttrSource,
     CallSource,
@@ -26,10 +28,6 @@ from argand.capture.facts.sources import (
     instance_dict,
 )
 from argand.capture.world.native_reads import unseen_object
-
-if TYPE_CHECKING:
-    from argand.capture.interp.state import CaptureState
-    from argand.capture.world.pending import Shadow
 
 MOST_ELEMENTS: Final = 100_000
 """Elements of containers from outside that one capture guards; values that one transformed code rebuilds."""

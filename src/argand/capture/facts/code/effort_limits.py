@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from argand.capture.facts.code.per_code import PerCode
+from argand.capture.facts.frames import Frame
 from argand.config import config
 from argand.errors import GraphBreak, graph_break
 from argand.graph import time_limit
-
-if TYPE_CHECKING:
-    from argand.capture.interp.interpreter import Interpreter
 
 QUIET: Final = 10_000
 """Rounds of loops and calls without an operation on a tensor."""
@@ -86,8 +85,14 @@ class Patience:
         """Rounds and calls so far."""
         return self._rounds + self._checked - self.left
 
-    def check(self, interp: Interpreter) -> None:
+    def check(self, number: int, frames: list[Frame], tensors: int, tedious: PerCode[bool]) -> None:
         """As many rounds as were left have gone by.
+
+        Arguments:
+            number: of the root instruction that is being executed.
+            frames: that are being interpreted.
+            tensors: how many there are.
+            tedious: gets the code that nothing came of.
 
         Raises:
             GraphBreak: nothing came of them. It breaks at a call, which is captured for itself then; a loop of the root
@@ -101,14 +106,12 @@ class Patience:
                 hints=("Compile the body of the loop as a function of its own.",),
                 skip_frame=True,
             )
-        tensors = len(interp.state.tensors)
-        own = interp.number - self._number
+        own = number - self._number
         if tensors == self._tensors and not self.endless:
-            if own < QUIET and len(interp.frames) > 1:
-                code = interp.frames[1].code
-                interp.session.tedious.set(code, True)
+            if own < QUIET and len(frames) > 1:
+                tedious.set(frames[1].code, True)
             raise _long_stretch(skip_frame=own >= QUIET)
-        self._tensors, self._number = tensors, interp.number
+        self._tensors, self._number = tensors, number
         self.left = self._checked = QUIET
 
 
@@ -143,7 +146,7 @@ def check_restarts(spent: int, tensors: int) -> None:
         raise _long_stretch(skip_frame=True)
 
 
-def break_off(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def break_off(interp: object, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Policy for calls of a function that took too long before: it is not inlined again."""
     raise _long_stretch(skip_frame=False)
 

@@ -1,0 +1,68 @@
+"""What a graph holds that values can make raise when it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Protocol
+
+from torch import fx
+
+RERUNS = 3
+"""So many times the frame's own code runs because of an error that the program handles; then the graph is split."""
+
+
+class Known(Protocol):
+    """What is remembered of a frame's code (`driver.failures`)."""
+
+    reruns: int
+    warned: set[str]
+
+
+class Points(Protocol):
+    """The operations that may raise, and what the program did before each (`output.before_error`)."""
+
+    lost: bool
+    """There is an operation before which there are effects that could not be written down."""
+    by_name: dict[str, tuple[str, CodeType | None]]
+    """The operation's node -> (where it stands in the program, the effects)."""
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to do when the graph raises."""
+
+    def add(self, marker: fx.Node) -> bool:
+        """Note an operation that is about to be recorded behind a node. False: its effects cannot be written down."""
+
+    def settle(self) -> None:
+        """The graph's nodes get no other names any more."""
+
+
+@dataclass(slots=True)
+class OnData:
+    """What a graph holds that values can make raise.
+
+    Fields:
+        known: what is remembered of the frame's code; None outside of captures.
+        may_split: the graph may be broken at such an operation.
+        possible: there is one.
+        foreign: there is one that is not torch's and may raise anything.
+        noticed: there is one inside a `try` or `with` that would be told.
+        outside: the graph does what running the frame again would do twice.
+        behind: (the node after which such an operation was recorded, whether it is a noticed one).
+        points: such operations, and what the program did before each; None outside of captures.
+    """
+
+    known: Known | None = None
+    may_split: bool = True
+    possible: bool = False
+    foreign: bool = False
+    noticed: bool = False
+    outside: bool = False
+    behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
+    points: Points | None = None
+
+    @property
+    def split(self) -> bool:
+        """Whether errors that the program handles have been so frequent that the graph ends before them."""
+        return self.known is not None and self.may_split and self.known.reruns >= RERUNS

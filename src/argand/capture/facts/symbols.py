@@ -1,0 +1,82 @@
+"""Where the values of symbols are found at run time, and what attempts at a frame have learned of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from argand.capture.facts.sources import Source
+from argand.graph.sizes.expr import Expr
+from argand.graph.sizes.symbols import Relation
+
+MAX_LEARNED = 24  # restarts after which a frame's sizes are all constants
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a symbol's value is found at run time.
+
+    Arguments:
+        source: of the tensor or number.
+        what: "size", "stride", "int" or "float".
+        dim: of a size or stride.
+    """
+
+    source: Source
+    what: str
+    dim: int = -1
+
+    def __str__(self) -> str:
+        name = self.source.name()
+        return f"{name}.{self.what}()[{self.dim}]" if self.dim >= 0 else name
+
+
+@dataclass(slots=True, eq=False)
+class Origin:
+    """Where the value of an unbacked symbol comes from at run time.
+
+    Arguments:
+        words: for messages.
+        node: the operation that makes the number, or the tensor that has the size; None until it is recorded.
+        dim: of the size; -1 for a number.
+    """
+
+    words: str
+    node: fx.Node | None = None
+    dim: int = -1
+
+
+@dataclass(slots=True)
+class Memory:
+    """What attempts at one frame have learned; symbols keep their names from attempt to attempt.
+
+    Fields:
+        names: the name of the symbol of a place.
+        static: places that are constants after all.
+        marked: places that the user wants symbolic (`mark_dynamic`), with their range.
+        solved: symbols that equal an expression of earlier ones.
+        modulus: by symbol: probes keep their residue modulo this.
+        facts: conditions that probes must meet.
+        asserted: conditions that operations of the program need, to be guarded.
+        nearness: how often probes nearer to the call's own sizes were needed.
+    """
+
+    names: dict[Place, str] = field(default_factory=dict)
+    static: set[Place] = field(default_factory=set)
+    marked: dict[Place, tuple[int | None, int | None]] = field(default_factory=dict)
+    solved: dict[str, Expr] = field(default_factory=dict)
+    modulus: dict[str, int] = field(default_factory=dict)
+    facts: list[Relation] = field(default_factory=list)
+    asserted: list[Relation] = field(default_factory=list)
+    learned: int = 0
+    nearness: int = 0
+
+    def name(self, place: Place) -> str:
+        """s0, s1, ... in the order of first use."""
+        return self.names.setdefault(place, f"s{len(self.names)}")
+
+    @property
+    def exhausted(self) -> bool:
+        """Too much was learned: everything is a constant."""
+        return self.learned > MAX_LEARNED
