@@ -1,5 +1,8 @@
-"""What the other rooms build on: sources, kinds of values, facts about types, names, and how captures end.
+"""What the other rooms build on: sources, kinds of values, facts about types, names, frames, how captures end.
 
-Nothing here looks at the state of a capture. A kind of value that is guarded in its own way is a row of `classify`; a
-new step by which a value is reached is a class in `sources`. What is known of code objects has a room, `code`.
+Plain data and questions about plain objects. `interfaces` says what a room may ask of the capture above it: of the
+interpreter, of the state, of the graph being recorded. What is known of code objects has a room, `code`.
+
+To add: a kind of value that is guarded in its own way goes to `classify` (and to `output.local_objects` if captured
+code may make one); a new step by which a value is reached is a row of the table in `sources`.
 """
