@@ -16,9 +16,9 @@ from argand.report.html.code import language_of, numbered, plain
 from argand.report.html.collect import Collector
 from argand.report.html.compare import guard_lines, side_by_side
 from argand.report.html.graphtext import operations, place_in, read_graph
-from argand.report.html.model import Run
+from argand.report.html.model import Artifact, Run
 from argand.report.html.pages import fmt_bytes, fmt_seconds, fmt_value, for_script
-from argand.report.html.provenance import code_lines, kernel_mapping, loop_lines, share_kernels, twins
+from argand.report.html.provenance import code_lines, kernel_mapping, line_tables, marked_lines
 from argand.report.html.search import SearchIndex, words_of
 from argand.report.html.serve import Server, serving
 from argand.report.html.spans import SpanCollector
@@ -64,112 +64,14 @@ def test_code_of_torch_is_linked_by_its_provenance_artifact() -> None:
     assert kernel_mapping("[1]") == kernel_mapping("{") == kernel_mapping('{"cppCodeToPost": 3}') == {}
 
 
-def test_statement_comments_hold_until_the_next() -> None:
-    text = """// relu; add
-extern "C" void kernel(void** ptrs) {
-  const f32* in_ptr0 = (const f32*)ptrs[0];
-  {
-    const i64 y0 = 0;
-    // relu = torch.ops.aten.relu.default(arg0_1)  <- a.py:1 in f: x
-    auto tmp0 = load(in_ptr0);
-    auto tmp1 = maximum(tmp0, 0);
-    // add = torch.ops.aten.add.Tensor(relu, 1)  <- a.py:1 in f: x
-    auto tmp2 = tmp1 + 1;
-  }
-  store(tmp2);
-}"""
-    nodes = [line.nodes for line in code_lines(text, INDEX, {})]
-    assert nodes == [(0, 1), (0, 1), (), (), (), (0,), (0,), (0,), (1,), (1,), (), (), ()]
-
-
-def test_statements_of_triton_kernels() -> None:
-    """Positions of a block belong to no node; what follows them begins anew, and so does the next kernel."""
-    text = """triton_source = r\'\'\'
-@triton.jit
-def triton_fused_relu_0(in_ptr0, out_ptr0, XBLOCK: tl.constexpr):
-    x = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[:, None]
-    xmask = x < 7
-    # relu = torch.ops.aten.relu.default(arg0_1)  <- a.py:1 in f: x
-    tmp0_0 = tl.load(in_ptr0 + (x), xmask)
-    r1 = tl.arange(0, RBLOCK1)[None, :]
-    rmask1 = r1 < 7
-    tl.debug_barrier()
-    # add = torch.ops.aten.add.Tensor(relu, 1)  <- a.py:1 in f: x
-    acctmp1_1 = tl.full([XBLOCK, 1], 0.0, tl.float32)
-    for offset1 in range(0, 70, RBLOCK1):
-        tmp1_1 = tmp0_0 + 1
-    tl.store(out_ptr0 + (x), tmp1_1)
-
-@triton.jit
-def triton_fused_add_1(in_ptr0, XBLOCK: tl.constexpr):
-    y = tl.arange(0, XBLOCK)
-\'\'\'"""
-    kernels = {"triton_fused_relu_0": ["relu", "add"]}
-    nodes = [line.nodes for line in code_lines(text, INDEX, kernels)]
-    assert nodes == [(), (), (0, 1), (), (), (0,), (0,), (), (), (), (1,), (1,), (), (1,), (1,), (), (), (), (), ()], (
-        nodes
-    )
-    twin = {"triton_fused_relu_0": {0: (0, 2), 1: (1, 2)}}
-    lines = code_lines(text + "\n# relu = torch.ops.aten.relu.default(arg0_1)\n", INDEX, kernels)
-    share_kernels(lines, twin)
-    assert lines[5].nodes == (0, 2) and lines[-2].nodes == (0,)  # what comes after the kernel is one call's
-
-
-def test_loop_statements_name_their_node() -> None:
-    text = """k: SchedulerNode(op0)
-# relu = torch.ops.aten.relu.default(x)
-class k_stage0:
-    def body(self, ops):
-        load_0 = ops.load('x', self.index0)  # relu
-        ops.store('y', self.index0, load_0, None)  # nothing"""
-    lines = loop_lines(text, INDEX)
-    assert [line.nodes for line in lines] == [(), (0,), (0,), (), (0,), ()]
-    assert lines[4].text.endswith("self.index0)")
-
-
-def test_a_kernel_that_several_loops_share_belongs_to_all_of_them() -> None:
-    index = {"mul": 0, "tanh": 1, "mul_1": 2, "tanh_1": 3, "sin": 4}
-    loops = loop_lines(
-        """k: SchedulerNode(op0)
-# mul = torch.ops.aten.mul.Tensor(x, 2)
-# tanh = torch.ops.aten.tanh.default(mul)
-
-k: SchedulerNode(op1)
-# mul_1 = torch.ops.aten.mul.Tensor(tanh, 2)
-# tanh_1 = torch.ops.aten.tanh.default(mul_1)
-
-other: SchedulerNode(op2)
-# sin = torch.ops.aten.sin.default(tanh_1)""",
-        index,
-    )
-    code = """// mul; tanh
-extern "C" void k(void** ptrs) {
-  // mul = torch.ops.aten.mul.Tensor(x, 2)
-  auto tmp1 = tmp0 * 2;
-  // tanh = torch.ops.aten.tanh.default(mul)
-  auto tmp2 = tanh(tmp1);
-}
-// sin
-extern "C" void other(void** ptrs) {
-  // sin = torch.ops.aten.sin.default(tanh_1)
-  auto tmp1 = sin(tmp0);
-}"""
-    lines = code_lines(code, index, {})
-    share_kernels(lines, twins(loops, index))
-    assert [line.nodes for line in lines] == [
-        (0, 2, 1, 3),
-        (0, 2, 1, 3),
-        (0, 2),
-        (0, 2),
-        (1, 3),
-        (1, 3),
-        (),
-        (4,),
-        (4,),
-        (4,),
-        (4,),
-        (),
-    ]
+def test_lines_of_argand_are_linked_by_its_tables() -> None:
+    table = {"2": ["relu"], "3": ["add", "gone"], "4": 7}
+    artifacts = {"provenance_lines": json.dumps({"ir_post_fusion": table, "other": 3}), "ir_post_fusion": "{"}
+    group = [Artifact(0, title, "", None) for title in artifacts]
+    tables = line_tables(group, lambda artifact: artifacts[artifact.title])
+    assert tables == {"ir_post_fusion": {"2": ["relu"], "3": ["add", "gone"]}}
+    lines = marked_lines("a\nb = ops.x()  # relu\nc  # relu", tables["ir_post_fusion"], INDEX)
+    assert [(line.text, line.nodes) for line in lines] == [("a", ()), ("b = ops.x()", (0,)), ("c  # relu", (1,))]
 
 
 # ---------------------------------------------------------------------- reasons
@@ -473,7 +375,7 @@ def test_parsers_take_any_text(text: str) -> None:
     list(reasons.recompiles_from_list(reasons.parse_json(text)))
     list(reasons.recompiles_from_record(reasons.parse_json(text)))
     reasons.break_from_record(reasons.parse_json(text))
-    loop_lines(text, INDEX)
+    line_tables([Artifact(0, "provenance_lines", "", None)], lambda artifact: text)
     code_lines(text, INDEX, kernel_mapping(text))
     guard_lines(text)
 

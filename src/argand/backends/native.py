@@ -42,7 +42,7 @@ from argand.schedule.dump import post_fusion_text
 from argand.schedule.inplace import write_inputs_in_place
 from argand.schedule.pipeline import join_kernels, schedule
 from argand.schedule.product_rules import choose_by_rule
-from argand.schedule.provenance import provenance
+from argand.schedule.provenance import code_lines, loop_lines, provenance
 
 RECORDED_MODES = ("reduce-overhead", "max-autotune")
 UNRECORDED_MODES = ("max-autotune-no-cudagraphs",)
@@ -235,6 +235,7 @@ def _finish(made: Schedule) -> Schedule:
 def _tell(program: AtenProgram, made: Schedule) -> None:
     events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(made))
     events.emit("provenance", "schedule", lambda: provenance(program.graph, made))
+    events.emit("provenance_lines", "schedule", lambda: {"ir_post_fusion": loop_lines(post_fusion_text(made), made)})
     events.bus.detail("fused_graph", "schedule", None, schedule=made)
 
 
@@ -275,6 +276,7 @@ def host_text(schedule: Schedule) -> str:
         text = module.host_module(schedule, kernels)
     events.emit("kernel_code", "codegen", kernels.all_text if kernels is not None else "")
     events.emit("output_code", "codegen", text)
+    events.emit("provenance_lines", "codegen", lambda: {"inductor_output_code": code_lines(text, schedule)})
     if config.output_code:
         print(text)
     return text

@@ -278,6 +278,11 @@ def _provenance(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     sink.artifact(event, "inductor_provenance_tracking_kernel_stack_traces", _pretty(lines), where, "json")
 
 
+def _provenance_lines(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
+    """Artifact -> line -> the nodes that it stands for."""
+    sink.artifact(event, "provenance_lines", to_json(event.payload()).decode(), where, "json")
+
+
 def _turned(table: dict[str, list[str]]) -> dict[str, list[str]]:
     """The table read the other way round."""
     made: dict[str, list[str]] = {}
@@ -306,6 +311,7 @@ _RECORDS: dict[str, _Hear] = {
     "aten_graph_after_pass": _after_pass,
     "post_grad_graphs": _named("inductor_post_grad_graph"),
     "provenance": _provenance,
+    "provenance_lines": _provenance_lines,
     "output_code": _output_code,
     "guards": _guards,
     "captured": _captured,
