@@ -416,7 +416,7 @@ def fusion_wrong_order() -> None:
 @plant
 def fusion_wrong_constant() -> None:
     """Numbers of loops that are fused come out one larger."""
-    from argand.schedule.emit import Emitter
+    from argand.schedule.fusion.emit import Emitter
 
     original = Emitter.emit
 

@@ -17,11 +17,11 @@ from argand.ir.interpret import interpret
 from argand.ir.kernel import KernelPlan, Tile
 from argand.ir.loops import ExternNode
 from argand.ir.target import cpu, gpu
-from argand.schedule import product_rules
-from argand.schedule.operands import with_operands
 from argand.schedule.pipeline import schedule
-from argand.schedule.product_rules import ACTIVATED, choose_by_rule
-from argand.schedule.products import TILES, adopt, named, product_names, proposals, tiles_for, with_tile
+from argand.schedule.products import rules as product_rules
+from argand.schedule.products.kernels import TILES, adopt, named, product_names, proposals, tiles_for, with_tile
+from argand.schedule.products.operands import with_operands
+from argand.schedule.products.rules import ACTIVATED, choose_by_rule
 from argand.schedule.reference import run_schedule
 from argand.schedule.verify import verify
 

@@ -29,9 +29,7 @@ from argand.runtime.gpu.device.target import triton_version
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 from argand.runtime.gpu.kernels.load import load_triton_kernels
 from argand.runtime.gpu.operators.products import padded_product
-from argand.schedule.operands import with_operands
-from argand.schedule.product_rules import ACTIVATED, activated
-from argand.schedule.products import (
+from argand.schedule.products.kernels import (
     Proposal,
     adopt,
     named,
@@ -41,6 +39,8 @@ from argand.schedule.products import (
     tiles_for,
     with_tile,
 )
+from argand.schedule.products.operands import with_operands
+from argand.schedule.products.rules import ACTIVATED, activated
 from argand.schedule.signature import signature
 
 Timer = Callable[[Sequence[Callable[[], object]], torch.device], list[float]]

@@ -41,7 +41,7 @@ from argand.runtime.host import HostCall, load_module
 from argand.schedule.dump import post_fusion_text
 from argand.schedule.inplace import write_inputs_in_place
 from argand.schedule.pipeline import join_kernels, schedule
-from argand.schedule.product_rules import choose_by_rule
+from argand.schedule.products.rules import choose_by_rule
 from argand.schedule.provenance import code_lines, loop_lines, provenance
 
 RECORDED_MODES = ("reduce-overhead", "max-autotune")

@@ -19,7 +19,7 @@ from argand.ir.loops import (
 )
 from argand.ir.text import comma_separated, listed, memory_dependency, python_list, python_tuple, star_dependency
 from argand.schedule.access import Graph
-from argand.schedule.fuse import Unit
+from argand.schedule.fusion.fuse import Unit
 
 
 def post_fusion_text(schedule: Schedule) -> str:

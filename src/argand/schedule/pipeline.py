@@ -13,13 +13,13 @@ from argand.ir.loops import Buffer, ExternNode, LoopNode, Origin, Program
 from argand.ir.target import Target, Targets, on_cpu
 from argand.schedule import dump
 from argand.schedule.access import Graph, build_graph, is_empty
-from argand.schedule.alike import join_alike
-from argand.schedule.emit import Emitter
-from argand.schedule.fuse import Unit, fuse, order
+from argand.schedule.fusion.emit import Emitter
+from argand.schedule.fusion.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
-from argand.schedule.segments import join_segments
+from argand.schedule.joining.alike import join_alike
+from argand.schedule.joining.segments import join_segments
+from argand.schedule.joining.small import join_small
 from argand.schedule.signature import signature
-from argand.schedule.small import join_small
 from argand.schedule.split import split_reductions
 from argand.schedule.verify import verify, verify_legal
 

@@ -8,7 +8,7 @@ from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import LoopBlock, Value, tensor_refs
 from argand.ir.target import Target
 from argand.schedule.access import is_empty
-from argand.schedule.segments import Interval, overlap, stored_part
+from argand.schedule.joining.segments import Interval, overlap, stored_part
 
 
 def verify(schedule: Schedule) -> None:

@@ -29,9 +29,9 @@ from argand.ir.kernel import Tile  # noqa: E402
 from argand.ir.target import gpu  # noqa: E402
 from argand.lower.recorder import Recorder  # noqa: E402
 from argand.runtime.gpu.kernels.load import load_triton_kernels  # noqa: E402
-from argand.schedule.operands import with_operands  # noqa: E402
 from argand.schedule.pipeline import join_kernels, schedule  # noqa: E402
-from argand.schedule.products import adopt, named, product_names, proposals, with_tile  # noqa: E402
+from argand.schedule.products.kernels import adopt, named, product_names, proposals, with_tile  # noqa: E402
+from argand.schedule.products.operands import with_operands  # noqa: E402
 from argand.schedule.reference import run_schedule  # noqa: E402
 from argand.schedule.verify import verify  # noqa: E402
 

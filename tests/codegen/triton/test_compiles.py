@@ -23,9 +23,9 @@ from product_programs import Products, activation, both_operands  # noqa: E402
 from argand.codegen.triton import generate  # noqa: E402
 from argand.graph.sizes.expr import Sym  # noqa: E402
 from argand.ir.target import amd_gpu, gpu  # noqa: E402
-from argand.schedule.operands import with_operands  # noqa: E402
 from argand.schedule.pipeline import join_kernels, schedule  # noqa: E402
-from argand.schedule.products import proposals, tiles_for, with_tile  # noqa: E402
+from argand.schedule.products.kernels import proposals, tiles_for, with_tile  # noqa: E402
+from argand.schedule.products.operands import with_operands  # noqa: E402
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 TARGETS = {"sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}

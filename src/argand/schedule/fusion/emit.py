@@ -11,8 +11,8 @@ from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, LoopBlock, LoopBody, Origin, Value, expressions, statements_of
 from argand.ir.target import Target
 from argand.schedule.access import hint, hint_bytes, itemsize, operands
-from argand.schedule.group import Group, Member, StageDraft
-from argand.schedule.loops import WeightedIndex, coalesce, loop_order
+from argand.schedule.fusion.group import Group, Member, StageDraft
+from argand.schedule.fusion.loops import WeightedIndex, coalesce, loop_order
 from argand.schedule.space import affine, is_dense_row
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from argand.ir.loops import ExternNode, LoopBody, Value, aliases_arguments, stat
 from argand.ir.target import Target
 from argand.schedule.access import has_effect, hint_bytes
 from argand.schedule.copier import Copier
-from argand.schedule.emit import arrange
-from argand.schedule.segments import taken_by_segments
+from argand.schedule.fusion.emit import arrange
+from argand.schedule.joining.segments import taken_by_segments
 
 if TYPE_CHECKING:
     import torch

@@ -16,7 +16,7 @@ import torch
 from argand.graph.sizes.expr import as_int
 from argand.ir.kernel import KernelPlan, Product, Schedule, Step
 from argand.ir.loops import ExternNode, TensorRef, Value, tensor_refs
-from argand.schedule.products import Proposal, adopt, named, product_names, proposals, tiles_for, with_tile
+from argand.schedule.products.kernels import Proposal, adopt, named, product_names, proposals, tiles_for, with_tile
 
 ACTIVATED = "torch._addmm_activation"
 _UNEVEN_LEAST_TERMS = 1 << 30

@@ -11,7 +11,7 @@ from argand.graph import time_limit
 from argand.ir.loops import Buffer, ExternNode, LoopNode
 from argand.ir.target import Target
 from argand.schedule.access import Graph, device_of, hint_bytes, is_fusible
-from argand.schedule.group import Group, Merger, single
+from argand.schedule.fusion.group import Group, Merger, single
 from argand.schedule.space import FreshVars
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from argand.graph.sizes.expr import Expr, Simplifier, Var, as_int, product, sum_of
 from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import Buffer, ExternNode, LoopBody, Origin, TensorRef, statements_of, tensor_refs
-from argand.schedule.products import (
+from argand.schedule.products.kernels import (
     LOOPS,
     PRODUCTS,
     Proposal,
