@@ -13,10 +13,13 @@ import types
 from collections.abc import Container
 from typing import Any, Final
 
+import torch
+
 from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import module_of, per_class
 from argand.capture.facts.namespaces import Namespaces
+from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.facts.words import words
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, DIVMOD, UNARY
 
@@ -78,6 +81,18 @@ _REFUSED_BY_NONE: Final[frozenset[str]] = frozenset({"__hash__", "__iter__", "__
 """Special methods of which CPython says, where they are None, that there are none; any other None is called."""
 
 
+class Slot(enum.Enum):
+    """Who answers a special method of the objects of a type, and so what an operation on them is."""
+
+    PYTHON = "Python code, which is interpreted"
+    SYMBOL = "a number that varies"
+    STAND_IN = "torch, which records"
+    CONTAINER = "C code of a builtin container"
+    NATIVE = "other C code"
+    REFUSED = "nobody, says the class: it is None"
+    ABSENT = "nobody"
+
+
 class TypeFacts:
     """Lookups along MROs, remembered. Keyed by the identity of the type, which is kept alive.
 
@@ -87,6 +102,7 @@ class TypeFacts:
     def __init__(self) -> None:
         self.found: dict[tuple[int, str], Any] = {}
         self.python: dict[int, frozenset[str]] = {}
+        self.slots: dict[tuple[int, str], Slot] = {}
         self.keep: dict[int, type] = {}
         self.namespaces = Namespaces()
         self.overlay: dict[tuple[int, str], Any] = {}
@@ -102,6 +118,7 @@ class TypeFacts:
         """A class was changed: everything known is void."""
         self.found.clear()
         self.python.clear()
+        self.slots.clear()
 
     def lookup(self, cls: type, name: str) -> Any:
         """Raw attribute along the MRO of `cls`, no descriptor run; NULL if none."""
@@ -193,6 +210,27 @@ class TypeFacts:
         """Whether any of the special methods is Python code."""
         python = self.python_dunders(cls)
         return bool(python) and any(name in python for name in names)
+
+    def slot(self, cls: type, name: str) -> Slot:
+        """Who answers a special method."""
+        known = self.slots.get((id(cls), name))
+        if known is None:
+            known = self.slots[id(cls), name] = self._slot(cls, name)
+        return known
+
+    def _slot(self, cls: type, name: str) -> Slot:
+        if name in self.python_dunders(cls):
+            return Slot.PYTHON
+        if cls in SYMBOLIC:
+            return Slot.SYMBOL
+        if issubclass(cls, torch.Tensor):
+            return Slot.STAND_IN
+        held = self.lookup(cls, name)
+        if held is NULL:
+            return Slot.ABSENT
+        if held is None:
+            return Slot.REFUSED
+        return Slot.CONTAINER if issubclass(cls, CONTAINERS) else Slot.NATIVE
 
     def claims_a_class(self, cls: type) -> bool:
         """Whether reading `__class__` of an instance runs code of the program, or of a proxy."""

@@ -180,7 +180,7 @@ def _names_of(interp: Interpreter, obj: Any) -> Any:
     if interp.is_tensor(obj):
         return _names_of_tensor(interp, obj)
     if type(interp.types.lookup(cls, "__dir__")) is not types.MethodDescriptorType:
-        names = interp.call(descriptors.lookup_special(interp, obj, "__dir__"))
+        names = descriptors.call_special(interp, obj, "__dir__")
         return sorted(iteration.to_list(interp, names))
     if stand_ins.is_stand_in(obj):
         raise stand_ins.inspected("dir()")
@@ -323,7 +323,7 @@ def _number(fn: Any, *specials: str) -> None:
                     continue
                 if not interp.types.python_level(type(args[0]), name):
                     break  # native code, which is asked first
-                result = interp.call(descriptors.lookup_special(interp, args[0], name))
+                result = descriptors.call_special(interp, args[0], name)
                 result = result.number() if type(result) in SYMBOLIC else result
                 wanted, what = _RESULTS[name]
                 if name == "__trunc__" or (is_a(result, wanted) and type(result) is not wanted):
@@ -355,7 +355,7 @@ _number(complex, "__complex__", "__float__", "__index__")
 def _bytes(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 1 and not kwargs and interp.types.lookup(type(args[0]), "__bytes__") is not NULL:
         if interp.types.python_level(type(args[0]), "__bytes__"):
-            return interp.call(descriptors.lookup_special(interp, args[0], "__bytes__"))
+            return descriptors.call_special(interp, args[0], "__bytes__")
         return interp.native(fn, interp.plain(args[0]))  # which is asked before `__iter__`
     return _byte_array(interp, fn, args, kwargs)
 

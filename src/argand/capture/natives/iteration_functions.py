@@ -85,7 +85,7 @@ def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     value = args[0]
     cls = type(value)
     if interp.types.python_level(cls, "__reversed__"):
-        return interp.call(descriptors.lookup_special(interp, value, "__reversed__"))
+        return descriptors.call_special(interp, value, "__reversed__")
     method = interp.types.lookup(cls, "__reversed__")  # which is asked first: a list's or dict's own looks inside
     sequence = interp.types.lookup(cls, "__getitem__") is not NULL
     if method is None or (method is NULL and not sequence):

@@ -99,6 +99,11 @@ def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
     return NULL if method is NULL else bind(interp, method, obj, cls)
 
 
+def call_special(interp: Interpreter, obj: Any, name: str, *args: Any) -> Any:
+    """What a special method answers."""
+    return interp.call(lookup_special(interp, obj, name), args)
+
+
 def _bind_none(interp: Interpreter, meta: Any, kind: type, cls: type) -> Any:
     """What an attribute of `type(None)`, whose namespace never changes, gives when read through None."""
     if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in MEMBERS:

@@ -12,7 +12,7 @@ from argand.capture.facts.exceptions import InternalFailure, ObservedException, 
 from argand.capture.facts.frames import NULL, STOP
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.facts.typefacts import CONTAINERS, Slot
 from argand.capture.objects import descriptors, generators, keys, polyfills, text
 
 # ---- iteration -----------------------------------------------------------------------------------------------------
@@ -110,20 +110,21 @@ def get_iter(interp: Interpreter, value: Any) -> Any:
     if cls is generators.TracedGenerator:
         return value
     facts = interp.types
-    if interp.is_tensor(value) and not facts.python_level(cls, "__iter__"):
+    slot = facts.slot(cls, "__iter__")
+    if slot is Slot.STAND_IN:
         return interp.native(iter, value)
-    if facts.python_level(cls, "__iter__"):
-        result = interp.call(descriptors.lookup_special(interp, value, "__iter__"))
+    if slot is Slot.PYTHON:
+        result = descriptors.call_special(interp, value, "__iter__")
         if facts.lookup(type(result), "__next__") is NULL:
             raise interp.throw(TypeError(f"iter() returned non-iterator of type '{_C.type_name(type(result))}'"))
         return result
-    found = facts.lookup(cls, "__iter__")
-    if found is NULL or found is None:
-        if found is NULL and facts.python_level(cls, "__getitem__"):
-            return interp.call(polyfills.iterate_by_index, (value,))
-        if found is None or facts.lookup(cls, "__getitem__") is NULL:
+    if slot is Slot.REFUSED or slot is Slot.ABSENT:
+        items = facts.slot(cls, "__getitem__")
+        if slot is Slot.REFUSED or items is Slot.ABSENT:
             raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not iterable"))
-    if is_a(value, CONTAINERS):
+        if items is Slot.PYTHON:
+            return interp.call(polyfills.iterate_by_index, (value,))
+    if slot is Slot.CONTAINER:
         return interp.unread(iter, interp.shadow(value))
     interp.check_known(value)
     return interp.native(iter, value)
@@ -145,7 +146,7 @@ def next_value(interp: Interpreter, iterator: Any) -> tuple[bool, Any]:
             error = e
         raise interp.observe(error)
     try:
-        return True, interp.call(descriptors.lookup_special(interp, iterator, "__next__"))
+        return True, descriptors.call_special(interp, iterator, "__next__")
     except ObservedException as observed:
         if is_a(observed.value, StopIteration):
             return False, observed.value.value
@@ -276,7 +277,7 @@ def _ask_length(interp: Interpreter, value: Any) -> None:
     if hint is NULL:
         return
     try:
-        found = interp.call(descriptors.lookup_special(interp, value, "__length_hint__"))
+        found = descriptors.call_special(interp, value, "__length_hint__")
     except ObservedException as observed:
         if not is_a(observed.value, TypeError):
             raise

@@ -13,6 +13,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.facts.typefacts import Slot
 from argand.capture.objects import descriptors
 from argand.capture.world import native_reads
 
@@ -33,7 +34,7 @@ def check_hash(interp: Interpreter, key: Any, held: Any = None) -> None:
         return
     python = interp.types.python_level(cls, "__hash__", "__eq__")
     if interp.types.python_level(cls, "__hash__"):
-        answer = interp.call(descriptors.lookup_special(interp, key, "__hash__"))
+        answer = descriptors.call_special(interp, key, "__hash__")
         if is_a(answer, int) and interp.unread(hash, key) != to_hash_value(answer):
             raise _impure_key(key)
     elif is_a(key, tuple | frozenset):
@@ -96,13 +97,14 @@ def native_key(interp: Interpreter, key: Any) -> Any:
 
 def to_index(interp: Interpreter, value: Any) -> Any:
     """`operator.index`, interpreted for Python-level `__index__`."""
-    if interp.types.python_level(type(value), "__index__") and not is_a(value, int):  # an int is what it holds
-        result = interp.call(descriptors.lookup_special(interp, value, "__index__"))
+    slot = interp.types.slot(type(value), "__index__")
+    if slot is Slot.PYTHON and not is_a(value, int):  # an int is what it holds
+        result = descriptors.call_special(interp, value, "__index__")
         result = result.number() if type(result) in SYMBOLIC else result
         if not is_a(result, int):
             raise interp.throw(TypeError(f"__index__ returned non-int (type {_C.type_name(type(result))})"))
         return result
-    if type(value) not in interp.fast and interp.types.lookup(type(value), "__index__") is NULL:
+    if slot is Slot.ABSENT:
         interp.note_class(type(value))
         return interp.unread(operator.index, value)  # raises
     return interp.native(operator.index, value)

@@ -16,7 +16,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, raw_items, raw_iter
 from argand.capture.facts.symbolic import SYMBOLIC
-from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES
+from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES, Slot
 from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import identity
@@ -85,17 +85,16 @@ def _inplace_outer(interp: Interpreter, op: BinaryOperator, left: Any, right: An
     return left if result is target else result
 
 
-def _call_slot(interp: Interpreter, cls: type, name: str, a: Any, b: Any) -> Any:
-    method = interp.types.lookup(cls, name)
-    if method is NULL:
-        return NotImplemented
-    return interp.call(descriptors.bind(interp, method, a, cls), (b,))
+def _ask(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
+    """`type(a).name(a, b)`, or NotImplemented where it has no such method."""
+    method = descriptors.lookup_special(interp, a, name)
+    return NotImplemented if method is NULL else interp.call(method, (b,))
 
 
 def _binary_protocol(interp: Interpreter, op: BinaryOperator, a: Any, b: Any) -> Any:
     ta, tb = type(a), type(b)
-    if op.inplace:
-        result = _inplace_method(interp, op, a, b)
+    if op.inplace and not _is_sequence(ta, interp, op.inplace):
+        result = _ask(interp, op.inplace, a, b)
         if result is not NotImplemented:
             return result
     lookup = interp.types.lookup
@@ -106,15 +105,15 @@ def _binary_protocol(interp: Interpreter, op: BinaryOperator, a: Any, b: Any) ->
     if reflected is not NULL and ta is not tb and issubclass(tb, ta):
         if reflected is not lookup(ta, op.reflected):
             tried = True
-            result = _call_slot(interp, tb, op.reflected, b, a)
+            result = _ask(interp, op.reflected, b, a)
             if result is not NotImplemented:
                 return result
     if not left_last:
-        result = _call_slot(interp, ta, op.method, a, b)
+        result = _ask(interp, op.method, a, b)
         if result is not NotImplemented:
             return result
     if not tried and reflected is not NULL and not (op.moves and _is_sequence(tb, interp, op.reflected)):
-        result = _call_slot(interp, tb, op.reflected, b, a)
+        result = _ask(interp, op.reflected, b, a)
         if result is not NotImplemented:
             return result
     if left_last or (op.moves and _is_sequence(tb, interp, op.reflected)):
@@ -129,22 +128,11 @@ def _is_sequence(cls: type, interp: Interpreter, name: str) -> bool:
     return issubclass(cls, SEQUENCES) and not interp.types.python_level(cls, name)
 
 
-def _inplace_method(interp: Interpreter, op: BinaryOperator, a: Any, b: Any) -> Any:
-    method = interp.types.lookup(type(a), op.inplace)
-    if method is NULL:
-        return NotImplemented
-    if not interp.types.python_level(type(a), op.inplace):
-        if is_a(a, SEQUENCES):
-            return NotImplemented
-    return interp.call(descriptors.bind(interp, method, a, type(a)), (b,))
-
-
 def unary(interp: Interpreter, op: UnaryOperator, value: Any) -> Any:
     """`op value`."""
-    cls = type(value)
-    if cls in interp.fast or not interp.types.python_level(cls, op.method):
-        return _arithmetic(interp, op.native, interp.plain(value))
-    return interp.call(descriptors.lookup_special(interp, value, op.method))
+    if interp.types.python_level(type(value), op.method):
+        return descriptors.call_special(interp, value, op.method)
+    return _arithmetic(interp, op.native, interp.plain(value))
 
 
 # ---- comparison ----------------------------------------------------------------------------------------------------
@@ -230,13 +218,10 @@ def bare(container: Any) -> Any:
 
 def rich(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
     """`type(a).__name__(a, b)`, with NotImplemented as an answer; `object.__ne__` goes by `__eq__`."""
-    method = interp.types.lookup(type(a), name)
-    if method is NULL:
-        return NotImplemented
-    if name == "__ne__" and method is object.__ne__:
+    if name == "__ne__" and interp.types.lookup(type(a), name) is object.__ne__:
         result = rich(interp, "__eq__", a, b)
         return result if result is NotImplemented else not truth(interp, result)
-    return interp.call(descriptors.bind(interp, method, a, type(a)), (b,))
+    return _ask(interp, name, a, b)
 
 
 def _compare_protocol(interp: Interpreter, op: Comparison, a: Any, b: Any) -> Any:
@@ -279,24 +264,15 @@ def contains(interp: Interpreter, container: Any, item: Any) -> bool:
     cls = type(container)
     if cls in interp.fast and type(item) in interp.fast:
         return bool(interp.native(operator.contains, container, item))
-    facts = interp.types
-    if facts.python_level(cls, "__contains__"):
-        return truth(interp, interp.call(descriptors.lookup_special(interp, container, "__contains__"), (item,)))
-    native = facts.lookup(cls, "__contains__")
-    if native is None:
+    slot = interp.types.slot(cls, "__contains__")
+    if slot is Slot.PYTHON:
+        return truth(interp, descriptors.call_special(interp, container, "__contains__", item))
+    if slot is Slot.REFUSED:
         interp.note_class(cls)
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not a container"))
-    if is_a(container, dict | set | frozenset):
-        keys.check_hash(interp, item, container)
-        if interp.is_outer(container) and is_a(container, dict):
-            return interp.outer_has_key(container, item)
-        return bool(interp.unread(operator.contains, interp.plain(container), item))
-    if is_a(container, list | tuple | collections.deque):
-        container = interp.plain(container)
-        if interp.benign(item) and interp.benign(container):
-            return bool(interp.reading("compare", operator.contains, container, interp.plain(item)))
-        return bool(interp.polyfill(polyfills.sequence_contains, bare(container), item))
-    if native is not NULL:
+    if slot is Slot.CONTAINER:
+        return _container_contains(interp, container, item)
+    if slot is not Slot.ABSENT:
         return bool(interp.native(operator.contains, interp.plain(container), item))
     try:
         items = iteration.get_iter(interp, container)
@@ -307,6 +283,18 @@ def contains(interp: Interpreter, container: Any, item: Any) -> bool:
     return bool(interp.polyfill(polyfills.iterable_contains, items, item))
 
 
+def _container_contains(interp: Interpreter, container: Any, item: Any) -> bool:
+    if is_a(container, dict | set | frozenset):
+        keys.check_hash(interp, item, container)
+        if interp.is_outer(container) and is_a(container, dict):
+            return interp.outer_has_key(container, item)
+        return bool(interp.unread(operator.contains, interp.plain(container), item))
+    container = interp.plain(container)
+    if interp.benign(item) and interp.benign(container):
+        return bool(interp.reading("compare", operator.contains, container, interp.plain(item)))
+    return bool(interp.polyfill(polyfills.sequence_contains, bare(container), item))
+
+
 # ---- truth, length, hash -------------------------------------------------------------------------------------------
 
 
@@ -315,36 +303,36 @@ def truth(interp: Interpreter, value: Any) -> bool:
     cls = type(value)
     if cls in interp.fast:
         return bool(interp.unread(bool, value))
-    if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__bool__", "__len__"):
-        return interp.container_length(value) != 0
+    slot = interp.types.slot(cls, "__bool__")
+    if slot is Slot.ABSENT:
+        sized = interp.types.slot(cls, "__len__")
+        if sized is Slot.CONTAINER:
+            return interp.container_length(value) != 0
+        interp.note_class(cls)
+        return sized is Slot.ABSENT or length(interp, value) != 0
     interp.note_class(cls)
-    method = interp.types.lookup(cls, "__bool__")
-    if method is not NULL:
-        if not interp.types.python_level(cls, "__bool__"):
-            interp.check_known(value)
-            return bool(interp.native(bool, value))
-        result = interp.call(descriptors.bind(interp, method, value, cls))
-        if type(result) is not bool:
-            raise interp.throw(TypeError(f"__bool__ should return bool, returned {_C.type_name(type(result))}"))
-        return result
-    if interp.types.lookup(cls, "__len__") is not NULL:
-        return length(interp, value) != 0
-    return True
+    if slot is not Slot.PYTHON:
+        interp.check_known(value)
+        return bool(interp.native(bool, value))
+    result = descriptors.call_special(interp, value, "__bool__")
+    if type(result) is not bool:
+        raise interp.throw(TypeError(f"__bool__ should return bool, returned {_C.type_name(type(result))}"))
+    return result
 
 
 def length(interp: Interpreter, value: Any) -> int:
     """`len(value)`."""
-    cls = type(value)
-    if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__len__"):
+    slot = interp.types.slot(type(value), "__len__")
+    if slot is Slot.CONTAINER:
         return interp.container_length(value)
-    if cls in interp.fast or not interp.types.python_level(cls, "__len__"):
-        if cls not in interp.fast and interp.types.lookup(cls, "__len__") is NULL:
-            interp.note_class(cls)
-            return int(interp.unread(len, value))  # raises
-        interp.check_known(value)
-        return int(interp.native(len, value))
-    result = interp.call(descriptors.lookup_special(interp, value, "__len__"))
-    return int(interp.native(len, _Length(keys.to_index(interp, result))))
+    if slot is Slot.PYTHON:
+        result = descriptors.call_special(interp, value, "__len__")
+        return int(interp.native(len, _Length(keys.to_index(interp, result))))
+    if slot is Slot.ABSENT:
+        interp.note_class(type(value))
+        return int(interp.unread(len, value))  # raises
+    interp.check_known(value)
+    return int(interp.native(len, value))
 
 
 class _Length:
@@ -363,7 +351,7 @@ def to_hash(interp: Interpreter, value: Any) -> int:
     """`hash(value)`."""
     cls = type(value)
     if interp.types.python_level(cls, "__hash__"):
-        result = interp.call(descriptors.lookup_special(interp, value, "__hash__"))
+        result = descriptors.call_special(interp, value, "__hash__")
         result = result.number() if type(result) in SYMBOLIC else result
         if not is_a(result, int):
             raise interp.throw(TypeError("__hash__ method should return an integer"))
@@ -385,23 +373,23 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
             except Exception as e:
                 error = e
             raise interp.observe(error)
-    if interp.is_tensor(container) and not interp.types.python_level(cls, "__getitem__"):
+    slot = interp.types.slot(cls, "__getitem__")
+    if slot is Slot.STAND_IN:
         return interp.native(operator.getitem, container, interp.plain(key))
     if type(key) in SYMBOLIC:
         key = key.number()
+    if slot is Slot.PYTHON:
+        return descriptors.call_special(interp, container, "__getitem__", key)
     if is_a(container, type):
-        return _getitem_class(interp, container, key)
-    facts = interp.types
-    if facts.python_level(cls, "__getitem__"):
-        return interp.call(descriptors.lookup_special(interp, container, "__getitem__"), (key,))
-    if is_a(container, dict):
-        return _getitem_dict(interp, container, key)
-    if is_a(container, list | tuple | collections.deque):
+        return _getitem_class(interp, container, key, slot)
+    if slot is Slot.CONTAINER:
+        if is_a(container, dict):
+            return _getitem_dict(interp, container, key)
         key = keys.native_key(interp, key)
         if interp.is_outer(container):
             return interp.outer_item(container, key)
         return interp.unread(operator.getitem, container, key)
-    if facts.lookup(cls, "__getitem__") is NULL:
+    if slot is Slot.ABSENT:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not subscriptable"))
     if cls is types.MappingProxyType:  # read through its methods, which know of the mapping behind it
         return interp.call(interp.getattr(container, "__getitem__"), (key,))
@@ -409,10 +397,8 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
     return interp.native(operator.getitem, container, keys.native_key(interp, key))
 
 
-def _getitem_class(interp: Interpreter, cls: type, key: Any) -> Any:
-    if interp.types.lookup(type(cls), "__getitem__") is not NULL:
-        if interp.types.python_level(type(cls), "__getitem__"):
-            return interp.call(descriptors.lookup_special(interp, cls, "__getitem__"), (key,))
+def _getitem_class(interp: Interpreter, cls: type, key: Any, slot: Slot) -> Any:
+    if slot is not Slot.ABSENT:
         return interp.native(operator.getitem, cls, key)
     hook = interp.types.lookup(cls, "__class_getitem__")
     if hook is NULL and cls is not type:
@@ -456,41 +442,40 @@ def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
         except Exception as e:
             error = e
         raise interp.observe(error)
-    if interp.is_tensor(container) and not interp.types.python_level(cls, "__setitem__"):
+    slot = interp.types.slot(cls, "__setitem__")
+    if slot is Slot.STAND_IN:
         interp.native(operator.setitem, container, interp.plain(key), interp.plain(value))
-        return
-    if interp.types.python_level(cls, "__setitem__"):
-        interp.call(descriptors.lookup_special(interp, container, "__setitem__"), (key, value))
-        return
-    if interp.types.lookup(cls, "__setitem__") is NULL:
+    elif slot is Slot.PYTHON:
+        descriptors.call_special(interp, container, "__setitem__", key, value)
+    elif slot is Slot.ABSENT:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object does not support item assignment"))
-    interp.check_known(container)
-    if is_a(container, dict):
-        keys.check_hash(interp, key, container)
-    elif type(key) is slice:
-        value = iteration.native_iterable(interp, value) if iteration.is_iterable(interp, value) else value
-    if not is_a(container, dict):
-        key = keys.native_key(interp, key)
-    run = interp.unread if is_a(container, CONTAINERS) else interp.native
-    run(operator.setitem, interp.shadow(container), key, value)
+    else:
+        if type(key) is slice and not is_a(container, dict) and iteration.is_iterable(interp, value):
+            value = iteration.native_iterable(interp, value)
+        _write_item(interp, slot, operator.setitem, container, key, value)
 
 
 def delitem(interp: Interpreter, container: Any, key: Any) -> None:
     """`del container[key]`."""
-    cls = type(container)
-    if interp.types.python_level(cls, "__delitem__"):
-        interp.call(descriptors.lookup_special(interp, container, "__delitem__"), (key,))
-        return
-    if interp.types.lookup(cls, "__delitem__") is NULL:
-        if stand_ins.is_stand_in(container):
-            raise stand_ins.inspected("del x[...]")
-        key = keys.native_key(interp, key)
-        interp.unread(operator.delitem, container, key)  # raises: the key decides how
-        return
+    slot = interp.types.slot(type(container), "__delitem__")
+    if slot is Slot.PYTHON:
+        descriptors.call_special(interp, container, "__delitem__", key)
+    elif slot is Slot.CONTAINER or slot is Slot.NATIVE:
+        _write_item(interp, slot, operator.delitem, container, key)
+    elif stand_ins.is_stand_in(container):
+        raise stand_ins.inspected("del x[...]")
+    else:
+        interp.unread(operator.delitem, container, keys.native_key(interp, key))  # raises: the key decides how
+
+
+def _write_item(
+    interp: Interpreter, slot: Slot, write: Callable[..., None], container: Any, key: Any, *value: Any
+) -> None:
+    """Items of containers are references, which C code only moves; what else has items may do anything with them."""
     interp.check_known(container)
     if is_a(container, dict):
         keys.check_hash(interp, key, container)
-    run = interp.unread if is_a(container, CONTAINERS) else interp.native
-    if not is_a(container, dict):
+    else:
         key = keys.native_key(interp, key)
-    run(operator.delitem, interp.shadow(container), key)
+    run = interp.unread if slot is Slot.CONTAINER else interp.native
+    run(write, interp.shadow(container), key, *value)

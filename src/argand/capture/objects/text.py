@@ -31,11 +31,11 @@ def to_str(interp: Interpreter, value: Any) -> Any:
         return interp.taint() if interp.is_tensor(value) else str(interp.native(str, value))
     interp.note_class(cls)  # whose text methods, or lack of them, decide
     if interp.types.python_level(cls, "__str__"):
-        return _text(interp, "__str__", interp.call(descriptors.lookup_special(interp, value, "__str__")))
+        return _text(interp, "__str__", descriptors.call_special(interp, value, "__str__"))
     if interp.types.lookup(cls, "__str__") is object.__str__ or interp.is_tensor(value):
         return to_repr(interp, value)
     if is_a(value, BaseException):
-        return interp.call(descriptors.lookup_special(interp, value, "__str__"))
+        return descriptors.call_special(interp, value, "__str__")
     return str(interp.native(str, interp.plain(value)))
 
 
@@ -45,9 +45,9 @@ def to_repr(interp: Interpreter, value: Any) -> Any:
     if interp.is_tensor(value) and not interp.types.python_level(cls, "__repr__"):
         return interp.taint()
     if interp.types.python_level(cls, "__repr__"):
-        return _text(interp, "__repr__", interp.call(descriptors.lookup_special(interp, value, "__repr__")))
+        return _text(interp, "__repr__", descriptors.call_special(interp, value, "__repr__"))
     if is_a(value, BaseException):
-        return interp.call(descriptors.lookup_special(interp, value, "__repr__"))
+        return descriptors.call_special(interp, value, "__repr__")
     if is_a(value, types.ModuleType) and interp.types.lookup(cls, "__repr__") is types.ModuleType.__repr__:
         return interp.call(_MODULE_TEXT, (value,))
     if is_a(value, type):
@@ -75,7 +75,7 @@ def to_format(interp: Interpreter, value: Any, spec: Any) -> Any:
         return value
     interp.note_class(cls)
     if interp.types.python_level(cls, "__format__"):
-        result = interp.call(descriptors.lookup_special(interp, value, "__format__"), (spec,))
+        result = descriptors.call_special(interp, value, "__format__", spec)
         if not is_a(result, str) and type(result) is not TaintedText:
             raise interp.throw(TypeError(f"__format__ must return a str, not {_C.type_name(type(result))}"))
         return result
