@@ -87,12 +87,6 @@ class RecompileForbidden(ArgandError, RuntimeError):
     stage = "capture"
 
 
-class CaptureError(ArgandError):
-    """Capture failed on a frame for a reason that is argand's fault, not the program's."""
-
-    stage = "capture"
-
-
 class ConstraintViolation(ArgandError):
     """A size marked with `mark_dynamic` cannot vary as marked: the program, or this call, fixes it."""
 

@@ -180,8 +180,7 @@ def test_stack_moves():
     def build(asm):
         for item in "abcd":
             asm.load_const(item)
-        asm.rot(3)  # a d b c
-        asm.swap(2)  # a d c b
+        asm.swap(3)  # a d c b
         asm.copy(3)  # a d c b d
         asm.dup()
         asm.pop_top()
@@ -237,7 +236,8 @@ def test_calls_of_values(prepare):
             asm.load_fast("a")
             asm.load_attr("append")
             asm.store_fast("f")
-            asm.load_fast_callable("f")
+            asm.load_fast("f")
+            asm.callable_on_top()
         asm.load_const(4)
         asm.call(1)
 
@@ -381,7 +381,7 @@ def test_loop_with_backward_jumps():
         asm.jump(top)
         asm.bind(skip)
         asm.pop_top()
-        asm.jump_forward(top)
+        asm.jump(top)
         asm.bind(end)
         asm.end_for()
         asm.load_fast("total")

@@ -72,7 +72,6 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "shadows.py _same: repr(other)",
         "shadows.py _same: repr(one)",
         "state.py _load: value == value",
-        "state.py _read: name in obj",
         "symbolic_ops.py plain: tuple(value)",
         "symbolic_ops.py plain: value.items()",
         "symbolic_ops.py plain: value.number()",

@@ -301,11 +301,6 @@ class Assembler:
         """Exchange the top with the value at `depth` (2: the next)."""
         return self._counted("SWAP", depth)
 
-    def rot(self, count: int) -> None:
-        """Move the top below `count - 1` others: a, b, c -> c, a, b for 3."""
-        for depth in range(count, 1, -1):
-            self.swap(depth)
-
     def push_null(self) -> Instruction:
         """-> NULL (not a value: only calls and exits of handlers know what to do with it)."""
         return self.emit("PUSH_NULL")
@@ -332,12 +327,6 @@ class Assembler:
         """Load a constant in order to call it."""
         self.push_null_before()
         self.load_const(value)
-        self.push_null_after()
-
-    def load_fast_callable(self, name: str) -> None:
-        """Load a local in order to call it."""
-        self.push_null_before()
-        self.load_fast(name)
         self.push_null_after()
 
     def load_method(self, name: str) -> Instruction:
@@ -417,10 +406,6 @@ class Assembler:
     def jump(self, target: Label | Instruction) -> Instruction:
         """Go to `target`, forward or backward."""
         return self._jump("JUMP_FORWARD", target)
-
-    def jump_forward(self, target: Label | Instruction) -> Instruction:
-        """The same as `jump`: `encode` chooses the opcode for the direction."""
-        return self.jump(target)
 
     def _jump_if(self, condition: str, target: Label | Instruction) -> Instruction:
         return self._jump(f"POP_JUMP_{'' if PY312 else 'FORWARD_'}IF_{condition}", target)

@@ -543,9 +543,4 @@ def is_number(x: Tensor) -> bool:
     return x.ref is None and not x.size and not x.reads and x.realiser is None
 
 
-def scalar_ref(ref: TensorRef) -> TensorRef:
-    """The first element of a view, as a 0-d tensor."""
-    return TensorRef(ref.buffer, _NO_SIZE, _NO_SIZE, ref.offset, ref.dtype)
-
-
-__all__ = ["LOOP_DTYPES", "ONE", "ZERO", "Context", "as_expr", "math_dtype", "scalar_ref"]
+__all__ = ["LOOP_DTYPES", "ONE", "ZERO", "Context", "as_expr", "math_dtype"]

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from argand.graph.sizes.expr import ONE, ZERO, Expr, ExprLike, Sym, as_expr, as_int, evaluate, exact_divide
+from argand.graph.sizes.expr import ONE, ZERO, Expr, Sym, as_int, evaluate, exact_divide
 from argand.ir.loops import TensorRef
 
 Sizes = tuple[Expr, ...]
 DEFAULT_HINT = 64  # stands for a size symbol wherever a guess is enough
-
-
-def to_sizes(values: Sequence[ExprLike]) -> Sizes:
-    """Python integers (or expressions) as expressions."""
-    return tuple(as_expr(value) for value in values)
 
 
 def hint(expr: Expr, hints: Mapping[str, int] | None = None) -> int:

@@ -128,7 +128,6 @@ class Interpreter(Access):
         self.pending: BaseException | None = None
         self.root: Frame | None = None
         self.over = False
-        self.break_sequence = -1
         self.first_number: dict[int, int] = {}
         """Index of each root instruction that was executed -> when it first was."""
 

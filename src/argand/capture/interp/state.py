@@ -335,10 +335,6 @@ class CaptureState:
             )
         return info
 
-    def object_at(self, source: Source) -> Any:
-        """The registered object that came from `source`."""
-        return self._object_at[source]
-
     def object_by_id(self, obj_id: int) -> Any:
         """The registered outer object with this id."""
         return self._outer_objects[obj_id]
@@ -455,10 +451,6 @@ class CaptureState:
         found = self.overlay.get(id(obj))
         return {} if found is None else found.values
 
-    def read_global(self, globals_: dict[str, Any], name: str) -> Any:
-        """The value written to a global during capture, DELETED, or UNSET."""
-        return self._read(globals_, name)
-
     def write_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
         """Pending `globals_[name] = value` (DELETED deletes)."""
         shadow = self.shadows.get(id(globals_))
@@ -470,22 +462,9 @@ class CaptureState:
             return
         self._overlay_of(globals_, "global").values[name] = value
 
-    def read_cell(self, cell: types.CellType) -> Any:
-        """The contents written to an outer cell during capture, DELETED, or UNSET."""
-        return self._read(cell, "cell_contents")
-
     def write_cell(self, cell: types.CellType, value: Any) -> None:
         """Pending `cell.cell_contents = value` of an outer cell (DELETED empties it)."""
         self._overlay_of(cell, "cell").values["cell_contents"] = value
-
-    def _read(self, obj: Any, name: str) -> Any:
-        shadow = self.shadows.get(id(obj))
-        if shadow is not None and is_a(obj, dict):
-            if name in shadow.shadow:
-                return shadow.shadow[name]
-            return DELETED if name in obj else UNSET
-        found = self.overlay.get(id(obj))
-        return UNSET if found is None else found.values.get(name, UNSET)
 
     # ---------------------------------------------------------------- torch
 

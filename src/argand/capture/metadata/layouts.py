@@ -22,7 +22,6 @@ from argand.graph.metadata.strides import (
 )
 
 _empty_strided = torch.empty_strided
-_result_type = torch.result_type
 _META = torch.device("meta")
 _grad_enabled = torch.is_grad_enabled
 

@@ -517,7 +517,7 @@ def _throw(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return _generator_result(interp, *generators.throw(*args))
 
 
-@function(_TRACED.close, generators.close)
+@function(_TRACED.close, generators.close_in)
 def _close(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return generators.close_in(args[0])
 

@@ -313,9 +313,7 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
             raise interp.throw(TypeError(f"__init__() should return None, not '{_C.type_name(type(result))}'"))
     elif init is not object.__init__:
         interp.call(descriptors.bind(interp, init, made, cls), args, kwargs)
-    elif new is not object.__new__ or not (args or kwargs):
-        pass
-    else:
+    elif new is object.__new__ and (args or kwargs):
         interp.unread(object.__init__, made, *args, **kwargs)
     return made
 

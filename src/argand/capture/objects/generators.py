@@ -66,7 +66,7 @@ class TracedGenerator:
 
     def close(self) -> Any:
         """As a generator's `close`."""
-        return self._interp.enter(close, (self,), {})
+        return self._interp.enter(close_in, (self,), {})
 
     def _native(self, value: Any, thrown: tuple[Any, ...] | None) -> Any:
         interp = self._interp
@@ -376,8 +376,3 @@ def close_in(generator: TracedGenerator) -> Any:
     if not done:
         raise interp.throw(RuntimeError("generator ignored GeneratorExit"))
     return result if PY313 else None
-
-
-def close(generator: TracedGenerator) -> Any:
-    """Entry for native code (through `Interpreter.enter`)."""
-    return close_in(generator)

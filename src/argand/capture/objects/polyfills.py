@@ -215,12 +215,6 @@ def reduce_items(fn: Any, items: Any, initial: Any, has_initial: bool) -> Any:
     return value
 
 
-def filter_items(fn: Any, items: Any) -> Iterator[Any]:
-    for item in items:
-        if fn(item) if fn is not None else item:
-            yield item
-
-
 def logger_enabled(logger: Any, level: int) -> Any:
     if logger.disabled or logger.manager.disable >= level:
         return False

@@ -30,7 +30,6 @@ _EFFECTS = frozenset(
     """
     )
 )
-_MODULES = ("numpy", "numpy.linalg", "numpy.fft", "numpy.lib", "numpy.ma", "numpy.char")
 
 
 def is_numpy(fn: Any) -> bool:

@@ -344,11 +344,6 @@ def _is_atom(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device | type)
 
 
-def constant(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Call natively: the answer depends on the arguments alone."""
-    return leaf(state, fn, args, kwargs)
-
-
 def guarded_constant(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Call natively; the compiled code is valid while the answer stays."""
     found = leaf(state, fn, args, kwargs)

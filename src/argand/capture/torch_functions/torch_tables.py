@@ -21,7 +21,6 @@ from argand.capture.torch_functions.torch_calls import (
     Handler,
     Kwargs,
     all_of,
-    constant,
     find,
     guarded_constant,
     handler,
@@ -53,7 +52,7 @@ __future__.get_overwrite_module_params_on_conversion backends.opt_einsum.is_avai
 """
 for _function in all_of(_CONSTANTS):
     if _function is not None:
-        handler(_function)(constant)
+        handler(_function)(leaf)
 _AT_ENTRY = """
 is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_available
 _C._is_any_autocast_enabled are_deterministic_algorithms_enabled
@@ -68,13 +67,13 @@ for _function in all_of(_GUARDED):
         handler(_function)(guarded_constant)
 for _function in all_of(_AT_ENTRY):
     if _function is not None:
-        handler(_function)(constant)
+        handler(_function)(leaf)
 
 
 @handler(*all_of(_OF_AUTOCAST))
 def _of_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     modes.guard_autocast(state)
-    return constant(state, fn, args, kwargs)
+    return leaf(state, fn, args, kwargs)
 
 
 @handler(

@@ -28,7 +28,6 @@ from argand.debug.minify.surgery import Program
 from argand.errors import ArgandError
 
 Within = tuple[str, dict[str, Any]] | None
-_CHILD = "argand.debug.minify.spawned"
 _STARTING = 60.0  # seconds that imports may take besides the attempt
 
 

@@ -12,7 +12,6 @@ from torch import fx
 
 from argand.errors import UserLine
 from argand.graph import compat
-from argand.graph.nodes.program import TensorSpec
 from argand.graph.operators.data_checks import must_stay
 
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
@@ -35,18 +34,6 @@ class NodeOrigin:
     user_line: str = ""
     made_by: str = ""
     caller: str = ""
-
-
-def spec_of(tensor: torch.Tensor, device: torch.device | None = None) -> TensorSpec:
-    """Metadata of a tensor; `device` overrides the one it reports (a meta tensor's logical device)."""
-    return TensorSpec(
-        tuple(tensor.shape),
-        tuple(tensor.stride()),
-        int(tensor.storage_offset()),
-        tensor.dtype,
-        tensor.device if device is None else device,
-        tensor.requires_grad,
-    )
 
 
 def user_line(node: fx.Node) -> str:
