@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Protocol
 from argand import errors
 from argand._core import _C
 from argand.capture.facts.kinds import namespace, raw_item
-from argand.capture.facts.typefacts import TypeFacts
 
 
 class LoadTarget(Protocol):
@@ -314,7 +313,13 @@ class RawInstanceDictSource(InstanceDictSource):
     step = replace(InstanceDictSource.step, load=_through(namespace))
 
 
-def instance_dict(facts: TypeFacts, base: Source, obj: object) -> InstanceDictSource:
+class ClassFacts(Protocol):
+    """What of `TypeFacts` is asked here."""
+
+    def lookup(self, cls: type, name: str) -> object: ...
+
+
+def instance_dict(facts: ClassFacts, base: Source, obj: object) -> InstanceDictSource:
     """The source of the `__dict__` of an object that has a source."""
     own = facts.lookup(type(obj), "__getattribute__")
     return (InstanceDictSource if type(own) is types.WrapperDescriptorType else RawInstanceDictSource)(base)

@@ -10,7 +10,7 @@ import enum
 import itertools
 import re
 import types
-from collections.abc import Container
+from collections.abc import Collection, Container
 from typing import Any, Final
 
 import torch
@@ -19,7 +19,6 @@ from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.kinds import module_of, per_class
 from argand.capture.facts.namespaces import Namespaces
-from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.facts.words import words
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, DIVMOD, UNARY
 
@@ -97,9 +96,13 @@ class TypeFacts:
     """Lookups along MROs, remembered. Keyed by the identity of the type, which is kept alive.
 
     Whatever is asked here of a class becomes a guard on it (`Access.guard_classes`): also that it lacks something.
+
+    Arguments:
+        varying: the types of numbers that vary from call to call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, varying: Collection[type]) -> None:
+        self.varying = varying
         self.found: dict[tuple[int, str], Any] = {}
         self.python: dict[int, frozenset[str]] = {}
         self.slots: dict[tuple[int, str], Slot] = {}
@@ -221,7 +224,7 @@ class TypeFacts:
     def _slot(self, cls: type, name: str) -> Slot:
         if name in self.python_dunders(cls):
             return Slot.PYTHON
-        if cls in SYMBOLIC:
+        if cls in self.varying:
             return Slot.SYMBOL
         if issubclass(cls, torch.Tensor):
             return Slot.STAND_IN

@@ -70,7 +70,7 @@ class Access:
 
     def __init__(self, state: CaptureState) -> None:
         self.state = state
-        self.types = TypeFacts()
+        self.types = TypeFacts(SYMBOLIC)
         self.renew_facts()
         self.outer: dict[int, Any] = state.outer
         self.global_values: dict[tuple[int, str], Any] = {}
