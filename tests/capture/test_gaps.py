@@ -16,7 +16,7 @@ import torch
 from tests.helpers import CountingBackend, assert_same, check
 
 import argand
-from argand.capture.metadata.shapes import RULES
+from argand.capture.metadata.rules import RULES
 from argand.errors import Unsupported
 
 

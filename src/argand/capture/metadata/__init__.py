@@ -1,8 +1,8 @@
 """Sizes, strides, dtypes and devices of results, found without running a kernel; and whether eager would raise.
 
-In comes a function with stand-ins; out goes the stand-in of its result.
+In comes a function with stand-ins; out goes the stand-in of its result. The ATen tracer is asked (`outcomes`), once per
+kind of call (`kinds`): what capture tells the program is what the graph's trace will say.
 
-To add: a rule for an operation goes to `shapes` or the module of its kind beside it; what has no rule asks torch's
-meta kernels. Where eager raises and these do not, `trial_runs` finds out, and `misfits` for sizes that vary; where
-values can make eager raise, `data_errors` knows.
+To add: `rules` are for functions whose metadata the tracer cannot tell. Where eager raises and metadata does not,
+`trial_runs` finds out, and `misfits` for sizes that vary; where values can make eager raise, `data_errors` knows.
 """

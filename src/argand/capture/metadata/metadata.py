@@ -10,13 +10,13 @@ from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.facts.words import words
-from argand.capture.metadata import kinds, linear, misfits, outcomes, shapes_nn, shapes_rnn, trial_runs
-from argand.capture.metadata.layouts import Misfit, Unknown, new, preserved
-from argand.capture.metadata.shapes import RULES
+from argand.capture.metadata import kinds, misfits, outcomes, trial_runs
+from argand.capture.metadata.rules import RULES, Misfit, Unknown
 from argand.graph import time_limit
-from argand.graph.metadata.strides import channels_last_strides, suggests_channels_last
+from argand.graph.metadata import metas
+from argand.graph.operators.recurrent import FUNCTIONS as RECURRENT
 
-_TABLES = (linear, misfits, shapes_nn, shapes_rnn)  # importing them registers their rules
+_TABLES = (misfits,)  # importing it registers its rules
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _Tensor = torch.Tensor
@@ -34,69 +34,6 @@ FACTORIES: frozenset[Any] = frozenset(getattr(torch, name) for name in _FACTORY_
 }
 
 
-def _batch_outside(made: Any, x: Any, s: Any = None, dim: Any = None, norm: Any = None, **kwargs: Any) -> Any:
-    """Dims that are not transformed are outermost, those that are follow in the order of the call."""
-    rank = made.dim()
-    if dim is None:
-        dim = tuple(range(rank - (len(s) if s is not None else rank), rank))
-    inner = [d % rank for d in ((dim,) if isinstance(dim, int) else dim)] or list(range(rank))
-    order = [d for d in range(rank) if d not in inner] + inner
-    return _with_order(made, order)
-
-
-def _with_order(made: torch.Tensor, order: list[int]) -> torch.Tensor:
-    """The same shape, its dims in memory from the outermost to the innermost as in `order`."""
-    strides = [0] * made.dim()
-    step = 1
-    for d in reversed(order):
-        strides[d] = step
-        step *= made.shape[d]
-    return new(tuple(made.shape), tuple(strides), made.dtype, made.requires_grad)
-
-
-def _column_major(made: Any, *args: Any) -> Any:
-    """The last two dims in Fortran order, as LAPACK leaves them."""
-    if made.__class__ is not _Tensor:
-        return type(made)([made[0], _column_major(made[1])])
-    rank = made.dim()
-    return _with_order(made, [*range(rank - 2), rank - 1, rank - 2])
-
-
-def _as_argument(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """In the order of the argument's dims, without its holes."""
-    if made.__class__ is not _Tensor:
-        return type(made)([_as_argument(each, x) for each in made])
-    return new(tuple(made.shape), preserved(tuple(x.shape), x.stride()), made.dtype, made.requires_grad)
-
-
-def _batch_norm(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Row-major, or with the channels innermost."""
-    shape = tuple(made.shape)
-    last = suggests_channels_last(shape, x.stride())
-    return new(shape, channels_last_strides(shape) if last else None, made.dtype, made.requires_grad)
-
-
-def _itself(made: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return new(tuple(x.shape), x.stride(), made.dtype, made.requires_grad)
-
-
-# Where eager's CPU kernels lay results out otherwise than torch's meta kernels.
-_RELAID: dict[Any, Any] = {
-    torch.fft.rfft2: _batch_outside,
-    torch.fft.rfftn: _batch_outside,
-    torch.fft.hfft2: _batch_outside,
-    torch.linalg.eig: _column_major,
-    torch.batch_norm: _batch_norm,
-    torch.nn.functional.batch_norm: _batch_norm,
-    torch.positive: _itself,
-    _Tensor.positive: _itself,
-    _Tensor.__pos__: _itself,
-    **dict.fromkeys(
-        (torch.sort, torch.argsort, torch.msort, _Tensor.sort, _Tensor.argsort, _Tensor.msort), _as_argument
-    ),
-}
-
-
 LAYOUT_READS: frozenset[Any] = frozenset((_Tensor.stride, _Tensor.is_contiguous, _Tensor.dim_order))
 UNSURE_LAYOUT: frozenset[Any] = frozenset(
     function
@@ -111,7 +48,12 @@ UNSURE_LAYOUT: frozenset[Any] = frozenset(
     for function in [getattr(owner, name, None) for name in words(names)]
     if function is not None
 )
-"""Functions whose results eager lays out as no meta kernel says."""
+"""Functions whose results eager lays out as no meta kernel says: the tracer tries them out on zeros."""
+
+
+def is_layout_unsure(func: Any, infos: list[TensorInfo]) -> bool:
+    """Whether nobody knows how a call's results lie in memory."""
+    return func in UNSURE_LAYOUT and sum(info.tensor.numel() for info in infos) > metas.PROBE_LIMIT
 
 
 def unknown_layout(func: Any) -> errors.GraphBreak:
@@ -272,6 +214,9 @@ def _on_stand_ins(
     func: Any, args: Any, kwargs: dict[str, Any], infos: list[TensorInfo], call: kinds.Call | None, devices: Any
 ) -> Any:
     if "out" not in kwargs:
+        autocast = torch._C._is_any_autocast_enabled()
+        if autocast and func in RECURRENT:
+            raise _unknown_casts(func)
         rule = RULES.get(func)
         if rule is not None:
             try:
@@ -282,9 +227,12 @@ def _on_stand_ins(
                 pass  # anything unusual, and whatever is an error, is torch's to judge
         if infos and call is not None and trial_runs.may_run(func):
             try:
-                return outcomes.stand_ins(func, call, devices)
+                return outcomes.stand_ins(func, call, devices, lambda: time_limit.run_checked(func, args, kwargs))
             except outcomes.NotNew:
                 pass
+            except outcomes.Untraceable:
+                if autocast:  # which casts nothing for stand-ins
+                    raise _unknown_casts(func) from None
     if kwargs.get("device") is not None or (func in FACTORIES and not infos):
         kwargs = {**kwargs, "device": _META}
     if kwargs.get("pin_memory"):
@@ -298,8 +246,17 @@ def _on_stand_ins(
         made = _second_try(func, args, kwargs, call, error)
     if _on_cpu(made):
         made = _second_try(func, args, kwargs, call, None)
-    fix = _RELAID.get(func)
-    return made if fix is None else fix(made, *args, **kwargs)
+    return made
+
+
+def _unknown_casts(func: Any) -> errors.GraphBreak:
+    name = getattr(func, "__name__", str(func))
+    return errors.graph_break(
+        kind="composed function under autocast",
+        context=name,
+        explanation=f"{name} is made of several operations that autocast treats differently.",
+        hints=("call it outside autocast",),
+    )
 
 
 def _on_cpu(made: Any) -> bool:

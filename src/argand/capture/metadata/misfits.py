@@ -12,8 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from argand.capture.metadata.layouts import Misfit, Unknown
-from argand.capture.metadata.shapes import RULES, tensor
+from argand.capture.metadata.rules import RULES, Misfit, Unknown, tensor
 
 
 def _same(source: Any, part: torch.Tensor) -> None:
@@ -54,7 +53,7 @@ def _pixel_unshuffle(x: Any, downscale_factor: int) -> None:
 def _then_torch(check: Callable[..., None]) -> Callable[..., Any]:
     def rule(*args: Any, **kwargs: Any) -> Any:
         check(*args, **kwargs)
-        raise Unknown  # torch's metadata is right where the sizes agree
+        raise Unknown  # the tracer is right where the sizes agree
 
     return rule
 

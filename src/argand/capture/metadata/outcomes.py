@@ -8,6 +8,7 @@ as the tensors do.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,12 +17,16 @@ import torch
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.autograd.tracing.tracer import Tracer
 from argand.capture.metadata import kinds
-from argand.capture.metadata.layouts import new
+from argand.capture.metadata.meta_tensors import new
 from argand.graph import compat
 
 
 class NotNew(Exception):
-    """The call makes nothing new, or the tracer cannot tell what."""
+    """The call makes nothing new, or not only: torch itself is to run it on stand-ins."""
+
+
+class Untraceable(Exception):
+    """The tracer cannot tell what the call makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +47,37 @@ class Several:
     items: tuple[Outcome, ...]
 
 
-Outcome: TypeAlias = "Made | Several | int | float | bool"
+@dataclass(frozen=True, slots=True)
+class Written:
+    """New results of a call that writes to its arguments, as a batch norm does to its statistics."""
+
+    results: Outcome
 
 
-def stand_ins(func: Any, call: kinds.Call, devices: tuple[torch.device, ...]) -> Any:
+Outcome: TypeAlias = "Made | Written | Several | int | float | bool | type[NotNew] | type[Untraceable]"
+
+
+def stand_ins(
+    func: Any, call: kinds.Call, devices: tuple[torch.device, ...], write: Callable[[], object] = lambda: None
+) -> Any:
     """The results of a call of a kind, as stand-ins.
 
     Arguments:
         devices: where its tensors are, in their order; () for the CPU.
+        write: makes the call on stand-ins, where it writes to them besides.
 
     Raises:
-        NotNew: see there.
+        NotNew, Untraceable: see there.
     """
     try:
         outcome = _traced(func, call, devices, kinds.modes())
     except TypeError:  # something that cannot be hashed
-        raise NotNew from None
-    if outcome is None:
-        raise NotNew
+        raise Untraceable from None
+    if outcome is NotNew or outcome is Untraceable:
+        raise outcome
+    if type(outcome) is Written:
+        write()
+        outcome = outcome.results
     return _stand_ins(outcome)
 
 
@@ -70,8 +88,8 @@ def _stand_ins(outcome: Outcome) -> Any:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _traced(func: Any, call: kinds.Call, devices: tuple[torch.device, ...], modes: object) -> Outcome | None:
-    """What a call of a kind gives; None where `stand_ins` raises. The modes are those that are on."""
+def _traced(func: Any, call: kinds.Call, devices: tuple[torch.device, ...], modes: object) -> Outcome:
+    """What a call of a kind gives; the modes are those that are on."""
     tracer = Tracer()
     given = _Given(tracer, devices)
     try:
@@ -79,9 +97,12 @@ def _traced(func: Any, call: kinds.Call, devices: tuple[torch.device, ...], mode
             args, kwargs = given.of(call[0]), given.of(call[1])
             with tracer:
                 result = func(*args, **kwargs)
-        return None if tracer.mutated else _Results().outcome(result)
+        outcome = _Results().outcome(result)
+        return Written(outcome) if tracer.mutated else outcome
+    except NotNew:
+        return NotNew
     except Exception:  # what it is, torch says on stand-ins, or on real tensors
-        return None
+        return Untraceable
     finally:
         tracer.close()
 

@@ -23,7 +23,7 @@ from argand.capture.facts.on_data import OnData
 from argand.capture.facts.sources import Source
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.tensor_info import Dressed, Scope, TensorInfo
-from argand.capture.metadata import autocast, data_errors, memory, metadata, numpy_scalars
+from argand.capture.metadata import data_errors, memory, metadata, numpy_scalars
 from argand.capture.metadata.call_targets import METHODS_OF_OPERATORS, OPERATOR_OPCODES, Target, target_of
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
 from argand.capture.record import constants, scopes, size_tensors
@@ -220,12 +220,9 @@ class GraphBuilder:
             metadata.refuse_unknown(func, made, bool(target.attribute))
         memory.refuse_huge(func, made, device)
         result = self.finish_call(target, node_args, node_kwargs, made, device, writes)
-        if self.unsure or func in metadata.UNSURE_LAYOUT or shapes is not None:
-            if (
-                func in metadata.UNSURE_LAYOUT
-                or any(id(info.tensor) in self.unsure for info in infos)
-                or shapes != metadata.out_shapes(kwargs)
-            ):
+        unsure = metadata.is_layout_unsure(func, infos)
+        if self.unsure or unsure or shapes is not None:
+            if unsure or any(id(info.tensor) in self.unsure for info in infos) or shapes != metadata.out_shapes(kwargs):
                 metadata.note_unsure(self.unsure, result)
         if siblings is not None:
             result = symbolic_tensors.attach(self, result, siblings)
@@ -247,8 +244,6 @@ class GraphBuilder:
     ) -> Any:
         args = args if meta_args is None else meta_args
         kwargs = kwargs if meta_kwargs is None else meta_kwargs
-        if autocast.active():
-            return autocast.compute(func, args, kwargs, infos, device)
         return metadata.compute(func, args, kwargs, infos)
 
     def compute_dynamic(

@@ -7,6 +7,7 @@ guarded.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -15,8 +16,9 @@ import torch
 
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.words import words
-from argand.capture.metadata.shapes import RULES
+from argand.capture.metadata.rules import RULES
 from argand.capture.sizes.symbolic_calls import Doctor
+from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation
 
@@ -24,13 +26,24 @@ _STRAIGHT = frozenset(
     words(
         """
     __getitem__ getitem conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul
-    avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d interpolate layer_norm group_norm batch_norm
-    softmax log_softmax scaled_dot_product_attention zeros ones empty full arange rand randn cross_entropy dropout
-    sum mean view reshape flatten permute transpose expand cumsum
+    __matmul__ mm bmm addmm baddbmm avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d interpolate
+    layer_norm rms_norm group_norm batch_norm softmax log_softmax scaled_dot_product_attention embedding glu
+    zeros ones empty full arange rand randn zeros_like ones_like empty_like full_like rand_like randn_like
+    cross_entropy dropout sum mean amax amin any all var std norm logsumexp cumsum cumprod tril triu roll flip
+    cat concat concatenate stack view reshape flatten permute transpose expand gelu silu mish selu relu6 softplus
+    softsign logsigmoid tanhshrink absolute isnan isinf isfinite greater less not_equal
     """
     )
 )
 """Functions whose metadata is not looked at twice: their sizes are formulas, or guarded where they are used."""
+
+
+@functools.cache
+def _is_straight(func: Any) -> bool:
+    """Whether a function's sizes need not be looked at twice: those of pointwise ones are broadcast."""
+    name = str(getattr(func, "__name__", ""))
+    packet = getattr(torch.ops.aten, name.removeprefix("__").removesuffix("__"), None) if name else None
+    return name in _STRAIGHT or (packet is not None and compat.has_tag(compat.overloads(packet)[0], "pointwise"))
 
 
 def guard(builder: GraphBuilder, doctor: Doctor, result: Any) -> None:
@@ -43,7 +56,7 @@ def guard(builder: GraphBuilder, doctor: Doctor, result: Any) -> None:
         Restart: the probes lie on another side.
     """
     dynamics = builder.dynamics
-    if dynamics is None or doctor.func in RULES or getattr(doctor.func, "__name__", "") in _STRAIGHT:
+    if dynamics is None or doctor.func in RULES or _is_straight(doctor.func):
         return
     symbols = [s for s in doctor.symbols if dynamics.table.kinds[s] == "int" and dynamics.table.hints[s] > 1]
     if not symbols or (dynamics.unbacked is not None and dynamics.unbacked.among(*symbols)):

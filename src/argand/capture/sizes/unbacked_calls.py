@@ -17,7 +17,7 @@ from argand import errors
 from argand.capture.facts.interfaces import Unbacked
 from argand.capture.facts.symbolic import SymbolicInt
 from argand.capture.facts.words import callable_words, words
-from argand.capture.metadata import layouts, metadata
+from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.sizes import symbolic_calls, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import Doctor
 from argand.graph.sizes.expr import Const, Expr, Sym
@@ -229,10 +229,10 @@ def stand_ins(doctor: Any, sizes: list[Any], dtype: torch.dtype, grad: bool, str
         assignment = table.assignments[index]
         shape = tuple([int(table.evaluate(size, assignment)) for size in sizes])
         if strides is None:
-            steps = layouts.contiguous(shape)
+            steps = meta_tensors.contiguous(shape)
         else:
             steps = tuple([int(table.evaluate(step, assignment)) for step in strides])
-        made.append(layouts.new(shape, steps, dtype, grad and index == 0))
+        made.append(meta_tensors.new(shape, steps, dtype, grad and index == 0))
     if strides is None:
         metadata.note_unsure(doctor.builder.unsure, made[0])
     return made[0], made[1:]

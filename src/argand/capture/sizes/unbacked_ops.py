@@ -14,7 +14,7 @@ from argand.capture.facts import compat
 from argand.capture.facts.interfaces import GraphBuilder, Unbacked
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.tensor_info import Dynamic, TensorInfo
-from argand.capture.metadata import data_errors, layouts, metadata
+from argand.capture.metadata import data_errors, meta_tensors, metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes import unbacked as unbacked_symbols
@@ -156,10 +156,10 @@ def _stand_ins(unbacked: Unbacked, sizes: list[Any], dtype: torch.dtype, grad: b
         shape = tuple([int(table.evaluate(size, assignment)) for size in sizes])
         if min(shape, default=0) < 0:
             raise unbacked.unfitted("this operation", *[size for size in sizes if isinstance(size, Expr)])
-        steps = layouts.contiguous(shape)
+        steps = meta_tensors.contiguous(shape)
         if strides is not None:
             steps = tuple([int(table.evaluate(step, assignment)) for step in strides])
-        made.append(layouts.new(shape, steps, dtype, grad and index == 0))
+        made.append(meta_tensors.new(shape, steps, dtype, grad and index == 0))
     return made[0], tuple(made[1:])
 
 

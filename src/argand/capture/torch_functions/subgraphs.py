@@ -22,7 +22,7 @@ from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.tensor_info import Scope, TensorInfo
 from argand.capture.facts.words import words
-from argand.capture.metadata import layouts, metadata
+from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.record.scopes import lift, placeholders_first
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import is_default
@@ -270,7 +270,7 @@ def record(
 def copy_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     """A stand-in with the same metadata."""
     with torch._C.DisableTorchFunction(), torch.enable_grad():
-        return layouts.new(tuple(tensor.shape), tensor.stride(), tensor.dtype, requires_grad)
+        return meta_tensors.new(tuple(tensor.shape), tensor.stride(), tensor.dtype, requires_grad)
 
 
 def leaf_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:

@@ -12,8 +12,8 @@ from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
-from argand.capture.metadata.layouts import new
-from argand.capture.metadata.shapes import RULES
+from argand.capture.metadata.meta_tensors import new
+from argand.capture.metadata.rules import RULES
 from argand.capture.torch_functions import hops, modes
 from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
 

@@ -16,7 +16,8 @@ aten = torch.ops.aten
 
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
-_PROBE_LIMIT = 1 << 24  # elements: above that an op is not tried out on real zeros
+PROBE_LIMIT = 1 << 24
+"""Elements above which an op is not tried out on real zeros: its layout may then not be known."""
 
 
 class Many:
@@ -133,7 +134,7 @@ def _needs_probe(func: Any, args: tuple[Any, ...], specs: list[Spec]) -> bool:
         unclear = func in layouts.ALWAYS_PROBED or any(spec.stride != contiguous_strides(spec.size) for spec in specs)
     else:
         return False
-    return unclear and sum(spec.meta.numel() for spec in specs) <= _PROBE_LIMIT
+    return unclear and sum(spec.meta.numel() for spec in specs) <= PROBE_LIMIT
 
 
 def _depends_on_data(func: Any, specs: list[Spec]) -> bool:
@@ -176,7 +177,7 @@ def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], facto
 def _probe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None) -> Any:
     """Metadata of an op without a (right) meta kernel: run it once on zeros."""
     specs = _specs_in((args, tuple(kwargs.values())))
-    cheap = sum(spec.meta.numel() for spec in specs) <= _PROBE_LIMIT
+    cheap = sum(spec.meta.numel() for spec in specs) <= PROBE_LIMIT
     if func.namespace != "aten" or not specs or not cheap:
         raise AutogradError(f"{func} has no meta kernel, so that its result's shape is not known") from error
     try:

@@ -1,0 +1,124 @@
+"""Functions whose metadata the tracer cannot tell, takes as long as their data to tell, or tells of what eager refuses.
+
+A rule gets the arguments of a call and returns stand-ins, or raises `Unknown` to leave the call to the tracer: for
+anything unusual, and for everything that is an error (so that messages are torch's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import torch
+
+from argand import errors
+from argand.capture.metadata.meta_tensors import needs_grad, new
+from argand.graph.metadata.strides import iterator_strides
+from argand.graph.operators.recurrent import FUNCTIONS, recurrence
+
+Rule: TypeAlias = Callable[..., Any]
+
+RULES: Final[dict[Any, Rule]] = {}
+
+
+class Unknown(Exception):
+    """No rule applies."""
+
+
+class Misfit(Exception):
+    """Eager raises for these arguments, where torch's metadata would not."""
+
+
+def tensor(value: Any) -> torch.Tensor:
+    """The argument if it is a tensor; Unknown otherwise."""
+    if not isinstance(value, torch.Tensor):
+        raise Unknown
+    return value
+
+
+def _like(x: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """What a pointwise operation makes of a tensor."""
+    size = tuple(x.shape)
+    return new(size, iterator_strides(size, [(size, x.stride())]), x.dtype, requires_grad)
+
+
+# ---------------------------------------------------------------------- those that look at values
+
+
+def _fake_quantize(x: Any, scale: Any, zero_point: Any, *rest: int, **more: int) -> torch.Tensor:
+    *axis, low, high = *rest, *(more[key] for key in ("axis", "quant_min", "quant_max") if key in more)
+    if len(rest) + len(more) not in (2, 3) or low > high or not tensor(x).dtype.is_floating_point:
+        raise Unknown
+    if type(zero_point) is int and not low <= zero_point <= high:
+        raise Unknown
+    if axis and (scale.dtype is not torch.float32 or tuple(scale.shape) != (x.shape[axis[0]],)):
+        raise Unknown
+    if axis and tuple(zero_point.shape) != tuple(scale.shape):
+        raise Unknown
+    return _like(x, needs_grad(x, scale, zero_point))
+
+
+RULES[torch.fake_quantize_per_tensor_affine] = RULES[torch.fake_quantize_per_channel_affine] = _fake_quantize
+
+
+def _istft(x: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, center: bool = True,
+           normalized: bool = False, onesided: Any = None, length: Any = None,
+           return_complex: bool = False) -> torch.Tensor:  # fmt: skip
+    *batch, bins, frames = tensor(x).shape
+    hop = n_fft // 4 if hop_length is None else hop_length
+    size = n_fft if win_length is None else win_length
+    if not x.dtype.is_complex or len(batch) > 1 or 0 in x.shape or not 0 < hop <= size <= n_fft:
+        raise Unknown
+    if bins != (n_fft // 2 + 1 if (bins != n_fft if onesided is None else onesided) else n_fft):
+        raise Unknown
+    if window is not None and (tuple(window.shape) != (size,) or (window.dtype.is_complex and not return_complex)):
+        raise Unknown
+    samples = n_fft + hop * (frames - 1) - (n_fft // 2 * 2 if center else 0) if length is None else length
+    if samples <= 0:
+        raise Unknown
+    dtype = x.dtype if return_complex else x.dtype.to_real()
+    return new((*batch, samples), None, dtype, needs_grad(x, window))
+
+
+RULES[torch.istft] = RULES[torch.Tensor.istft] = _istft
+
+
+def _foobar(x: Any, *flags: bool, **more: bool) -> torch.Tensor:
+    """ATen's op for trying out errors (docs/minifier.md): it has no meta kernel."""
+    if needs_grad(tensor(x)):
+        raise Unknown
+    return _like(x, False)
+
+
+if hasattr(torch.ops.aten, "_foobar"):
+    RULES[torch.ops.aten._foobar] = RULES[torch.ops.aten._foobar.default] = _foobar
+
+
+# ---------------------------------------------------------------------- recurrent layers: as long as the sequence
+
+
+def _rule(kind: str) -> Rule:
+    def apply(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        call = recurrence(kind, args, kwargs)
+        if call is None:
+            raise _unusual(kind, "its arguments are not those of torch.nn's layers")
+        try:
+            sizes = call.result_sizes()
+        except ValueError as error:
+            raise _unusual(kind, str(error)) from None
+        grad = needs_grad(call.input, *call.states, *call.params)
+        return tuple([new(size, stride, call.input.dtype, grad) for size, stride in sizes])
+
+    return apply
+
+
+def _unusual(kind: str, why: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="recurrent layer of unusual arguments",
+        context=f"{kind}: {why}",
+        explanation=f"What torch.{kind} does with these arguments is not known without running it ({why}).",
+        hints=("Call it as torch.nn's layers do.",),
+    )
+
+
+RULES.update({function: _rule(kind) for function, kind in FUNCTIONS.items()})
