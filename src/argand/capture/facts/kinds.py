@@ -25,21 +25,21 @@ def is_a(obj: Any, cls: Any) -> bool:
 
 def per_class(fn: Callable[[type], T]) -> Callable[[type], T]:
     """Decorator: computed once per class, without keeping classes alive or asking metaclasses for hashes."""
-    known: dict[int, tuple[weakref.ref[type], T]] = {}
+    results: dict[int, tuple[weakref.ref[type], T]] = {}
 
     def of_class(cls: type) -> T:
-        entry = known.get(id(cls))
+        entry = results.get(id(cls))
         if entry is not None and entry[0]() is cls:
             return entry[1]
-        made = fn(cls)
+        result = fn(cls)
         key = id(cls)
-        known[key] = (weakref.ref(cls, lambda ref: forget(key, ref)), made)
-        return made
+        results[key] = (weakref.ref(cls, lambda ref: forget(key, ref)), result)
+        return result
 
     def forget(key: int, ref: Any) -> None:
-        entry = known.get(key)
+        entry = results.get(key)
         if entry is not None and entry[0] is ref:
-            del known[key]
+            del results[key]
 
     return of_class
 
@@ -59,9 +59,9 @@ _HIDDEN: Final = -2
 def _namespace_place(cls: type) -> int:
     """Which class of the MRO has the descriptor of `__dict__`; not the descriptor, which would keep the class alive."""
     for i, klass in enumerate(mro_of(cls)):
-        found = _class_namespace(klass).get("__dict__")
-        if found is not None:
-            return i if type(found) in (types.GetSetDescriptorType, types.MemberDescriptorType) else _HIDDEN
+        descriptor = _class_namespace(klass).get("__dict__")
+        if descriptor is not None:
+            return i if type(descriptor) in (types.GetSetDescriptorType, types.MemberDescriptorType) else _HIDDEN
     return _NONE
 
 
@@ -108,10 +108,10 @@ def answers_itself(cls: type) -> bool:
 def module_of(cls: type) -> str:
     """`__module__` of a class, past any of its metaclass; "" where it is no text."""
     try:
-        found = _module_of(cls)
+        module = _module_of(cls)
     except AttributeError:
         return ""
-    return found if type(found) is str else ""
+    return module if type(module) is str else ""
 
 
 def c_part(base: type, obj: Any, name: str) -> Any:
@@ -172,5 +172,5 @@ def attributes_of(fn: Any) -> dict[str, Any]:
     """The attributes that were set on a callable: for a bound method, on its function."""
     while type(fn) is types.MethodType:
         fn = fn.__func__
-    found = None if _namespace_place(type(fn)) == _HIDDEN else namespace(fn)
-    return found if found is not None else {}
+    attributes = None if _namespace_place(type(fn)) == _HIDDEN else namespace(fn)
+    return attributes if attributes is not None else {}

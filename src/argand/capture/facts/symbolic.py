@@ -238,8 +238,8 @@ class SymbolicSize(tuple):  # type: ignore[type-arg]
         return total
 
     def __getitem__(self, index: Any) -> Any:
-        found = tuple.__getitem__(self, index)
-        return size_of(found) if isinstance(index, slice) else found
+        items = tuple.__getitem__(self, index)
+        return size_of(items) if isinstance(index, slice) else items
 
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, tuple):

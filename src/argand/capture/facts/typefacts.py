@@ -103,7 +103,7 @@ class TypeFacts:
 
     def __init__(self, varying: Collection[type]) -> None:
         self.varying = varying
-        self.found: dict[tuple[int, str], Any] = {}
+        self.attributes: dict[tuple[int, str], Any] = {}
         self.python: dict[int, frozenset[str]] = {}
         self.slots: dict[tuple[int, str], Slot] = {}
         self.keep: dict[int, type] = {}
@@ -119,7 +119,7 @@ class TypeFacts:
 
     def forget(self) -> None:
         """A class was changed: everything known is void."""
-        self.found.clear()
+        self.attributes.clear()
         self.python.clear()
         self.slots.clear()
 
@@ -127,7 +127,7 @@ class TypeFacts:
         """Raw attribute along the MRO of `cls`, no descriptor run; NULL if none."""
         key = (id(cls), name)
         try:
-            return self.found[key]
+            return self.attributes[key]
         except KeyError:
             pass
         self.rely_on(cls)
@@ -144,7 +144,7 @@ class TypeFacts:
             value = _get_dict(klass).get(name, NULL)
             if value is not NULL:
                 break
-        self.found[key] = value
+        self.attributes[key] = value
         return value
 
     def rely_on(self, cls: type) -> None:
@@ -185,11 +185,11 @@ class TypeFacts:
 
     def python_dunders(self, cls: type) -> frozenset[str]:
         """Special methods of `cls` that are Python code: operations that use them must be interpreted."""
-        known = self.python.get(id(cls))
-        if known is None:
+        names = self.python.get(id(cls))
+        if names is None:
             self.rely_on(cls)
-            known = self.python[id(cls)] = self._python_dunders(cls)
-        return known
+            names = self.python[id(cls)] = self._python_dunders(cls)
+        return names
 
     def _python_dunders(self, cls: type) -> frozenset[str]:
         if cls in ATOMS or not cls.__flags__ & HEAP_TYPE:
@@ -216,10 +216,10 @@ class TypeFacts:
 
     def slot(self, cls: type, name: str) -> Slot:
         """Who answers a special method."""
-        known = self.slots.get((id(cls), name))
-        if known is None:
-            known = self.slots[id(cls), name] = self._slot(cls, name)
-        return known
+        slot = self.slots.get((id(cls), name))
+        if slot is None:
+            slot = self.slots[id(cls), name] = self._slot(cls, name)
+        return slot
 
     def _slot(self, cls: type, name: str) -> Slot:
         if name in self.python_dunders(cls):

@@ -83,9 +83,9 @@ OPERATOR_OPCODES = frozenset(("BINARY_OP", "COMPARE_OP", *(op.opcode for op in U
 
 @functools.lru_cache(maxsize=8192)
 def target_of(func: Any) -> Target:
-    known = _TARGETS.get(func)
-    if known is not None:
-        return known
+    target = _TARGETS.get(func)
+    if target is not None:
+        return target
     name = getattr(func, "__name__", "")
     if isinstance(func, types.MethodWrapperType) and name in ("__get__", "__set__", "__delete__"):
         owner = getattr(func, "__self__", None)

@@ -57,9 +57,9 @@ def _concat(symbol: str, *methods: str) -> Any:
     def run(interp: Interpreter, a: Any, b: Any) -> Any:
         lookup, cls = interp.types.lookup, type(a)
         if issubclass(cls, SEQUENCES):
-            found = next((m for name in methods if (m := lookup(cls, name)) is not NULL), NULL)
-            if type(found) is types.WrapperDescriptorType:
-                return interp.call(found, (a, b))
+            method = next((m for name in methods if (m := lookup(cls, name)) is not NULL), NULL)
+            if type(method) is types.WrapperDescriptorType:
+                return interp.call(method, (a, b))
         elif numpy_functions.is_array(a) or type(a) is Traced:
             raise python_object_in_native(operator.concat, a)  # numpy's own words
         has_none = lookup(cls, methods[-1]) is NULL and lookup(type(b), "__radd__") is NULL

@@ -39,12 +39,12 @@ def make_function(
 def with_closure(interp: Interpreter, function: types.FunctionType, closure: tuple[Any, ...]) -> types.FunctionType:
     """SET_FUNCTION_ATTRIBUTE with a closure: a function object cannot get one later, so a new one is made."""
     code = function.__code__
-    made = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, closure)
-    made.__qualname__ = code.co_qualname
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__annotations__ = function.__annotations__
-    interp.note_local_function(made)
-    return made
+    closed = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, closure)
+    closed.__qualname__ = code.co_qualname
+    closed.__kwdefaults__ = function.__kwdefaults__
+    closed.__annotations__ = function.__annotations__
+    interp.note_local_function(closed)
+    return closed
 
 
 def set_function_attribute(function: types.FunctionType, flag: int, value: Any) -> None:
@@ -78,22 +78,20 @@ def build_class(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str,
     cell = _run_body(interp, func, namespace)
     if bases != tuple(given):
         operators.setitem(interp, namespace, "__orig_bases__", tuple(given))
-    made = interp.call(meta, (name, bases, namespace), kwargs)
-    if is_a(made, type) and is_a(cell, types.CellType):
-        _check_class_cell(interp, cell, made)
-    return made
+    cls = interp.call(meta, (name, bases, namespace), kwargs)
+    if is_a(cls, type) and is_a(cell, types.CellType):
+        _check_class_cell(interp, cell, cls)
+    return cls
 
 
-def _check_class_cell(interp: Interpreter, cell: types.CellType, made: type) -> None:
+def _check_class_cell(interp: Interpreter, cell: types.CellType, cls: type) -> None:
     try:
         inside = cell.cell_contents
     except ValueError:
-        text = (
-            f"__class__ not set defining {made.__name__!r} as {made!r}. Was __classcell__ propagated to type.__new__?"
-        )
+        text = f"__class__ not set defining {cls.__name__!r} as {cls!r}. Was __classcell__ propagated to type.__new__?"
         raise interp.throw(RuntimeError(text)) from None
-    if inside is not made:
-        raise interp.throw(TypeError(f"__class__ set to {inside!r} defining {made.__name__!r} as {made!r}"))
+    if inside is not cls:
+        raise interp.throw(TypeError(f"__class__ set to {inside!r} defining {cls.__name__!r} as {cls!r}"))
 
 
 def _run_body(interp: Interpreter, func: types.FunctionType, namespace: Any) -> Any:
@@ -117,10 +115,10 @@ def _resolve_bases(interp: Interpreter, given: tuple[Any, ...]) -> tuple[Any, ..
         if not is_a(base, type):
             entries = interp.try_attr(base, "__mro_entries__")
             if entries is not NULL:
-                found = interp.call(entries, (given,))
-                if not is_a(found, tuple):
+                resolved = interp.call(entries, (given,))
+                if not is_a(resolved, tuple):
                     raise interp.throw(TypeError("__mro_entries__ must return a tuple"))
-                bases.extend(found)
+                bases.extend(resolved)
                 continue
         bases.append(base)
     return tuple(bases)
@@ -169,9 +167,9 @@ def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, 
     hook = _init_subclass_of(interp, bases)
     if pending or hook is not None:
         return _new_type_with_hooks(interp, meta, name, bases, plain, kwargs, pending, hook)
-    made = interp.unread(type.__new__, meta, name, bases, plain, **kwargs)
-    interp.note_local_class(made)
-    return made
+    cls = interp.unread(type.__new__, meta, name, bases, plain, **kwargs)
+    interp.note_local_class(cls)
+    return cls
 
 
 def _init_subclass_of(interp: Interpreter, bases: Any) -> Any:
@@ -199,18 +197,18 @@ def _new_type_with_hooks(
     for key, _value, _hook in pending:
         held[key] = None
     if hook is not None:
-        made = _new_quietly(interp, meta, name, bases, held)
+        cls = _new_quietly(interp, meta, name, bases, held)
     else:
-        made = interp.unread(type.__new__, meta, name, bases, held, **kwargs)
-    interp.note_local_class(made)
+        cls = interp.unread(type.__new__, meta, name, bases, held, **kwargs)
+    interp.note_local_class(cls)
     for key, value, _hook in pending:
-        type.__setattr__(made, key, value)
+        type.__setattr__(cls, key, value)
     for key, value, set_name in pending:
-        interp.call(set_name, (value, made, key))
+        interp.call(set_name, (value, cls, key))
     if hook is not None:
-        parent = interp.call(super, (made, made))
+        parent = interp.call(super, (cls, cls))
         interp.call(interp.getattr(parent, "__init_subclass__"), (), kwargs)
-    return made
+    return cls
 
 
 class _Quiet:
@@ -233,11 +231,11 @@ def _new_quietly(interp: Interpreter, meta: Any, name: str, bases: tuple[type, .
     """`type.__new__` without `__init_subclass__`: with another first base, that is removed once the class exists."""
     for quiet in (_Quiet, _QuietSlots):
         try:
-            made = type.__new__(meta, name, (quiet, *bases), dict(namespace))
-            made.__bases__ = bases
+            cls = type.__new__(meta, name, (quiet, *bases), dict(namespace))
+            cls.__bases__ = bases
         except TypeError:
             continue
-        return made
+        return cls
     raise graph_break(
         kind="class definition",
         context=name,
@@ -296,26 +294,26 @@ def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str,
         new = new.__func__
     init = facts.lookup(cls, "__init__")
     if is_a(new, types.FunctionType):
-        made = interp.call(new, [cls, *args], kwargs)
+        instance = interp.call(new, [cls, *args], kwargs)
     elif new is object.__new__ and init is not object.__init__:
-        made = interp.unread(object.__new__, cls)
+        instance = interp.unread(object.__new__, cls)
     elif is_a(new, types.BuiltinFunctionType):
-        made = native_new(interp, cast(type, new.__self__), [cls, *args], kwargs)
+        instance = native_new(interp, cast(type, new.__self__), [cls, *args], kwargs)
     else:
-        made = interp.call(descriptors.bind(interp, new, NULL, cls), [cls, *args], kwargs)
-    if cls not in type(made).__mro__:  # what `__subclasscheck__` says does not matter
-        return made
-    if cls is not type(made):
-        init = facts.lookup(type(made), "__init__")
+        instance = interp.call(descriptors.bind(interp, new, NULL, cls), [cls, *args], kwargs)
+    if cls not in type(instance).__mro__:  # what `__subclasscheck__` says does not matter
+        return instance
+    if cls is not type(instance):
+        init = facts.lookup(type(instance), "__init__")
     if is_a(init, types.FunctionType):
-        result = interp.call(init, [made, *args], kwargs)
+        result = interp.call(init, [instance, *args], kwargs)
         if result is not None:
             raise interp.throw(TypeError(f"__init__() should return None, not '{_C.type_name(type(result))}'"))
     elif init is not object.__init__:
-        interp.call(descriptors.bind(interp, init, made, cls), args, kwargs)
+        interp.call(descriptors.bind(interp, init, instance, cls), args, kwargs)
     elif new is object.__new__ and (args or kwargs):
-        interp.unread(object.__init__, made, *args, **kwargs)
-    return made
+        interp.unread(object.__init__, instance, *args, **kwargs)
+    return instance
 
 
 def has_finalizer(cls: type) -> BaseException:

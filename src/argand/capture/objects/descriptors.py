@@ -182,9 +182,9 @@ def property_error(meta: property, obj: Any, name: str, what: str) -> AttributeE
 
 def _read_cached_property(interp: Interpreter, meta: Any, obj: Any) -> Any:
     name = interp.getattr(meta, "attrname")
-    known = NULL if name is None else instances.own_value(interp, obj, name)
-    if known is not NULL:  # a subclass made it a data descriptor
-        return known
+    value = NULL if name is None else instances.own_value(interp, obj, name)
+    if value is not NULL:  # a subclass made it a data descriptor
+        return value
     if name is None:
         text = "Cannot use cached_property instance without calling __set_name__ on it."
         raise interp.throw(TypeError(text))
@@ -225,7 +225,7 @@ def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
 def _guarded_attribute(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str) -> Any:
     """What C code gives for an attribute of an outer object, or that it gives none: read again by the guards."""
     try:
-        found = meta.__get__(obj, cls)
+        value = meta.__get__(obj, cls)
     except AttributeError as e:
         error = e
     except Exception as e:
@@ -236,6 +236,6 @@ def _guarded_attribute(interp: Interpreter, meta: Any, obj: Any, cls: type, name
             hints=("Read it outside of the compiled function.",),
         ) from None
     else:
-        return interp.state.load_source(AttrSource(interp.source(obj), name), found)
+        return interp.state.load_source(AttrSource(interp.source(obj), name), value)
     interp.state.guard(interp.source(obj), "not_has_attr", name)
     raise interp.observe(error)

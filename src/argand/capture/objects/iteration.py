@@ -33,13 +33,13 @@ class NativeIterator:
     def __next__(self) -> Any:
         interp = self.interp
         try:
-            found, value = next_value(interp, self.iterator)
+            goes_on, value = next_value(interp, self.iterator)
         except ObservedException as observed:
             exc = observed.value
         except Exception as bug:
             raise InternalFailure(bug) from bug
         else:
-            if found:
+            if goes_on:
                 return value
             raise StopIteration
         interp.propagating = exc
@@ -159,8 +159,8 @@ def send_to(interp: Interpreter, receiver: Any, value: Any) -> tuple[bool, Any]:
         return generators.resume(receiver, value)
     try:
         if value is None:
-            found, result = next_value(interp, receiver)
-            return (not found), result
+            goes_on, result = next_value(interp, receiver)
+            return (not goes_on), result
         method = interp.getattr(receiver, "send")
         return False, interp.call(method, (value,))
     except ObservedException as observed:
@@ -185,8 +185,8 @@ def iter_next(interp: Interpreter, iterator: Any) -> Any:
         except Exception as e:
             error = e
         raise interp.observe(error)
-    found, value = next_value(interp, iterator)
-    return value if found else STOP
+    goes_on, value = next_value(interp, iterator)
+    return value if goes_on else STOP
 
 
 def native_iterable(interp: Interpreter, value: Any, hint: bool = False) -> Any:
@@ -277,16 +277,16 @@ def _ask_length(interp: Interpreter, value: Any) -> None:
     if hint is NULL:
         return
     try:
-        found = descriptors.call_special(interp, value, "__length_hint__")
+        length = descriptors.call_special(interp, value, "__length_hint__")
     except ObservedException as observed:
         if not is_a(observed.value, TypeError):
             raise
         return
-    if found is NotImplemented:
+    if length is NotImplemented:
         return
-    if not is_a(found, int):
-        raise interp.throw(TypeError(f"__length_hint__ must be an integer, not {_C.type_name(type(found))}"))
-    if found < 0:
+    if not is_a(length, int):
+        raise interp.throw(TypeError(f"__length_hint__ must be an integer, not {_C.type_name(type(length))}"))
+    if length < 0:
         raise interp.throw(ValueError("__length_hint__() should return >= 0"))
 
 

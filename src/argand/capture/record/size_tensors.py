@@ -24,10 +24,10 @@ _DEEPEST = 16
 
 def number(builder: GraphBuilder, tensor: Any) -> Any:
     """The value of a tensor as a plain or symbolic number; None where it is not known."""
-    known = constants.value_of(builder, tensor)
-    if known is not None:
+    constant = constants.value_of(builder, tensor)
+    if constant is not None:
         with torch._C.DisableTorchFunction():
-            return known.__index__()
+            return constant.__index__()
     info = builder.tensors.get(id(tensor))
     if info is None or info.source is not None or builder.dynamics is None:
         return None
@@ -45,8 +45,8 @@ def _of_node(builder: GraphBuilder, node: Any, written: set[fx.Node], depth: int
         return None
     assert builder.dynamics is not None
     if "expr" in node.meta:
-        found = builder.dynamics.wrap(node.meta["expr"], node.meta["example_value"])
-        return found if type(found) is int or type(found) in SYMBOLIC else None
+        value = builder.dynamics.wrap(node.meta["expr"], node.meta["example_value"])
+        return value if type(value) is int or type(value) in SYMBOLIC else None
     held = node.meta.get("example_value")
     if not isinstance(held, torch.Tensor) or held.dtype is not torch.int64 or held.dim():
         return None
@@ -61,12 +61,12 @@ def numbers(
     builder: GraphBuilder, infos: list[TensorInfo], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
-    found = False
+    changed = False
 
-    def known(value: Any) -> Any:
-        nonlocal found
+    def as_number(value: Any) -> Any:
+        nonlocal changed
         if type(value) in (list, tuple):
-            return type(value)([known(item) for item in value])
+            return type(value)([as_number(item) for item in value])
         if not is_a(value, torch.Tensor) or value.dim() > 1:
             return value
         with torch._C.DisableTorchFunction():
@@ -77,8 +77,11 @@ def numbers(
                 plain = builder.item(value)
         if plain is None or plain is NotImplemented:
             return value
-        found = True
+        changed = True
         return plain
 
-    made = (*args[:1], *(known(arg) for arg in args[1:])), {key: known(value) for key, value in kwargs.items()}
-    return made if found else None
+    arguments = (
+        (*args[:1], *(as_number(arg) for arg in args[1:])),
+        {key: as_number(value) for key, value in kwargs.items()},
+    )
+    return arguments if changed else None

@@ -100,10 +100,10 @@ class Nodes:
             return value
         if isinstance(value, Const):
             return value.value
-        found = self._made.get(value)
-        if found is None:
-            found = self._made[value] = self._make(value)
-        return found
+        node = self._made.get(value)
+        if node is None:
+            node = self._made[value] = self._make(value)
+        return node
 
     def condition(self, relation: Relation) -> fx.Node:
         """The node of a comparison."""
@@ -138,10 +138,10 @@ class Nodes:
         return node
 
     def _known(self, name: str, left: Any, right: Any, value: Expr) -> Any:
-        found = self._made.get(value)
-        if found is None:
-            found = self._made[value] = self._call(FUNCTIONS[name], [left, right], value)
-        return found
+        node = self._made.get(value)
+        if node is None:
+            node = self._made[value] = self._call(FUNCTIONS[name], [left, right], value)
+        return node
 
     def _call(self, function: Any, args: list[Any], value: Expr) -> fx.Node:
         return self._annotated(compat.new_node(self.builder.root, "call_function", function, tuple(args), {}), value)
@@ -195,8 +195,8 @@ def function(dynamics: Dynamics, value: Any, inputs: list[Sym]) -> Callable[...,
     arguments = ", ".join(f"a{i}" for i in range(len(inputs)))
     scope = {f"_{name}": fn for name, fn in FUNCTIONS.items()}
     text = compile(f"lambda {arguments}: {body}", "<argand number>", "eval")  # a name that capture skips
-    made: Callable[..., Any] = eval(text, scope)
-    return made
+    check: Callable[..., Any] = eval(text, scope)
+    return check
 
 
 def _reading(name: str, place: Place) -> str:
@@ -223,9 +223,9 @@ def conditions(dynamics: Dynamics) -> list[tuple[Relation, Any]]:
     kept = []
     done: set[Any] = set()
     for relation, position in dynamics.required.items():
-        found = single(relation)
-        if found is not None and dynamics.table.kinds.get(found[0]) == "int":
-            sym, low, high = found
+        bound = single(relation)
+        if bound is not None and dynamics.table.kinds.get(bound[0]) == "int":
+            sym, low, high = bound
             if (low is not None and low < tightest.low[sym]) or (high is not None and high > tightest.high[sym]):
                 continue
             key = (sym, low, high)

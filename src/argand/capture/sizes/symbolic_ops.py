@@ -116,9 +116,9 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any], 
     Returns:
         The result, or NotImplemented after making plain what the native code would look into.
     """
-    known = _FUNCTIONS.get(id(fn))
-    if known is not None and not kwargs:
-        result = known(interp, fn, args)
+    handler = _FUNCTIONS.get(id(fn))
+    if handler is not None and not kwargs:
+        result = handler(interp, fn, args)
         if result is not NotImplemented:
             return result
     if native and id(fn) not in _KEPT:

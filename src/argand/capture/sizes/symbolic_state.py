@@ -69,9 +69,9 @@ class Dynamics:
         """The expression for the number found at `place`; the number itself where it is to be a constant."""
         if place in self._values:
             return self._values[place]
-        made = self._values[place] = self._make(place, hint, low, high)
+        expr = self._values[place] = self._make(place, hint, low, high)
         self._guard_asserted()
-        return made
+        return expr
 
     def _make(self, place: Place, hint: Any, low: int | None, high: int | None) -> Any:
         memory = self.memory
@@ -95,30 +95,30 @@ class Dynamics:
         memory = self.memory
         kind: Any = "float" if place.what == "float" else "int"
         try:
-            made = self.table.new(
+            sym = self.table.new(
                 str(place), hint, min=low, max=high, kind=kind, name=name,
                 modulus=memory.modulus.get(name, 1), facts=memory.facts,
             )  # fmt: skip
         except ValueError:
             self.give_up_place(place, Relation("eq", Sym(name, None), hint))
             return hint
-        self.places[made] = place
-        narration.symbol(made, place, hint, low, high)
+        self.places[sym] = place
+        narration.symbol(sym, place, hint, low, high)
         if place.what == "size":
-            self._by_size.setdefault(hint, made)
+            self._by_size.setdefault(hint, sym)
         if low is not None and kind == "int":
-            self.record(Relation("ge", made, low))
+            self.record(Relation("ge", sym, low))
         if high is not None:
-            self.record(Relation("le", made, high))
-        return made
+            self.record(Relation("le", sym, high))
+        return sym
 
     def _guard_asserted(self) -> None:
         asserted = self.memory.asserted
         if self._asserted == len(asserted):
             return
-        known = self.table.hints
+        hints = self.table.hints
         for relation in asserted:
-            if relation not in self.required and all(s in known for s in relation.symbols):
+            if relation not in self.required and all(s in hints for s in relation.symbols):
                 self.record(relation)
                 self._asserted += 1
 
@@ -150,11 +150,11 @@ class Dynamics:
             return function(_plain(left), _plain(right))
         a, b = _expr(left), _expr(right)
         if _is_int(left) and _is_int(right):
-            made = self._polynomial(name, a, b)
-            if made is not None:
-                if isinstance(made, Expr):
-                    self.table.know(made)
-                return self.wrap(made, hint)
+            expr = self._polynomial(name, a, b)
+            if expr is not None:
+                if isinstance(expr, Expr):
+                    self.table.know(expr)
+                return self.wrap(expr, hint)
             if rule == "exponent" and type(right) in SYMBOLIC:
                 right, b = _plain(right), _plain(right)
         return self._define(name, hint, (left, right), a, b)
@@ -205,9 +205,9 @@ class Dynamics:
 
     def _define(self, name: str, hint: Any, operands: tuple[Any, ...], *exprs: Any) -> Any:
         try:
-            made = self.table.define(name, *exprs)
-            if all(type(value) is type(hint) and math.isfinite(value) for value in self.table.vector(made)):
-                return self.wrap(made, hint)
+            sym = self.table.define(name, *exprs)
+            if all(type(value) is type(hint) and math.isfinite(value) for value in self.table.vector(sym)):
+                return self.wrap(sym, hint)
         except (ArithmeticError, ValueError, TypeError):
             pass  # the function is not defined for some of the probes: the numbers are constants
         return FUNCTIONS[name](*[_plain(operand) for operand in operands])
@@ -236,12 +236,12 @@ class Dynamics:
             return self.unbacked.decide(op, _expr(left), _expr(right))
         a, b = _hint(left), _hint(right)
         function = COMPARISONS[op].native
-        found: bool = function(a, b)
+        holds: bool = function(a, b)
         if a != a or b != b:  # NaN is not the opposite of anything
             return bool(function(_plain(left), _plain(right)))
         relation = Relation(op, _expr(left), _expr(right))
-        self.require(relation if found else relation.negated())
-        return found
+        self.require(relation if holds else relation.negated())
+        return holds
 
     def require(self, relation: Relation) -> None:
         """Guard a condition that holds in the call at hand; probes must meet it too.
@@ -318,11 +318,11 @@ class Dynamics:
 
     def _learn_equality(self, relation: Relation, inputs: frozenset[Sym]) -> None:
         order = [sym for sym in self.table.symbols if sym in self.places]
-        found = solve(relation, order) if relation.symbols <= set(order) else None
-        if found is None:
+        solution = solve(relation, order) if relation.symbols <= set(order) else None
+        if solution is None:
             self._all_static(inputs, relation)
             return
-        sym, value = found
+        sym, value = solution
         if isinstance(value, Const) or sym.name in self.memory.solved:
             self._all_static(frozenset((sym,)), relation)
             return

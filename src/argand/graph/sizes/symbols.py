@@ -62,11 +62,11 @@ class Relation:
     @property
     def symbols(self) -> frozenset[Sym]:
         """The symbols in it."""
-        found: frozenset[Sym] = frozenset()
+        symbols: frozenset[Sym] = frozenset()
         for side in (self.left, self.right):
             if isinstance(side, Expr):
-                found |= free_symbols(side)
-        return found
+                symbols |= free_symbols(side)
+        return symbols
 
     @property
     def sign(self) -> str:
@@ -148,36 +148,36 @@ class SymbolTable:
             ValueError: no assignment meets the facts, or the range leaves no room to vary.
         """
         number = len(self.symbols) - len(self.definitions)
-        made = Sym(name or f"s{number}", min if kind == "int" else None)
-        self.kinds[made] = kind
-        self.hints[made] = hint
+        sym = Sym(name or f"s{number}", min if kind == "int" else None)
+        self.kinds[sym] = kind
+        self.hints[sym] = hint
         if max is not None:
-            self.maximum[made] = max
+            self.maximum[sym] = max
         try:
-            self._choose(made, hint, min, max, modulus, tuple(facts), number)
+            self._choose(sym, hint, min, max, modulus, tuple(facts), number)
         except ValueError:
             for assignment in self.assignments:
-                assignment.pop(made, None)
+                assignment.pop(sym, None)
             raise
-        self.symbols.append(made)
-        self.origins[made] = name_hint
-        self.fits.know(made)
-        return made
+        self.symbols.append(sym)
+        self.origins[sym] = name_hint
+        self.fits.know(sym)
+        return sym
 
     def observed(
         self, name: str, values: Sequence[Number], origin: str, *, low: int | None, high: int | None, kind: Kind
     ) -> Sym:
         """A symbol for a number that depends on data: `values` (at the hints and the probes) stand in for it."""
-        made = Sym(name, low)
-        self.kinds[made] = kind
+        sym = Sym(name, low)
+        self.kinds[sym] = kind
         for assignment, value in zip(self.assignments, values):
-            assignment[made] = value
+            assignment[sym] = value
         if high is not None:
-            self.maximum[made] = high
-        self.symbols.append(made)
-        self.origins[made] = origin
-        self.fits.know(made)
-        return made
+            self.maximum[sym] = high
+        self.symbols.append(sym)
+        self.origins[sym] = origin
+        self.fits.know(sym)
+        return sym
 
     def _choose(
         self, sym: Sym, hint: Number, low: int | None, high: int | None, modulus: int, facts: Any, number: int
@@ -200,24 +200,24 @@ class SymbolTable:
             ArithmeticError, ValueError, TypeError: the function does, under one of the assignments.
         """
         key = (op, *((type(arg), arg) for arg in args))
-        found = self._defined.get(key)
-        if found is not None:
-            return found
+        known_symbol = self._defined.get(key)
+        if known_symbol is not None:
+            return known_symbol
         function = FUNCTIONS[op]
         values = [function(*(self.evaluate(arg, a) for arg in args)) for a in self.assignments]
         kind: Kind = "float" if isinstance(values[0], float) else "int"
         low = 0 if kind == "int" and op in ("min", "max", "abs") and all(v >= 0 for v in values) else None
         if op in ("min", "max"):
             low = self._least(args)
-        made = Sym(f"{'f' if kind == 'float' else 'd'}{len(self.definitions)}", low)
-        self.kinds[made] = kind
-        self.definitions[made] = Definition(op, args)
+        sym = Sym(f"{'f' if kind == 'float' else 'd'}{len(self.definitions)}", low)
+        self.kinds[sym] = kind
+        self.definitions[sym] = Definition(op, args)
         for assignment, value in zip(self.assignments, values):
-            assignment[made] = value
-        self.symbols.append(made)
-        self._defined[key] = made
-        self.fits.know(made)
-        return made
+            assignment[sym] = value
+        self.symbols.append(sym)
+        self._defined[key] = sym
+        self.fits.know(sym)
+        return sym
 
     def _least(self, args: Sequence[Value]) -> int | None:
         least = None
@@ -246,20 +246,20 @@ class SymbolTable:
         return result
 
     def _symbol(self, sym: Sym, assignment: Assignment) -> Number:
-        found = assignment.get(sym)
-        if found is None:
+        value = assignment.get(sym)
+        if value is None:
             definition = self.definitions.get(sym)
             if definition is None:
                 raise KeyError(sym.name)
             return FUNCTIONS[definition.op](*(self.evaluate(arg, assignment) for arg in definition.args))
-        return found
+        return value
 
     def vector(self, value: Value) -> tuple[Number, ...]:
         """The values under the hints and under each probe."""
-        found = self._vectors.get(value) if isinstance(value, Expr) else (value,) * (PROBES + 1)
-        if found is None:
-            found = self._vectors[value] = tuple([self.evaluate(value, a) for a in self.assignments])
-        return found
+        vector = self._vectors.get(value) if isinstance(value, Expr) else (value,) * (PROBES + 1)
+        if vector is None:
+            vector = self._vectors[value] = tuple([self.evaluate(value, a) for a in self.assignments])
+        return vector
 
     def holds(self, relation: Relation, assignment: Assignment) -> bool | None:
         """Whether the condition holds; None when a symbol in it has no value yet, or the arithmetic fails."""
@@ -279,15 +279,15 @@ class SymbolTable:
         """The input symbols that the value depends on, through definitions too."""
         if not isinstance(value, Expr):
             return frozenset()
-        found: set[Sym] = set()
+        inputs: set[Sym] = set()
         for sym in free_symbols(value):
             definition = self.definitions.get(sym)
             if definition is None:
-                found.add(sym)
+                inputs.add(sym)
             else:
                 for arg in definition.args:
-                    found |= self.inputs(arg)
-        return frozenset(found)
+                    inputs |= self.inputs(arg)
+        return frozenset(inputs)
 
     # ---------------------------------------------------------------- fitting
 
@@ -306,10 +306,10 @@ class SymbolTable:
         """
         if at is None:
             at = range(PROBES + 1) if rough_ok else range(CONGRUENT + 1)
-        found = self.fits.fit(tuple(values), tuple(at), rough_ok)
-        if found is None:
+        fit = self.fits.fit(tuple(values), tuple(at), rough_ok)
+        if fit is None:
             return None
-        fitted, assumption = found
+        fitted, assumption = fit
         if assumption is not None and assumption not in self.assumptions:
             self.assumptions.append(assumption)
         return fitted
@@ -321,11 +321,11 @@ class SymbolTable:
     def __str__(self) -> str:
         lines = []
         for sym in self.symbols:
-            made = self.definitions.get(sym)
-            if made is None:
+            definition = self.definitions.get(sym)
+            if definition is None:
                 lines.append(f"{sym} = {self.origins[sym]} (now {self.hints[sym]})")
             else:
-                lines.append(f"{sym} = {made.op}({', '.join(map(str, made.args))})")
+                lines.append(f"{sym} = {definition.op}({', '.join(map(str, definition.args))})")
         return "\n".join(lines)
 
 
