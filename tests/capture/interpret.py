@@ -37,7 +37,7 @@ def interpreter_of(
     """
     namespace = getattr(root, "__builtins__", vars(builtins))
     state = CaptureState(root.__code__, root.__globals__, namespace, root.__closure__, args, config, GraphBuilder())
-    interp = state.interpreter = Interpreter(state, session or Session())
+    interp = Interpreter(state, session or Session())
     with modes.restored(), TraceMode(state.graph), native_warnings.heard():
         yield interp
 

@@ -12,20 +12,16 @@ import argand
 import warm
 from argand import errors
 from argand.capture.facts.sources import LocalSource
-from argand.capture.interp.state import CaptureState
-from argand.capture.record.tensors import GraphBuilder
-from argand.capture.torch_functions.overriding import TraceMode
 from helpers import CountingBackend, assert_same, check
+
+from .interpret import interpreter_of
 
 
 def traced(fn, *tensors):
     """(stand-ins of fn's result, builder) for fn called on stand-ins."""
-    builder = GraphBuilder()
-    state = CaptureState(traced.__code__, globals(), {}, (), (), argand.config, builder)
-    inputs = [state.load_source(LocalSource(f"x{i}", i), t) for i, t in enumerate(tensors)]
-    with TraceMode(builder):
-        made = fn(*inputs)
-    return made, builder
+    with interpreter_of(traced) as interp:
+        made = fn(*[interp.state.load_source(LocalSource(f"x{i}", i), t) for i, t in enumerate(tensors)])
+    return made, interp.state.graph
 
 
 def metadata(t: torch.Tensor):

@@ -204,8 +204,8 @@ class _Capture:
     def _take_back(self) -> None:
         """Undo what attempts did to classes, except that one whose transformed code goes on from there."""
         for state in self.states:
-            if state is not self.performed and (interpreter := getattr(state, "interpreter", None)) is not None:
-                interpreter.types.namespaces.take_back()
+            if state is not self.performed:
+                state.interpreter.types.namespaces.take_back()
 
     def _attempts(self) -> _C.Answer:
         # Where capture once thought that the program raised, and it did not, the program's own instruction runs.
@@ -263,6 +263,9 @@ class _Capture:
         info = self.info
         self._take_back()
         state = CaptureState(info.code, info.globals, info.builtins, info.closure, info.args, config, GraphBuilder())
+        interpreter = Interpreter(state, _process.session())
+        interpreter.handled_outside = self.handled
+        interpreter.patience.endless = self.region.fullgraph
         self.states.append(state)
         state.graph.on_data = OnData(
             self.known, not (self.region.fullgraph or strict.wanted()), points=before_error.Points(state)
@@ -294,14 +297,10 @@ class _Capture:
     def _interpret(self, state: CaptureState, break_at: BreakAt) -> RootExit:
         modes.guard_surroundings(state)
         self.surroundings = len(state.guards)
-        session = _process.session()
+        interpreter: Interpreter = state.interpreter
         resume = _process.resumes.of(self.info.code)
         if resume is not None:  # maybe made in another thread
-            session.original_offsets.set(resume.made.code, resume.made.original_offsets)
-        interpreter = Interpreter(state, session)
-        state.interpreter = interpreter
-        interpreter.handled_outside = self.handled
-        interpreter.patience.endless = self.region.fullgraph
+            interpreter.session.original_offsets.set(resume.made.code, resume.made.original_offsets)
         keep_torch_compiler_out()
         with TraceMode(state.graph), native_warnings.heard():
             try:
@@ -327,7 +326,7 @@ class _Capture:
     def _earlier(self, found: errors.GraphBreak, state: CaptureState, exit: RootExit) -> BreakAt:
         """Where to break the graph because of an object that transformed code cannot rebuild: where it is made."""
         obj = found.needed
-        made = None if obj is None or state.interpreter is None else state.interpreter.born.get(id(obj))
+        made = None if obj is None else state.interpreter.born.get(id(obj))
         if made is None or made[1] >= exit.sequence or self.region.fullgraph:
             raise found
         if generators.ends_visibly(obj) and any(value is obj for value in (*exit.frame.stack, *exit.frame.fast)):
@@ -341,7 +340,7 @@ class _Capture:
         self.known.raised_in.add(self.region)
         events.emit("frame_raised", "capture", lambda: _shown(exit.exc), function=self.info.code.co_name)
         interpreter = self.states[-1].interpreter
-        assert exit.exc is not None and interpreter is not None
+        assert exit.exc is not None
         origin = interpreter.born.get(id(exit.exc), (None, exit.sequence))[1]
         place = origin, interpreter.offset_at(origin)
         return failures.unless_it_returns(self.info, self.region, self.known, _shown(exit.exc), place)
@@ -462,7 +461,6 @@ def _first_time(state: CaptureState, exit: RootExit) -> int | None:
     """
     if exit.instruction is None or exit.kind == "return" or not _is_empty(state):
         return None
-    assert state.interpreter is not None
     return state.interpreter.first_number.get(exit.frame.program.index[exit.instruction])
 
 

@@ -19,21 +19,18 @@ class _Parked:
 
 def forget(state: CaptureState) -> None:
     """Empty a capture state that is not needed any more, with its interpreter and the frames that it ran."""
-    interpreter = getattr(state, "interpreter", None)
-    if interpreter is not None:
-        for frame in (interpreter.root, *(generator._frame for generator in interpreter.generators)):
-            if frame is not None:
-                frame.fast = []
-                frame.stack = []
-                frame.func = frame.locals = frame.result = frame.generator = None
-                frame.closure = ()
-                frame.exc.value = None
-        for cls in interpreter.local_classes.values():
-            _leave_bases(cls)
-        vars(interpreter).clear()
-    builder = getattr(state, "graph", None)
-    if builder is not None:  # which knows the program's tensors
-        vars(builder).clear()
+    interpreter = state.interpreter
+    for frame in (interpreter.root, *(generator._frame for generator in interpreter.generators)):
+        if frame is not None:
+            frame.fast = []
+            frame.stack = []
+            frame.func = frame.locals = frame.result = frame.generator = None
+            frame.closure = ()
+            frame.exc.value = None
+    for cls in interpreter.local_classes.values():
+        _leave_bases(cls)
+    vars(interpreter).clear()
+    vars(state.graph).clear()  # which knows the program's tensors
     vars(state).clear()
 
 

@@ -116,6 +116,7 @@ class Interpreter(Access):
 
     def __init__(self, state: CaptureState, session: Session | None = None) -> None:
         super().__init__(state)
+        state.interpreter = self
         self.session = session or Session()
         self.programs = self.session.programs
         self.policies: dict[int, tuple[Any, CodeType]] = {}

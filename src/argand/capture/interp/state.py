@@ -80,7 +80,8 @@ class CaptureState:
         graph.state = self
         self.guards = GuardSet()
         self.guards.locate = self.position
-        self.interpreter: Any = None
+        self.interpreter: Any
+        """The `Interpreter` of this state, which says so when it is made."""
         self.outer: dict[int, Source] = {}
         self.compared: dict[Source, type] = {}  # see identity.py
         self.shadows: dict[int, Shadow] = {}
@@ -110,7 +111,7 @@ class CaptureState:
 
     def position(self) -> tuple[types.CodeType, int]:
         """(code, line) of the innermost interpreted frame."""
-        frames = getattr(self.interpreter, "frames", None)
+        frames = self.interpreter.frames
         if not frames:
             return (self.code, self.code.co_firstlineno)
         frame = frames[-1]
@@ -118,8 +119,7 @@ class CaptureState:
 
     def user_stack(self) -> tuple[errors.UserLine, ...]:
         """The user's lines being interpreted, outermost first."""
-        frames = getattr(self.interpreter, "frames", None) or ()
-        return tuple(line_of_code(frame.code, frame.lineno) for frame in frames)
+        return tuple(line_of_code(frame.code, frame.lineno) for frame in self.interpreter.frames)
 
     # ---------------------------------------------------------------- loading from outside
 

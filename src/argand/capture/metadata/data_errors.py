@@ -140,7 +140,7 @@ def raises(builder: GraphBuilder, name: str) -> None:
     """An operation that values can make raise becomes part of the graph. Raises GraphBreak as `check` does."""
     found = builder.on_data
     found.possible = True
-    noticed = any(_noticed(frame) for frame in getattr(builder.state.interpreter, "frames", None) or ())
+    noticed = any(map(_noticed, builder.state.interpreter.frames))
     if noticed:
         if found.split or found.outside:
             raise _inside_try(name)

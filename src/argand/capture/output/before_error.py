@@ -80,8 +80,7 @@ class Points:
 
 def _written_down(state: CaptureState) -> CodeType | None:
     """Code that, given the frame's arguments, does what is pending now; None where that cannot be."""
-    interpreter = state.interpreter
-    frames = interpreter.frames if interpreter is not None else []
+    frames = state.interpreter.frames
     if not frames or any(_cleans_up(frame) for frame in frames):
         return None
     with torch._C.DisableTorchFunction():

@@ -271,7 +271,7 @@ class GraphBuilder:
         found = METHODS_OF_OPERATORS.get(func)
         if found is None or kwargs:
             return None
-        frames = getattr(self.state.interpreter, "frames", None)
+        frames = self.state.interpreter.frames
         return found if frames and frames[-1].instruction.opname in OPERATOR_OPCODES else None
 
     def finish_call(
@@ -326,7 +326,7 @@ class GraphBuilder:
 
     def annotate(self, node: fx.Node) -> None:
         """Note where in the program an operation stands."""
-        frames = getattr(self.state.interpreter, "frames", None)
+        frames = self.state.interpreter.frames
         if frames:
             node.meta["stack_trace"], node.meta["user_line"] = stack_trace(frames)
             narration.operation(node, frames)

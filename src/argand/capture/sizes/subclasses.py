@@ -70,8 +70,7 @@ def dress(builder: GraphBuilder, plain: torch.Tensor, cls: type) -> torch.Tensor
 def from_outside(state: CaptureState, plain: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     """The dressed stand-in of a graph input."""
     state.guards.add(None, "global_state", ((torch._C._is_torch_function_enabled, True),), label="GLOBAL_STATE")
-    if state.interpreter is not None:
-        state.interpreter.note_class(type(real))
+    state.interpreter.note_class(type(real))
     return dress(state.graph, plain, type(real))
 
 
@@ -121,8 +120,7 @@ def convert(state: CaptureState, value: Any, cls: type, fresh: bool = False) -> 
             explanation=f"A tensor becomes a {cls.__name__}: {why}.",
             hints=("Make it outside the compiled function.",),
         )
-    if state.interpreter is not None:
-        state.interpreter.note_class(cls)
+    state.interpreter.note_class(cls)
     return dress(builder, plain, cls)
 
 
@@ -188,7 +186,7 @@ def default(state: CaptureState, cls: type, func: Any, types: Any, args: Args, k
 def disabled(state: CaptureState, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The call with every class's `__torch_function__` switched off."""
     undressing = state.graph.undressing
-    undressing.append(getattr(state.interpreter, "number", -1))
+    undressing.append(state.interpreter.number)
     try:
         return state.interpreter.call(func, args, kwargs)
     finally:

@@ -131,8 +131,7 @@ def dynamics_of(state: CaptureState) -> Dynamics:
     if builder.dynamics is None:
         memory = state.memory if state.memory is not None else Memory()
         builder.dynamics = state.guards.dynamics = symbolic_state.Dynamics(state, memory)
-        if state.interpreter is not None:
-            state.interpreter.dynamic = True
+        state.interpreter.dynamic = True
     return builder.dynamics
 
 

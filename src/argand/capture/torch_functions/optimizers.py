@@ -20,7 +20,7 @@ def breaks_around_step(state: CaptureState) -> bool:
     It is there for torch's own compiler, which would otherwise not see that the step runs without gradients. Captured
     code switches the gradient mode where the program does.
     """
-    frames = getattr(state.interpreter, "frames", None)
+    frames = state.interpreter.frames
     if not frames:
         return False
     code = frames[-1].code

@@ -48,7 +48,7 @@ _VIEWS = frozenset(
 def scope(state: CaptureState, what: str, feeds: Scope | None = None) -> Iterator[Scope]:
     """Record into a new graph. What the function inside writes to objects from outside ends the graph."""
     builder = state.graph
-    opened = Scope(what, fx.Graph(), feeds=feeds, sequence=getattr(state.interpreter, "number", -1))
+    opened = Scope(what, fx.Graph(), feeds=feeds, sequence=state.interpreter.number)
     outer_graph, modes = builder.graph, len(state.open_modes)
     before = _effects(state)
     builder.scopes.append(opened)

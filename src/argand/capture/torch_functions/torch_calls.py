@@ -300,17 +300,14 @@ def leaf(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         result = symbolic_ops.torch_call(state, fn, args, kwargs)
         if result is not NotImplemented:
             return result
-    interpreter = state.interpreter
-    if interpreter is not None and hasattr(interpreter, "native"):
-        if any(type(value) is torch.Generator for value in (*args, *kwargs.values())):
-            raise metadata.generator("A function draws from a torch.Generator")
-        try:
-            return interpreter.reading(native_reads.TORCH, fn, *args, **kwargs)
-        except ObservedException as observed:
-            if not is_a(observed.value, TypeError) or not any(type(v) is Traced for v in (*args, *kwargs.values())):
-                raise
-            raise needs_values(f"a number that {name_of(fn)} gets") from None
-    return fn(*args, **kwargs)
+    if any(type(value) is torch.Generator for value in (*args, *kwargs.values())):
+        raise metadata.generator("A function draws from a torch.Generator")
+    try:
+        return state.interpreter.reading(native_reads.TORCH, fn, *args, **kwargs)
+    except ObservedException as observed:
+        if not is_a(observed.value, TypeError) or not any(type(v) is Traced for v in (*args, *kwargs.values())):
+            raise
+        raise needs_values(f"a number that {name_of(fn)} gets") from None
 
 
 def _marked(state: CaptureState, fn: Any, attributes: dict[str, Any], args: Args, kwargs: Kwargs) -> Any:

@@ -129,7 +129,7 @@ def still_open(entered: list[Entered]) -> errors.GraphBreak:
 
 @handler(*all_of("_C._push_on_torch_function_stack"))
 def _push_mode(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
-    state.graph.entered.append(Entered(args[0], getattr(state.interpreter, "number", -1)))
+    state.graph.entered.append(Entered(args[0], state.interpreter.number))
 
 
 @handler(*all_of("_C._pop_torch_function_stack"))
