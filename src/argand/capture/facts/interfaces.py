@@ -25,6 +25,7 @@ from argand.capture.facts.frames import Frame, LazyLocal, Program
 from argand.capture.facts.on_data import OnData
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.sources import Source
+from argand.capture.facts.symbolic import Symbols
 from argand.capture.facts.symbols import Memory, Origin, Place
 from argand.capture.facts.tainted import TaintedText
 from argand.capture.facts.tensor_info import Dressed, Scope, TensorInfo
@@ -517,7 +518,7 @@ class GraphBuilder(Protocol):
         """Erase the operations whose results nobody needs."""
 
 
-class Dynamics(Protocol):
+class Dynamics(Symbols, Protocol):
     """The symbols of one capture attempt, and what must hold of them."""
 
     table: SymbolTable
@@ -540,20 +541,8 @@ class Dynamics(Protocol):
     def wrap(self, expr: Any, hint: Any) -> Any:
         """An expression as the program sees it: a symbolic number, or the plain one if nothing varies."""
 
-    def arithmetic(self, name: str, left: Any, right: Any) -> Any:
-        """`left name right`, of plain and symbolic numbers."""
-
-    def apply(self, name: str, value: Any) -> Any:
-        """A function of one symbolic number."""
-
     def select(self, name: str, left: Any, right: Any) -> Any:
         """`min` or `max` of two numbers, decided by a guard."""
-
-    def with_tensor(self, name: str, number: Any, tensor: torch.Tensor, reflected: bool) -> Any:
-        """An operator of a number and a tensor (`reflected`: the tensor is on the left)."""
-
-    def compare(self, op: str, left: Any, right: Any) -> bool:
-        """Whether `left op right` in the call at hand; the answer is guarded."""
 
     def require(self, relation: Relation) -> None:
         """Guard a condition that holds in the call at hand; probes must meet it too."""
@@ -563,9 +552,6 @@ class Dynamics(Protocol):
 
     def learn(self, relation: Relation, asserted: bool = False) -> None:
         """Probes must meet a condition: interpret the frame again."""
-
-    def specialise(self, value: Any) -> Any:
-        """The plain number, which is a constant from here on."""
 
     def give_up(self, symbols: Any, why: Relation) -> None:
         """These symbols are constants after all: interpret the frame again."""

@@ -9,13 +9,43 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 import torch
 
-from argand.capture.facts.interfaces import Dynamics
+from argand.errors import GraphBreak
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, BinaryOperator
 from argand.graph.sizes.expr import Expr
+from argand.graph.sizes.symbols import Relation
+
+
+class Undecided(Protocol):
+    """Numbers that only the running program knows, as far as a condition of theirs asks."""
+
+    def undecided(self, relation: Relation) -> GraphBreak:
+        """The break for a condition that nothing is known of."""
+
+
+class Symbols(Protocol):
+    """The symbols of a capture, as far as numbers ask of them (`sizes.symbolic_state.Dynamics`)."""
+
+    @property
+    def unbacked(self) -> Undecided | None: ...
+
+    def arithmetic(self, name: str, left: Any, right: Any) -> Any:
+        """`left name right`, of plain and symbolic numbers."""
+
+    def apply(self, name: str, value: Any) -> Any:
+        """A function of one symbolic number."""
+
+    def with_tensor(self, name: str, number: Any, tensor: torch.Tensor, reflected: bool) -> Any:
+        """An operator of a number and a tensor (`reflected`: the tensor is on the left)."""
+
+    def compare(self, op: str, left: Any, right: Any) -> bool:
+        """Whether `left op right` in the call at hand; the answer is guarded."""
+
+    def specialise(self, value: Any) -> Any:
+        """The plain number, which is a constant from here on."""
 
 
 class SymbolicNumber:
@@ -29,7 +59,7 @@ class SymbolicNumber:
 
     __slots__ = ("dynamics", "expr", "hint")
 
-    def __init__(self, dynamics: Dynamics, expr: Expr, hint: Any) -> None:
+    def __init__(self, dynamics: Symbols, expr: Expr, hint: Any) -> None:
         self.dynamics = dynamics
         self.expr = expr
         self.hint = hint
@@ -134,7 +164,7 @@ class SymbolicBool(SymbolicNumber):
 
     __slots__ = ("relation",)
 
-    def __init__(self, dynamics: Dynamics, relation: Any) -> None:
+    def __init__(self, dynamics: Symbols, relation: Any) -> None:
         self.dynamics = dynamics
         self.relation = relation
 

@@ -106,7 +106,8 @@ class Reconstructor(Values):
 
     def _number(self, number: SymbolicNumber) -> None:
         """-> the plain number, computed from the frame's inputs."""
-        dynamics = number.dynamics
+        dynamics = self.state.graph.dynamics
+        assert dynamics is not None
         if type(number) is SymbolicBool or (dynamics.unbacked is not None and dynamics.unbacked.among(number.expr)):
             self.graph_output(number)
             return
