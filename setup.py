@@ -15,10 +15,17 @@ if sanitize:
     link += ["-fsanitize=address"]
 
 core = "src/argand/_core"
-sources = sorted(os.path.join(core, name) for name in os.listdir(core) if name.endswith(".c"))
-headers = sorted(os.path.join(core, name) for name in os.listdir(core) if name.endswith(".h"))
+rooms = [core, *(os.path.join(core, name) for name in ("device", "guards", "hook", "tensors"))]
+files = sorted(os.path.join(room, name) for room in rooms for name in os.listdir(room))
 setup(
     ext_modules=[
-        Extension("argand._core._C", sources, depends=headers, extra_compile_args=flags, extra_link_args=link),
+        Extension(
+            "argand._core._C",
+            [name for name in files if name.endswith(".c")],
+            include_dirs=rooms,
+            depends=[name for name in files if name.endswith(".h")],
+            extra_compile_args=flags,
+            extra_link_args=link,
+        ),
     ]
 )

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 import warm
 from capture import native_door
 
-SRC = Path(__file__).resolve().parent.parent / "src" / "argand"
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "argand"
 FILES = sorted(SRC.rglob("*.py"))
 TORCH_COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "functorch", "sympy")
 
@@ -93,6 +95,54 @@ def test_rounding_otherwise_and_counting_do_not_import_torchs_compiler() -> None
     )
     done = warm.run(["-c", code])
     assert done.stdout.split() == ["1", "False"], done.stderr
+
+
+LINES_OF_A_FILE = 600
+LINES_OF_A_FUNCTION = 60
+FILES_OF_A_FOLDER = 20
+# Still longer or larger: each goes from here when it is split.
+LONGER = {
+    "src/argand/capture/arrays/traced_arrays.py", "src/argand/capture/facts/interfaces.py",
+    "src/argand/capture/output/reconstruct.py",
+    "tests/capture/break_places.py", "tests/capture/cases_core.py", "tests/capture/cases_objects.py",
+    "tests/capture/mutation_subjects.py", "tests/capture/test_cpython_protocols.py", "tests/capture/test_rerun.py",
+}  # fmt: skip
+LARGER = {
+    "src/argand/capture/facts", "src/argand/capture/objects", "src/argand/capture/torch_functions",
+    "src/argand/debug/doctor", "src/argand/debug/minify", "tests/capture",
+}  # fmt: skip
+LONGER_FUNCTIONS = {"capture_frame", "_record", "minify"}
+
+
+def tracked(*folders: str) -> list[Path]:
+    """Files of the checkout in these folders, as far as they exist."""
+    done = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for path in map(Path, done.stdout.split()) if (ROOT / path).is_file()]
+
+
+def test_files_and_functions_are_short() -> None:
+    """Longer ones are split at their seams."""
+    endings = (".py", ".pyi", ".c", ".h", ".js", ".css")
+    files = [path for path in tracked("src", "tests") if path.suffix in endings and str(path) not in LONGER]
+    lines = {str(path): len((ROOT / path).read_text().splitlines()) for path in files}
+    long = {name: count for name, count in lines.items() if count > LINES_OF_A_FILE}
+    assert not long, f"of more than {LINES_OF_A_FILE} lines: {long}"
+    functions = [
+        f"{path.relative_to(SRC)}:{node.lineno} {node.name}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (node.end_lineno or 0) - node.lineno >= LINES_OF_A_FUNCTION
+        and node.name not in LONGER_FUNCTIONS
+    ]
+    assert not functions, f"of more than {LINES_OF_A_FUNCTION} lines: {functions}"
+
+
+def test_folders_are_small() -> None:
+    """A larger one has rooms, whose docstrings say what lives there."""
+    counts = Counter(str(path.parent) for path in tracked("src", "tests"))
+    large = {folder: count for folder, count in counts.items() if count > FILES_OF_A_FOLDER and folder not in LARGER}
+    assert not large, f"of more than {FILES_OF_A_FOLDER} files: {large}"
 
 
 # Who reads files otherwise than by `argand.files`, and why nothing can block or be without bound there.

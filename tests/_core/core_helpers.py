@@ -73,3 +73,42 @@ def run_python(code: str) -> str:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def one(accessors: list[tuple[Any, ...]], kind: str, *args: Any) -> _C.GuardTree:
+    """A tree with one check at the end of a path; the label is "g"."""
+    tree = _C.GuardTree()
+    node = 0
+    for accessor in accessors:
+        node = tree.child(node, *accessor)
+    tree.check(node, kind, *args, label="g")
+    return tree
+
+
+def detail(tree: _C.GuardTree, *args: Any, **frame: Any) -> str:
+    """The explanation of a failure; checks that the quick answer agrees."""
+    result = tree.evaluate(args, **frame)
+    assert tree.matches(args, **frame) is (result is True)
+    assert isinstance(result, tuple), result
+    assert result[:2] == (0, "g")
+    return result[2]
+
+
+def holds(tree: _C.GuardTree, *args: Any, **frame: Any) -> bool:
+    result = tree.evaluate(args, **frame)
+    assert tree.matches(args, **frame) is (result is True)
+    return result is True
+
+
+LOCAL = [("local", 0)]
+
+
+KEY = object()
+
+
+def run(callback: Any, fn: Any, *args: Any, key: object = KEY, **kwargs: Any) -> Any:
+    return _C.run_with_callback(callback, key, fn, args, kwargs)
+
+
+def entry_for(replacement: Any, guards: Any = None, key: object = KEY, payload: Any = None) -> _C.Entry:
+    return _C.Entry(positional(replacement), always() if guards is None else guards, key, payload)

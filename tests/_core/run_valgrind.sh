@@ -20,7 +20,7 @@ PYTHONMALLOC=malloc PYTHONPATH="$work/src" ARGAND_SANITIZER=valgrind \
     valgrind --quiet --leak-check=no --error-limit=no --num-callers=30 --main-stacksize=67108864 --log-file="$work/valgrind.log" \
     "$python" -m pytest tests/_core -q -p no:cacheprovider -p no:xdist -p no:timeout -o addopts="--import-mode=importlib" \
     --ignore=tests/_core/test_core_tensors.py --ignore=tests/_core/test_core_replay_tensors.py --ignore=tests/_core/test_core_dynamo.py --ignore=tests/_core/test_core_threads.py \
-    --ignore=tests/_core/test_core_equality.py -k "not test_tensors and not a_kernel_computes and not recursion" "$@"
+    --ignore=tests/_core/guards/test_core_equality.py -k "not test_tensors and not a_kernel_computes and not recursion" "$@"
 status=$?
 if grep -q "_C\.cpython" "$work/valgrind.log"; then
     grep -n "_C\.cpython" "$work/valgrind.log" | head -40

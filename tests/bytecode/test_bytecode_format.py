@@ -6,9 +6,10 @@ import enum
 import math
 
 import pytest
-import torch
 
 from argand.bytecode.format import constant_text
+
+torch = pytest.importorskip("torch")
 
 
 class Colour(enum.Enum):

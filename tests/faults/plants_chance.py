@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from plants import _lowering, _override, aten, plant
+from plants import _lowering, aten, plant
+from plants_codegen import _override
 
 # Where a kernel runs in a team of several threads, as a race would show.
 _IN_A_TEAM = '({{ extern int team(void) __asm__("omp_get_num_threads"); decltype({x})(team() > 1 ? 2 * {x} : -{x}); }})'

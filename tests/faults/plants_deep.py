@@ -334,142 +334,6 @@ def _first_uses(original: Callable[[Any], dict[str, int]]) -> Callable[[Any], di
     return last_uses
 
 
-# ----------------------------------------------------------------------- C++ code generation
-
-
-@plant
-def codegen_wrong_start() -> None:
-    """Maxima start at zero."""
-    from argand.codegen.cpp.reduce import Accumulator
-
-    original = Accumulator._start
-
-    def start(self: Any) -> str:
-        return self._spread("0") if self.kind == "max" else original(self)
-
-    Accumulator._start = start  # type: ignore[method-assign]
-
-
-def _in_kernels(insert: Callable[[str], str | None]) -> None:
-    """Put text after the opening line of kernels whose text `insert` has something for."""
-
-    from argand.codegen import cpp
-
-    original = cpp.generate
-
-    def change(text: str) -> str:
-        parts = re.split(r'(?=extern "C" void )', text)
-        for number, part in enumerate(parts[1:], 1):
-            wanted = insert(part)
-            if wanted:
-                line, _, rest = part.partition("\n")
-                parts[number] = f"{line}\n{wanted}\n{rest}"
-        return "".join(parts)
-
-    def generate(kernels: Any, isa: Any, *rest: Any, **kwargs: Any) -> Any:
-        import dataclasses
-
-        made = original(kernels, isa, *rest, **kwargs)
-        return dataclasses.replace(
-            made, text=change(made.text), **({"parts": tuple(map(change, made.parts))} if made.parts else {})
-        )
-
-    cpp.generate = generate
-
-
-@plant
-def codegen_deadlocks() -> None:
-    """Threads of kernels with an exponential wait for a lock that nobody gives back."""
-    _in_kernels(
-        lambda text: (
-            "  static volatile int lock = 1;\n  #pragma omp parallel\n  { while (lock) {} }"
-            if "exp(tmp" in text
-            else None
-        )
-    )
-
-
-@plant
-def codegen_writes_outside() -> None:
-    """Kernels with a tangent write far in front of their first result."""
-    _in_kernels(
-        lambda text: (
-            "  for (i64 k = 1; k < (1 << 28); ++k) ((volatile char*)ptrs[0])[-k] = 1;" if "tanh(tmp" in text else None
-        )
-    )
-
-
-@plant
-def codegen_divides_by_zero() -> None:
-    """SIGFPE."""
-    _in_kernels(
-        lambda text: "  volatile int zero = 0; volatile int one = 7 / zero; (void)one;" if "tanh(tmp" in text else None
-    )
-
-
-@plant
-def codegen_second_call() -> None:
-    """From its second call on a kernel with a cosine writes its result somewhere else."""
-    _in_kernels(lambda text: "  static int calls = 0; if (calls++) return;" if "cos(tmp" in text else None)
-
-
-@plant
-def codegen_leaks() -> None:
-    """Each call of a kernel with a sine takes a megabyte and never gives it back."""
-    _in_kernels(
-        lambda text: (
-            "  { char* p = (char*)__builtin_malloc(1 << 20);"
-            " for (int k = 0; k < (1 << 20); k += 512) ((volatile char*)p)[k] = 1; }"
-            if "sin(tmp" in text
-            else None
-        )
-    )
-
-
-@plant
-def codegen_wrong_size() -> None:
-    """Kernels of varying sizes leave out the last row."""
-    from plants import _in_text
-
-    _in_text("= ints[0];", "= ints[0] - 1;")
-
-
-# ----------------------------------------------------------------------- the vector path
-
-
-@plant
-def vector_wrong_tail() -> None:
-    """The last element of a row that does not fill a vector is not stored."""
-    _in_tails(r"store_tail\(((?:[^;])*), (\d+)\);", lambda m: f"store_tail({m[1]}, {int(m[2]) - 1});")
-
-
-@plant
-def vector_reads_beyond() -> None:
-    """Sums take one element too many at the ends of rows."""
-    _in_tails(r"tail_mask<(\w+)>\((\d+)\)", lambda m: f"tail_mask<{m[1]}>({int(m[2]) - 1})")
-
-
-def _in_tails(pattern: str, change: Callable[[re.Match[str]], str]) -> None:
-    from argand.codegen import cpp
-
-    original = cpp.generate
-
-    def body(text: str) -> str:
-        head, separator, rest = text.partition('extern "C"')
-        return head + separator + re.sub(pattern, change, rest)
-
-    def generate(kernels: Any, isa: Any, *rest: Any, **kwargs: Any) -> Any:
-        import dataclasses
-
-        made = original(kernels, isa, *rest, **kwargs)
-        if isa.vector_bytes == 0:
-            return made
-        parts = {"parts": tuple(map(body, made.parts))} if made.parts else {}
-        return dataclasses.replace(made, text=body(made.text), **parts)
-
-    cpp.generate = generate
-
-
 # ----------------------------------------------------------------------- host code
 
 
@@ -503,7 +367,7 @@ def host_swaps_arguments() -> None:
 @plant
 def host_returns_one_buffer() -> None:
     """Each call returns the same memory."""
-    from plants import _host
+    from plants_codegen import _host
 
     _host(
         "",
@@ -515,7 +379,7 @@ def host_returns_one_buffer() -> None:
 @plant
 def host_exits() -> None:
     """The process ends in the middle of a call."""
-    from plants import _host
+    from plants_codegen import _host
 
     _host("__import__('os')._exit(0)")
 
@@ -523,7 +387,7 @@ def host_exits() -> None:
 @plant
 def host_stops() -> None:
     """SystemExit in the middle of a call."""
-    from plants import _host
+    from plants_codegen import _host
 
     _host("raise SystemExit(0)")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from graph_models import Net, close, compiled
 from torch import nn
 
 import argand
@@ -45,23 +46,6 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Recording, "run", counted)
     return seen
-
-
-def compiled(function: Any, **options: Any) -> Any:
-    return argand.compile(function, mode="reduce-overhead", **options)
-
-
-def close(got: Any, want: Any) -> None:
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm, self.second = nn.Linear(64, 128), nn.LayerNorm(128), nn.Linear(128, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.second(torch.nn.functional.gelu(self.norm(self.first(x))))
 
 
 @pytest.fixture

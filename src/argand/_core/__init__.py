@@ -7,6 +7,9 @@ The extension `argand._core._C` (its interface with docstrings is `_C.pyi`) hold
 * tensor metadata through the DLPack C exchange API (`tensor_guard_args`, `tensor_info`);
 * the kernel launcher (`Kernel`).
 
+Its C files are in rooms: `hook/` (frames, regions, what is watched), `guards/` (trees: parsing, walking, replaying),
+`tensors/` (their metadata and layout), `device/` (launchers); here are the module, the code cache and equality.
+
 It includes no torch header, imports no torch, and is at the bottom of the layers with `events`, `config` and `errors`.
-`hook_compat.h` is the only file that reads CPython's internal headers.
+`hook/hook_compat.h` is the only file that reads CPython's internal headers.
 """

@@ -1,11 +1,11 @@
-"""A fixed part of the calls of torch's op_db that eager refuses; all of them: `python tests/backends/opdb_errors.py`."""
+"""A fixed part of the calls of torch's op_db that eager refuses; all of them: `python tests/backends/operators/opdb_errors.py`."""
 
 from __future__ import annotations
 
 import warnings
 
 import pytest
-from opdb_errors import run
+from tests.backends.operators.opdb_errors import run
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["first calls", "after valid ones"])

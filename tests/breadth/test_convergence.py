@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-BENCH = Path(__file__).resolve().parent.parent / "bench" / "convergence.py"
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "convergence.py"
 
 
 def load() -> ModuleType:

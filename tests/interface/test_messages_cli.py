@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from test_cli import command
+from tests.interface.test_cli import command
 
 SCRIPT = """
 import argparse, sys, torch

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from pointwise_sweep import failures, valid
+from tests.backends.operators.pointwise_sweep import failures, valid
 
 import argand
 

@@ -1,6 +1,6 @@
 """Every pointwise operation with every pair of dtypes, Python numbers among them, at lengths around that of a vector, natively.
 
-python tests/backends/pointwise_sweep.py [--seed N] [--pairs N]: all 100 pairs of dtypes (an hour on two cores) or some;
+python tests/backends/operators/pointwise_sweep.py [--seed N] [--pairs N]: all 100 pairs of dtypes (an hour on two cores) or some;
 prints what does not compile or differs from eager. `make test` runs a fraction (test_pointwise_types.py).
 """
 

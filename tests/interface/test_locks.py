@@ -16,7 +16,7 @@ import warm
 from argand._core import imports
 from argand.locks import fork_safe_lock
 
-SRC = Path(__file__).resolve().parent.parent / "src" / "argand"
+SRC = Path(__file__).resolve().parents[2] / "src" / "argand"
 # These begin anew in a child by themselves, or are names that capture knows.
 OTHERS = {
     "locks.py",

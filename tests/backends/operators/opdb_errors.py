@@ -1,6 +1,6 @@
 """Calls that eager refuses: every error input of torch's op_db, compiled.
 
-    python tests/backends/opdb_errors.py [--backend NAME ...] [--every N] [--dynamic] [--warm] [NAME ...]
+    python tests/backends/operators/opdb_errors.py [--backend NAME ...] [--every N] [--dynamic] [--warm] [NAME ...]
 
 For each operator's `error_inputs` on the CPU, the call runs eagerly and under each backend, by itself and behind
 other operations of the same graph, with its error caught inside the function, with inputs that require grad, and as the
