@@ -187,6 +187,13 @@ class KernelPlan:
 Step = KernelPlan | ExternNode
 
 
+def memory_of(taken: Mapping[str, str], name: str) -> str:
+    """The buffer whose memory `name` has in the end; `taken`: buffer -> the one whose memory it takes."""
+    while name in taken:
+        name = taken[name]
+    return name
+
+
 @dataclass(slots=True, eq=False)
 class Schedule:
     """An ordered program of kernels and extern calls.

@@ -11,7 +11,7 @@ from typing import Any
 
 from argand.graph.operators.optimizer_ops import optimizer_ops
 from argand.graph.sizes.expr import Expr, Simplifier, as_int, product, sum_of
-from argand.ir.kernel import KernelPlan, Schedule, Stage
+from argand.ir.kernel import KernelPlan, Schedule, Stage, memory_of
 from argand.ir.loops import (
     Buffer,
     ExternNode,
@@ -49,7 +49,7 @@ def reuse_in_place(made: Schedule) -> None:
                 same = _same_layout(step.buffers[name], step.buffers[output])
                 if output in returned and not (name in fresh and same):
                     continue
-                if _root(made.aliases, name) in returned or not _elementwise(step, name, output):
+                if memory_of(made.aliases, name) in returned or not _elementwise(step, name, output):
                     continue
                 made.aliases[output] = name
                 taken.add(name)
@@ -124,12 +124,6 @@ def _updating(
 def _is_whole(ref: Any, buffer: Buffer) -> bool:
     same = isinstance(ref, TensorRef) and ref.size == buffer.size and ref.stride == buffer.stride
     return same and as_int(ref.offset) == 0 and ref.dtype in (None, buffer.dtype)
-
-
-def _root(aliases: dict[str, str], name: str) -> str:
-    while name in aliases:
-        name = aliases[name]
-    return name
 
 
 def _last_uses(made: Schedule) -> dict[str, int]:

@@ -13,7 +13,7 @@ from argand.codegen.host.direct import DIRECT
 from argand.codegen.host.memory import MemoryPlan
 from argand.graph.metadata.strides import is_dense
 from argand.graph.sizes.expr import Expr, as_int, product
-from argand.ir.kernel import Schedule
+from argand.ir.kernel import Schedule, memory_of
 from argand.ir.loops import Buffer, ExternNode, TensorRef, tensor_refs
 
 Layout = tuple[tuple[Expr, ...], tuple[Expr, ...]]
@@ -62,7 +62,12 @@ def chosen_layouts(schedule: Schedule, plan: MemoryPlan, made: frozenset[str]) -
     found: dict[str, Layout] = {}
     for name in (*plan.allocated, *plan.same_as):
         buffer = schedule.buffers[name]
-        if schedule.in_host_memory(name) or name in made or name in filled or plan.in_arena(_root(plan, name)):
+        if (
+            schedule.in_host_memory(name)
+            or name in made
+            or name in filled
+            or plan.in_arena(memory_of(plan.same_as, name))
+        ):
             continue
         taken = plan.same_as.get(name)
         votes = wanted.get(name, Counter())
@@ -76,12 +81,6 @@ def chosen_layouts(schedule: Schedule, plan: MemoryPlan, made: frozenset[str]) -
             own = own_layout(buffer)
             found[name] = own if votes[own] == best else next(one for one, count in votes.items() if count == best)
     return {name: layout for name, layout in found.items() if layout != own_layout(schedule.buffers[name])}
-
-
-def _root(plan: MemoryPlan, name: str) -> str:
-    while name in plan.same_as:
-        name = plan.same_as[name]
-    return name
 
 
 def _is_whole(ref: TensorRef, buffer: Buffer) -> bool:

@@ -16,7 +16,7 @@ from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym, as_int, evaluate, product
 from argand.graph.sizes.fitting import at_least
-from argand.ir.kernel import CPU, KernelPlan, Schedule, Step
+from argand.ir.kernel import CPU, KernelPlan, Schedule, Step, memory_of
 from argand.ir.loops import Buffer, ExternNode, aliases_arguments, tensor_refs
 
 BLOCK_BYTES = 16 << 20  # of what a forward keeps
@@ -147,7 +147,7 @@ def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
     kept = _seen(schedule, {ref.buffer for ref in tensor_refs(schedule.outputs)})
     lives = _lives(schedule, given)
     plan.live = {name: live for name, live in lives.items() if name not in plan.same_as}
-    kept_roots = {_root(plan.same_as, name) for name in kept}
+    kept_roots = {memory_of(plan.same_as, name) for name in kept}
     for step in schedule.steps:
         if isinstance(step, ExternNode) and step.out_variant is None:
             plan.returned_by.update(results(step))
@@ -177,12 +177,6 @@ def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
         if name in plan.live and name not in kept_roots and name not in written_back:
             plan.frees.setdefault(plan.live[name].last, []).append(name)
     return plan
-
-
-def _root(same_as: dict[str, str], name: str) -> str:
-    while name in same_as:
-        name = same_as[name]
-    return name
 
 
 def _seen(schedule: Schedule, names: set[str]) -> set[str]:
@@ -249,7 +243,7 @@ def _share_blocks(plan: MemoryPlan, schedule: Schedule) -> None:
     """
     roots: dict[str, bool] = {}  # memory that leaves the program -> only its backward sees it
     for ref in tensor_refs(schedule.outputs):
-        root = _root(plan.same_as, ref.buffer)
+        root = memory_of(plan.same_as, ref.buffer)
         roots[root] = roots.get(root, True) and ref.buffer in schedule.kept
     sizes = {}
     for name in sorted(plan.allocated, key=plan.allocated.__getitem__):

@@ -19,7 +19,7 @@ from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
 from argand.codegen.host.products import INTO, OWN, PADDED
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Const, Expr, Sym, as_int, evaluate
-from argand.ir.kernel import CPU, KernelPlan, Schedule
+from argand.ir.kernel import CPU, KernelPlan, Schedule, memory_of
 from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef, aliases_arguments
 
 if TYPE_CHECKING:
@@ -307,9 +307,7 @@ class _Writer:
         if taken is None:
             return
         new, old = self.schedule.buffers[name], self.schedule.buffers[taken]
-        root = taken
-        while root in self.plan.same_as:
-            root = self.plan.same_as[root]
+        root = memory_of(self.plan.same_as, taken)
         if self.plan.in_arena(root):
             self._arena_tensor(name, root)
             return
@@ -394,17 +392,12 @@ class _Writer:
 
     def _free(self, number: int) -> None:
         names = self.plan.frees.get(number, ())
-        same = [n for n in self.plan.same_as if self._root(n) in names]
+        same = [n for n in self.plan.same_as if memory_of(self.plan.same_as, n) in names]
         gone = [*names, *same]
         for ref in [ref for name in gone for ref in self.local_views.pop(name, ())]:
             gone.append(self.ref_names.pop(ref))
         if gone:
             self.body.append(f"del {', '.join(gone)}")
-
-    def _root(self, name: str) -> str:
-        while name in self.plan.same_as:
-            name = self.plan.same_as[name]
-        return name
 
     def _return(self) -> str:
         values = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from math import lcm
 
 from argand.graph import time_limit
 from argand.graph.sizes.expr import Expr, Sym, as_int, bounds, evaluate
@@ -135,7 +136,7 @@ class Fitter:
         start = vector[0] - slope * known[0]
         if any(slope * k + start != v for v, k in zip(vector, known)) or not slope:
             return None
-        divisor = slope.denominator * start.denominator // _gcd(slope.denominator, start.denominator)
+        divisor = lcm(slope.denominator, start.denominator)
         if divisor > _MAX_DIVISOR:
             return None
         whole = expr * int(slope * divisor) + int(start * divisor)
@@ -163,10 +164,6 @@ def _exact(vector: Vector, by: Vector) -> Vector | None:
     if any(k < 2 or v % k for v, k in zip(vector, by)):
         return None
     return tuple([v // k for v, k in zip(vector, by)])
-
-
-def _gcd(a: int, b: int) -> int:
-    return b if not a else _gcd(b % a, a)
 
 
 def at_least(expr: Dim, least: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from argand.graph import compat
+from argand.graph.metadata.strides import is_dense
 from argand.graph.operators.random_ops import draw_seed
 
 MANY = 8  # results that are better copied by one call than into memory made for each
@@ -39,7 +40,7 @@ class Copied:
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Copied:
         """For a tensor of any layout."""
-        return cls(tensor, None if _is_dense(tensor) else _flat(tensor))
+        return cls(tensor, None if is_dense(tuple(tensor.shape), tensor.stride()) else _flat(tensor))
 
     def like(self) -> tuple[torch.Tensor, torch.Tensor]:
         """A new tensor of the same layout, and what to copy into."""
@@ -58,16 +59,6 @@ class Copied:
     def run_of(self, value: torch.Tensor) -> torch.Tensor:
         """What of another tensor of this layout is copied into this one."""
         return value if self.flat is None else value.as_strided((self.flat.numel(),), (1,))
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether each element of its memory is shown once."""
-    expected = 1
-    for stride, size in sorted((step, extent) for step, extent in zip(tensor.stride(), tensor.shape) if extent != 1):
-        if stride != expected and tensor.numel():
-            return False
-        expected *= size
-    return True
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

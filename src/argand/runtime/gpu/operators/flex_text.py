@@ -112,17 +112,22 @@ from triton.language.extra import libdevice
 
 """
 
-_FORWARD = """
-@triton.jit
-def flex_forward($arguments):
-    block = $blocks - 1 - tl.program_id(0)  # of causal masks, the last ones take longest
-    b, h = tl.program_id(1) // $H, tl.program_id(1) % $H
+_OF_QUERIES = """    b, h = tl.program_id(1) // $H, tl.program_id(1) % $H
     m = block * $BM + tl.arange(0, $BM)
     d, e = tl.arange(0, $D), tl.arange(0, $E)
     queries = q_ptr + b.to(tl.int64) * $qb + h.to(tl.int64) * $qh
     keys = k_ptr + b.to(tl.int64) * $kb + (h // $G).to(tl.int64) * $kh
     values = v_ptr + b.to(tl.int64) * $vb + (h // $G).to(tl.int64) * $vh
-    q = tl.load(queries + m[:, None] * $qm + d[None, :]$row_mask)
+"""  # where a block of queries, and the keys of its head, lie
+
+_FORWARD = (
+    """
+@triton.jit
+def flex_forward($arguments):
+    block = $blocks - 1 - tl.program_id(0)  # of causal masks, the last ones take longest
+"""
+    + _OF_QUERIES
+    + """    q = tl.load(queries + m[:, None] * $qm + d[None, :]$row_mask)
     acc = tl.zeros([$BM, $E], tl.float32)
     total = tl.zeros([$BM], tl.float32)
     top = tl.full([$BM], float("-inf"), tl.float32)
@@ -135,6 +140,7 @@ $loops
     logs = tl.where(empty, float("-inf"), top + tl.log2(total))
     tl.store(lse_ptr + tl.program_id(1).to(tl.int64) * $M + m, logs$line_mask)
 """
+)
 
 _FORWARD_STEP = """k = tl.load(keys + n[None, :] * $kn + d[:, None]$column_mask_t)
 v = tl.load(values + n[:, None] * $vn + e[None, :]$column_mask)
@@ -148,17 +154,14 @@ total = total * shrink + tl.sum(p, 1)
 acc = tl.dot(p.to($dtype), v, acc * shrink[:, None]$precision)
 top = largest"""
 
-_QUERIES = """
+_QUERIES = (
+    """
 @triton.jit
 def flex_queries($arguments):
     block = $blocks - 1 - tl.program_id(0)
-    b, h = tl.program_id(1) // $H, tl.program_id(1) % $H
-    m = block * $BM + tl.arange(0, $BM)
-    d, e = tl.arange(0, $D), tl.arange(0, $E)
-    queries = q_ptr + b.to(tl.int64) * $qb + h.to(tl.int64) * $qh
-    keys = k_ptr + b.to(tl.int64) * $kb + (h // $G).to(tl.int64) * $kh
-    values = v_ptr + b.to(tl.int64) * $vb + (h // $G).to(tl.int64) * $vh
-    grads = grad_ptr + b.to(tl.int64) * $gb + h.to(tl.int64) * $gh
+"""
+    + _OF_QUERIES
+    + """    grads = grad_ptr + b.to(tl.int64) * $gb + h.to(tl.int64) * $gh
     q = tl.load(queries + m[:, None] * $qm + d[None, :]$row_mask)
     g = tl.load(grads + m[:, None] * $gm + e[None, :]$row_mask)
     line = tl.program_id(1).to(tl.int64) * $M + m
@@ -170,6 +173,7 @@ $loops
     results = dq_ptr + b.to(tl.int64) * $qb2 + h.to(tl.int64) * $qh2
     tl.store(results + m[:, None] * $qm2 + d[None, :], (acc * $scale).to($dtype)$store_mask)
 """
+)
 
 _QUERIES_STEP = """k = tl.load(keys + n[None, :] * $kn + d[:, None]$column_mask_t)
 v = tl.load(values + n[None, :] * $vn + e[:, None]$column_mask_t)
