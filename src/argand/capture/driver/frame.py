@@ -134,12 +134,12 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         failures.report_recompile(info)
         try:
             return _Capture(info, region, known).run()
-        except errors.GraphBreak as found:
-            events.bus.detail("capture_failed", "capture", None, info=info, error=found)
-            if failures.program_raises(found):
+        except errors.GraphBreak as ending:
+            events.bus.detail("capture_failed", "capture", None, info=info, error=ending)
+            if failures.program_raises(ending):
                 known.raised_in.add(region)
-            found.__traceback__ = found.__context__ = None  # its frames hold the arguments, which may be the last to
-            return failures.gave_up(found, info, region, known)
+            ending.__traceback__ = ending.__context__ = None  # its frames hold the arguments, which may be the last to
+            return failures.gave_up(ending, info, region, known)
         except BaseException as error:
             events.bus.detail("capture_failed", "capture", None, info=info, error=error)
             if process_limits.ran_out(error):
@@ -223,10 +223,10 @@ class _Capture:
                 except Restart:
                     self._count(state)
                     continue
-                except errors.GraphBreak as found:
+                except errors.GraphBreak as ending:
                     if strict.wanted(state.read_overlay):
-                        found.strict = True
-                    break_at = self._restart(found, break_at)
+                        ending.strict = True
+                    break_at = self._restart(ending, break_at)
                     continue
                 after = modes.snapshot()
             if exit.kind == "raise":
@@ -239,8 +239,8 @@ class _Capture:
             except Restart:
                 self._count(state)
                 continue
-            except errors.GraphBreak as found:
-                break_at = self._earlier(failures.because_of(found, self.reason), state, exit)
+            except errors.GraphBreak as ending:
+                break_at = self._earlier(failures.because_of(ending, self.reason), state, exit)
         raise errors.graph_break(
             kind="too many restarts",
             explanation="The function breaks the graph in too many places.",
@@ -286,9 +286,9 @@ class _Capture:
         ) as told:
             try:
                 exit = self._interpret(state, break_at)
-            except (errors.GraphBreak, Restart) as found:
+            except (errors.GraphBreak, Restart) as ending:
                 told["outcome"] = (
-                    "graph break" if isinstance(found, errors.GraphBreak) else "restarts for symbolic sizes"
+                    "graph break" if isinstance(ending, errors.GraphBreak) else "restarts for symbolic sizes"
                 )
                 raise
             told["outcome"] = exit.kind if exit.instruction is None else exit.instruction.opname
@@ -315,25 +315,25 @@ class _Capture:
             raise subclasses.still_off(state.graph.undressing)
         return exit
 
-    def _restart(self, found: errors.GraphBreak, break_at: BreakAt) -> BreakAt:
-        if failures.must_raise(found, self.region):
-            raise failures.unsupported(found, self.info.code) from None
-        if found.skip_frame or found.sequence is None or found.sequence in break_at:
-            raise found
-        self.reason = found.reason
-        return {found.sequence: None}
+    def _restart(self, ending: errors.GraphBreak, break_at: BreakAt) -> BreakAt:
+        if failures.must_raise(ending, self.region):
+            raise failures.unsupported(ending, self.info.code) from None
+        if ending.skip_frame or ending.sequence is None or ending.sequence in break_at:
+            raise ending
+        self.reason = ending.reason
+        return {ending.sequence: None}
 
-    def _earlier(self, found: errors.GraphBreak, state: CaptureState, exit: RootExit) -> BreakAt:
+    def _earlier(self, ending: errors.GraphBreak, state: CaptureState, exit: RootExit) -> BreakAt:
         """Where to break the graph because of an object that transformed code cannot rebuild: where it is made."""
-        obj = found.needed
-        made = None if obj is None else state.interpreter.born.get(id(obj))
-        if made is None or made[1] >= exit.sequence or self.region.fullgraph:
-            raise found
+        obj = ending.needed
+        birth = None if obj is None else state.interpreter.born.get(id(obj))
+        if birth is None or birth[1] >= exit.sequence or self.region.fullgraph:
+            raise ending
         if generators.ends_visibly(obj) and any(value is obj for value in (*exit.frame.stack, *exit.frame.fast)):
-            raise found  # calls hold on to their arguments: it would be closed later than in eager
+            raise ending  # calls hold on to their arguments: it would be closed later than in eager
         if self.reason is None:
-            self.reason = found.reason
-        return {made[1]: None}
+            self.reason = ending.reason
+        return {birth[1]: None}
 
     def _raised(self, exit: RootExit) -> _C.Answer:
         """The program raises in this call: run it for real, so that everything about the exception is right."""
@@ -355,9 +355,9 @@ class _Capture:
             modes.guard_transforms(state)
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
         prefix = transformer.build_prefix() if empty else None
-        made = prefix or transformer.build(self._backend)
+        transformed = prefix or transformer.build(self._backend)
         once = _this_call_only(state)
-        guards = state.guards.build(made.collected)
+        guards = state.guards.build(transformed.collected)
         positions = state.guards.positions.items()
         needed = recompiles.Needed({label: (weakref.ref(code), number) for label, (code, number) in positions})
         info = self.info
@@ -374,13 +374,20 @@ class _Capture:
         if once is not None:
             once.open = False
         self.performed = state if prefix is None else None
-        installed_names.install(made.globals, made.code, info.globals)
-        for resume in made.resumes:
+        installed_names.install(transformed.globals, transformed.code, info.globals)
+        for resume in transformed.resumes:
             _process.session().original_offsets.set(resume.code, resume.original_offsets)
-        self._emit_events(state, made)
+        self._emit_events(state, transformed)
         resumed = resume_label(info.code) is not None
         return _C.Entry(
-            made.code, guards, self.region, needed, self._label(), info.globals, made.graph is not None, resumed
+            transformed.code,
+            guards,
+            self.region,
+            needed,
+            self._label(),
+            info.globals,
+            transformed.graph is not None,
+            resumed,
         )
 
     def _label(self) -> str:
@@ -408,22 +415,24 @@ class _Capture:
             compiled = modes.put_back_on_error(compiled, changes)
         return _C.Region(None, None, compiled)  # Python code of the backend's own is not captured
 
-    def _emit_events(self, state: CaptureState, made: Transformed) -> None:
+    def _emit_events(self, state: CaptureState, transformed: Transformed) -> None:
         code = self.info.code
         if not events.bus.listening:
             return
         if self.reason is not None:
             reason = consequences.in_terms_of_the_program(self.reason, code)
             events.emit("graph_breaks", "capture", str(reason), reason=reason, function=code.co_name)
-        if made.graph is not None:
-            graph = made.graph
-            events.emit("graph_code", "capture", lambda: module_text(graph), graph_name=made.graph_name)
+        if transformed.graph is not None:
+            graph = transformed.graph
+            events.emit("graph_code", "capture", lambda: module_text(graph), graph_name=transformed.graph_name)
         name = resume_label(code) or code.co_name
         where = f"{name} {code.co_filename} line {code.co_firstlineno}"
         events.emit(
             "bytecode",
             "capture",
-            lambda: f"ORIGINAL BYTECODE {where}\n{dis_text(code)}\nMODIFIED BYTECODE {where}\n{dis_text(made.code)}",
+            lambda: (
+                f"ORIGINAL BYTECODE {where}\n{dis_text(code)}\nMODIFIED BYTECODE {where}\n{dis_text(transformed.code)}"
+            ),
             function=code.co_name,
         )
         announce.captured(state.guards)

@@ -498,9 +498,9 @@ class GraphBuilder(Protocol):
         """The same at the sizes of this call and at the probes."""
 
     def finish_call(
-        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, device: torch.device, writes: bool
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any, device: torch.device, writes: bool
     ) -> Any:
-        """Make the node of a call whose result on stand-ins is `made`."""
+        """Make the node of a call whose result on stand-ins is `meta`."""
 
     def note_mutation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call writes to its first argument or to `out`."""

@@ -224,8 +224,7 @@ class Access:
             length = raw_length(obj)
             self.state.guard(self.outer[id(obj)], "len", length)
             return length
-        found: int = self.unread(len, self.shadow(obj))
-        return found
+        return int(self.unread(len, self.shadow(obj)))
 
     def outer_has_key(self, container: dict[Any, Any], key: Any) -> bool:
         """`key in container` for an outer dict."""
@@ -283,7 +282,7 @@ class Access:
                 identity.compared(self.state, obj)
         return True
 
-    def is_constant(self, obj: Any, depth: int = 0, known: set[int] | None = None) -> bool:
+    def is_constant(self, obj: Any, depth: int = 0, constants: set[int] | None = None) -> bool:
         """An atom, or a container of atoms.
 
         Arguments:
@@ -298,11 +297,11 @@ class Access:
             return False
         if id(obj) in self.outer:
             obj = self.state.shadow(obj)
-        known = set() if known is None else known
-        if id(obj) not in known:
-            if not all(self.is_constant(item, depth + 1, known) for item in held_items(obj)):
+        constants = set() if constants is None else constants
+        if id(obj) not in constants:
+            if not all(self.is_constant(item, depth + 1, constants) for item in held_items(obj)):
                 return False
-            known.add(id(obj))
+            constants.add(id(obj))
         return True
 
     def textual(self, obj: Any) -> Any:
@@ -374,15 +373,15 @@ class Access:
 
         Where each call may bring another function of the same code, that is guarded where it comes from.
         """
-        known = tuple(
+        functions = tuple(
             fn
             for key, fn in self.inlined.items()
             if key not in self.local_functions
             and fn.__code__.co_filename not in native_handlers.HELPER_FILES
             and not guarded_by_code(self.state.source_of(fn), fn)
         )
-        if known:
-            self.state.guards.add(None, "functions", known, shown=False)
+        if functions:
+            self.state.guards.add(None, "functions", functions, shown=False)
 
     def note_local_class(self, cls: Any) -> None:
         """A class made by the program."""

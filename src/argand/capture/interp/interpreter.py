@@ -161,8 +161,8 @@ class Interpreter(Access):
                             return signal
                 except ObservedException as observed:
                     exc = observed.value
-                except GraphBreak as found:
-                    raise self.annotate(found)  # noqa: B904
+                except GraphBreak as ending:
+                    raise self.annotate(ending)  # noqa: B904
                 except RecursionError:
                     raise self.annotate(too_deep()) from None
                 # Outside of the except block: interpreted code must not see argand's own handled exceptions.
@@ -193,11 +193,11 @@ class Interpreter(Access):
         frame.pc = program.index[handler.target]
         return True
 
-    def annotate(self, found: GraphBreak) -> GraphBreak:
+    def annotate(self, ending: GraphBreak) -> GraphBreak:
         """Note where the user's program stands, once, at the innermost frame."""
-        if not found.reason.where:
-            found.reason.where = self.user_stack()
-        return found
+        if not ending.reason.where:
+            ending.reason.where = self.user_stack()
+        return ending
 
     def user_stack(self) -> tuple[UserLine, ...]:
         """Where the interpreted program stands, outermost first; argand's helper frames left out, and so are torch's at
@@ -258,9 +258,9 @@ class Interpreter(Access):
                             return self.root_end(frame, number, signal)
                 except ObservedException as observed:
                     exc = observed.value
-                except GraphBreak as found:
-                    found.met_at(number, frame.instruction)
-                    raise self.annotate(found)  # noqa: B904
+                except GraphBreak as ending:
+                    ending.met_at(number, frame.instruction)
+                    raise self.annotate(ending)  # noqa: B904
                 except RecursionError:
                     deep = too_deep()
                     deep.met_at(number, frame.instruction)

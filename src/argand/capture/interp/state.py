@@ -173,9 +173,9 @@ class CaptureState:
         if handling == "equals":
             if type(value) in (int, float) and self.policy is not None and not constant_root and value == value:
                 if self.policy.number(source, value):
-                    made = symbolic_policy.number_input(self, source, value)
-                    if made is not value:
-                        return made
+                    number = symbolic_policy.number_input(self, source, value)
+                    if number is not value:
+                        return number
             if not constant_root:  # a NaN is equal to none but itself: as a key, and in lists, which one it is decides
                 self.guard(source, "equals" if value == value else "id", value)
                 identity.note_value(self, source, value)
@@ -272,15 +272,15 @@ class CaptureState:
 
     def new_input(self, source: Source, real: torch.Tensor) -> torch.Tensor:
         """The stand-in of a tensor that existed before the frame; the same tensor gets the same stand-in."""
-        known = self.inputs_by_real.get(id(real))
-        if known is not None:
-            first = self.tensors[id(known)].source
+        known_input = self.inputs_by_real.get(id(real))
+        if known_input is not None:
+            first = self.tensors[id(known_input)].source
             if first is not None and first != source:
                 if is_a(first, ConstSource):
                     self.guards.add(source, "id", real)
                 elif not is_a(source, ConstSource):
                     self.guards.add(source, "same_object", first)
-            return subclasses.shown(self.graph, known)
+            return subclasses.shown(self.graph, known_input)
         stand_in = self.graph.new_input(source, real)
         self.inputs_by_real[id(real)] = stand_in
         self._keep.append(real)
@@ -301,9 +301,9 @@ class CaptureState:
 
     def source_of(self, obj: Any) -> Source | None:
         """Where `obj` came from, if it existed before the frame (a shadow or a stand-in answers for its original)."""
-        found = self.outer.get(id(obj))
-        if found is not None:
-            return found
+        source = self.outer.get(id(obj))
+        if source is not None:
+            return source
         shadow = self.shadow_origin.get(id(obj))
         if shadow is not None:
             return shadow.source
@@ -354,40 +354,40 @@ class CaptureState:
 
     def resolve(self, obj: Any) -> Any:
         """The shadow of `obj` if it has one, else `obj`."""
-        found = self.shadows.get(id(obj))
-        return obj if found is None else found.shadow
+        entry = self.shadows.get(id(obj))
+        return obj if entry is None else entry.shadow
 
     def shadow(self, obj: Any) -> Any:
         """The shadow of an outer container, made now if need be; any other object as it is."""
-        found = self.shadows.get(id(obj))
-        if found is not None:
-            return found.shadow
+        entry = self.shadows.get(id(obj))
+        if entry is not None:
+            return entry.shadow
         source = self.outer.get(id(obj))
         if source is None or not classify.is_container(obj):
             return obj
         self.refuse_written_names(obj)
         owner = self._object_at.get(source.base) if is_a(source, InstanceDictSource) and source.base else None
-        made = shadows.make(self, obj, source)
-        entry = Shadow(obj, made, shadows.contents(made), source, shadows.probe(made))
+        shadow = shadows.make(self, obj, source)
+        entry = Shadow(obj, shadow, shadows.contents(shadow), source, shadows.probe(shadow))
         self.shadows[id(obj)] = entry
-        self.shadow_origin[id(made)] = entry
-        self._keep.append(made)
+        self.shadow_origin[id(shadow)] = entry
+        self._keep.append(shadow)
         self.effect_order.append(entry)
         if owner is not None:
-            self._adopt_instance_dict(owner, made)
-        return made
+            self._adopt_instance_dict(owner, shadow)
+        return shadow
 
-    def _adopt_instance_dict(self, owner: Any, made: dict[str, Any]) -> None:
+    def _adopt_instance_dict(self, owner: Any, shadow: dict[str, Any]) -> None:
         """From now on attribute writes to `owner` go to the shadow of its `__dict__`."""
-        self._dict_shadows[id(owner)] = made
+        self._dict_shadows[id(owner)] = shadow
         pending = self.overlay.get(id(owner))
         if pending is None:
             return
         for name, value in list(pending.values.items()):
             if value is DELETED:
-                made.pop(name, None)
+                shadow.pop(name, None)
             else:
-                made[name] = value
+                shadow[name] = value
             del pending.values[name]
 
     def deep_resolve(self, obj: Any) -> Any:
@@ -411,21 +411,21 @@ class CaptureState:
     # ---------------------------------------------------------------- pending writes
 
     def _overlay_of(self, obj: Any, kind: str) -> Overlay:
-        found = self.overlay.get(id(obj))
-        if found is None:
-            found = self.overlay[id(obj)] = Overlay(obj, kind)
-            self.effect_order.append(found)
+        overlay = self.overlay.get(id(obj))
+        if overlay is None:
+            overlay = self.overlay[id(obj)] = Overlay(obj, kind)
+            self.effect_order.append(overlay)
             self._keep.append(obj)
-        return found
+        return overlay
 
     def read_overlay(self, obj: Any, name: str) -> Any:
         """The value written to attribute `name` of an outer object during capture, DELETED, or UNSET."""
         adopted = self._dict_shadows.get(id(obj))
         if adopted is not None and name in adopted:
             return adopted[name]
-        found = self.overlay.get(id(obj))
-        if found is not None and name in found.values:
-            return found.values[name]
+        overlay = self.overlay.get(id(obj))
+        if overlay is not None and name in overlay.values:
+            return overlay.values[name]
         if adopted is not None and classify.in_instance_dict(obj, name):
             return DELETED  # was there, and the shadow of __dict__ no longer has it
         return UNSET
@@ -448,8 +448,8 @@ class CaptureState:
 
     def overlay_names(self, obj: Any) -> dict[str, Any]:
         """All pending attribute writes of `obj`."""
-        found = self.overlay.get(id(obj))
-        return {} if found is None else found.values
+        overlay = self.overlay.get(id(obj))
+        return {} if overlay is None else overlay.values
 
     def write_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
         """Pending `globals_[name] = value` (DELETED deletes)."""

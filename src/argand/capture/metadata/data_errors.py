@@ -86,13 +86,13 @@ def kind(func: Any) -> str:
 
 def may_raise(func: Any, args: tuple[Any, ...], infos: list[TensorInfo]) -> bool:
     """Whether what the tensors hold can make this call raise."""
-    found = kind(func)
-    if found == "index":
+    data_kind = kind(func)
+    if data_kind == "index":
         fills = len(args) > 2 and not isinstance(args[2], torch.Tensor)
         return _holds_tensor(args[1], masks=not fills) or _out_of_range(args[1], infos[0] if infos else None)
-    if found == "integers":
+    if data_kind == "integers":
         return all(not (info.tensor.dtype.is_floating_point or info.tensor.dtype.is_complex) for info in infos)
-    return bool(found)
+    return bool(data_kind)
 
 
 def _holds_tensor(key: Any, *, masks: bool) -> bool:
@@ -138,19 +138,19 @@ def _only_returns(func: Any) -> bool:
 
 def raises(builder: GraphBuilder, name: str) -> None:
     """An operation that values can make raise becomes part of the graph. Raises GraphBreak as `check` does."""
-    found = builder.on_data
-    found.possible = True
+    on_data = builder.on_data
+    on_data.possible = True
     noticed = any(map(_noticed, builder.state.interpreter.frames))
     if noticed:
-        if found.split or found.outside:
+        if on_data.split or on_data.outside:
             raise _inside_try(name)
-        found.noticed = True
+        on_data.noticed = True
     last = next(iter(reversed(builder.root.nodes)), builder.root._root)
-    points = None if found.known is None else found.points
-    if points is not None and not points.add(last) and found.outside and found.may_split:
+    points = None if on_data.known is None else on_data.points
+    if points is not None and not points.add(last) and on_data.outside and on_data.may_split:
         raise _effects_lost(name)
     if builder.graph is builder.root:
-        found.behind.append((last, noticed))
+        on_data.behind.append((last, noticed))
 
 
 def keep(builder: GraphBuilder, outputs: list[Any]) -> list[torch.Tensor]:
@@ -164,10 +164,12 @@ def keep(builder: GraphBuilder, outputs: list[Any]) -> list[torch.Tensor]:
     points = builder.on_data.points
     if points is not None:
         points.settle()
-    found = [(marker.next, noticed) for marker, noticed in builder.on_data.behind if marker.next.op.startswith("call_")]
-    if not found:
+    markers = [
+        (marker.next, noticed) for marker, noticed in builder.on_data.behind if marker.next.op.startswith("call_")
+    ]
+    if not markers:
         return []
-    builder.kept.update(node for node, _ in found)
+    builder.kept.update(node for node, _ in markers)
     todo = [builder.tensors[id(value)].node for value in outputs if id(value) in builder.tensors]
     todo += builder.writing | builder.effectful
     reached: set[fx.Node] = set()
@@ -176,22 +178,22 @@ def keep(builder: GraphBuilder, outputs: list[Any]) -> list[torch.Tensor]:
         if node not in reached:
             reached.add(node)
             todo += node.all_input_nodes
-    return [value for node, noticed in found if noticed and node not in reached for value in _result(builder, node)]
+    return [value for node, noticed in markers if noticed and node not in reached for value in _result(builder, node)]
 
 
 def _result(builder: GraphBuilder, node: fx.Node) -> list[torch.Tensor]:
     """A stand-in that cannot be had without an operation."""
-    made = node.meta.get("example_value")
-    items = made if isinstance(made, tuple | list) else (made,)
+    value = node.meta.get("example_value")
+    items = value if isinstance(value, tuple | list) else (value,)
     return [item for item in items if id(item) in builder.tensors][:1]
 
 
 def rerun_on_error(builder: GraphBuilder) -> bool:
     """The graph is to raise where the program may: whether the frame's own code then runs instead."""
-    found = builder.on_data
-    if found.known is None or found.outside or found.split:
+    on_data = builder.on_data
+    if on_data.known is None or on_data.outside or on_data.split:
         return False
-    found.possible = found.noticed = True
+    on_data.possible = on_data.noticed = True
     return True
 
 

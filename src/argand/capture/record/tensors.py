@@ -198,28 +198,28 @@ class GraphBuilder:
         try:
             if self.dynamics is not None and symbolic_tensors.involved(self, infos, args, kwargs):
                 symbolic_index.guard_part(self, getattr(func, "__name__", ""), args, kwargs)
-                made, siblings = self.compute_dynamic(func, args, kwargs, infos, device, meta_args, meta_kwargs)
+                meta, siblings = self.compute_dynamic(func, args, kwargs, infos, device, meta_args, meta_kwargs)
             else:
-                made = self.compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
+                meta = self.compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
         except errors.GraphBreak:
-            known = size_tensors.numbers(self, infos, args, kwargs)
-            if known is None:
+            as_numbers = size_tensors.numbers(self, infos, args, kwargs)
+            if as_numbers is None:
                 raise
-            return self.record(func, *known, device=device)
-        if made is first and first is not None and not writes:
+            return self.record(func, *as_numbers, device=device)
+        if meta is first and first is not None and not writes:
             if before is not None and metadata.version(first) == before:
                 if id(first) in self.unsure and metadata.asks_for_layout(func, args, kwargs):
                     raise metadata.unknown_layout(func)
-                return made  # the very same tensor came back untouched: no operation took place
+                return meta  # the very same tensor came back untouched: no operation took place
             writes = True
             self.note_mutation((first,), {})
         elif not writes and before is not None and metadata.version(first) != before:
             writes = True
             self.note_mutation((first,), {})
-        if infos and made.__class__ is not _Tensor and not (writes or target.keep or metadata.has_tensor(made)):
-            metadata.refuse_unknown(func, made, bool(target.attribute))
-        memory.refuse_huge(func, made, device)
-        result = self.finish_call(target, node_args, node_kwargs, made, device, writes)
+        if infos and meta.__class__ is not _Tensor and not (writes or target.keep or metadata.has_tensor(meta)):
+            metadata.refuse_unknown(func, meta, bool(target.attribute))
+        memory.refuse_huge(func, meta, device)
+        result = self.finish_call(target, node_args, node_kwargs, meta, device, writes)
         unsure = metadata.is_layout_unsure(func, infos)
         if self.unsure or unsure or shapes is not None:
             if unsure or any(id(info.tensor) in self.unsure for info in infos) or shapes != metadata.out_shapes(kwargs):
@@ -268,24 +268,24 @@ class GraphBuilder:
 
     def _operator(self, func: Any, kwargs: dict[str, Any]) -> Target | None:
         """The operator that the program wrote, where `func` is the method behind one."""
-        found = METHODS_OF_OPERATORS.get(func)
-        if found is None or kwargs:
+        target = METHODS_OF_OPERATORS.get(func)
+        if target is None or kwargs:
             return None
         frames = self.state.interpreter.frames
-        return found if frames and frames[-1].instruction.opname in OPERATOR_OPCODES else None
+        return target if frames and frames[-1].instruction.opname in OPERATOR_OPCODES else None
 
     def finish_call(
         self,
         target: Target,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        made: Any,
+        meta: Any,
         device: torch.device,
         writes: bool,
     ) -> Any:
-        if made.__class__ is not _Tensor and not metadata.has_tensor(made):
-            if made is NotImplemented or (made is not None and not writes and not target.keep):
-                return made
+        if meta.__class__ is not _Tensor and not metadata.has_tensor(meta):
+            if meta is NotImplemented or (meta is not None and not writes and not target.keep):
+                return meta
         if target.attribute:
             args = (args[0], target.attribute)
         elif target.swap and isinstance(args[1], fx.Node):  # not what an operator would do: `a.__rdiv__(b)`
@@ -295,22 +295,22 @@ class GraphBuilder:
         node = compat.new_node(self.graph, target.op, target.target, args, kwargs)
         self.annotate(node)
         self.calls += 1
-        if writes or target.keep or made is None:
+        if writes or target.keep or meta is None:
             self.kept.add(node)
             (self.writing if writes else self.effectful).add(node)
-        return self._wrap(made, node, device)
+        return self._wrap(meta, node, device)
 
-    def _wrap(self, made: Any, node: fx.Node, device: torch.device) -> Any:
-        if isinstance(made, _Tensor):
-            known = self.tensors.get(id(made))
-            if known is not None:
-                node.meta["example_value"] = made
-                return made
-            return self.register(made, node, device)
-        if isinstance(made, tuple | list) and not isinstance(made, torch.Size):
-            node.meta["example_value"] = made
+    def _wrap(self, meta: Any, node: fx.Node, device: torch.device) -> Any:
+        if isinstance(meta, _Tensor):
+            info = self.tensors.get(id(meta))
+            if info is not None:
+                node.meta["example_value"] = meta
+                return meta
+            return self.register(meta, node, device)
+        if isinstance(meta, tuple | list) and not isinstance(meta, torch.Size):
+            node.meta["example_value"] = meta
             items = []
-            for i, item in enumerate(made):
+            for i, item in enumerate(meta):
                 if isinstance(item, _Tensor | tuple | list):
                     if isinstance(item, _Tensor) and id(item) in self.tensors:
                         items.append(item)
@@ -320,9 +320,9 @@ class GraphBuilder:
                     items.append(self._wrap(item, part, device))
                 else:
                     items.append(item)
-            return made if all(a is b for a, b in zip(items, made)) else type(made)(items)
-        node.meta["example_value"] = made
-        return made
+            return meta if all(a is b for a, b in zip(items, meta)) else type(meta)(items)
+        node.meta["example_value"] = meta
+        return meta
 
     def annotate(self, node: fx.Node) -> None:
         """Note where in the program an operation stands."""

@@ -61,10 +61,10 @@ def changed_in_place(func: Any) -> errors.GraphBreak:
 def dress(builder: GraphBuilder, plain: torch.Tensor, cls: type) -> torch.Tensor:
     """The stand-in that the program sees of a tensor of the class `cls`; `plain` is nobody else's."""
     with torch._C.DisableTorchFunction():
-        made: torch.Tensor = torch.empty(0, device="meta").as_subclass(cls)
-    builder.dressed[id(made)] = Dressed(made, plain)
-    builder.wearers[id(plain)] = made
-    return made
+        dressed: torch.Tensor = torch.empty(0, device="meta").as_subclass(cls)
+    builder.dressed[id(dressed)] = Dressed(dressed, plain)
+    builder.wearers[id(plain)] = dressed
+    return dressed
 
 
 def from_outside(state: CaptureState, plain: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
@@ -124,24 +124,24 @@ def convert(state: CaptureState, value: Any, cls: type, fresh: bool = False) -> 
     return dress(builder, plain, cls)
 
 
-def strip(builder: GraphBuilder, value: Any, found: dict[int, torch.Tensor]) -> Any:
-    """`value` with plain stand-ins for dressed ones; which ones is noted in `found`, by id of the plain one."""
+def strip(builder: GraphBuilder, value: Any, dressed: dict[int, torch.Tensor]) -> Any:
+    """`value` with plain stand-ins for dressed ones; which ones is noted in `dressed`, by id of the plain one."""
     if isinstance(value, _Tensor):
         worn = builder.dressed.get(id(value))
         if worn is None:
             return value
-        found[id(worn.plain)] = value
+        dressed[id(worn.plain)] = value
         return worn.plain
     cls = type(value)
     if cls is tuple or cls is list:
-        items = [strip(builder, item, found) for item in value]
+        items = [strip(builder, item, dressed) for item in value]
         return cls(items) if any(a is not b for a, b in zip(items, value)) else value
     if cls is dict:
-        return {key: strip(builder, item, found) for key, item in value.items()}
+        return {key: strip(builder, item, dressed) for key, item in value.items()}
     if cls is slice:
-        return slice(*[strip(builder, part, found) for part in (value.start, value.stop, value.step)])
+        return slice(*[strip(builder, part, dressed) for part in (value.start, value.stop, value.step)])
     if isinstance(value, tuple) and hasattr(cls, "_make"):
-        return cls._make([strip(builder, item, found) for item in value])
+        return cls._make([strip(builder, item, dressed) for item in value])
     return value
 
 
@@ -149,19 +149,19 @@ def call(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A torch function whose subclass arguments count as plain tensors: its results are plain, its arguments stay."""
     if not builder.dressed:
         return builder.call(func, args, kwargs)
-    found: dict[int, torch.Tensor] = {}
-    args = tuple([strip(builder, arg, found) for arg in args])
-    kwargs = {key: strip(builder, value, found) for key, value in kwargs.items()}
-    return _same(builder.call(func, args, kwargs), found)
+    dressed: dict[int, torch.Tensor] = {}
+    args = tuple([strip(builder, arg, dressed) for arg in args])
+    kwargs = {key: strip(builder, value, dressed) for key, value in kwargs.items()}
+    return _same(builder.call(func, args, kwargs), dressed)
 
 
-def _same(made: Any, found: dict[int, torch.Tensor]) -> Any:
+def _same(result: Any, dressed: dict[int, torch.Tensor]) -> Any:
     """Results that are arguments (of in-place operations), as the program knows them."""
-    if isinstance(made, _Tensor):
-        return found.get(id(made), made)
-    if type(made) in (tuple, list):
-        return type(made)([_same(item, found) for item in made])
-    return made
+    if isinstance(result, _Tensor):
+        return dressed.get(id(result), result)
+    if type(result) in (tuple, list):
+        return type(result)([_same(item, dressed) for item in result])
+    return result
 
 
 # ---------------------------------------------------------------------- the default of the protocol
@@ -176,11 +176,11 @@ def default(state: CaptureState, cls: type, func: Any, types: Any, args: Args, k
         return NotImplemented
     builder = state.graph
     before = len(builder.tensors)
-    made = disabled(state, func, args, kwargs)
+    result = disabled(state, func, args, kwargs)
     if cls is _Tensor or func in torch.overrides.get_default_nowrap_functions():
-        return made
+        return result
     new = set(itertools.islice(reversed(builder.tensors), len(builder.tensors) - before))
-    return _converted(state, made, cls, new)
+    return _converted(state, result, cls, new)
 
 
 def disabled(state: CaptureState, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -219,36 +219,36 @@ def announced(func: Any) -> Any:
 def with_symbols(state: CaptureState, mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A call with symbolic numbers, which torch's own parser cannot look at; `mode`, the trace mode, is off."""
     builder = state.graph
-    found: dict[int, torch.Tensor] = {}
-    strip(builder, (*args, *kwargs.values()), found)
-    owners = [] if builder.undressing else torch.overrides._get_overloaded_args(tuple(found.values()))
+    dressed: dict[int, torch.Tensor] = {}
+    strip(builder, (*args, *kwargs.values()), dressed)
+    owners = [] if builder.undressing else torch.overrides._get_overloaded_args(tuple(dressed.values()))
     if not owners and not builder.entered:
         return call(builder, func, args, kwargs)
     return mode.asked(announced(func), tuple([type(owner) for owner in owners]), args, kwargs)
 
 
-def _converted(state: CaptureState, made: Any, cls: type, new: set[int]) -> Any:
-    if isinstance(made, _Tensor):
-        if is_a(made, cls):
-            return made
-        fresh = id(made) in new and state.graph.tensors[id(made)].source is None
-        return convert(state, made, cls, fresh)
-    if isinstance(made, (tuple, list)) and not isinstance(made, torch.Size):
-        items = [_converted(state, item, cls, new) for item in made]
-        return made if all(a is b for a, b in zip(items, made)) else type(made)(items)
-    return made
+def _converted(state: CaptureState, result: Any, cls: type, new: set[int]) -> Any:
+    if isinstance(result, _Tensor):
+        if is_a(result, cls):
+            return result
+        fresh = id(result) in new and state.graph.tensors[id(result)].source is None
+        return convert(state, result, cls, fresh)
+    if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
+        items = [_converted(state, item, cls, new) for item in result]
+        return result if all(a is b for a, b in zip(items, result)) else type(result)(items)
+    return result
 
 
 def still_off(undressing: list[int]) -> errors.GraphBreak:
     """The break for a graph that ends where torch functions of subclasses are switched off: it ends before that."""
-    found = errors.graph_break(
+    ending = errors.graph_break(
         kind="graph ends where torch functions are disabled",
         context="DisableTorchFunctionSubclass",
         explanation="The graph would end inside a `with DisableTorchFunctionSubclass():` block.",
         hints=("Avoid the graph break inside the block; the reasons are listed as breaks of the code in it.",),
     )
-    found.sequence = undressing[0]
-    return found
+    ending.sequence = undressing[0]
+    return ending
 
 
 # ---------------------------------------------------------------------- at run time

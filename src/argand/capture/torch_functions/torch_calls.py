@@ -64,12 +64,12 @@ def _key(fn: Any) -> Any:
 
 def find(path: str) -> Any:
     """`torch.<path>`, or None where this torch has no such thing. Imports nothing."""
-    found: Any = torch
+    value: Any = torch
     for part in path.split("."):
-        found = getattr(found, part, None) if not isinstance(found, types.ModuleType) else vars(found).get(part)
-        if found is None:
+        value = getattr(value, part, None) if not isinstance(value, types.ModuleType) else vars(value).get(part)
+        if value is None:
             return None
-    return found
+    return value
 
 
 def all_of(*paths: str) -> tuple[Any, ...]:
@@ -166,18 +166,18 @@ def _code_handler(fn: Any) -> Handler | None:
     code = getattr(fn, "__code__", None)
     if code is None:
         return None
-    found = CODES.get(f"{os.path.basename(code.co_filename)}:{code.co_qualname}")
-    return found if found is not None and os.sep + "torch" + os.sep in code.co_filename else None
+    handler = CODES.get(f"{os.path.basename(code.co_filename)}:{code.co_qualname}")
+    return handler if handler is not None and os.sep + "torch" + os.sep in code.co_filename else None
 
 
 def _hashable_handler(fn: Any) -> Handler | None:
     try:
-        found = HANDLERS.get(_key(fn))
-        if found is None and isinstance(fn, types.FunctionType) and str(fn.__module__).startswith("torch"):
+        handler = HANDLERS.get(_key(fn))
+        if handler is None and isinstance(fn, types.FunctionType) and str(fn.__module__).startswith("torch"):
             # torch replaces some of its functions by wrappers when its own compiler is first used
             inner = vars(fn).get("__wrapped__")
-            found = None if inner is None else HANDLERS.get(_key(inner))
-        return found
+            handler = None if inner is None else HANDLERS.get(_key(inner))
+        return handler
     except TypeError:
         return None
 
@@ -209,9 +209,9 @@ def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         marked = _marked(state, fn, attributes, args, kwargs)
         if marked is not NotImplemented:
             return marked
-    known = _hashable_handler(fn)
-    if known is not None:
-        result = known(state, fn, args, kwargs)
+    handler = _hashable_handler(fn)
+    if handler is not None:
+        result = handler(state, fn, args, kwargs)
         if result is not NotImplemented:
             return result
         if isinstance(fn, types.FunctionType):
@@ -343,10 +343,10 @@ def _is_atom(value: Any) -> bool:
 
 def guarded_constant(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Call natively; the compiled code is valid while the answer stays."""
-    found = leaf(state, fn, args, kwargs)
+    answer = leaf(state, fn, args, kwargs)
     check = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
-    state.guards.add(None, "global_state", ((check, found),), label="GLOBAL_STATE")
-    return found
+    state.guards.add(None, "global_state", ((check, answer),), label="GLOBAL_STATE")
+    return answer
 
 
 _QUERY_PREFIXES = ("is_", "get_", "has_", "_is_", "_get_", "_has_", "_are_", "_len_", "_cuda_is", "_cuda_get")
@@ -406,8 +406,8 @@ def special_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> An
     if is_torch_object(fn):
         if is_overridable(fn):
             return _observed(state, fn, args, kwargs)
-        known = HANDLERS.get(type(fn)) or NAMED.get(f"{module_of(type(fn))}.{type(fn).__qualname__}")
-        if known is not None:
-            return known(state, fn, tuple(args), kwargs)
+        handler = HANDLERS.get(type(fn)) or NAMED.get(f"{module_of(type(fn))}.{type(fn).__qualname__}")
+        if handler is not None:
+            return handler(state, fn, tuple(args), kwargs)
         return _torch_object(state, fn, tuple(args), kwargs)
     return NotImplemented
