@@ -122,7 +122,6 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return failures.without_compiling(info)
     if region.fullgraph and _caller_raises(region):
         return None
-    events.bus.prepare()
     compile_id = events.CompileId(known.frame_id, known.compiles)
     known.compiles += 1
     with (

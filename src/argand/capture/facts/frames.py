@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from argand.bytecode.decode import decode, localsplus_names
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import KIND_OF, Kind
+from argand.capture.facts.code.per_code import PerCode
 from argand.capture.facts.exceptions import ExcState
 
 Handler = Callable[[Any, "Frame", Any], object]
@@ -196,3 +197,12 @@ class Frame:
     def locals_by_name(self) -> dict[str, Any]:
         """Set locals, cells and free variables by name: cells as cell objects, unread arguments as `LazyLocal`."""
         return {name: value for name, value in zip(self.program.names, self.fast) if value is not NULL}
+
+
+class Session(Protocol):
+    """What outlives one capture."""
+
+    tedious: PerCode[bool]
+
+    def program(self, code: CodeType) -> Program:
+        """A code object, decoded."""

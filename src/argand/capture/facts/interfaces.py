@@ -21,12 +21,12 @@ from torch import fx
 from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.code.per_code import PerCode
 from argand.capture.facts.exceptions import ExcState, ObservedException
-from argand.capture.facts.frames import Frame, LazyLocal, Program
+from argand.capture.facts.frames import Frame, LazyLocal, Program, Session
 from argand.capture.facts.on_data import OnData
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.sources import Source
 from argand.capture.facts.symbolic import Symbols
-from argand.capture.facts.symbols import Memory, Origin, Place
+from argand.capture.facts.symbols import Bounds, Memory, Nodes, Origin, Place
 from argand.capture.facts.tainted import TaintedText
 from argand.capture.facts.tensor_info import Dressed, Scope, TensorInfo
 from argand.capture.facts.typefacts import TypeFacts
@@ -34,15 +34,6 @@ from argand.capture.facts.unregistered import Unregistered
 from argand.errors import GraphBreak, UserLine
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation, SymbolTable
-
-
-class Session(Protocol):
-    """What outlives one capture."""
-
-    tedious: PerCode[bool]
-
-    def program(self, code: CodeType) -> Program:
-        """A code object, decoded."""
 
 
 class Access(Protocol):
@@ -564,28 +555,6 @@ class Dynamics(Symbols, Protocol):
 
     def text(self, value: Any) -> str:
         """An expression or condition in the user's terms."""
-
-
-class Bounds(Protocol):
-    """What is known of the range of each symbol."""
-
-    def add(self, relation: Relation) -> None: ...
-
-    def implied(self, relation: Relation) -> bool: ...
-
-    def interval(self, expr: Expr) -> tuple[int | None, int | None]: ...
-
-    def of(self, sym: Sym) -> tuple[int | None, int | None]: ...
-
-
-class Nodes(Protocol):
-    """The scalar nodes of a graph."""
-
-    def of(self, value: Any) -> Any:
-        """The node of an expression, or the number."""
-
-    def condition(self, relation: Relation) -> fx.Node:
-        """The node of a condition."""
 
 
 class Unbacked(Protocol):

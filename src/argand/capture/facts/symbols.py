@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from torch import fx
 
 from argand.capture.facts.sources import Source
-from argand.graph.sizes.expr import Expr
+from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation
 
 MAX_LEARNED = 24  # restarts after which a frame's sizes are all constants
@@ -80,3 +81,25 @@ class Memory:
     def exhausted(self) -> bool:
         """Too much was learned: everything is a constant."""
         return self.learned > MAX_LEARNED
+
+
+class Bounds(Protocol):
+    """What is known of the range of each symbol."""
+
+    def add(self, relation: Relation) -> None: ...
+
+    def implied(self, relation: Relation) -> bool: ...
+
+    def interval(self, expr: Expr) -> tuple[int | None, int | None]: ...
+
+    def of(self, sym: Sym) -> tuple[int | None, int | None]: ...
+
+
+class Nodes(Protocol):
+    """The scalar nodes of a graph."""
+
+    def of(self, value: Any) -> Any:
+        """The node of an expression, or the number."""
+
+    def condition(self, relation: Relation) -> fx.Node:
+        """The node of a condition."""
