@@ -150,7 +150,6 @@ ALLOWED: Final[dict[str, list[str]]] = {
     ],
     "a function of capture's own, or one that was looked up in a table by identity": [
         "iteration_functions.py hashed_items: take(items)",
-        "library_functions.py _of_iterables: fn in (math.fsum, math.dist)",
         "library_functions.py _drawn: fn in (random.random, random.uniform)",
         "subclass_calls.py _make_switch: fn(*args, **kwargs)",
         "torch_contexts.py _changing: change()",
@@ -159,7 +158,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "iteration_functions.py _less: a < b",
     ],
     "names of keyword arguments, which a call has checked": [
-        "library_functions.py _repeat: key == 'times'",
+        "rows.py handler: name not in named",
     ],
     "only how a guard is called in texts": [
         "state.py _guard_identity: callable(value)",

@@ -1,14 +1,38 @@
-"""How handlers are entered into tables: once."""
+"""How tables of handlers are filled: names of this version of Python and torch, each entered once."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import MutableMapping
-from typing import TypeVar
+from typing import Final, TypeVar
+
+import torch
 
 from argand.errors import InternalError
 
 K = TypeVar("K")
 H = TypeVar("H")
+
+ABSENT: Final[list[str]] = []
+"""Names in tables that are not here, though no mark says that they are another version's."""
+_MARKED: Final = re.compile(r"(.+)\[(python|torch)(<|>=)(\d+)\.(\d+)\]")
+_VERSIONS: Final = {
+    "python": sys.version_info[:2],
+    "torch": tuple(int(part) for part in torch.__version__.split(".")[:2]),
+}
+
+
+def names_here(text: str) -> list[str]:
+    """The words of a table, without those marked as another version's: `batched[python>=3.12] foo[torch<2.13]`."""
+    names = []
+    for word in text.split():
+        mark = _MARKED.fullmatch(word)
+        if mark is None:
+            names.append(word)
+        elif (_VERSIONS[mark[2]] < (int(mark[4]), int(mark[5]))) == (mark[3] == "<"):
+            names.append(mark[1])
+    return names
 
 
 def enter(table: MutableMapping[K, H], key: K, handler: H) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import _thread
-import builtins
 import collections
 import math
 import sys
 import types
+from collections.abc import Callable
 from typing import Any, Final
 
 from argand._core import _C
@@ -18,6 +17,7 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.natives.rows import Native, enter_rows, kept, operation
 from argand.capture.objects import (
     attribute_writes,
     classes,
@@ -33,12 +33,11 @@ from argand.capture.objects import (
     text,
 )
 from argand.capture.objects.native_handlers import (
-    CLASS_METHODS,
     HELPER_FILES,
     ITERABLE_NEW,
-    KEEP,
     SAFE_NEW,
     STORING_NEW,
+    add_class_methods,
     add_functions,
     breaking,
     function,
@@ -70,80 +69,50 @@ def _attribute_name(interp: Interpreter, name: Any) -> Any:
     return native_reads.base_value(name)
 
 
-@function(getattr)
-def _getattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if kwargs or not 2 <= len(args) <= 3 or not is_a(args[1], str):
-        return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
-    name = _attribute_name(interp, args[1])
-    if len(args) == 2:
-        return interp.getattr(args[0], name)
-    value = interp.try_attr(args[0], name)
-    return args[2] if value is NULL else value
+def _by_name(fn: Any, least: int, most: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function of (object, name of an attribute, ...); with another kind of name, CPython raises."""
+
+    def register(does: Callable[..., Any]) -> Callable[..., Any]:
+        def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+            if kwargs or not least <= len(args) <= most or not is_a(args[1], str):
+                return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
+            return does(interp, args[0], _attribute_name(interp, args[1]), *args[2:])
+
+        add_functions(handler, fn)
+        return does
+
+    return register
 
 
-@function(hasattr)
-def _hasattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if kwargs or len(args) != 2 or not is_a(args[1], str):
-        return interp.native(fn, *args, **kwargs)
-    return interp.try_attr(args[0], _attribute_name(interp, args[1])) is not NULL
+@_by_name(getattr, 2, 3)
+def _getattr(interp: Interpreter, obj: Any, name: Any, default: Any = NULL) -> Any:
+    if default is NULL:
+        return interp.getattr(obj, name)
+    value = interp.try_attr(obj, name)
+    return default if value is NULL else value
 
 
-@function(setattr)
-def _setattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if kwargs or len(args) != 3 or not is_a(args[1], str):
-        return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
-    interp.setattr(args[0], _attribute_name(interp, args[1]), args[2])
-    return None
+_by_name(setattr, 3, 3)(attribute_writes.store_attr)
+_by_name(delattr, 2, 2)(attribute_writes.delete_attr)
 
 
-@function(delattr)
-def _delattr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if kwargs or len(args) != 2 or not is_a(args[1], str):
-        return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
-    attribute_writes.delete_attr(interp, *args)
-    return None
+@_by_name(hasattr, 2, 2)
+def _hasattr(interp: Interpreter, obj: Any, name: Any) -> bool:
+    return interp.try_attr(obj, name) is not NULL
 
 
-@function(isinstance)
-def _isinstance(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return instance_checks.is_instance(interp, *args) if len(args) == 2 else interp.native(fn, *args, **kwargs)
-
-
-@function(issubclass)
-def _issubclass(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return instance_checks.is_subclass(interp, *args) if len(args) == 2 else interp.native(fn, *args, **kwargs)
-
-
-@function(callable)
-def _callable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    return interp.is_callable(args[0])
-
-
-@function(id)
-def _id(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    return identity.id_of(interp, args[0])
-
-
-@function(vars)
-def _vars(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+@operation(vars, counts=(0, 1))
+def _vars(interp: Interpreter, *args: Any) -> Any:
     if not args:
-        return _locals(interp, fn, args, kwargs)
-    found = interp.try_attr(args[0], "__dict__") if len(args) == 1 else NULL
-    if found is NULL:
-        return interp.native(fn, *args, **kwargs) if len(args) != 1 else _no_namespace(interp)
-    return found
+        return _locals(interp)
+    namespace = interp.try_attr(args[0], "__dict__")
+    if namespace is NULL:
+        raise interp.throw(TypeError("vars() argument must have __dict__ attribute"))
+    return namespace
 
 
-def _no_namespace(interp: Interpreter) -> Any:
-    raise interp.throw(TypeError("vars() argument must have __dict__ attribute"))
-
-
-@function(locals)
-def _locals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+@operation(locals, counts=0)
+def _locals(interp: Interpreter) -> Any:
     frame = interp.frames[-1]
     if frame.locals is not None:
         return frame.locals
@@ -158,20 +127,16 @@ def _locals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return found
 
 
-@function(globals)
-def _globals(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+@operation(globals, counts=0)
+def _globals(interp: Interpreter) -> Any:
     namespace = interp.frames[-1].globals
     interp.state.refuse_written_names(namespace)
     return interp.state.load_source(ConstSource(namespace), namespace)
 
 
-@function(dir)
-def _dir(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not args:
-        return sorted(_locals(interp, fn, [], {}))
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    return _names_of(interp, args[0])
+@operation(dir, counts=(0, 1))
+def _dir(interp: Interpreter, *args: Any) -> Any:
+    return _names_of(interp, args[0]) if args else sorted(_locals(interp))
 
 
 def _names_of(interp: Interpreter, obj: Any) -> Any:
@@ -215,16 +180,6 @@ def _names_of_tensor(interp: Interpreter, obj: Any) -> Any:
 # ---- operators as functions ----------------------------------------------------------------------------------------
 
 
-@function(len)
-def _len(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return operators.length(interp, args[0]) if len(args) == 1 and not kwargs else interp.native(fn, *args, **kwargs)
-
-
-@function(hash)
-def _hash(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return operators.to_hash(interp, args[0]) if len(args) == 1 else interp.native(fn, *args, **kwargs)
-
-
 def _unary(name: str, fn: Any) -> None:
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if len(args) >= 1 and interp.types.python_level(type(args[0]), name):
@@ -258,20 +213,7 @@ def _pow(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return pure(interp, fn, args, kwargs)
 
 
-@function(bin, hex, oct)
-def _base(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *[keys.to_index(interp, arg) for arg in args], **kwargs)
-
-
-add_functions(pure, chr, ord, memoryview)
-
-
 # ---- conversions ---------------------------------------------------------------------------------------------------
-
-
-@function(bool)
-def _bool(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.truth(args[0]) if len(args) == 1 and not kwargs else interp.native(fn, *args, **kwargs)
 
 
 @function(str)
@@ -281,23 +223,13 @@ def _str(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return pure(interp, fn, args, kwargs)
 
 
-@function(repr)
-def _repr(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return text.to_repr(interp, args[0]) if len(args) == 1 else interp.native(fn, *args, **kwargs)
+def _ascii(interp: Interpreter, value: Any) -> str:
+    shown: str = text.to_repr(interp, value)
+    return shown.encode("ascii", "backslashreplace").decode("ascii")
 
 
-@function(ascii)
-def _ascii(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1:
-        return interp.native(fn, *args, **kwargs)
-    return text.to_repr(interp, args[0]).encode("ascii", "backslashreplace").decode("ascii")
-
-
-@function(format)
-def _format(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not 1 <= len(args) <= 2:
-        return interp.native(fn, *args, **kwargs)
-    return text.to_format(interp, args[0], args[1] if len(args) == 2 else "")
+def _format(interp: Interpreter, value: Any, spec: Any = "") -> Any:
+    return text.to_format(interp, value, spec)
 
 
 _RESULTS: Final[dict[str, tuple[Any, str]]] = {
@@ -395,11 +327,6 @@ def _type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return classes.new_type(interp, type, args, kwargs)
 
 
-@function(builtins.__build_class__)
-def _build_class(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return classes.build_class(interp, fn, args, kwargs)
-
-
 @function(super)
 def _super(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if args:
@@ -425,22 +352,14 @@ def _super(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 # ---- what ends the graph -------------------------------------------------------------------------------------------
 
 _MOVE: Final = "Move the call out of the compiled function."
-add_functions(
-    breaking("print", "print() writes to the terminal, which must happen at each call.",
-    "Move print out of the compiled function, or print the result after it."),
-    print,
-)  # fmt: skip
-add_functions(
-    breaking("input or output", "Files or the terminal are read or written, which must happen at each call.", _MOVE),
-    open,
-    input,
-    breakpoint,
+_IO: Final = breaking(
+    "input or output", "Files or the terminal are read or written, which must happen at each call.", _MOVE
 )
-add_functions(
-    breaking("dynamic code", "exec, eval and compile run code that is made while the program runs.", _MOVE),
-    exec,
-    eval,
-    compile,
+_CODE: Final = breaking("dynamic code", "exec, eval and compile run code that is made while the program runs.", _MOVE)
+_PRINT: Final = breaking(
+    "print",
+    "print() writes to the terminal, which must happen at each call.",
+    "Move print out of the compiled function, or print the result after it.",
 )
 
 
@@ -454,12 +373,13 @@ def _import(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 # ---- sys -----------------------------------------------------------------------------------------------------------
 
 
-@function(sys.exc_info)
-def _exc_info(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+@operation(sys.exc_info, counts=0)
+def _exc_info(interp: Interpreter) -> Any:
     exc = _handled(interp)
     return (None, None, None) if exc is None else (type(exc), exc, exc.__traceback__)
 
 
+@operation(sys.exception, counts=0)
 def _handled(interp: Interpreter) -> BaseException | None:
     """The exception being handled. Where captured code handles none, its caller may: that is guarded."""
     exc = interp.handled()
@@ -474,11 +394,6 @@ def _handled(interp: Interpreter) -> BaseException | None:
     return exc
 
 
-@function(sys.exception)
-def _exception(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return _handled(interp)
-
-
 def of_the_process(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A setting of the interpreter, read without arguments: guarded to be what it is."""
     value = interp.native(fn, *args, **kwargs)
@@ -486,8 +401,25 @@ def of_the_process(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
     return value
 
 
-add_functions(pure, sys.intern, sys.getdefaultencoding)
-add_functions(of_the_process, sys.getrecursionlimit, _thread.get_ident)
+enter_rows({
+    "callable": Native(lambda interp, value: interp.is_callable(value), counts=1),
+    "id": Native(identity.id_of, counts=1),
+    "isinstance": Native(instance_checks.is_instance, counts=2),
+    "issubclass": Native(instance_checks.is_subclass, counts=2),
+    "len": Native(operators.length, counts=1),
+    "hash": Native(operators.to_hash, counts=1),
+    "bool": Native(operators.truth, counts=1),
+    "repr": Native(text.to_repr, counts=1),
+    "ascii": Native(_ascii, counts=1),
+    "format": Native(_format, counts=(1, 2)),
+    "bin hex oct": Native(takes=(keys.to_index,), reads=0),
+    "chr ord memoryview sys.intern sys.getdefaultencoding": pure,
+    "sys.getrecursionlimit _thread.get_ident": of_the_process,
+    "__build_class__": classes.build_class,
+    "print": _PRINT,
+    "open input breakpoint": _IO,
+    "exec eval compile": _CODE,
+})  # fmt: skip
 
 
 # ---- generators ----------------------------------------------------------------------------------------------------
@@ -502,14 +434,9 @@ def _send(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return _generator_result(interp, *generators.resume(args[0], args[1]))
 
 
-@function(_TRACED.__next__)
-def _generator_next(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return _generator_result(interp, *generators.resume(args[0], None))
-
-
-@function(_TRACED.__iter__)
-def _generator_iter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return args[0]
+@operation(_TRACED.__next__)
+def _generator_next(interp: Interpreter, generator: Any) -> Any:
+    return _generator_result(interp, *generators.resume(generator, None))
 
 
 @function(_TRACED.throw)
@@ -517,9 +444,8 @@ def _throw(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return _generator_result(interp, *generators.throw(*args))
 
 
-@function(_TRACED.close, generators.close_in)
-def _close(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return generators.close_in(args[0])
+operation(_TRACED.__iter__)(kept)
+operation(_TRACED.close, generators.close_in)(lambda interp, generator: generators.close_in(generator))
 
 
 def _generator_result(interp: Interpreter, done: bool, value: Any) -> Any:
@@ -542,17 +468,11 @@ STORING_NEW.update(
 ITERABLE_NEW.update({tuple, frozenset, enumerate})
 
 
-def _class_method(cls: type, *names: str) -> None:
-    KEEP.append(cls)
-    for name in names:
-        CLASS_METHODS[id(cls), name] = pure
-
-
-_class_method(int, "from_bytes")
-_class_method(float, "fromhex", "__getformat__")
-_class_method(str, "maketrans")
-_class_method(bytes, "fromhex", "maketrans")
-_class_method(bytearray, "fromhex")
+for _cls, _names in (
+    (int, "from_bytes"), (float, "fromhex __getformat__"), (str, "maketrans"), (bytes, "fromhex maketrans"),
+    (bytearray, "fromhex"),
+):  # fmt: skip
+    add_class_methods(_cls, pure, _names)
 
 
 def _fromkeys(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -566,4 +486,4 @@ def _fromkeys(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return result
 
 
-CLASS_METHODS[id(dict), "fromkeys"] = _fromkeys
+add_class_methods(dict, _fromkeys, "fromkeys")

@@ -19,7 +19,6 @@ from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.natives.iteration_functions import hashed_items, sort_list, update_dict
 from argand.capture.objects import iteration, keys, operators, polyfills, text
 from argand.capture.objects.native_handlers import (
-    METHODS,
     SAFE_NEW,
     add_methods,
     method,
@@ -417,11 +416,12 @@ def _default_init(interp: Interpreter, cls: type, name: str, owner: Any, args: A
 SAFE_NEW.update({_ordered, collections.defaultdict})
 
 _view: Any
-for _view in (type({}.keys()), type({}.values()), type({}.items()), type(_ordered().keys()), type(_ordered().values()),
-              type(_ordered().items())):  # fmt: skip
-    add_methods(_view, moving, "__len__ __iter__ __reversed__ mapping")
-    add_methods(_view, comparing, COMPARISONS + " __contains__ __and__ __or__ __sub__ __xor__ isdisjoint "
-                                                 "__rand__ __ror__ __rsub__ __rxor__")  # fmt: skip
+for _view in ({}.keys(), {}.items(), _ordered().keys(), _ordered().items(), {}.values(), _ordered().values()):
+    add_methods(type(_view), moving, "__len__ __iter__ __reversed__ mapping")
+    add_methods(type(_view), comparing, COMPARISONS)
+    if "values" not in type(_view).__name__:  # which is no set
+        add_methods(type(_view), comparing, "__contains__ __and__ __or__ __sub__ __xor__ isdisjoint "
+                                            "__rand__ __ror__ __rsub__ __rxor__")  # fmt: skip
 
 
 # ---- sets ----------------------------------------------------------------------------------------------------------
@@ -430,13 +430,13 @@ for _cls in (set, frozenset):
     add_methods(_cls, moving, "copy __len__ __iter__ __and__ __or__ __sub__ __xor__ __rand__ __ror__ "
                                  "__rsub__ __rxor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __reduce__")  # fmt: skip
     add_methods(_cls, iterating_hashed, "union intersection difference symmetric_difference isdisjoint issubset "
-                                        "issuperset update intersection_update difference_update "
-                                        "symmetric_difference_update "
-                                        "__iand__ __ior__ __isub__ __ixor__")  # fmt: skip
-    add_methods(_cls, hashing, "add remove discard __contains__")
-    add_methods(_cls, keeping, "pop clear")
+                                        "issuperset")  # fmt: skip
+    add_methods(_cls, hashing, "__contains__")
     add_methods(_cls, textual, "__repr__")
-METHODS[id(set), "__init__"] = iterating_hashed
+add_methods(set, iterating_hashed, "update intersection_update difference_update symmetric_difference_update "
+                                   "__iand__ __ior__ __isub__ __ixor__ __init__")  # fmt: skip
+add_methods(set, hashing, "add remove discard")
+add_methods(set, keeping, "pop clear")
 
 
 # ---- iterators -----------------------------------------------------------------------------------------------------
@@ -462,7 +462,8 @@ def known_iterator(cls: type) -> None:
     """An iterator class whose steps touch nothing but what it was made from."""
     add_methods(cls, _iterator_next, "__next__")
     add_methods(cls, _iterator_self, "__iter__")
-    add_methods(cls, _iterator_state, "__length_hint__ __copy__ __reduce__")
+    state = (name for name in ("__length_hint__", "__copy__", "__reduce__") if hasattr(cls, name))
+    add_methods(cls, _iterator_state, " ".join(state))
 
 
 _iterator: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -12,8 +13,20 @@ from argand.capture.facts.frames import NULL, STOP
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.natives.rows import (
+    Native,
+    called,
+    enter_rows,
+    iterated,
+    kept,
+    operation,
+    plain,
+    position,
+    shadowed,
+    tested,
+)
 from argand.capture.objects import descriptors, iteration, keys, operators, polyfills
-from argand.capture.objects.native_handlers import HELPER_FILES, add_functions, constructor, function
+from argand.capture.objects.native_handlers import HELPER_FILES, constructor, function
 from argand.capture.world import native_reads
 
 Args = list[Any]
@@ -22,67 +35,29 @@ Kwargs = dict[str, Any]
 # ---- iteration -----------------------------------------------------------------------------------------------------
 
 
-@function(iter)
-def _iter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) == 1:
-        return iteration.get_iter(interp, args[0])
-    if len(args) == 2 and interp.is_callable(args[0]):
-        return interp.call(polyfills.iterate_sentinel, args)
-    return interp.native(fn, *args, **kwargs)
+@operation(iter, counts=(1, 2))
+def _iter(interp: Interpreter, value: Any, *sentinel: Any) -> Any:
+    if not sentinel:
+        return iteration.get_iter(interp, value)
+    if interp.is_callable(value):
+        return interp.call(polyfills.iterate_sentinel, (value, *sentinel))
+    return interp.native(iter, value, *sentinel)
 
 
-@function(next)
-def _next(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not 1 <= len(args) <= 2 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    if interp.types.lookup(type(args[0]), "__next__") is NULL:
-        raise interp.throw(TypeError(f"'{_C.type_name(type(args[0]))}' object is not an iterator"))
-    found, value = iteration.next_value(interp, args[0])
+@operation(next, counts=(1, 2))
+def _next(interp: Interpreter, iterator: Any, *default: Any) -> Any:
+    if interp.types.lookup(type(iterator), "__next__") is NULL:
+        raise interp.throw(TypeError(f"'{_C.type_name(type(iterator))}' object is not an iterator"))
+    found, value = iteration.next_value(interp, iterator)
     if found:
         return value
-    if len(args) == 2:
-        return args[1]
+    if default:
+        return default[0]
     raise interp.throw(StopIteration(value) if value is not None else StopIteration())
 
 
-def _lazily(fn: Any, callables: int = 0) -> None:
-    """Iterator types that take (callables..., iterables...)."""
-
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        first = [None if arg is None else interp.trampoline(arg) for arg in args[:callables]]
-        rest = [iteration.native_iterable(interp, arg) for arg in args[callables:]]
-        return interp.unread(fn, *first, *rest, **kwargs)
-
-    add_functions(handler, fn)
-
-
-_lazily(map, 1)
-_lazily(zip)
-
-
-@function(filter)
-def _filter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 2:
-        return interp.native(fn, *args, **kwargs)
-    test = interp.trampoline(bool if args[0] is None else args[0])
-    return interp.unread(fn, test, iteration.native_iterable(interp, args[1]))
-
-
-@function(enumerate)
-def _enumerate(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if args:
-        args = [iteration.native_iterable(interp, args[0]), *[interp.plain(arg) for arg in args[1:]]]
-    elif "iterable" in kwargs:
-        kwargs = {**kwargs, "iterable": iteration.native_iterable(interp, kwargs["iterable"])}
-    native_reads.check(interp, fn, args[1:])
-    return interp.unread(fn, *args, **kwargs)
-
-
-@function(reversed)
-def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1:
-        return interp.native(fn, *args, **kwargs)
-    value = args[0]
+@operation(reversed)
+def _reversed(interp: Interpreter, value: Any) -> Any:
     cls = type(value)
     if interp.types.python_level(cls, "__reversed__"):
         return descriptors.call_special(interp, value, "__reversed__")
@@ -96,17 +71,7 @@ def _reversed(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         return interp.call(polyfills.iterate_reversed, (value, size))
     interp.check_known(value)
     run = interp.unread if is_a(value, CONTAINERS) else interp.native
-    return run(fn, interp.shadow(value))
-
-
-@function(range, slice)
-def _range(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if fn is range:
-        args = [
-            keys.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg for arg in args
-        ]
-        return interp.native(fn, *args, **kwargs)
-    return interp.unread(fn, *args, **kwargs)
+    return run(reversed, interp.shadow(value))
 
 
 class SortKey:
@@ -144,12 +109,10 @@ def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> 
         items[:] = [before[i] for i in order]
 
 
-@function(sorted)
-def _sorted(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or not set(kwargs) <= {"key", "reverse"}:
-        return interp.native(fn, *args, **kwargs)
-    items = list(iteration.to_list(interp, args[0], hint=True))
-    sort_list(interp, items, kwargs.get("key"), kwargs.get("reverse", False))
+@operation(sorted, options="key reverse")
+def _sorted(interp: Interpreter, values: Any, key: Any = None, reverse: Any = False) -> Any:
+    items = list(iteration.to_list(interp, values, hint=True))
+    sort_list(interp, items, key, reverse)
     return items
 
 
@@ -172,12 +135,9 @@ def _best(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return interp.polyfill(polyfills.pick_best, items, key, kwargs.get("default"), has_default, fn is max)
 
 
-@function(sum)
-def _sum(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not args or len(args) > 2 or not set(kwargs) <= {"start"}:
-        return interp.native(fn, *args, **kwargs)
-    start = args[1] if len(args) == 2 else kwargs.get("start", 0)
-    return fold(interp, fn, polyfills.sum_items, args[0], start)
+@operation(sum, counts=(1, 2), options="start")
+def _sum(interp: Interpreter, values: Any, start: Any = 0) -> Any:
+    return fold(interp, sum, polyfills.sum_items, values, start)
 
 
 _NUMBERS: frozenset[type] = frozenset((int, float, bool, complex))
@@ -207,43 +167,32 @@ def fold(interp: Interpreter, fn: Any, polyfill: Any, items: Any, start: Any) ->
     return interp.polyfill(polyfill, rest, interp.polyfill(polyfill, (item,), start))
 
 
-@function(any, all)
-def _any_all(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    if iteration.holds_only(interp, args[0], _PLAIN):
-        return interp.native(fn, iteration.native_iterable(interp, args[0]))
+@operation(any, given=(any, polyfills.any_items))
+@operation(all, given=(all, polyfills.all_items))
+def _any_all(interp: Interpreter, fn: Any, polyfill: Any, values: Any) -> Any:
+    if iteration.holds_only(interp, values, _PLAIN):
+        return interp.native(fn, iteration.native_iterable(interp, values))
     # Interpreted, so that it stops where it should and a tensor's truth breaks the graph at the right place.
-    return interp.polyfill(polyfills.any_items if fn is any else polyfills.all_items, args[0])
+    return interp.polyfill(polyfill, values)
 
 
 # ---- containers ----------------------------------------------------------------------------------------------------
 
 
-@function(list)
-def _list(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    return iteration.to_list(interp, args[0], hint=True)
+@operation(tuple)
+def _tuple(interp: Interpreter, values: Any) -> Any:
+    return values if type(values) is tuple else tuple(iteration.to_list(interp, values, hint=True))
 
 
-@function(tuple)
-def _tuple(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    return args[0] if type(args[0]) is tuple else tuple(iteration.to_list(interp, args[0], hint=True))
-
-
-@function(set, frozenset)
-def _set(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    if type(args[0]) is frozenset and fn is frozenset:
-        return args[0]
-    source = iteration.native_elements(interp, args[0])
+@operation(set, given=(set,))
+@operation(frozenset, given=(frozenset,))
+def _set(interp: Interpreter, cls: Any, values: Any) -> Any:
+    if type(values) is frozenset and cls is frozenset:
+        return values
+    source = iteration.native_elements(interp, values)
     if is_a(source, set | frozenset | dict):
-        return interp.unread(fn, source)
-    return interp.unread(fn, hashed_items(interp, source))
+        return interp.unread(cls, source)
+    return interp.unread(cls, hashed_items(interp, source))
 
 
 def hashed_items(interp: Interpreter, source: Any, take: Callable[[list[Any]], object] | None = None) -> list[Any]:
@@ -305,17 +254,19 @@ def _pairs(interp: Interpreter, values: Any) -> Iterator[Any]:
         yield pair
 
 
-@function(object)
-def _object(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.native(fn, *args, **kwargs)
-
-
-add_functions(constructor, property, staticmethod, classmethod, types.CellType, types.MethodType, types.SimpleNamespace)
-
-
-@function(types.MappingProxyType)
-def _mapping_proxy(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.unread(fn, *[interp.shadow(arg) for arg in args], **kwargs)
+enter_rows({
+    "list": Native(functools.partial(iteration.to_list, hint=True), counts=1),
+    "map": Native(takes=(called, iterated)),
+    "zip": Native(takes=(iterated,)),
+    "filter": Native(takes=(tested, iterated), counts=2),
+    "enumerate": Native(takes=(iterated, plain), named={"iterable": iterated, "start": kept}, reads=1),
+    "range": Native(takes=(position,), reads=0),
+    "slice": constructor,
+    "object": Native(reads=0),
+    "property staticmethod classmethod": constructor,
+    "types.CellType types.MethodType types.SimpleNamespace": constructor,
+    "types.MappingProxyType": Native(takes=(shadowed,)),
+})  # fmt: skip
 
 
 @function(types.FunctionType)

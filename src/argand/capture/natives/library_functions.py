@@ -10,20 +10,15 @@ import dataclasses
 import enum
 import functools
 import importlib
-import inspect
 import itertools
 import math
 import operator
-import os
-import posixpath
 import random
 import re
 import struct
 import types
-import typing
 import warnings
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.interfaces import Interpreter
@@ -31,6 +26,20 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource
 from argand.capture.natives.builtin_methods import comparing, keeping, known_iterator, read_only
 from argand.capture.natives.iteration_functions import fold, hashed_items
+from argand.capture.natives.rows import (
+    OPTIONS,
+    Native,
+    called,
+    enter_rows,
+    iterated,
+    iterated_later,
+    iterated_or_refused,
+    kept,
+    listed,
+    operation,
+    plain,
+    tested,
+)
 from argand.capture.objects import (
     classes,
     iteration,
@@ -42,11 +51,10 @@ from argand.capture.objects import (
 from argand.capture.objects.native_handlers import (
     BREAK_MODULES,
     CALLABLE_OBJECTS,
-    CLASS_METHODS,
-    KEEP,
     PURE_MODULES,
     SAFE_NEW,
     STORING_NEW,
+    add_class_methods,
     add_functions,
     add_methods,
     constructor,
@@ -55,7 +63,6 @@ from argand.capture.objects.native_handlers import (
     native_on_constants,
     pure,
 )
-from argand.capture.world import native_reads
 from argand.errors import graph_break
 
 Args = list[Any]
@@ -152,96 +159,44 @@ CALLABLE_OBJECTS[operator.itemgetter] = _itemgetter
 CALLABLE_OBJECTS[operator.attrgetter] = _attrgetter
 CALLABLE_OBJECTS[operator.methodcaller] = _methodcaller
 
-_OWN = {math.floor, math.ceil, math.trunc, math.prod, math.fsum, math.dist, math.hypot, math.gcd, math.lcm}
+_OWN = {math.floor, math.ceil, math.trunc, math.prod, math.fsum, math.dist}
 for _module in (math, cmath, struct):
     add_functions(pure, *[f for f in vars(_module).values() if is_a(f, types.BuiltinFunctionType) and f not in _OWN])
 
 
-@function(math.prod)
-def _prod(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if len(args) != 1 or not set(kwargs) <= {"start"}:
-        return interp.native(fn, *args, **kwargs)
-    return fold(interp, fn, polyfills.multiply_items, args[0], kwargs.get("start", 1))
+@operation(math.prod, options="start")
+def _prod(interp: Interpreter, values: Any, start: Any = 1) -> Any:
+    return fold(interp, math.prod, polyfills.multiply_items, values, start)
 
 
-@function(math.fsum, math.dist, math.hypot, math.gcd, math.lcm)
+@function(math.fsum, math.dist)
 def _of_iterables(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if fn in (math.fsum, math.dist):
-        args = [iteration.to_list(interp, arg) for arg in args]
-    return pure(interp, fn, args, kwargs)
+    return pure(interp, fn, [iteration.to_list(interp, arg) for arg in args], kwargs)
 
 
 # ---- itertools -----------------------------------------------------------------------------------------------------
 
 
-_INTO_TUPLES: Final = frozenset(
-    (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement)
-)
-"""Those that take all elements at once, for which they ask how many there will be."""
+enter_rows({
+    "itertools.chain": Native(takes=(iterated_later,), reads=OPTIONS),
+    "itertools.compress itertools.zip_longest itertools.pairwise": Native(takes=(iterated_or_refused,), reads=OPTIONS),
+    "itertools.product": Native(takes=(listed,), reads=OPTIONS),
+    "itertools.permutations itertools.combinations itertools.combinations_with_replacement":
+        Native(takes=(listed, plain), reads=1),
+    "itertools.cycle itertools.islice itertools.tee itertools.batched[python>=3.12]":
+        Native(takes=(iterated_or_refused, plain), reads=1),
+    "itertools.filterfalse itertools.dropwhile itertools.takewhile itertools.starmap":
+        Native(takes=(tested, iterated_or_refused), reads=OPTIONS),
+    "itertools.count": pure,
+    "itertools.repeat": Native(takes=(kept, keys.to_index), named={"times": keys.to_index}),
+    "itertools.groupby": Native(takes=(iterated, called), named={"iterable": iterated, "key": called}),
+})  # fmt: skip
 
 
-def _itertool(cls: type, callables: int = 0, plain_after: int | None = None) -> None:
-    """(callables..., iterables..., plain values...)."""
-    take: Callable[[Interpreter, Any], Any] = iteration.native_iterable
-    if cls in _INTO_TUPLES:
-        take = functools.partial(iteration.to_list, hint=True)
-    elif cls is itertools.chain:
-        take = iteration.native_iterable_later
-
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        ready: list[Any] = []
-        for i, arg in enumerate(args):
-            if i < callables:
-                ready.append(interp.trampoline(bool if arg is None else arg))
-            elif plain_after is not None and i >= plain_after:
-                ready.append(interp.plain(arg))
-            elif iteration.is_iterable(interp, arg):
-                ready.append(take(interp, arg))
-            else:
-                ready.append(arg)
-        native_reads.check(interp, fn, (*(ready[plain_after:] if plain_after is not None else ()), *kwargs.values()))
-        return interp.unread(fn, *ready, **kwargs)
-
-    add_functions(handler, cls)
-
-
-_cls: Any
-for _cls in (itertools.chain, itertools.compress, itertools.zip_longest, itertools.pairwise, itertools.product):
-    _itertool(_cls)
-for _cls in (itertools.cycle, itertools.islice, itertools.permutations, itertools.combinations,
-             itertools.combinations_with_replacement, itertools.tee):  # fmt: skip
-    _itertool(_cls, 0, 1)
-for _cls in (itertools.filterfalse, itertools.dropwhile, itertools.takewhile, itertools.starmap):
-    _itertool(_cls, 1)
-add_functions(pure, itertools.count)
-if hasattr(itertools, "batched"):
-    _itertool(itertools.batched, 0, 1)
-
-
-@function(itertools.repeat)
-def _repeat(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    """What is repeated is handed on; how often is an index."""
-    args = [*args[:1], *[keys.to_index(interp, times) for times in args[1:]]]
-    kwargs = {key: keys.to_index(interp, value) if key == "times" else value for key, value in kwargs.items()}
-    return interp.unread(fn, *args, **kwargs)
-
-
-@function(itertools.accumulate)
-def _accumulate(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    kwargs = dict(kwargs)
-    func = args[1] if len(args) > 1 else kwargs.pop("func", None)
+@operation(itertools.accumulate, counts=(0, 2), options="iterable func initial")
+def _accumulate(interp: Interpreter, iterable: Any, func: Any = None, **initial: Any) -> Any:
     step = interp.trampoline(operator.add if func is None else func)
-    iterable = args[0] if args else kwargs.pop("iterable")
-    return interp.unread(fn, iteration.native_iterable(interp, iterable), step, **kwargs)
-
-
-@function(itertools.groupby)
-def _groupby(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    key = args[1] if len(args) > 1 else kwargs.get("key")
-    iterable = args[0] if args else kwargs["iterable"]
-    return interp.unread(
-        fn, iteration.native_iterable(interp, iterable), None if key is None else interp.trampoline(key)
-    )
+    return interp.unread(itertools.accumulate, iteration.native_iterable(interp, iterable), step, **initial)
 
 
 def _chain_from_iterable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -251,8 +206,7 @@ def _chain_from_iterable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwarg
     return itertools.chain.from_iterable(map(later, iteration.native_iterable(interp, args[0])))
 
 
-KEEP.append(itertools.chain)
-CLASS_METHODS[id(itertools.chain), "from_iterable"] = _chain_from_iterable
+add_class_methods(itertools.chain, _chain_from_iterable, "from_iterable")
 _iterator: Any
 for _iterator in (itertools.chain(), itertools.count(), itertools.cycle(()), itertools.repeat(0, 0),
         itertools.compress((), ()),
@@ -270,18 +224,15 @@ known_iterator(type(_groups[0]))
 # ---- functools -----------------------------------------------------------------------------------------------------
 
 
-@function(functools.reduce)
-def _reduce(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not 2 <= len(args) <= 3 or kwargs:
-        return interp.native(fn, *args, **kwargs)
-    initial = args[2] if len(args) == 3 else None
+@operation(functools.reduce, counts=(2, 3))
+def _reduce(interp: Interpreter, step: Any, values: Any, *initial: Any) -> Any:
     try:
-        items = iteration.get_iter(interp, args[1])
+        items = iteration.get_iter(interp, values)
     except ObservedException as observed:
         if is_a(observed.value, TypeError):
-            return interp.unread(fn, max, 0)  # raises, in its own words whatever the reason
+            return interp.unread(functools.reduce, max, 0)  # raises, in its own words whatever the reason
         raise
-    return interp.polyfill(polyfills.reduce_items, args[0], items, initial, len(args) == 3)
+    return interp.polyfill(polyfills.reduce_items, step, items, *(initial or (None,)), bool(initial))
 
 
 @function(functools.partial)
@@ -295,25 +246,12 @@ SAFE_NEW.add(functools.partial)
 STORING_NEW.add(functools.partial)
 
 
-@function(functools.cmp_to_key)
-def _cmp_to_key(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    key = interp.unread(fn, *[interp.trampoline(arg) for arg in args], **kwargs)
-    CALLABLE_KEYS.add(type(key))
-    return key
-
-
-CALLABLE_KEYS: set[type] = set()
 _key_type = type(functools.cmp_to_key(len))  # type: ignore[arg-type]
 _comparison_key_type = type(functools.cmp_to_key(len)(0))  # type: ignore[arg-type]
 CALLABLE_OBJECTS[_key_type] = constructor
 add_methods(_comparison_key_type, comparing, "__lt__ __le__ __eq__ __ne__ __gt__ __ge__")
 
 _lru_wrapper = type(functools.lru_cache(maxsize=None)(len))
-
-
-@function(_lru_wrapper)
-def _make_lru(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return interp.unread(fn, *args, **kwargs)
 
 
 def _cache_clear(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -342,18 +280,6 @@ add_methods(_lru_wrapper, read_only, "__get__")
 def _count_elements(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     mapping = interp.shadow(args[0])
     return interp.unread(fn, mapping, hashed_items(interp, args[1], lambda found: interp.unread(fn, mapping, found)))
-
-
-def _known_constructor(cls: Any) -> None:
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-        ready = [iteration.native_iterable(interp, arg) if i == 0 else arg for i, arg in enumerate(args)]
-        native_reads.check(interp, fn, (*ready[1:], *kwargs.values()))
-        return interp.unread(fn, *ready, **kwargs)
-
-    add_functions(handler, cls)
-
-
-_known_constructor(collections.deque)
 
 
 @function(collections.OrderedDict)
@@ -388,9 +314,6 @@ def _class_factory(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
     return made
 
 
-add_functions(pure, _abc._abc_init, _abc._abc_instancecheck, _abc._abc_subclasscheck)
-
-
 @function(_abc._abc_register)
 def _abc_register(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if len(args) == 2 and id(args[0]) in interp.local_classes:
@@ -416,9 +339,6 @@ def _enum_new(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return made
 
 
-add_functions(pure, enum.auto, os.fspath, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)
-
-
 # ---- locks (of local objects: cached_property and the like) --------------------------------------------------------
 
 
@@ -435,8 +355,9 @@ def _lock(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwa
 
 for _kind in (_thread.RLock, _thread.LockType):
     SAFE_NEW.add(_kind)
-    add_methods(_kind, _lock, "acquire release locked __enter__ __exit__")
-add_functions(constructor, _thread.RLock, _thread.allocate_lock)
+    add_methods(_kind, _lock, "acquire release __enter__ __exit__")
+add_methods(_thread.LockType, _lock, "locked")
+add_methods(_thread.RLock, _lock, "locked[python>=3.14]")
 
 
 # ---- regular expressions -------------------------------------------------------------------------------------------
@@ -458,14 +379,6 @@ def _sub(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwar
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 
-@function(re.sub, re.subn)
-def _re_sub(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    args = [interp.trampoline(arg) if i == 1 else arg for i, arg in enumerate(args)]
-    if "repl" in kwargs:
-        kwargs = {**kwargs, "repl": interp.trampoline(kwargs["repl"])}
-    return interp.native(fn, *args, **kwargs)
-
-
 # ---- what is harmless, what is ignored, what must be shown at each call --------------------------------------------
 
 
@@ -477,21 +390,20 @@ def by_type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return interp.unread(fn, *args, **kwargs)
 
 
-add_functions(pure, typing.get_origin, typing.get_args)
-add_functions(
-    native_on_constants, posixpath.join, posixpath.split, posixpath.splitext, posixpath.basename, posixpath.dirname,
-    posixpath.normpath, posixpath.isabs, posixpath.commonprefix, posixpath.normcase, posixpath.splitdrive,
-)  # fmt: skip
-"""Of the functions of paths, those that compute on text: others read directories or settings of the process."""
-add_functions(
-    by_type, inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin,
-    inspect.isroutine,
-)  # fmt: skip
-
-
-@function(typing.cast)
-def _cast(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return args[1] if len(args) == 2 else interp.native(fn, *args, **kwargs)
+enter_rows({
+    "functools.cmp_to_key": Native(takes=(called,)),
+    "functools._lru_cache_wrapper _thread.RLock _thread.allocate_lock": constructor,
+    "collections.deque": Native(takes=(iterated, kept), reads=1),
+    "_abc._abc_init _abc._abc_instancecheck _abc._abc_subclasscheck enum.auto os.fspath": pure,
+    "typing.TypeVar typing.ParamSpec typing.TypeVarTuple typing.get_origin typing.get_args": pure,
+    "typing.cast": Native(lambda interp, cls, value: value, counts=2),
+    "re.sub re.subn": Native(takes=(kept, called, kept), named={"repl": called}, reads=0),
+    # of the functions of paths, those that compute on text: others read directories or settings of the process
+    "posixpath.join posixpath.split posixpath.splitext posixpath.basename posixpath.dirname": native_on_constants,
+    "posixpath.normpath posixpath.isabs posixpath.commonprefix posixpath.normcase posixpath.splitdrive":
+        native_on_constants,
+    "inspect.isclass inspect.isfunction inspect.ismethod inspect.ismodule inspect.isbuiltin inspect.isroutine": by_type,
+})  # fmt: skip
 
 
 @function(importlib.import_module)

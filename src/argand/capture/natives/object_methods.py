@@ -31,11 +31,11 @@ from argand.capture.objects import (
 )
 from argand.capture.objects.native_handlers import (
     CALLABLE_OBJECTS,
-    CLASS_METHODS,
     KEEP,
     METHODS,
     SAFE_NEW,
     STORING_NEW,
+    add_class_methods,
     add_methods,
     function,
     method,
@@ -220,8 +220,8 @@ def _object_init_subclass(interp: Interpreter, fn: Any, args: Args, kwargs: Kwar
     return None
 
 
-CLASS_METHODS[id(object), "__init_subclass__"] = _object_init_subclass
-CLASS_METHODS[id(object), "__subclasshook__"] = lambda interp, fn, args, kwargs: NotImplemented
+add_class_methods(object, _object_init_subclass, "__init_subclass__")
+add_class_methods(object, lambda interp, fn, args, kwargs: NotImplemented, "__subclasshook__")
 
 
 @method(type, "__call__")
@@ -272,7 +272,7 @@ def _type_check(interp: Interpreter, cls: type, name: str, owner: Any, args: Arg
 add_methods(type, read_only, "mro __or__ __ror__ __repr__ __prepare__ __dir__ __sizeof__")
 METHODS[id(type), "__eq__"] = METHODS[id(object), "__eq__"]
 METHODS[id(type), "__hash__"] = METHODS[id(object), "__hash__"]
-CLASS_METHODS[id(type), "__prepare__"] = lambda interp, fn, args, kwargs: {}
+add_class_methods(type, lambda interp, fn, args, kwargs: {}, "__prepare__")
 
 
 @method(types.FunctionType, "__get__")
@@ -309,7 +309,7 @@ def _class_to_bind(interp: Interpreter, args: Args) -> Any:
     return args[1] if len(args) > 1 and args[1] is not None else type(args[0])
 
 
-@method(types.MethodType, "__get__", "__eq__", "__hash__")
+@method(types.MethodType, "__get__[python>=3.13]", "__eq__", "__hash__")
 @method(types.BuiltinFunctionType, "__eq__", "__hash__")
 @method(types.MethodDescriptorType, "__get__", "__call__")
 @method(types.WrapperDescriptorType, "__get__", "__call__")

@@ -16,7 +16,7 @@ from argand.capture.facts import callables
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.registering import enter
+from argand.capture.facts.registering import ABSENT, enter, names_here
 from argand.capture.objects import lru_caches, names, text, virtual
 from argand.capture.record import numpy_functions
 from argand.capture.sizes import symbolic_ops
@@ -69,20 +69,30 @@ def method(cls: type, *names: str) -> Callable[[MethodHandler], MethodHandler]:
     """Register the handler of methods of a C class."""
 
     def register(handler: MethodHandler) -> MethodHandler:
-        KEEP.append(cls)
-        for name in names:
-            enter(METHODS, (id(cls), name), handler)
+        add_methods(cls, handler, " ".join(names))
         return handler
 
     return register
 
 
 def add_methods(cls: type, handler: MethodHandler, names: str) -> None:
-    """Register one handler for several methods, those that this Python has."""
+    """Register one handler for several methods; some may be marked as of some versions (`registering.names_here`)."""
+    for name in _methods_here(cls, names):
+        enter(METHODS, (id(cls), name), handler)
+
+
+def add_class_methods(cls: type, handler: Handler, names: str) -> None:
+    """Register one handler for methods that are called on the class, such as `dict.fromkeys`."""
+    for name in _methods_here(cls, names):
+        enter(CLASS_METHODS, (id(cls), name), handler)
+
+
+def _methods_here(cls: type, names: str) -> list[str]:
     KEEP.append(cls)
-    for name in names.split():
-        if hasattr(cls, name):
-            enter(METHODS, (id(cls), name), handler)
+    listed = names_here(names)
+    present = [name for name in listed if any(name in vars(klass) for klass in cls.__mro__)]
+    ABSENT.extend(f"{cls.__name__}.{name}" for name in listed if name not in present)
+    return present
 
 
 def other_methods(cls: type, handler: MethodHandler, without: Collection[str] = ()) -> None:

@@ -1,0 +1,198 @@
+"""Rows: what a native callable does to the interpreter's world, as data; one driver makes the handlers of them.
+
+A table has paths as text and a row each: `"math.prod": Native(does=product, options="start")`. Where a ready-made
+handler says it all (`pure`, `constructor`, `breaking(...)`), it stands in the row's place. A path that only some
+versions have says so: `itertools.batched[python>=3.12]`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from argand.capture.facts.interfaces import Interpreter
+from argand.capture.facts.registering import ABSENT, names_here
+from argand.capture.objects import iteration, keys
+from argand.capture.objects.native_handlers import Handler, add_functions
+from argand.capture.world import native_reads
+
+Use = Callable[[Interpreter, Any], Any]
+"""What native code gets for an argument of the program's."""
+OPTIONS: Final = 1 << 30
+"""Behind all positional arguments (`Native.reads`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """What a native callable does. Calls that it refuses are made natively: it refuses them in its own words.
+
+    Arguments:
+        does: the operation of the interpreter that runs in its place, on `given` and the arguments as they are.
+        counts: how many positional arguments there may be: at least and at most, or the one number.
+        options: the keyword arguments that `does` takes.
+        takes: where the native code itself runs: what it gets for each positional argument; the last use holds for
+            all that follow.
+        named: the same for keyword arguments; others are handed over as they are.
+        reads: the position from which on native code looks into what it gets, and into keyword arguments that `named`
+            lacks; None where it only stores, moves, counts or hands on.
+    """
+
+    does: Callable[..., Any] | None = None
+    given: tuple[Any, ...] = ()
+    counts: int | tuple[int, int] | None = None
+    options: str = ""
+    takes: tuple[Use, ...] = ()
+    named: Mapping[str, Use] = field(default_factory=dict)
+    reads: int | None = None
+
+    def handler(self) -> Handler:
+        """What runs the row."""
+        if self.does is None:
+            return _of_native_code(self)
+        if self.counts == 1 and not self.given and not self.options:
+            return _of_one_argument(self.does)
+        return _of_operation(self, self.does)
+
+    def limits(self) -> tuple[int, int]:
+        """`counts` as at least and at most."""
+        counts = (0, OPTIONS) if self.counts is None else self.counts
+        return counts if isinstance(counts, tuple) else (counts, counts)
+
+
+def enter_rows(table: Mapping[str, Native | Handler]) -> None:
+    """Enter the callables that a table names, several to a row where they do the same."""
+    for paths, row in table.items():
+        add_functions(row.handler() if isinstance(row, Native) else row, *resolved(paths))
+
+
+def operation(
+    *fns: Any, given: tuple[Any, ...] = (), counts: int | tuple[int, int] = 1, options: str = ""
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The row of callables whose operation is the function below."""
+
+    def register(does: Callable[..., Any]) -> Callable[..., Any]:
+        add_functions(Native(does, given, counts, options).handler(), *fns)
+        return does
+
+    return register
+
+
+def resolved(paths: str) -> list[Any]:
+    """What paths name: builtins, and `module.name` of the standard library. One that is not there is noted as such."""
+    values = []
+    for path in names_here(paths):
+        module, _, name = path.rpartition(".")
+        owner = importlib.import_module(module) if module else builtins
+        if hasattr(owner, name):
+            values.append(getattr(owner, name))
+        else:
+            ABSENT.append(path)
+    return values
+
+
+# ---- the driver ----------------------------------------------------------------------------------------------------
+
+
+def _of_one_argument(does: Callable[..., Any]) -> Handler:
+    def handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if len(args) != 1 or kwargs:
+            return interp.native(fn, *args, **kwargs)
+        return does(interp, args[0])
+
+    return handler
+
+
+def _of_operation(row: Native, does: Callable[..., Any]) -> Handler:
+    least, most = row.limits()
+    given, options = row.given, frozenset(row.options.split())
+
+    def with_options(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not least <= len(args) <= most or not options.issuperset(kwargs):
+            return interp.native(fn, *args, **kwargs)
+        return does(interp, *given, *args, **kwargs)
+
+    def handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not least <= len(args) <= most or kwargs:
+            return interp.native(fn, *args, **kwargs)
+        return does(interp, *given, *args) if given else does(interp, *args)
+
+    return with_options if options else handler
+
+
+def _of_native_code(row: Native) -> Handler:
+    least, most = row.limits()
+    takes, named, reads = row.takes or (kept,), row.named, row.reads
+    first, rest = takes[:-1], takes[-1]
+
+    def handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not least <= len(args) <= most:
+            return interp.native(fn, *args, **kwargs)
+        uses = itertools.chain(first, itertools.repeat(rest))
+        args = [use(interp, arg) for use, arg in zip(uses, args)]
+        if named:
+            kwargs = {name: named.get(name, kept)(interp, value) for name, value in kwargs.items()}
+        if reads == 0:
+            return interp.native(fn, *args, **kwargs)
+        if reads is not None:
+            options = [value for name, value in kwargs.items() if name not in named]
+            native_reads.check(interp, fn, (*args[reads:], *options))
+        return interp.unread(fn, *args, **kwargs)
+
+    return handler
+
+
+# ---- what native code gets for an argument -------------------------------------------------------------------------
+
+
+def kept(interp: Interpreter, arg: Any) -> Any:
+    """Itself."""
+    return arg
+
+
+def plain(interp: Interpreter, arg: Any) -> Any:
+    """It is read."""
+    return interp.plain(arg)
+
+
+def shadowed(interp: Interpreter, arg: Any) -> Any:
+    """It is changed, or read when it is used."""
+    return interp.shadow(arg)
+
+
+def called(interp: Interpreter, arg: Any) -> Any:
+    """It is called, unless it is None or no callable."""
+    return None if arg is None else interp.trampoline(arg)
+
+
+def tested(interp: Interpreter, arg: Any) -> Any:
+    """It is called for an answer that is true or not; None asks the element itself."""
+    return interp.trampoline(bool if arg is None else arg)
+
+
+def iterated(interp: Interpreter, arg: Any) -> Any:
+    """It is iterated over, element by element."""
+    return iteration.native_iterable(interp, arg)
+
+
+def iterated_or_refused(interp: Interpreter, arg: Any) -> Any:
+    """The same; what is not iterable goes to the native code, which refuses it."""
+    return iteration.native_iterable(interp, arg) if iteration.is_iterable(interp, arg) else arg
+
+
+def iterated_later(interp: Interpreter, arg: Any) -> Any:
+    """It is asked for an iterator when its turn comes."""
+    return iteration.native_iterable_later(interp, arg) if iteration.is_iterable(interp, arg) else arg
+
+
+def listed(interp: Interpreter, arg: Any) -> Any:
+    """All its elements are taken at once, after it was asked how many there will be."""
+    return iteration.to_list(interp, arg, hint=True) if iteration.is_iterable(interp, arg) else arg
+
+
+def position(interp: Interpreter, arg: Any) -> Any:
+    """It is a position: as an int, where a method of the program says which."""
+    return keys.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg
