@@ -18,7 +18,7 @@ import torch
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from tests.capture.numpy_programs import PROGRAMS
+from tests.capture.arrays.numpy_programs import PROGRAMS
 
 import argand
 

@@ -41,7 +41,7 @@ def test_interrupts_name_tests_that_exist() -> None:
         assert (ROOT / file).exists(), file
         assert not test or f"def {test}(" in (ROOT / file).read_text(), (file, test)
     for test in re.findall(r"`(test_\w+)`", text):
-        assert f"def {test}(" in (ROOT / "tests/capture/test_interruption.py").read_text(), test
+        assert f"def {test}(" in (ROOT / "tests/capture/driver/test_interruption.py").read_text(), test
 
 
 def test_links_between_pages_exist() -> None:
