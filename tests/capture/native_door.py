@@ -1,7 +1,7 @@
 """Finds code of capture that has C code read an object of the program past `Interpreter.native` and its siblings.
 
 Looked at are the modules that know the interpreter. In a function of these, a *program value* is a parameter whose type
-says nothing (`Any`, `object`), what is taken out of such a parameter, and what it is assigned to. C code reads the state
+says nothing (`Any`, `object`, `Function`), what is taken out of such a parameter, and what it is assigned to. C code reads the state
 of one where it is given to a builtin or to a function of a module of the standard library, called, compared, formatted,
 or asked for a method. `interp.native(len, value)` is none of these: `len` is not called here.
 """
@@ -25,7 +25,12 @@ BUILTINS: Final = frozenset(
     and not (isinstance(value, type) and issubclass(value, BaseException))
 )
 OWN_LISTS: Final = frozenset(
-    {"Args", "Kwargs", "list[Any]", "dict[str, Any]", "tuple[Any, ...]", "Sequence[Any]", "Iterable[Any]"}
+    {"Args", "Kwargs"}
+    | {
+        kind.format(item)
+        for item in ("Any", "object")
+        for kind in ("list[{}]", "dict[str, {}]", "tuple[{}, ...]", "Sequence[{}]", "Iterable[{}]")
+    }
 )
 """Types of parameters that are lists of capture's own: only what they hold is the program's."""
 NAMED: Final = frozenset({"args", "kwargs"})
@@ -210,7 +215,7 @@ class _Values:
         found += [each for each in (given.vararg, given.kwarg) if each is not None]
         kinds = {each.arg: ast.unparse(each.annotation) if each.annotation else "" for each in found}
         self.names = {name for name, kind in kinds.items() if any(w in kind for w in ("Any", "Args", "object"))}
-        self.names |= {name for name, kind in kinds.items() if kind == "Kwargs"}
+        self.names |= {name for name, kind in kinds.items() if kind in ("Function", "Kwargs")}
         self.names -= CAPTURES
         self.lists = {name for name, kind in kinds.items() if kind in OWN_LISTS or name in NAMED}
         self.lists |= {each.arg for each in (given.vararg, given.kwarg) if each is not None}

@@ -31,7 +31,7 @@ def supported(value: Any) -> bool:
     )
 
 
-def dummy(shape: Any, strides: Any, dtype: Any) -> Any:
+def dummy(shape: Any, strides: Any, dtype: Any) -> object:
     """An array of made-up values: small ones, such that integers can be indices."""
     if 0 in shape:
         return numpy.lib.stride_tricks.as_strided(numpy.zeros(1, dtype), shape, strides)
@@ -55,7 +55,7 @@ def leaves(value: Any) -> Iterator[object]:
         yield value
 
 
-def mapped(value: Any, of_leaf: Callable[[Any], Any]) -> Any:
+def mapped(value: Any, of_leaf: Callable[[Any], Any]) -> object:
     """The same containers of what `of_leaf` makes of their leaves."""
     if type(value) in (tuple, list):
         return type(value)([mapped(item, of_leaf) for item in value])
@@ -79,7 +79,7 @@ def has_mask(key: object) -> bool:
     return any(array._a_dummy.dtype.kind == "b" for array in traced_in(key))
 
 
-def tensor_in(value: Any) -> Any:
+def tensor_in(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value
     found = getattr(value, "tensor", None)
@@ -110,7 +110,7 @@ def check_power(base: Any, exponent: Any) -> None:
         raise refusal("power", "the operator is not the function for this exponent")
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(value: object) -> bool:
     return isinstance(value._a_dummy if type(value) is Traced else value, numpy.generic)
 
 
@@ -121,12 +121,12 @@ def dtype_of(value: Any) -> Any:
 # ---------------------------------------------------------------------- memory
 
 
-def tensor_of(array: Any) -> torch.Tensor:
+def tensor_of(array: object) -> torch.Tensor:
     """The tensor that shares the memory of an array (called by transformed code)."""
     return torch.from_numpy(array)
 
 
-def no_overlap(count: int, *values: Any) -> bool:
+def no_overlap(count: int, *values: object) -> bool:
     """Whether none of the first `count` values, arrays, shares memory with another value (arrays and tensors)."""
     spans = [_span(value) for value in values]
     return not any(
@@ -150,7 +150,7 @@ def _span(value: Any) -> tuple[int, int]:
     return start, start + reach + value.itemsize if value.size else start
 
 
-def layout_of(array: Any) -> tuple[Any, ...]:
+def layout_of(array: Any) -> tuple[object, ...]:
     """What a graph relies on of an array that it gets."""
     return array.dtype.str, array.shape, array.strides, array.flags.writeable
 

@@ -9,7 +9,6 @@ Then it runs on the stand-ins, under the trace mode, which records the torch cal
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,16 +36,17 @@ from argand.capture.arrays.array_arguments import (
 )
 from argand.capture.facts import numpy_settings
 from argand.capture.facts.array_value import BINARY, FUNCTIONS, Method, Traced, needs_values
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.optional import numpy
 from argand.capture.facts.sources import CallSource, ConstSource, Source
 from argand.capture.metadata.special_calls import special
 from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import torch_calls
-from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
+from argand.capture.torch_functions.torch_calls import handler
 
 
-def load(state: CaptureState, source: Source, value: Any) -> Any:
+def load(state: CaptureState, source: Source, value: object) -> object:
     """The stand-in of an array found outside, or NotImplemented where torch cannot hold it.
 
     Arguments:
@@ -92,7 +92,7 @@ class Arrays:
 
         self.state = state
         self.by_real: dict[int, Traced] = {}
-        self.real: dict[int, Any] = {}
+        self.real: dict[int, object] = {}
         self.library: Any = torch._numpy
         self.recording = False
 
@@ -123,12 +123,12 @@ class Arrays:
                 explanation="An array that is written to shares its memory with another array or tensor.",
                 hints=("Make a copy of one of them, or make the view inside the compiled function.",), skip_frame=True,
             )  # fmt: skip
-        every: list[Any] = [*sources, *(info.source for info in others)]
+        every: list[object] = [*sources, *(info.source for info in others)]
         self.state.guards.add(None, "python", check, every, label="NO_ALIASING", shown=False)
 
     # ---------------------------------------------------------------- calls
 
-    def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         """A call of numpy's; NotImplemented where no traced array is among the arguments.
 
         Raises:
@@ -159,14 +159,14 @@ class Arrays:
             return self._into(name, fn, other, args, kwargs, out)
         return self._run(name, fn, other, args, kwargs)
 
-    def _of_constant(self, array: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def _of_constant(self, array: object, name: str, args: Args, kwargs: Kwargs) -> object:
         """A method of an array that is a constant of the capture, on traced ones."""
         known = BINARY.get(name)
         if known is not None and len(args) == 1 and not kwargs:
             return self.named(known[0], (args[0], array) if known[1] else (array, args[0]))
         raise refusal(name, "a constant array meets one that the graph computes")
 
-    def named(self, ufunc: str, args: tuple[Any, ...]) -> Any:
+    def named(self, ufunc: str, args: Args) -> Any:
         """An operator, by the name of its ufunc."""
         if any(isinstance(arg, torch.Tensor) for arg in args):
             raise refusal(ufunc, "an array meets a tensor")
@@ -178,7 +178,7 @@ class Arrays:
             raise refusal(ufunc, "a scalar would repeat a sequence")
         return self.call(getattr(numpy, ufunc), args, {})
 
-    def inplace(self, ufunc: str, target: Traced, other: Any) -> Any:
+    def inplace(self, ufunc: str, target: Traced, other: object) -> object:
         """`target op= other`."""
         if not isinstance(target._a_dummy, numpy.ndarray):
             return self.named(ufunc, (target, other))
@@ -188,7 +188,7 @@ class Arrays:
             check_power(target, other)
         return self.call(getattr(numpy, ufunc), (target, other), {"out": (target,)})
 
-    def method(self, array: Traced, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, array: Traced, name: str, args: Args, kwargs: Kwargs) -> Any:
         """`array.name(*args, **kwargs)`."""
         if name == "fill" and len(args) == 1 and not kwargs:
             self.set_item(array, ..., args[0])
@@ -211,12 +211,12 @@ class Arrays:
         def read(given: Any) -> Any:
             return getattr(given, name)
 
-        def rewritten(given: Any) -> Any:
+        def rewritten(given: Any) -> object:
             return given.tensor.mT if name == "mT" else getattr(given, name)
 
         return self._run(name, read, rewritten, (array,), {})
 
-    def _check_call(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
+    def _check_call(self, name: str, args: Args, kwargs: Kwargs) -> None:
         if name in tables.INTEGER_ERRORS:
             kinds = [dtype_of(arg).kind for arg in args]
             constant = len(args) > 1 and type(args[1]) is int and args[1] > 0
@@ -242,14 +242,14 @@ class Arrays:
 
         return self._run("indexing", get, get, (array, key), {})
 
-    def set_item(self, array: Traced, key: Any, value: Any) -> None:
+    def set_item(self, array: Traced, key: object, value: Any) -> None:
         """`array[key] = value`."""
         if isinstance(value, torch.Tensor) or not operand(value):
             raise refusal("item assignment", "the value is none of numpy's")
         if has_mask(key) and numpy.ndim(plain(value)):
             raise needs_values("assignment of an array to a mask")
 
-        def put(given: Any, index: Any, what: Any) -> Any:
+        def put(given: Any, index: object, what: object) -> Any:
             given = given.copy()
             given[index] = what
             return given
@@ -264,7 +264,7 @@ class Arrays:
         except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError) as e:
             raise refusal("item assignment", f"torch says {e}") from e
 
-    def _into(self, name: str, fn: Any, other: Any, args: Any, kwargs: Any, out: Any) -> Any:
+    def _into(self, name: str, fn: Any, other: Any, args: Args, kwargs: Kwargs, out: object) -> object:
         """A result that is written to an array."""
         if type(out) is not Traced or not isinstance(out._a_dummy, numpy.ndarray):
             raise refusal(name, "it writes to an array that is not followed")
@@ -284,7 +284,7 @@ class Arrays:
 
     # ---------------------------------------------------------------- the three runs
 
-    def _run(self, name: str, fn: Any, other: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _run(self, name: str, fn: Function, other: Function, args: Args, kwargs: Kwargs) -> Any:
         expected = self._expect(name, fn, args, kwargs)
         integers = all(array._a_dummy.dtype.kind in "biu" for array in traced_in((args, kwargs)))
         if name != "astype" and integers and getattr(expected, "dtype", dtype_of(0)).kind == "f":
@@ -300,10 +300,10 @@ class Arrays:
             self.recording = False
         return self._results(name, expected, checked, made, traced_in((args, kwargs)))
 
-    def _as_float(self, value: Any, dtype: Any) -> Any:
+    def _as_float(self, value: object, dtype: Any) -> Any:
         """Integer arrays as the floats that numpy makes of them first; torch would make float32 of them."""
 
-        def as_float(leaf: Any) -> Any:
+        def as_float(leaf: object) -> object:
             if type(leaf) is not Traced:
                 return leaf
             made = torch.Tensor.to(leaf._a_tensor, tables.DTYPES[dtype.name])
@@ -311,7 +311,7 @@ class Arrays:
 
         return mapped(value, as_float)
 
-    def _expect(self, name: str, fn: Any, args: Any, kwargs: Any) -> Any:
+    def _expect(self, name: str, fn: Function, args: Args, kwargs: object) -> Any:
         numpy_settings.rely(self.state, name)
         try:
             with numpy_settings.quiet():
@@ -319,7 +319,7 @@ class Arrays:
         except Exception as e:  # numpy's error: the program gets it where the call really runs
             raise refusal(name, f"numpy says {type(e).__name__}: {e}") from e
 
-    def _results(self, name: str, expected: Any, checked: Any, made: Any, inputs: list[Traced]) -> Any:
+    def _results(self, name: str, expected: Any, checked: Any, made: object, inputs: list[Traced]) -> object:
         if isinstance(expected, tuple | list):
             if not isinstance(made, tuple | list) or len(made) != len(expected):
                 raise refusal(name, "its torch equivalent gives another number of results")
@@ -346,7 +346,9 @@ class Arrays:
         if not near:
             raise refusal(name, "its torch equivalent gives other values")
 
-    def _aliased(self, name: str, expected: Any, ours: torch.Tensor, made: torch.Tensor, inputs: list[Traced]) -> Any:
+    def _aliased(
+        self, name: str, expected: Any, ours: torch.Tensor, made: torch.Tensor, inputs: list[Traced]
+    ) -> object:
         """The stand-in of a result: a view where numpy's is one, a copy where numpy's is a copy."""
         if not expected.size:
             return made
@@ -362,7 +364,7 @@ class Arrays:
         made = torch.Tensor.clone(made) if shares else made
         return made if view else laid_out(name, made, expected)
 
-    def _to_library(self, value: Any, *, real: bool) -> Any:
+    def _to_library(self, value: object, *, real: bool) -> Any:
         """Arguments as torch._numpy takes them: tensors of made-up values, or the stand-ins."""
         if type(value) is Traced:
             tensor = torch.from_numpy(numpy.asarray(value._a_dummy)) if real else value._a_tensor
@@ -383,7 +385,7 @@ class Arrays:
 
 
 @handler(*FUNCTIONS)
-def _natively(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _natively(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The methods of `Traced` are called, not interpreted."""
     if state.graph.dynamics is not None:
         args, kwargs = symbolic_ops.plain(args), symbolic_ops.plain(kwargs)
@@ -391,7 +393,7 @@ def _natively(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handler(Method)
-def _method(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _method(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`array.sum(...)`."""
     args = tuple([state.deep_resolve(arg) for arg in args])
     kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
@@ -401,7 +403,7 @@ def _method(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(torch.Tensor.numpy)
-def _numpy(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _numpy(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """`tensor.numpy()`: an array that shares the tensor's memory."""
     tensor = args[0]
     info = builder.tensors.get(id(tensor))

@@ -176,7 +176,7 @@ class Explanation:
         """Unpacks as (explanation, out_guards, graphs, ops_per_graph, break_reasons, explanation_verbose)."""
         return iter((self.summary, self.out_guards, self.graphs, self.ops_per_graph, self.break_reasons, str(self)))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """JSON-able form; docs/explain.md describes it."""
         return {
             "graph_count": self.graph_count,
@@ -195,7 +195,7 @@ def _ops_line(ops: Ops) -> str:
     return ", ".join(names[:12]) + (f", ... ({len(names) - 12} more)" if len(names) > 12 else "")
 
 
-def _reason_dict(reason: BreakReason, count: int) -> dict[str, Any]:
+def _reason_dict(reason: BreakReason, count: int) -> dict[str, object]:
     return {
         "id": reason.id,
         "kind": reason.kind,
@@ -234,7 +234,7 @@ class ScriptReport:
     def explanation(self) -> Explanation:
         return Explanation.of(self.findings)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {"outcome": self.outcome, **self.explanation().as_dict()}
 
     def print_to(self, file: TextIO) -> None:

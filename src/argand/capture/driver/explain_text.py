@@ -16,7 +16,7 @@ def ops_of(graph: torch.fx.GraphModule) -> Ops:
     return [node.target for node in graph.graph.nodes if node.op.startswith("call")]
 
 
-def op_name(op: Any) -> str:
+def op_name(op: object) -> str:
     """How a call target is shown."""
     return str(getattr(op, "__name__", op))
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import types
 import weakref
-from typing import Any
 
 import torch
 from torch import fx
@@ -403,7 +402,7 @@ class _Capture:
         code = self.info.code
         return _C.Entry(transformed_code(code, decode(code)), state.guards.build(), self.region, None)
 
-    def _backend(self, graph: fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    def _backend(self, graph: fx.GraphModule, inputs: list[torch.Tensor]) -> object:
         with events.span("backend", "capture", backend=self.region.backend_name):
             changes = modes.changed_by(graph.graph)
             places = subclasses.places(inputs)

@@ -43,7 +43,7 @@ class GuardFailure:
     def __str__(self) -> str:
         return f"{self.what} {self.detail}".strip()
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """JSON-able form."""
         where = self.where
         place = None if where is None else {"file": where.filename, "line": where.lineno, "text": where.text}
@@ -94,7 +94,7 @@ class Recompile:
         lines += [f"  What to do: {remedy}" for remedy in dict.fromkeys(f.remedy for f in shown)]
         return "\n".join(lines)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """JSON-able form."""
         return {
             "function": self.function,

@@ -29,4 +29,4 @@ class Region:
     fullgraph: bool = False
     dynamic: bool | None = None
     observe: bool = False
-    request: tuple[Any, ...] = ()
+    request: tuple[object, ...] = ()

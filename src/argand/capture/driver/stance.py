@@ -73,7 +73,7 @@ class set_stance:
         stance = self.stance
 
         @functools.wraps(fn)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: object, **kwargs: object) -> object:
             with set_stance(stance):
                 return fn(*args, **kwargs)
 

@@ -59,7 +59,7 @@ class error_on_graph_break:
         error = self.error
 
         @functools.wraps(fn)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: object, **kwargs: object) -> object:
             with error_on_graph_break(error):
                 return fn(*args, **kwargs)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from argand.capture.driver import strict
+from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.objects import native_handlers
 from argand.capture.torch_functions import torch_calls
 from argand.errors import ConfigError
@@ -14,7 +16,7 @@ from argand.errors import ConfigError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _error_on_graph_break(state: Any, fn: Any, args: Any, kwargs: Any) -> Any:
+def _error_on_graph_break(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """torch's context manager of this name, in captured code: argand's, which means the same."""
     return state.interpreter.call(strict.error_on_graph_break, args, kwargs)
 
@@ -22,7 +24,7 @@ def _error_on_graph_break(state: Any, fn: Any, args: Any, kwargs: Any) -> Any:
 torch_calls.NAMED["torch._dynamo.decorators.error_on_graph_break"] = _error_on_graph_break
 
 
-def substitute_in_graph(original: Callable[..., Any], *, skip_signature_check: bool = False) -> Callable[[F], F]:
+def substitute_in_graph(original: Function, *, skip_signature_check: bool = False) -> Callable[[F], F]:
     """Make captured code run a Python function in the place of `original`, typically one that is written in C.
 
     ::
@@ -58,7 +60,7 @@ def substitute_in_graph(original: Callable[..., Any], *, skip_signature_check: b
         if not skip_signature_check:
             _check_signatures(original, replacement)
 
-        def call(interp: Any, fn: Any, args: Any, kwargs: Any) -> Any:
+        def call(interp: Any, fn: Function, args: list[object], kwargs: Kwargs) -> object:
             return interp.call(replacement, args, kwargs)
 
         native_handlers.replace_function(original, call)
@@ -67,7 +69,7 @@ def substitute_in_graph(original: Callable[..., Any], *, skip_signature_check: b
     return register
 
 
-def _check_signatures(original: Callable[..., Any], replacement: Callable[..., Any]) -> None:
+def _check_signatures(original: Function, replacement: Function) -> None:
     try:
         wanted = inspect.signature(original)
     except (TypeError, ValueError):

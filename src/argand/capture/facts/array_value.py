@@ -12,6 +12,7 @@ from types import BuiltinMethodType
 from typing import Any
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, DIVMOD, UNARY
 
 _FACTS = frozenset(("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "__doc__"))
@@ -42,7 +43,7 @@ class Method:
     def __class__(self) -> Any:
         return BuiltinMethodType
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> object:
         return self._a_of._a_owner.method(self._a_of, self._a_name, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -64,7 +65,7 @@ class Traced:
 
     __slots__ = ("__weakref__", "_a_dummy", "_a_owner", "_a_source", "_a_tensor")
 
-    def __init__(self, owner: Any, dummy: Any, tensor: Any, source: Any = None) -> None:
+    def __init__(self, owner: Any, dummy: Any, tensor: object, source: object = None) -> None:
         put = object.__setattr__
         put(self, "_a_owner", owner)
         put(self, "_a_dummy", dummy)
@@ -75,12 +76,12 @@ class Traced:
     def __class__(self) -> Any:
         return type(self._a_dummy)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: object, **kwargs: object) -> object:
         if method != "__call__":
             raise needs_values(f"{ufunc.__name__}.{method}")
         return self._a_owner.call(ufunc, inputs, kwargs)
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(self, func: object, types: object, args: Args, kwargs: Kwargs) -> object:
         return self._a_owner.call(func, args, kwargs)
 
     def __getattribute__(self, name: str) -> Any:
@@ -102,7 +103,7 @@ class Traced:
             return Method(self, name)
         raise needs_values(name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise needs_values(f"setting the attribute {name}")
 
     def __len__(self) -> int:
@@ -113,15 +114,15 @@ class Traced:
             raise TypeError("iteration over a 0-d array")
         return iter([self._a_owner.item(self, i) for i in range(len(self._a_dummy))])
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> object:
         return self._a_owner.item(self, key)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Any, value: object) -> None:
         self._a_owner.set_item(self, key, value)
 
 
 def _refused(name: str) -> Callable[..., Any]:
-    def refuse(self: Traced, *args: Any, **kwargs: Any) -> Any:
+    def refuse(self: Traced, *args: object, **kwargs: object) -> object:
         raise needs_values(name)
 
     return refuse

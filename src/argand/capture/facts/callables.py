@@ -9,6 +9,7 @@ import functools
 import types
 from typing import Any, Final
 
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a, module_of, mro_of, namespace, per_class
 from argand.capture.facts.typefacts import BOUND_METHODS, is_native
 
@@ -39,7 +40,7 @@ def _only_c(cls: type) -> bool:
     return module_of(cls).partition(".")[0] in ("torch", "numpy", "functools")
 
 
-def fact(fn: Any, name: str) -> Any:
+def fact(fn: object, name: str) -> Any:
     """`fn.<name>` if that is a fact that C code keeps, else None."""
     if is_a(fn, type):
         read = _OF_CLASS.get(name)
@@ -49,13 +50,13 @@ def fact(fn: Any, name: str) -> Any:
     return getattr(fn, name, None) if _only_c(type(fn)) else None
 
 
-def text_of(fn: Any, name: str) -> str:
+def text_of(fn: object, name: str) -> str:
     """`fact`, where it is a string; else ""."""
     found = fact(fn, name)
     return found if type(found) is str else ""
 
 
-def spoken(fn: Any) -> str | None:
+def spoken(fn: Function) -> str | None:
     """How CPython names a callable in messages about its arguments; None where it would ask the program's code."""
     qualname = text_of(fn, "__qualname__")
     if qualname:

@@ -107,7 +107,7 @@ def _is_numpy_scalar(cls: type) -> bool:
     return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in cls.__mro__)
 
 
-def handling(value: Any) -> str:
+def handling(value: object) -> str:
     """How a value found outside is loaded.
 
     Returns:
@@ -133,7 +133,7 @@ def is_bound_builtin(value: Any) -> bool:
     return owner is not None and not is_a(owner, types.ModuleType | type)
 
 
-def is_constant(value: Any) -> bool:
+def is_constant(value: object) -> bool:
     """Code can hold `value` itself: it has no parts that differ from call to call."""
     if type(value) is slice:
         return all(is_constant(part) for part in (value.start, value.stop, value.step))
@@ -151,17 +151,17 @@ def is_plain_tensor(tensor: torch.Tensor) -> bool:
     )
 
 
-def is_container(obj: Any) -> bool:
+def is_container(obj: object) -> bool:
     """A list, tuple, dict, set, frozenset or deque, or a subclass."""
     return is_a(obj, _CONTAINERS) and type(obj) is not torch.Size and type(obj) not in _SINGLETONS
 
 
-def is_plain_atom(obj: Any) -> bool:
+def is_plain_atom(obj: object) -> bool:
     """Cannot hold an outer container."""
     return type(obj) in _ATOMS or is_a(obj, torch.Tensor | torch.nn.Module)
 
 
-def is_cell(obj: Any) -> bool:
+def is_cell(obj: object) -> bool:
     return type(obj) is types.CellType
 
 
@@ -173,7 +173,7 @@ def is_slot(cls: type, name: str) -> bool:
     return False
 
 
-def in_instance_dict(obj: Any, name: str) -> bool:
+def in_instance_dict(obj: object, name: str) -> bool:
     """Whether the real object has `name` in its `__dict__`."""
     return name in (namespace(obj) or ())
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.capture.facts.handlers import Args, Kwargs
+
 
 @functools.cache
 def _fast_nodes() -> bool:
@@ -21,11 +23,11 @@ def _fast_nodes() -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _candidate(target: Any) -> str:
+def _candidate(target: object) -> str:
     return fx.Graph()._target_to_str(target)
 
 
-def new_node(graph: fx.Graph, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+def new_node(graph: fx.Graph, op: str, target: Any, args: Args, kwargs: Kwargs) -> fx.Node:
     """`graph.create_node` without its search of the arguments for symbolic numbers (half its time)."""
     if not _fast_nodes():
         return graph.create_node(op, target, args, kwargs)
@@ -84,7 +86,7 @@ class CapturedGraph(fx.GraphModule):
 
     forward = _LazyForward()
 
-    def recompile(self) -> Any:
+    def recompile(self) -> object:
         if "_graph" in self.__dict__ and not self.__dict__.get("_argand_ready"):
             self.__dict__["_argand_ready"] = True  # the call from __init__: leave `forward` lazy
             return None
@@ -121,7 +123,7 @@ def keep_torchs_compiler_out() -> None:
                     _undecorate(value)
 
 
-def _undecorate(function: Any) -> None:
+def _undecorate(function: object) -> None:
     seen = 0
     while isinstance(function, types.FunctionType) and seen < 8:
         seen += 1

@@ -108,7 +108,7 @@ class Program:
         assert code is not None
         return code
 
-    def _op(self, inst: Instruction, table: dict[str, tuple[Handler, Prepare | None]]) -> tuple[Handler, Any]:
+    def _op(self, inst: Instruction, table: dict[str, tuple[Handler, Prepare | None]]) -> tuple[Handler, object]:
         handler, prepare = table[inst.opname]
         if prepare is not None:
             return handler, prepare(inst, self.index)
@@ -164,7 +164,7 @@ class Frame:
         program: Program,
         fast: list[Any],
         globals_: dict[str, Any],
-        builtins: dict[str, Any],
+        builtins: dict[str, object],
         exc: ExcState,
         func: FunctionType | None = None,
     ) -> None:
@@ -175,13 +175,13 @@ class Frame:
         self.fast = fast
         self.globals = globals_
         self.builtins = builtins
-        self.locals: Any = None
+        self.locals: object = None
         self.func = func
-        self.closure: tuple[Any, ...] = ()
+        self.closure: tuple[object, ...] = ()
         self.exc = exc
-        self.generator: Any = None
+        self.generator: object = None
         self.kw_names: tuple[str, ...] = ()
-        self.result: Any = None
+        self.result: object = None
         self.quiet = False
         self.sequence = 0
 
@@ -194,7 +194,7 @@ class Frame:
     def lineno(self) -> int:
         return self.instruction.lineno or self.code.co_firstlineno
 
-    def locals_by_name(self) -> dict[str, Any]:
+    def locals_by_name(self) -> dict[str, object]:
         """Set locals, cells and free variables by name: cells as cell objects, unread arguments as `LazyLocal`."""
         return {name: value for name, value in zip(self.program.names, self.fast) if value is not NULL}
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeGuard, TypeVar, overload
 
 from argand import errors
+from argand.capture.facts.handlers import Function
 
 T = TypeVar("T")
 
@@ -44,11 +45,11 @@ def per_class(fn: Callable[[type], T]) -> Callable[[type], T]:
     return of_class
 
 
-mro_of: Final[Any] = type.__dict__["__mro__"].__get__
+mro_of: Final[Function] = type.__dict__["__mro__"].__get__
 """`__mro__` of a class, past any of its metaclass."""
 _SIZED: Final[tuple[Any, ...]] = (dict, list, tuple, set, frozenset, collections.deque, str, bytes)
-_module_of: Final[Any] = type.__dict__["__module__"].__get__
-_class_namespace: Final[Any] = type.__dict__["__dict__"].__get__
+_module_of: Final[Function] = type.__dict__["__module__"].__get__
+_class_namespace: Final[Function] = type.__dict__["__dict__"].__get__
 
 
 _NONE: Final = -1
@@ -114,7 +115,7 @@ def module_of(cls: type) -> str:
     return module if type(module) is str else ""
 
 
-def c_part(base: type, obj: Any, name: str) -> Any:
+def c_part(base: type, obj: object, name: str) -> object:
     """What C code of `base` keeps in an object of a subclass: its `__getattribute__` is not asked, as C does not."""
     return _class_namespace(base)[name].__get__(obj)
 
@@ -152,23 +153,23 @@ def raw_items(obj: Any) -> Any:
         ) from None
 
 
-def raw_iter(obj: Any) -> Any:
+def raw_iter(obj: object) -> Any:
     """`iter` of a list, tuple, set or deque, past any `__iter__` of its class."""
     return next(base for base in _SIZED if is_a(obj, base)).__iter__(obj)
 
 
-def held_items(obj: Any) -> Any:
+def held_items(obj: object) -> Any:
     """An iterator over everything that a container holds: keys and values of a dict."""
     return itertools.chain.from_iterable(raw_items(obj)) if is_a(obj, dict) else raw_iter(obj)
 
 
-def raw_item(obj: Any, index: int) -> Any:
+def raw_item(obj: object, index: int) -> object:
     """An item of a list or tuple, past any `__getitem__` of its class."""
     base: Any = list if is_a(obj, list) else tuple
     return base.__getitem__(obj, index)
 
 
-def attributes_of(fn: Any) -> dict[str, Any]:
+def attributes_of(fn: Function) -> dict[str, object]:
     """The attributes that were set on a callable: for a bound method, on its function."""
     while type(fn) is types.MethodType:
         fn = fn.__func__

@@ -14,7 +14,9 @@ import operator
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final
 
-_get_dict: Any = type.__dict__["__dict__"].__get__
+from argand.capture.facts.handlers import Function
+
+_get_dict: Function = type.__dict__["__dict__"].__get__
 _MADE_WHEN_ASKED: Final = ("__annotations__", "__slotnames__")
 """Names that Python puts into a class when it is asked for them, and makes again when they are gone."""
 _MISSING: Final = object()
@@ -24,7 +26,7 @@ class Namespaces:
     """What the classes held that a capture looked at, each when it was first looked at."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[type, dict[str, Any]]] = {}
+        self._seen: dict[int, tuple[type, dict[str, object]]] = {}
         self._asked: list[Any] = []
 
     def look(self, classes: Iterable[type]) -> None:
@@ -53,7 +55,7 @@ class Namespaces:
             id(klass) not in made_here and (names is None or name in names) for klass, name in list(self.changed())
         )
 
-    def ask(self, base: Any) -> None:
+    def ask(self, base: object) -> None:
         """Remember an abstract class that is asked about another one: it remembers the answer, and asks no more."""
         self._asked.append(base)
 
@@ -74,7 +76,7 @@ class Namespaces:
         return name in _MADE_WHEN_ASKED and name not in before and (name != "__annotations__" or held == {})
 
 
-def _same(before: dict[str, Any], now: Any) -> bool:
+def _same(before: dict[str, object], now: Any) -> bool:
     """Whether two namespaces hold the same objects; runs no Python of theirs."""
     return (
         len(before) == len(now)
@@ -85,7 +87,7 @@ def _same(before: dict[str, Any], now: Any) -> bool:
 
 def _forget_answers(base: abc.ABCMeta) -> None:
     """Have an abstract class, and those that derive from it, ask again which classes are theirs."""
-    todo: list[Any] = [base]
+    todo: list[object] = [base]
     seen: set[int] = set()
     clear: Any = vars(abc.ABCMeta)["_abc_caches_clear"]
     subclasses: Any = vars(type)["__subclasses__"]

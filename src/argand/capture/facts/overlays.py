@@ -42,7 +42,7 @@ class Shadow:
     shadow: Any
     snapshot: Any
     source: Source
-    probe: Any = None
+    probe: object = None
 
 
 @dataclass(slots=True, eq=False)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 from argand import errors
 from argand._core import _C
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import namespace, raw_item
 
 
@@ -265,7 +266,7 @@ def _attribute(accessor: str, name: str, friendly: bool = False) -> Step:
     )
 
 
-def _through(function: Callable[..., object], keyed: bool = False) -> Load:
+def _through(function: Function, keyed: bool = False) -> Load:
     """function(base), or function(base, key)."""
     return lambda to, at: to.call_helper(function, (at.key,) if keyed else ())
 

@@ -98,22 +98,22 @@ class SymbolicNumber:
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.number().__reduce_ex__(protocol)
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> object:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> object:
         return self
 
-    def __divmod__(self, other: Any) -> Any:
+    def __divmod__(self, other: Any) -> object:
         return self // other, self % other
 
-    def __rdivmod__(self, other: Any) -> Any:
+    def __rdivmod__(self, other: Any) -> object:
         return other // self, other % self
 
-    def __pos__(self) -> Any:
+    def __pos__(self) -> object:
         return self
 
-    def __round__(self, digits: Any = None) -> Any:
+    def __round__(self, digits: Any = None) -> object:
         if digits is None:
             return self if type(self) is SymbolicInt else self.dynamics.apply("round", self)
         return round(self.number(), digits)
@@ -128,12 +128,12 @@ class SymbolicInt(SymbolicNumber):
     def __class__(self) -> Any:
         return int
 
-    def __trunc__(self) -> Any:
+    def __trunc__(self) -> object:
         return self
 
     __floor__ = __ceil__ = __trunc__
 
-    def __invert__(self) -> Any:
+    def __invert__(self) -> object:
         return self.dynamics.arithmetic("sub", -1, self)
 
 
@@ -149,13 +149,13 @@ class SymbolicFloat(SymbolicNumber):
     def __index__(self) -> NoReturn:
         raise TypeError("'float' object cannot be interpreted as an integer")
 
-    def __trunc__(self) -> Any:
+    def __trunc__(self) -> object:
         return self.dynamics.apply("trunc", self)
 
-    def __floor__(self) -> Any:
+    def __floor__(self) -> object:
         return self.dynamics.apply("floor", self)
 
-    def __ceil__(self) -> Any:
+    def __ceil__(self) -> object:
         return self.dynamics.apply("ceil", self)
 
 
@@ -191,18 +191,18 @@ class SymbolicBool(SymbolicNumber):
 SYMBOLIC: frozenset[type] = frozenset((SymbolicInt, SymbolicFloat, SymbolicBool))
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """A number that may stand beside a symbolic one."""
     return type(value) in SYMBOLIC or type(value) in (int, float, bool)
 
 
 def _binary(op: BinaryOperator) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    def forward(self: Any, other: Any) -> Any:
+    def forward(self: Any, other: object) -> object:
         if not is_number(other):
             return _with_tensor(self, other, op, False)
         return self.dynamics.arithmetic(op.name, self, other)
 
-    def reflected(self: Any, other: Any) -> Any:
+    def reflected(self: Any, other: object) -> object:
         if not is_number(other):
             return _with_tensor(self, other, op, True)
         return self.dynamics.arithmetic(op.name, other, self)
@@ -210,7 +210,7 @@ def _binary(op: BinaryOperator) -> tuple[Callable[[Any, Any], Any], Callable[[An
     return forward, reflected
 
 
-def _with_tensor(number: Any, other: Any, op: BinaryOperator, reflected: bool) -> Any:
+def _with_tensor(number: Any, other: object, op: BinaryOperator, reflected: bool) -> object:
     if isinstance(other, torch.Tensor):
         return number.dynamics.with_tensor(op.name, number, other, reflected)
     if isinstance(other, complex | str | bytes | list | tuple):  # native code takes the plain number
@@ -220,7 +220,7 @@ def _with_tensor(number: Any, other: Any, op: BinaryOperator, reflected: bool) -
 
 
 def _comparison(name: str) -> Callable[[Any, Any], Any]:
-    def compare(self: Any, other: Any) -> Any:
+    def compare(self: Any, other: object) -> object:
         if not is_number(other):
             if isinstance(other, torch.Tensor):
                 return self.dynamics.with_tensor(name, self, other, False)
@@ -260,9 +260,9 @@ class SymbolicSize(tuple):  # type: ignore[type-arg]
     def __class__(self) -> Any:
         return torch.Size
 
-    def numel(self) -> Any:
+    def numel(self) -> object:
         """The product."""
-        total: Any = 1
+        total: object = 1
         for item in tuple.__iter__(self):
             total = total * item
         return total
@@ -271,12 +271,12 @@ class SymbolicSize(tuple):  # type: ignore[type-arg]
         items = tuple.__getitem__(self, index)
         return size_of(items) if isinstance(index, slice) else items
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> Any:
         if not isinstance(other, tuple):
             return NotImplemented if hasattr(type(other), "__radd__") else torch.Size() + other  # in torch's words
         return size_of(tuple.__add__(self, tuple(other)))
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: object) -> object:
         return size_of(tuple(other) + tuple(tuple.__iter__(self))) if isinstance(other, tuple) else NotImplemented
 
     def __mul__(self, count: Any) -> Any:
@@ -303,7 +303,7 @@ STANDS_FOR: frozenset[type] = SYMBOLIC | {SymbolicSize}
 _SIZES: Final = (int, SymbolicInt)
 
 
-def size_of(items: Any) -> Any:
+def size_of(items: Any) -> object:
     """A SymbolicSize, or a torch.Size where no item is symbolic."""
     items = tuple(items)
     if any(type(item) in SYMBOLIC for item in items) and all(issubclass(type(item), _SIZES) for item in items):

@@ -47,7 +47,7 @@ def formatted_tensor(text: TaintedText) -> GraphBreak:
     return found
 
 
-def _refuse(self: TaintedText, *args: Any, **kwargs: Any) -> Any:
+def _refuse(self: TaintedText, *args: object, **kwargs: object) -> object:
     raise formatted_tensor(self)
 
 

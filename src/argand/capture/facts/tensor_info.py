@@ -22,7 +22,7 @@ class Dynamic:
 
     __slots__ = ("siblings", "sizes", "strides")
 
-    def __init__(self, siblings: tuple[Any, ...], sizes: list[Any], strides: list[Any] | None = None) -> None:
+    def __init__(self, siblings: tuple[Any, ...], sizes: list[Any], strides: list[object] | None = None) -> None:
         self.siblings = siblings
         self.sizes = sizes
         self.strides = strides

@@ -17,6 +17,7 @@ import torch
 
 from argand._core import _C
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import module_of, per_class
 from argand.capture.facts.namespaces import Namespaces
 from argand.capture.facts.words import words
@@ -48,7 +49,7 @@ SEQUENCES: Final[tuple[type, ...]] = (list, tuple, str, bytes, bytearray, collec
 CONTAINERS: Final[tuple[type, ...]] = (list, tuple, dict, set, frozenset, collections.deque)
 
 _NAMESPACES: Final = frozenset({"__dict__", "__dir__"})
-_get_dict: Any = type.__dict__["__dict__"].__get__
+_get_dict: Function = type.__dict__["__dict__"].__get__
 _C_FUNCTIONS: Final[tuple[type, ...]] = (
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
@@ -108,7 +109,7 @@ class TypeFacts:
         self.slots: dict[tuple[int, str], Slot] = {}
         self.keep: dict[int, type] = {}
         self.namespaces = Namespaces()
-        self.overlay: dict[tuple[int, str], Any] = {}
+        self.overlay: dict[tuple[int, str], object] = {}
         self.names: set[str] = set()
         """Every name that was looked up on a class: of the guarded classes, these may not change."""
         self.whole = False
@@ -161,7 +162,7 @@ class TypeFacts:
         """
         return self.namespaces.affects(None if self.whole else self.names | _DUNDERS, made_here)
 
-    def lookup_after(self, cls: type, after: type, name: str) -> Any:
+    def lookup_after(self, cls: type, after: type, name: str) -> object:
         """As `lookup`, in the part of the MRO of `cls` behind another class (what `super` does)."""
         seen = False
         self.names.add(name)
@@ -177,7 +178,7 @@ class TypeFacts:
                 seen = True
         return NULL
 
-    def holder_after(self, cls: type, after: type, name: str, value: Any) -> type | None:
+    def holder_after(self, cls: type, after: type, name: str, value: object) -> type | None:
         """The class in whose own namespace `lookup_after` found a value; None if it is in none."""
         behind = itertools.dropwhile(lambda klass: klass is not after, cls.__mro__)
         next(behind, None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import linecache
-from collections.abc import Callable
 from types import CodeType
+
+from argand.capture.facts.handlers import Function
 
 
 def words(text: str) -> list[str]:
@@ -62,7 +63,7 @@ def public_name(name: str) -> str:
     return name
 
 
-def callable_words(fn: Callable[..., object]) -> str:
+def callable_words(fn: Function) -> str:
     """How messages call a torch function or tensor method that was called."""
     name = getattr(fn, "__name__", str(fn))
     qualname = str(getattr(fn, "__qualname__", name))

@@ -54,7 +54,7 @@ RANDOM = frozenset(
 )
 
 
-def _operator_table() -> dict[Any, Target]:
+def _operator_table() -> dict[object, Target]:
     table: dict[Any, Target] = {}
     for op in BINARY.values():
         for special in (op.inplace,) if op.inplace else (op.method, op.reflected):
@@ -71,8 +71,8 @@ def _operator_table() -> dict[Any, Target]:
     return table
 
 
-_TARGETS: dict[Any, Target] = _operator_table()
-METHODS_OF_OPERATORS: dict[Any, Target] = {
+_TARGETS: dict[object, Target] = _operator_table()
+METHODS_OF_OPERATORS: dict[object, Target] = {
     getattr(_Tensor, name): Target("call_function", op.native, mutates=name.endswith("_"))
     for op in (*BINARY.values(), *COMPARE.values(), *UNARY)
     for name in op.torch

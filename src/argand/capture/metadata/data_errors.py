@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-from typing import Any
 
 import torch
 from torch import fx
@@ -19,6 +18,7 @@ from torch import fx
 from argand import errors
 from argand.bytecode.instruction import ExceptionHandler, Instruction
 from argand.capture.facts.frames import Frame
+from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.tensor_info import TensorInfo
@@ -64,7 +64,7 @@ _INDEXING = frozenset(("__getitem__", "__setitem__"))
 
 
 @functools.lru_cache(maxsize=8192)
-def kind(func: Any) -> str:
+def kind(func: Function) -> str:
     """ "always", "integers", "index", "foreign" or "" (only shapes and dtypes decide whether it raises)."""
     name = getattr(func, "__name__", "")
     if isinstance(func, torch._ops.OpOverload):
@@ -84,7 +84,7 @@ def kind(func: Any) -> str:
     return "integers" if name in _INTEGERS else ""
 
 
-def may_raise(func: Any, args: tuple[Any, ...], infos: list[TensorInfo]) -> bool:
+def may_raise(func: Function, args: Args, infos: list[TensorInfo]) -> bool:
     """Whether what the tensors hold can make this call raise."""
     data_kind = kind(func)
     if data_kind == "index":
@@ -95,14 +95,14 @@ def may_raise(func: Any, args: tuple[Any, ...], infos: list[TensorInfo]) -> bool
     return bool(data_kind)
 
 
-def _holds_tensor(key: Any, *, masks: bool) -> bool:
+def _holds_tensor(key: object, *, masks: bool) -> bool:
     """A tensor of positions, or (with `masks`) of truth values, whose number decides how many values are wanted."""
     if isinstance(key, torch.Tensor):
         return masks or key.dtype not in (torch.bool, torch.uint8)
     return isinstance(key, tuple | list) and any(_holds_tensor(item, masks=masks) for item in key)
 
 
-def _out_of_range(key: Any, info: TensorInfo | None, listed: bool = False) -> bool:
+def _out_of_range(key: object, info: TensorInfo | None, listed: bool = False) -> bool:
     """Whether a list of positions in a key may hold one that no dimension of the tensor has."""
     if isinstance(key, tuple | list):
         return any(_out_of_range(item, info, listed or isinstance(key, list)) for item in key)
@@ -114,7 +114,7 @@ def _out_of_range(key: Any, info: TensorInfo | None, listed: bool = False) -> bo
     return not -shortest <= key < shortest
 
 
-def check(builder: GraphBuilder, func: Any, args: tuple[Any, ...], infos: list[TensorInfo]) -> None:
+def check(builder: GraphBuilder, func: Function, args: Args, infos: list[TensorInfo]) -> None:
     """Note a call that may raise because of values, or end the graph before it.
 
     Raises:
@@ -129,7 +129,7 @@ def check(builder: GraphBuilder, func: Any, args: tuple[Any, ...], infos: list[T
         raises(builder, _name(func))
 
 
-def _only_returns(func: Any) -> bool:
+def _only_returns(func: Function) -> bool:
     """A custom operator whose schema says that all it does is return tensors."""
     if isinstance(func, torch._ops.OpOverloadPacket):
         return all(_only_returns(getattr(func, name)) for name in func.overloads())
@@ -153,7 +153,7 @@ def raises(builder: GraphBuilder, name: str) -> None:
         on_data.behind.append((last, noticed))
 
 
-def keep(builder: GraphBuilder, outputs: list[Any]) -> list[torch.Tensor]:
+def keep(builder: GraphBuilder, outputs: list[object]) -> list[torch.Tensor]:
     """Keep operations that may raise in the graph, also those whose results nobody needs.
 
     Arguments:
@@ -233,7 +233,7 @@ def _effects_lost(name: str) -> errors.GraphBreak:
     )
 
 
-def _name(func: Any) -> str:
+def _name(func: Function) -> str:
     return str(getattr(func, "__name__", func))
 
 
@@ -290,13 +290,13 @@ def _catches(frame: Frame, handler: ExceptionHandler) -> bool:
         at = frame.program.index[following]
 
 
-def _in_library(globals_: dict[str, Any]) -> bool:
+def _in_library(globals_: dict[str, object]) -> bool:
     return str(globals_.get("__name__", "")).startswith(("torch.", "argand.", "contextlib"))
 
 
-def _clause(frame: Frame, at: int) -> tuple[list[Any] | None, Instruction]:
+def _clause(frame: Frame, at: int) -> tuple[list[object] | None, Instruction]:
     """The classes of the except clause that begins at `at` (None: not known) and the jump to the next one."""
-    names: list[Any] = []
+    names: list[object] = []
     instructions = frame.program.instructions
     while True:
         inst = instructions[at]
@@ -310,7 +310,7 @@ def _clause(frame: Frame, at: int) -> tuple[list[Any] | None, Instruction]:
             return None, inst
 
 
-def _may_match(cls: Any) -> bool:
+def _may_match(cls: object) -> bool:
     if not is_a(cls, type) or not issubclass(cls, BaseException):
         return True
     if issubclass(cls, _NEVER_RAISED):
@@ -318,7 +318,7 @@ def _may_match(cls: Any) -> bool:
     return any(issubclass(raised, cls) or issubclass(cls, raised) for raised in RAISED)
 
 
-def manager_is_told(leave: Any) -> bool:
+def manager_is_told(leave: object) -> bool:
     """Whether a `with`, given its manager's bound `__exit__`, is one of the program's own, or contextlib.suppress."""
     manager = getattr(leave, "__self__", None)
     cls = type(manager)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.world.native_reads import base_value
 from argand.graph import compat
 
@@ -51,7 +52,7 @@ _ATOMS = frozenset(
 )
 
 
-def of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def of_call(args: Args, kwargs: Kwargs) -> Call:
     """The kind of a call.
 
     Raises:
@@ -84,7 +85,7 @@ def of(value: Any) -> Kind:
     raise Unknown
 
 
-def rebuilt(kind: Any, part: Callable[[Any], Any]) -> Any:
+def rebuilt(kind: Any, part: Callable[[Any], Any]) -> object:
     """An argument of a kind that is no tensor's; `part` gives what it holds."""
     cls, *parts = kind
     if cls is dict:
@@ -106,7 +107,7 @@ def elements(kind: Kind) -> int:
 
 def modes() -> tuple[Any, ...]:
     """What of this thread's settings decides what torch calls return."""
-    autocast: tuple[Any, ...] = ()
+    autocast: tuple[object, ...] = ()
     if torch._C._is_any_autocast_enabled():
         autocast = tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda"))
     flags = [read() for read, _ in compat.FLAGS]

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.tensor_info import TensorInfo
 from argand.errors import GraphBreak, graph_break
@@ -28,7 +29,7 @@ _GROWTH: Final = 64
 """A result of at most so many times the bytes of an input, which does exist, is left to luck: the loop over it ends."""
 
 
-def refuse_huge(func: Any, made: Any, device: torch.device) -> None:
+def refuse_huge(func: Function, made: object, device: torch.device) -> None:
     """End the graph before an operation whose result cannot be.
 
     Arguments:
@@ -47,7 +48,7 @@ def refuse_huge(func: Any, made: Any, device: torch.device) -> None:
             refuse_huge(func, part, device)
 
 
-def _refuse(func: Any, made: torch.Tensor, device: torch.device) -> None:
+def _refuse(func: Function, made: torch.Tensor, device: torch.device) -> None:
     nbytes, limit = _spanned(made) * made.itemsize, _memory_of(device)
     if limit is not None and nbytes > limit:
         raise _huge(getattr(func, "__name__", str(func)), nbytes, limit)
@@ -99,13 +100,13 @@ def _bytes(info: TensorInfo) -> Any:
     sizes = info.tensor.shape if info.dynamic is None else info.dynamic.sizes
     if any(size is None for size in sizes):
         return 0
-    total: Any = info.tensor.itemsize
+    total: object = info.tensor.itemsize
     for size, step in zip(sizes, info.tensor.stride()):
         total = total * size if step else total
     return total
 
 
-def _is_at_most(wanted: Expr, bound: Any) -> bool:
+def _is_at_most(wanted: Expr, bound: object) -> bool:
     """Whether that is plain to see: the bound is one product, which each term of the other is a part of."""
     if not isinstance(bound, Expr) or len(bound.poly) != 1:
         return False

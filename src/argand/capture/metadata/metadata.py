@@ -8,6 +8,7 @@ import torch
 
 from argand import errors
 from argand.capture.facts import compat
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import kinds, misfits, outcomes, trial_runs
@@ -28,7 +29,7 @@ _FACTORY_NAMES = words(
     hamming_window bartlett_window blackman_window kaiser_window normal
     """
 )
-FACTORIES: frozenset[Any] = frozenset(getattr(torch, name) for name in _FACTORY_NAMES if hasattr(torch, name)) | {
+FACTORIES: frozenset[object] = frozenset(getattr(torch, name) for name in _FACTORY_NAMES if hasattr(torch, name)) | {
     torch.fft.fftfreq,
     torch.fft.rfftfreq,
 }
@@ -56,7 +57,7 @@ def is_layout_unsure(func: Any, infos: list[TensorInfo]) -> bool:
     return func in UNSURE_LAYOUT and sum(info.tensor.numel() for info in infos) > metas.PROBE_LIMIT
 
 
-def unknown_layout(func: Any) -> errors.GraphBreak:
+def unknown_layout(func: Function) -> errors.GraphBreak:
     """The break for a question about strides that only the running program can answer."""
     name = getattr(func, "__name__", str(func))
     return errors.graph_break(
@@ -67,13 +68,13 @@ def unknown_layout(func: Any) -> errors.GraphBreak:
     )
 
 
-def asks_for_layout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def asks_for_layout(func: Function, args: Args, kwargs: Kwargs) -> bool:
     """Whether a call that may return its argument copies it first where it lies in memory otherwise than asked for."""
     formats = (*args[1:], *kwargs.values())
     return func is _Tensor.contiguous or any(isinstance(value, torch.memory_format) for value in formats)
 
 
-def refuse_overlapping(func: Any, args: tuple[Any, ...]) -> None:
+def refuse_overlapping(func: Function, args: Args) -> None:
     """Writes to expanded tensors mostly raise, which eager does at this very place: end the graph there."""
     target = args[0] if args else None
     if not isinstance(target, _Tensor) or 0 not in target.stride():
@@ -87,7 +88,7 @@ def refuse_overlapping(func: Any, args: tuple[Any, ...]) -> None:
         )
 
 
-def out_shapes(kwargs: dict[str, Any]) -> Any:
+def out_shapes(kwargs: Kwargs) -> object:
     """The shapes of the tensors given as `out`; None where there is no `out`."""
     out = kwargs.get("out") if kwargs else None
     if isinstance(out, _Tensor):
@@ -95,7 +96,7 @@ def out_shapes(kwargs: dict[str, Any]) -> Any:
     return tuple([item.shape for item in out if isinstance(item, _Tensor)]) if isinstance(out, tuple | list) else None
 
 
-def note_unsure(unsure: set[int], result: Any) -> None:
+def note_unsure(unsure: set[int], result: object) -> None:
     """From now on the strides of the tensors in `result` are not relied on."""
     if isinstance(result, _Tensor):
         if len(result.shape) > 1:
@@ -150,7 +151,7 @@ def version(tensor: torch.Tensor | None) -> int | None:
         return None
 
 
-def indexed(device: Any) -> torch.device:
+def indexed(device: torch.device) -> torch.device:
     """A torch.device with its index filled in."""
     found = torch.device(device)
     if found.index is None and found.type == "cuda":
@@ -158,7 +159,7 @@ def indexed(device: Any) -> torch.device:
     return found
 
 
-def logical_device(func: Any, infos: list[TensorInfo], kwargs: dict[str, Any]) -> torch.device:
+def logical_device(func: Function, infos: list[TensorInfo], kwargs: Kwargs) -> torch.device:
     """Where the call's results live.
 
     Raises:
@@ -176,7 +177,7 @@ def logical_device(func: Any, infos: list[TensorInfo], kwargs: dict[str, Any]) -
     return first
 
 
-def _mixed(func: Any, infos: list[TensorInfo]) -> torch.device:
+def _mixed(func: Function, infos: list[TensorInfo]) -> torch.device:
     name = getattr(func, "__name__", "")
     if name in ("copy_", "__getitem__", "index", "__setitem__", "index_put_", "index_put", "copy"):
         return infos[0].device
@@ -192,7 +193,7 @@ def _mixed(func: Any, infos: list[TensorInfo]) -> torch.device:
     )
 
 
-def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: list[TensorInfo]) -> Any:
+def compute(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo]) -> object:
     """Run `func` on stand-ins.
 
     Raises:
@@ -211,8 +212,8 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], infos: lis
 
 
 def _on_stand_ins(
-    func: Any, args: Any, kwargs: dict[str, Any], infos: list[TensorInfo], call: kinds.Call | None, devices: Any
-) -> Any:
+    func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], call: kinds.Call | None, devices: Any
+) -> object:
     if "out" not in kwargs:
         autocast = torch._C._is_any_autocast_enabled()
         if autocast and func in RECURRENT:
@@ -259,7 +260,7 @@ def _unknown_casts(func: Any) -> errors.GraphBreak:
     )
 
 
-def _on_cpu(made: Any) -> bool:
+def _on_cpu(made: object) -> bool:
     if isinstance(made, _Tensor):
         return made.device.type != "meta"
     if isinstance(made, tuple | list):
@@ -267,9 +268,7 @@ def _on_cpu(made: Any) -> bool:
     return False
 
 
-def _second_try(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: kinds.Call | None, error: Exception | None
-) -> Any:
+def _second_try(func: Function, args: Args, kwargs: Kwargs, call: kinds.Call | None, error: Exception | None) -> object:
     """Once more with every tensor that the function makes by itself on meta too."""
     name = getattr(func, "__name__", str(func))
     if error is None or "device" in str(error) or "meta" in str(error):
@@ -324,21 +323,21 @@ def _name_of(func: Any) -> str:
     return str(func.__self__.__name__) if name == "__get__" else name
 
 
-def refuse_unknown(func: Any, made: Any, attribute: bool) -> None:
+def refuse_unknown(func: Function, made: object, attribute: bool) -> None:
     """End the graph for a plain value of a tensor that its stand-in may have otherwise; None is such a value too."""
     nothing = made is None and not attribute and returns_nothing(func)
     if made is not NotImplemented and not nothing and _name_of(func) not in _PLAIN_RESULTS:
         raise hidden_state(func)
 
 
-def returns_nothing(func: Any) -> bool:
+def returns_nothing(func: Function) -> bool:
     """Whether a function gives None for every tensor, as its schema says."""
     overloads = [getattr(func, name) for name in func.overloads()] if hasattr(func, "overloads") else [func]
     schemas = [getattr(overload, "_schema", None) for overload in overloads]
     return all(schema is not None and not schema.returns for schema in schemas)
 
 
-def hidden_state(func: Any) -> errors.GraphBreak:
+def hidden_state(func: Function) -> errors.GraphBreak:
     """The graph break for what torch keeps in a tensor, and its stand-in has not or has otherwise."""
     name = _name_of(func)
     return errors.graph_break(
@@ -361,7 +360,7 @@ def property_name(owner: Any, name: str) -> str:
     return str(owner.__name__)
 
 
-def has_tensor(made: Any) -> bool:
+def has_tensor(made: object) -> bool:
     """Whether there is a tensor in a result."""
     if isinstance(made, _Tensor):
         return True

@@ -12,46 +12,49 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from argand.capture.facts.handlers import Function
 from argand.capture.metadata.rules import RULES, Misfit, Unknown, tensor
 
 
-def _same(source: Any, part: torch.Tensor) -> None:
+def _same(source: torch.Tensor, part: torch.Tensor) -> None:
     if tensor(source).shape != part.shape:
         raise Misfit(f"a source of size {list(source.shape)} for a part of size {list(part.shape)}")
 
 
-def _slice_scatter(x: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> None:
+def _slice_scatter(
+    x: object, src: object, dim: int = 0, start: object = None, end: object = None, step: int = 1
+) -> None:
     part = torch.ops.aten.slice.Tensor(tensor(x), dim, start, end, step)
     _same(src, part)
 
 
-def _select_scatter(x: Any, src: Any, dim: int, index: int) -> None:
+def _select_scatter(x: object, src: object, dim: int, index: int) -> None:
     _same(src, tensor(x).select(dim, index))
 
 
-def _diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> None:
+def _diagonal_scatter(x: object, src: object, offset: int = 0, dim1: int = 0, dim2: int = 1) -> None:
     _same(src, torch.diagonal(tensor(x), offset, dim1, dim2))
 
 
-def _as_strided_scatter(x: Any, src: Any, size: Any, stride: Any, storage_offset: Any = None) -> None:
+def _as_strided_scatter(x: object, src: torch.Tensor, size: Any, stride: object, storage_offset: object = None) -> None:
     if tuple(tensor(src).shape) != tuple(size):
         raise Misfit(f"a source of size {list(src.shape)} for a part of size {list(size)}")
 
 
-def _class_loss(x: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+def _class_loss(x: object, target: torch.Tensor, *args: object, **kwargs: object) -> None:
     """Class numbers: one for each element but for the dimension of classes. (Probabilities have the input's size.)"""
     shape, given = tuple(tensor(x).shape), tuple(tensor(target).shape)
     if not target.dtype.is_floating_point and len(shape) > 1 and given != (shape[0], *shape[2:]):
         raise Misfit(f"scores of size {list(shape)} for targets of size {list(given)}")
 
 
-def _pixel_unshuffle(x: Any, downscale_factor: int) -> None:
+def _pixel_unshuffle(x: torch.Tensor, downscale_factor: int) -> None:
     if any(size % downscale_factor for size in tensor(x).shape[-2:]):
         raise Misfit(f"a size of {list(x.shape[-2:])} is no multiple of {downscale_factor}")
 
 
-def _then_torch(check: Callable[..., None]) -> Callable[..., Any]:
-    def rule(*args: Any, **kwargs: Any) -> Any:
+def _then_torch(check: Callable[..., None]) -> Function:
+    def rule(*args: object, **kwargs: Any) -> object:
         check(*args, **kwargs)
         raise Unknown  # the tracer is right where the sizes agree
 

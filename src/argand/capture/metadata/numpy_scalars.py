@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
 from argand.errors import graph_break
@@ -21,7 +22,7 @@ _ALONE = frozenset(("float16", "float32"))
 """Read as the Python number as an argument of their own; in a list torch refuses some of them."""
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(value: object) -> bool:
     """Whether an object is a scalar of numpy's (an array of no dimensions is none)."""
     cls = type(value)
     return module_of(cls) == "numpy" and any(
@@ -36,7 +37,7 @@ def held_in(data: Any) -> bool:
     return is_scalar(data)
 
 
-def number(value: Any, arguments: tuple[Any, ...]) -> Any:
+def number(value: Any, arguments: Args) -> object:
     """The number that a graph holds for a scalar.
 
     Arguments:
@@ -56,7 +57,7 @@ def number(value: Any, arguments: tuple[Any, ...]) -> Any:
     )
 
 
-def constructed(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def constructed(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """What `torch.tensor` and its like make of data with scalars in it: a constant, copied at each call."""
     if kwargs.get("requires_grad") or kwargs.get("device") is not None or kwargs.get("pin_memory"):
         raise graph_break(

@@ -81,7 +81,7 @@ def stand_ins(
     return _stand_ins(outcome)
 
 
-def _stand_ins(outcome: Outcome) -> Any:
+def _stand_ins(outcome: Outcome) -> object:
     if type(outcome) is Made:
         return new(outcome.shape, outcome.strides, outcome.dtype, outcome.requires_grad)
     return outcome.kind([_stand_ins(item) for item in outcome.items]) if type(outcome) is Several else outcome

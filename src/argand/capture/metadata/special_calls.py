@@ -7,21 +7,21 @@ from typing import Any, TypeAlias
 
 import torch
 
+from argand.capture.facts.handlers import Args, Function, Kwargs, enter
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.registering import enter
 from argand.capture.facts.words import words
 
 _T = torch.Tensor
 
-Special: TypeAlias = "Callable[[GraphBuilder, Any, tuple[Any, ...], dict[str, Any]], Any]"
+Special: TypeAlias = "Callable[[GraphBuilder, Function, Args, Kwargs], Any]"
 
 
-def getter(name: str) -> Any:
+def getter(name: str) -> object:
     return getattr(_T, name).__get__
 
 
 # Answered by the stand-in itself, no node: sizes, types and flags.
-CONSTANTS: frozenset[Any] = frozenset(
+CONSTANTS: frozenset[object] = frozenset(
     [
         getter(name)
         for name in words(
@@ -55,10 +55,10 @@ CONSTANTS: frozenset[Any] = frozenset(
     ]
 )
 
-SPECIAL: dict[Any, Special] = {}
+SPECIAL: dict[object, Special] = {}
 
 
-def special(*functions: Any) -> Callable[[Special], Special]:
+def special(*functions: object) -> Callable[[Special], Special]:
     """Register a handler; it may return NotImplemented to leave the call to the general case."""
 
     def register(fn: Special) -> Special:
@@ -70,5 +70,5 @@ def special(*functions: Any) -> Callable[[Special], Special]:
     return register
 
 
-def named(owner: Any, *names: str) -> tuple[Any, ...]:
+def named(owner: object, *names: str) -> tuple[object, ...]:
     return tuple(getattr(owner, name) for name in names if hasattr(owner, name))

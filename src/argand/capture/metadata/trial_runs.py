@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.words import words
 from argand.capture.metadata import kinds
 
@@ -47,7 +48,7 @@ _COSTLY = frozenset(
 _KIND_ERRORS = ("not implemented for", "dtype", "scalar type", "result type", "bool tensor", "data type", "must match")
 
 
-def refusal(func: Any, call: kinds.Call, made: Any) -> Exception | None:
+def refusal(func: Function, call: kinds.Call, made: object) -> Exception | None:
     """The exception that a call of a kind raises whatever its tensors hold; None where it does not, or is not tried.
 
     Arguments:
@@ -69,7 +70,7 @@ def refusal(func: Any, call: kinds.Call, made: Any) -> Exception | None:
 _SEEN_BY_CAPTURE_ONLY = ("meta", "alloc", "device", "storage", "data_ptr", "data pointer", "item()", "fake")
 
 
-def raises_too(func: Any, call: kinds.Call | None, error: Exception) -> bool:
+def raises_too(func: Function, call: kinds.Call | None, error: Exception) -> bool:
     """Whether torch raises on zeros and ones what it raised on stand-ins: sizes and types alone are to blame.
 
     Whatever else fails on stand-ins is no exception of the program's: capture cannot evaluate the call.
@@ -83,19 +84,19 @@ def raises_too(func: Any, call: kinds.Call | None, error: Exception) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def may_run(func: Any) -> bool:
+def may_run(func: Function) -> bool:
     """Whether a call is one of torch's own functions that compute something."""
     return not is_view(func) and is_torchs(func)
 
 
 @functools.lru_cache(maxsize=4096)
-def is_view(func: Any) -> bool:
+def is_view(func: Function) -> bool:
     """Whether a function computes nothing."""
     name = getattr(func, "__name__", "")
     return name in ("__get__", "__set__", "__delete__") or name in _VIEWS
 
 
-def is_torchs(func: Any) -> bool:
+def is_torchs(func: Function) -> bool:
     """Whether a function is torch's own, so that what it does to its arguments is known."""
     if isinstance(func, torch._ops.OpOverload):
         return func.namespace in ("aten", "prims")
@@ -107,13 +108,13 @@ def is_torchs(func: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_costly(func: Any) -> bool:
+def _is_costly(func: Function) -> bool:
     name = getattr(func, "__name__", "")
     return name in _COSTLY or name.startswith("linalg_")
 
 
 @functools.lru_cache(maxsize=8192)
-def _tried(func: Any, call: kinds.Call, small: bool, dtype: torch.dtype, autocast: bool) -> Exception | None:
+def _tried(func: Function, call: kinds.Call, small: bool, dtype: torch.dtype, autocast: bool) -> Exception | None:
     """`refusal` of one kind of call."""
     if small:
         return _refused(func, call, None)
@@ -123,7 +124,7 @@ def _tried(func: Any, call: kinds.Call, small: bool, dtype: torch.dtype, autocas
     return error if error is not None and any(text in str(error) for text in _KIND_ERRORS) else None
 
 
-def _refused(func: Any, call: kinds.Call, smaller: _Smaller | None) -> Exception | None:
+def _refused(func: Function, call: kinds.Call, smaller: _Smaller | None) -> Exception | None:
     error = _run(func, call, 0, smaller)
     if error is None or _of_values(error) or _run(func, call, 1, smaller) is None:
         return None
@@ -158,7 +159,7 @@ def _run(func: Any, call: kinds.Call, fill: int, smaller: _Smaller | None, grad:
 # ---------------------------------------------------------------------- real arguments
 
 
-def _results(made: Any) -> int:
+def _results(made: object) -> int:
     if isinstance(made, _Tensor):
         return made.numel()
     return sum(map(_results, made)) if isinstance(made, tuple | list) else 0

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from argand.capture.facts.handlers import ABSENT, names_here
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.registering import ABSENT, names_here
 from argand.capture.objects import iteration, keys
 from argand.capture.objects.native_handlers import Handler, add_functions
 from argand.capture.world import native_reads

@@ -7,6 +7,7 @@ from typing import Any
 
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import c_part, is_a
 from argand.capture.facts.typefacts import CONTAINERS, is_heap, sets_attributes_its_own_way
@@ -129,7 +130,7 @@ def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
     interp.state.write_overlay(cls, name, value)
 
 
-_namespace: Any = vars(types.ModuleType)["__dict__"].__get__  # past a `__getattribute__` of the module's own
+_namespace: Function = vars(types.ModuleType)["__dict__"].__get__  # past a `__getattribute__` of the module's own
 
 
 def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> None:

@@ -71,7 +71,7 @@ def _computed(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, A
         kept = _asked(interp, fn, args, kwargs)
         if interp.is_constant(kept) and not interp.is_outer(kept):
             return _guarded(interp, fn, args, kwargs, kept)
-    state: Any = interp.state
+    state = interp.state
     guards, nodes, pending = len(state.guards), state.graph.calls, any_pending(state)
     value = interp.call(fn.__wrapped__, args, kwargs)
     given = (*args, *kwargs.values())
@@ -97,7 +97,7 @@ def _asked(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]
 
 def _guarded(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any], value: Any) -> Any:
     """The cache's answer, which it must give again."""
-    state: Any = interp.state
+    state = interp.state
     state.guards.add(CallSource(ConstSource(None), Answer(fn, args, kwargs, value)), "id", True, shown=False)
     return value
 

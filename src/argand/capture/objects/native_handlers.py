@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from argand.capture.facts import callables
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import ABSENT, enter, names_here
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.registering import ABSENT, enter, names_here
 from argand.capture.objects import lru_caches, names, text, virtual
 from argand.capture.record import numpy_functions
 from argand.capture.sizes import symbolic_ops

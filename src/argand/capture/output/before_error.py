@@ -13,7 +13,6 @@ import types
 from collections import Counter
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any
 
 import torch
 from torch import fx
@@ -139,7 +138,7 @@ def _cleans_up(frame: Frame) -> bool:
     return False
 
 
-def _manager_cleans_up(leave: Any) -> bool:
+def _manager_cleans_up(leave: object) -> bool:
     manager = getattr(leave, "__self__", None)
     if not is_a(manager, contextlib._GeneratorContextManager):
         return False
@@ -150,7 +149,9 @@ def _manager_cleans_up(leave: Any) -> bool:
 # ---------------------------------------------------------------------- called by transformed code
 
 
-def do_effects(error: BaseException, points: Points, arguments: list[Any], cells: tuple[types.CellType, ...]) -> None:
+def do_effects(
+    error: BaseException, points: Points, arguments: list[object], cells: tuple[types.CellType, ...]
+) -> None:
     """The graph raised: do what the program did before the operation that failed.
 
     Where the operation is not known, the backend having made other operations of the graph's, only what was done

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import CodeType
-from typing import Any
 
 from argand._core import _C
 from argand.bytecode.assemble import Label
@@ -96,7 +95,7 @@ def _run_chain(emitter: Emitter) -> None:
     asm.load_fast(result)
 
 
-def overwritten(frame: Frame, live: dict[str, Any]) -> list[str]:
+def overwritten(frame: Frame, live: dict[str, object]) -> list[str]:
     """Arguments (not cells) that the program has deleted or set to something that nobody reads."""
     code = frame.code
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)

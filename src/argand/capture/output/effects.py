@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.overlays import DELETED, Overlay, Shadow
 from argand.capture.facts.sources import ClosureCellSource, Source
 from argand.capture.interp.state import CaptureState
@@ -48,7 +49,7 @@ class Replay:
     def _temp(self) -> str:
         return self.emitter.store_temp("e")
 
-    def _target(self, obj: Any) -> str:
+    def _target(self, obj: object) -> str:
         self.values.push(obj)
         return self._temp()
 
@@ -79,7 +80,7 @@ class Replay:
             self.values.push(after[2])
             self._later(rebuild.write_attribute, target, self._temp(), "default_factory")
 
-    def _later(self, helper: Any, target: str, value: str, *extra: Any) -> None:
+    def _later(self, helper: Function, target: str, value: str, *extra: object) -> None:
         def emit() -> None:
             self.asm.load_const_callable(helper)
             self.asm.load_fast(target)
@@ -91,7 +92,7 @@ class Replay:
 
         self._writes.append(emit)
 
-    def _evaluate_call(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def _evaluate_call(self, function: object, args: list[Any], kwargs: Kwargs) -> None:
         """A call that happens at each run (logging, warnings); its arguments are constants."""
         self.values.push(function)
         target = self._temp()
@@ -146,8 +147,12 @@ class Replay:
             held = self._temp()
             self._writes.append(lambda name=name, held=held: self._store_global(entry.obj, own, name, held))
 
-    def _store_global(self, globals_: dict[str, Any], own: bool, name: str, held: str) -> None:
+    def _store_global(self, globals_: dict[str, object], own: bool, name: str, held: str) -> None:
         self.asm.load_fast(held)
+        self._put_global(globals_, own, name)
+
+    def _put_global(self, globals_: dict[str, object], own: bool, name: str) -> None:
+        """value -> ; it is in the globals."""
         if own:
             self.asm.store_global(name)
             return
@@ -155,16 +160,13 @@ class Replay:
         self.asm.load_const(name)
         self.asm.store_subscr()
 
-    def _delete_global(self, globals_: dict[str, Any], own: bool, name: str) -> None:
+    def _delete_global(self, globals_: dict[str, object], own: bool, name: str) -> None:
         # Captured code may have been what made it, and then there is none yet.
         self.asm.load_const(None)
+        self._put_global(globals_, own, name)
         if own:
-            self.asm.store_global(name)
             self.asm.delete_global(name)
             return
-        self.asm.load_const(globals_)
-        self.asm.load_const(name)
-        self.asm.store_subscr()
         self.asm.load_const(globals_)
         self.asm.load_const(name)
         self.asm.delete_subscr()

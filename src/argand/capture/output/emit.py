@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from types import CodeType
-from typing import Any
 
 from torch import fx
 
@@ -91,19 +90,19 @@ class Emitter:
     def load_closure_cell(self, name: str, index: int) -> None:
         self.asm.load_closure(name)
 
-    def load_const(self, value: Any) -> None:
+    def load_const(self, value: object) -> None:
         self.asm.load_const(value)
 
     def attr(self, name: str) -> None:
         self.asm.load_attr(name)
 
-    def subscript(self, key: Any) -> None:
+    def subscript(self, key: object) -> None:
         self.asm.load_const(key)
         self.asm.binary_subscr()
 
     # ---------------------------------------------------------------- calls
 
-    def call_helper(self, helper: Any, extra: tuple[Any, ...] = ()) -> None:
+    def call_helper(self, helper: object, extra: tuple[object, ...] = ()) -> None:
         """value -> helper(value, *extra)."""
         scratch = self.store_temp("h")
         self.asm.load_const_callable(helper)
@@ -112,7 +111,7 @@ class Emitter:
             self.asm.load_const(item)
         self.asm.call(1 + len(extra))
 
-    def call_on(self, helper: Any, count: int) -> None:
+    def call_on(self, helper: object, count: int) -> None:
         """value * count -> helper(*values)."""
         self.asm.build_tuple(count)
         scratch = self.store_temp("h")

@@ -52,7 +52,7 @@ def _taken_away(entry: Shadow | Overlay) -> Iterator[Any]:
             yield old
 
 
-def _held(contents: Any) -> Iterator[Any]:
+def _held(contents: Any) -> Iterator[object]:
     for item in contents:
         if type(item) is tuple:
             yield from item

@@ -13,7 +13,7 @@ from typing import Any
 _READERS = "_argand_readers"
 
 
-def install(names: dict[str, Any], code: CodeType, namespace: dict[str, Any]) -> None:
+def install(names: dict[str, object], code: CodeType, namespace: dict[str, object]) -> None:
     """Put what `code` calls by name into a module's globals, for as long as the code lives."""
     if not names:
         return

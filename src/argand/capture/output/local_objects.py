@@ -24,6 +24,7 @@ import torch
 
 from argand.capture.facts import classify
 from argand.capture.facts.array_value import Method, Traced
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a, module_of, namespace
 from argand.capture.facts.symbolic import SymbolicSize
 from argand.capture.facts.tainted import TaintedText, formatted_tensor
@@ -71,7 +72,7 @@ _VIEWS: dict[type, str] = {
 _ORDERED_VIEWS: tuple[type, ...] = tuple(cls for cls in _VIEWS if "odict" in cls.__name__)
 
 
-def push(values: Values, obj: Any) -> None:
+def push(values: Values, obj: object) -> None:
     """-> a new object like one that the captured code made.
 
     Raises:
@@ -97,17 +98,22 @@ def push(values: Values, obj: Any) -> None:
         _instance(values, obj)
 
 
-def _list(values: Values, obj: list[Any]) -> None:
+def _list(values: Values, obj: list[object]) -> None:
+    _container(values, obj, lambda: values.push_list(obj), values.asm.build_list, rebuild.fill_list)
+
+
+def _container(values: Values, obj: object, push: Function, build: Function, fill: Function) -> None:
+    """A list or dict; one that contains itself is made empty, and filled with what a copy of it holds."""
     if id(obj) in values.plan.cyclic:
-        values.asm.build_list(0)
+        build(0)
         values.remember(obj)
-        values.fill(rebuild.fill_list, obj, lambda: values.push_list(obj))
+        values.fill(fill, obj, push)
         return
-    values.push_list(obj)
+    push()
     values.remember(obj)
 
 
-def _tuple(values: Values, obj: tuple[Any, ...]) -> None:
+def _tuple(values: Values, obj: tuple[object, ...]) -> None:
     values.push_tuple(obj)
     if obj:
         values.remember(obj)
@@ -119,14 +125,8 @@ def _size(values: Values, obj: SymbolicSize) -> None:
     values.remember(obj)
 
 
-def _dict(values: Values, obj: dict[Any, Any]) -> None:
-    if id(obj) in values.plan.cyclic:
-        values.asm.build_map(0)
-        values.remember(obj)
-        values.fill(rebuild.fill_dict, obj, lambda: values.push_map(obj))
-        return
-    values.push_map(obj)
-    values.remember(obj)
+def _dict(values: Values, obj: dict[object, object]) -> None:
+    _container(values, obj, lambda: values.push_map(obj), values.asm.build_map, rebuild.fill_dict)
 
 
 def _set(values: Values, obj: Any) -> None:
@@ -238,14 +238,14 @@ def _weakref(values: Values, obj: Any) -> None:
     values.remember(obj)
 
 
-def _view(values: Values, obj: Any) -> None:
+def _view(values: Values, obj: object) -> None:
     owner = gc.get_referents(obj)[0]
     values.push(owner)
     kind = collections.OrderedDict if is_a(obj, _ORDERED_VIEWS) else dict
     values.emitter.call_helper(getattr(kind, _VIEWS[type(obj)]))  # and not that of the program's class
 
 
-def _proxy(values: Values, obj: Any) -> None:
+def _proxy(values: Values, obj: object) -> None:
     values.push(gc.get_referents(obj)[0])
     values.emitter.call_helper(types.MappingProxyType)
 
@@ -275,7 +275,7 @@ def _generator(values: Values, obj: TracedGenerator) -> None:
     raise unreconstructable(obj, obj.__qualname__)
 
 
-def _iterator(values: Values, obj: Any) -> None:
+def _iterator(values: Values, obj: object) -> None:
     if why := positions.push(values, obj):
         raise unreconstructable(obj, why)
     values.remember(obj)
@@ -305,7 +305,7 @@ def _reduced(values: Values, obj: Any) -> None:
 # ---------------------------------------------------------------------- instances of classes
 
 
-def _instance(values: Values, obj: Any) -> None:
+def _instance(values: Values, obj: object) -> None:
     cls = type(obj)
     if "argand_temporary" in cls.__dict__:
         raise unreconstructable(obj)

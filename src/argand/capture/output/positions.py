@@ -33,7 +33,7 @@ TYPES: frozenset[type] = frozenset({*_KINDS, _SET_ITERATOR, _ODICT_ITERATOR})
 """Kinds of iterator that `push` rebuilds."""
 
 
-def push(values: Values, obj: Any) -> str:
+def push(values: Values, obj: object) -> str:
     """-> an iterator like `obj`. Returns why it cannot be made (nothing is emitted then), "" where it can."""
     owner = next((held for held in gc.get_referents(obj) if is_a(held, dict | set | frozenset)), None)
     if owner is None:
@@ -56,7 +56,7 @@ def push(values: Values, obj: Any) -> str:
     return ""
 
 
-def _push_exhausted(values: Values, obj: Any) -> None:
+def _push_exhausted(values: Values, obj: object) -> None:
     if type(obj) is _SET_ITERATOR:
         values.asm.build_set(0)
         values.emitter.call_helper(rebuild.iterator_at, ("", False, 0))
@@ -70,7 +70,7 @@ def _push_exhausted(values: Values, obj: Any) -> None:
     values.emitter.call_helper(rebuild.exhausted)
 
 
-def _place(owner: Any, obj: Any, left: list[Any], consumed: int) -> tuple[str, bool] | None:
+def _place(owner: Any, obj: object, left: list[object], consumed: int) -> tuple[str, bool] | None:
     """What kind of iterator over `owner` has `left` to come; None where none surely has."""
     if type(obj) is _SET_ITERATOR:
         known = consumed == 0 or keeps_order(owner) or (type(owner) in (set, frozenset) and copy_keeps_order(owner))
@@ -83,7 +83,7 @@ def _place(owner: Any, obj: Any, left: list[Any], consumed: int) -> tuple[str, b
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _same(some: list[Any], others: list[Any]) -> bool:
+def _same(some: list[object], others: list[object]) -> bool:
     """Whether two lists hold the same objects (items of dicts: pairs of the same objects)."""
     return len(some) == len(others) and all(
         one is other
@@ -105,14 +105,14 @@ def keeps_order(items: Any) -> bool:
     return all(one is other for one, other in zip(order, set(order)))
 
 
-def copy_keeps_order(items: Any) -> bool:
+def copy_keeps_order(items: set[object] | frozenset[object]) -> bool:
     """Whether a set of constants comes out in the same order as a copy of a copy of it."""
     first = set(items)  # in two steps, as the rebuilt set is made
     copy = set(first)
     return all(map(_hashed_by_value, items)) and all(one is other for one, other in zip(items, copy))
 
 
-def _hashed_by_value(item: Any) -> bool:
+def _hashed_by_value(item: object) -> bool:
     if type(item) is tuple:
         return all(_hashed_by_value(part) for part in item)
     return classify.is_constant(item)

@@ -10,7 +10,7 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from types import CodeType, MethodDescriptorType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from argand.bytecode.flow import clone_instructions, reachable
 from argand.bytecode.instruction import Instruction
@@ -119,7 +119,7 @@ def _bound_method(copy: Instruction) -> list[Instruction]:
     return made
 
 
-def binding_shows(stack: Sequence[Any]) -> bool:
+def binding_shows(stack: Sequence[object]) -> bool:
     """Whether an inherited method of C waits on the stack for its arguments: `_bound_method` would show in errors.
 
     They name the class that has an unbound method, and the object's own class for a bound one.

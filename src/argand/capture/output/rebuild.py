@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import torch
 
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.kinds import is_a, is_struct_sequence, namespace
 from argand.capture.facts.optional import numpy
 from argand.capture.facts.typefacts import is_native
 
 
-def new_tuple(items: tuple[Any, ...], cls: type) -> Any:
+def new_tuple(items: tuple[object, ...], cls: type) -> object:
     """A tuple of a subclass, without running its constructor."""
     if cls is torch.Size:
         return torch.Size(items)
@@ -23,7 +24,7 @@ def new_tuple(items: tuple[Any, ...], cls: type) -> Any:
     return tuple.__new__(cls, items)
 
 
-def new_dict(items: dict[Any, Any], cls: type) -> Any:
+def new_dict(items: dict[object, object], cls: type) -> object:
     """A dict of a subclass, without running its constructor."""
     if issubclass(cls, collections.OrderedDict):
         made: Any = collections.OrderedDict.__new__(cls)
@@ -36,20 +37,20 @@ def new_dict(items: dict[Any, Any], cls: type) -> Any:
     return made
 
 
-def new_defaultdict(items: dict[Any, Any], factory: Any, cls: type) -> Any:
+def new_defaultdict(items: dict[object, object], factory: object, cls: type) -> object:
     made: Any = collections.defaultdict.__new__(cls)
     made.default_factory = factory
     dict.update(made, items)
     return made
 
 
-def new_list(items: list[Any], cls: type) -> Any:
+def new_list(items: list[object], cls: type) -> object:
     made: Any = list.__new__(cls)
     list.extend(made, items)
     return made
 
 
-def new_set(items: list[Any], cls: type) -> Any:
+def new_set(items: list[object], cls: type) -> object:
     if issubclass(cls, frozenset):
         return frozenset.__new__(cls, items)
     made: Any = set.__new__(cls)
@@ -57,23 +58,23 @@ def new_set(items: list[Any], cls: type) -> Any:
     return made
 
 
-def new_deque(items: list[Any], maxlen: int | None, cls: type) -> Any:
+def new_deque(items: list[object], maxlen: int | None, cls: type) -> object:
     made: Any = collections.deque.__new__(cls)
     collections.deque.__init__(made, items, maxlen)
     return made
 
 
-def bound(owner: Any, descriptor: Any) -> Any:
+def bound(owner: object, descriptor: Any) -> object:
     """A method of a C class bound to an object of a class that overrides it."""
     return descriptor.__get__(owner)
 
 
-def new_object(cls: type) -> Any:
+def new_object(cls: type) -> object:
     """An instance without state."""
     return object.__new__(cls)
 
 
-def new_exception(args: tuple[Any, ...], cls: type[BaseException]) -> BaseException:
+def new_exception(args: Args, cls: type[BaseException]) -> BaseException:
     """An exception with what C code keeps in it, as far as that comes from `args`; no code of the user's runs."""
     base: Any = cls
     while base.__flags__ & _HEAP_TYPE:
@@ -88,7 +89,7 @@ def new_exception(args: tuple[Any, ...], cls: type[BaseException]) -> BaseExcept
 _HEAP_TYPE = 1 << 9
 
 
-def exception_members(obj: BaseException) -> dict[str, Any]:
+def exception_members(obj: BaseException) -> dict[str, object]:
     """Fields of an exception that `new_exception` does not make as they are: `name` of an ImportError, say."""
     if is_a(obj, BaseExceptionGroup):
         return {}
@@ -107,7 +108,7 @@ def exception_members(obj: BaseException) -> dict[str, Any]:
     return {name: member.__get__(obj) for name, member in sorted(members.items()) if differs(member)}
 
 
-def slots_of(obj: Any) -> dict[str, Any] | None:
+def slots_of(obj: object) -> dict[str, object] | None:
     """What the members hold that `__slots__` of its classes made; None if one cannot be set by its name."""
     found: dict[str, Any] = {}
     seen: set[str] = set()
@@ -125,14 +126,14 @@ def slots_of(obj: Any) -> dict[str, Any] | None:
     return found
 
 
-def plain_value(obj: Any, base: Any) -> Any:
+def plain_value(obj: Any, base: Any) -> object:
     """What an instance of a subclass of int, float, str, bytes or complex holds, past the methods of the subclass."""
     if base is bytes:
         return base.__getitem__(obj, slice(None))
     return getattr(base, f"__{base.__name__}__")(obj)
 
 
-def new_value(value: Any, cls: type) -> Any:
+def new_value(value: Any, cls: type) -> object:
     """An instance of a subclass of int, float, str or bytes."""
     base = next(base for base in (int, float, str, bytes, complex) if issubclass(cls, base))
     return base.__new__(cls, value)
@@ -140,13 +141,13 @@ def new_value(value: Any, cls: type) -> Any:
 
 def new_function(
     code: types.CodeType,
-    globals_: dict[str, Any],
+    globals_: dict[str, object],
     name: str,
     qualname: str,
-    defaults: tuple[Any, ...] | None,
-    kwdefaults: dict[str, Any] | None,
+    defaults: tuple[object, ...] | None,
+    kwdefaults: dict[str, object] | None,
     closure: tuple[types.CellType, ...] | None,
-    attributes: dict[str, Any],
+    attributes: dict[str, object],
 ) -> types.FunctionType:
     made = types.FunctionType(code, globals_, name, defaults, closure)
     made.__kwdefaults__ = kwdefaults
@@ -163,40 +164,40 @@ def new_cell() -> types.CellType:
     return types.CellType()
 
 
-def fill_cell(cell: types.CellType, value: Any) -> None:
+def fill_cell(cell: types.CellType, value: object) -> None:
     cell.cell_contents = value
 
 
-def fill_list(made: Any, items: list[Any]) -> None:
+def fill_list(made: Any, items: list[object]) -> None:
     list.extend(made, items)
 
 
-def fill_dict(made: Any, items: dict[Any, Any]) -> None:
+def fill_dict(made: Any, items: dict[object, object]) -> None:
     put = collections.OrderedDict.__setitem__ if isinstance(made, collections.OrderedDict) else dict.__setitem__
     for key, value in items.items():
         put(made, key, value)
 
 
-def set_attributes(made: Any, attributes: dict[str, Any]) -> None:
+def set_attributes(made: object, attributes: dict[str, object]) -> None:
     """Into the instance's `__dict__`."""
     namespace(made).update(attributes)
 
 
-def set_slots(made: Any, attributes: dict[str, Any]) -> None:
+def set_slots(made: object, attributes: dict[str, object]) -> None:
     """Slots and C-level attributes, past any `__setattr__` of the class."""
     for key, value in attributes.items():
         object.__setattr__(made, key, value)
 
 
-def new_partial(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], cls: type) -> Any:
+def new_partial(func: Function, args: Args, kwargs: Kwargs, cls: type) -> object:
     return cls(func, *args, **kwargs)
 
 
-def call_reduced(function: Any, args: tuple[Any, ...]) -> Any:
+def call_reduced(function: Function, args: Args) -> object:
     return function(*args)
 
 
-def set_state(made: Any, state: Any) -> None:
+def set_state(made: Any, state: object) -> None:
     made.__setstate__(state)
 
 
@@ -209,7 +210,7 @@ def _iterated(owner: Any, kind: str, backwards: bool) -> Any:
     return reversed(view) if backwards else iter(view)
 
 
-def iterator_at(owner: Any, kind: str, backwards: bool, consumed: int) -> Any:
+def iterator_at(owner: object, kind: str, backwards: bool, consumed: int) -> object:
     """An iterator over a dict or set that has given `consumed` elements."""
     made = _iterated(owner, kind, backwards)
     for _ in range(consumed):
@@ -223,7 +224,7 @@ def exhausted(iterator: Any) -> Any:
     return iterator
 
 
-def all_of(owner: Any, kind: str, backwards: bool) -> list[Any]:
+def all_of(owner: object, kind: str, backwards: bool) -> list[object]:
     """All that `iterator_at(owner, kind, backwards, 0)` gives."""
     return list(_iterated(owner, kind, backwards))
 
@@ -231,11 +232,11 @@ def all_of(owner: Any, kind: str, backwards: bool) -> list[Any]:
 # ---------------------------------------------------------------------- effects on objects that existed before
 
 
-def write_list(original: Any, items: list[Any]) -> None:
+def write_list(original: Any, items: list[object]) -> None:
     list.__setitem__(original, slice(None), items)
 
 
-def write_dict(original: Any, items: dict[Any, Any]) -> None:
+def write_dict(original: Any, items: dict[object, object]) -> None:
     """Only what changed is touched, unless the order of keys did."""
     ordered = isinstance(original, collections.OrderedDict)
     base: Any = collections.OrderedDict if ordered else dict
@@ -251,7 +252,7 @@ def write_dict(original: Any, items: dict[Any, Any]) -> None:
             base.__setitem__(original, key, value)
 
 
-def reinsert_last(original: dict[Any, Any], _: Any) -> None:
+def reinsert_last(original: dict[object, object], _: object) -> None:
     """What iterators over a dict see when keys were deleted and set again: more elements than there were."""
     base: Any = collections.OrderedDict if isinstance(original, collections.OrderedDict) else dict
     if original:
@@ -260,7 +261,7 @@ def reinsert_last(original: dict[Any, Any], _: Any) -> None:
         base.__setitem__(original, key, value)
 
 
-def write_set(original: Any, items: list[Any]) -> None:
+def write_set(original: Any, items: list[object]) -> None:
     wanted = set(items)
     set.difference_update(original, [item for item in set.__iter__(original) if item not in wanted])
     set.update(original, items)
@@ -269,7 +270,7 @@ def write_set(original: Any, items: list[Any]) -> None:
         set.update(original, items)
 
 
-def write_deque(original: Any, items: list[Any]) -> None:
+def write_deque(original: Any, items: list[object]) -> None:
     if len(original) == len(items):  # elements set, which iterators over it do not mind
         for i, (old, new) in enumerate(zip(list(collections.deque.__iter__(original)), items)):
             if old is not new:
@@ -279,7 +280,7 @@ def write_deque(original: Any, items: list[Any]) -> None:
     collections.deque.extend(original, items)
 
 
-def write_attribute(original: Any, value: Any, name: str) -> None:
+def write_attribute(original: object, value: object, name: str) -> None:
     """At the level of object.__setattr__ (classes: type.__setattr__)."""
     if isinstance(original, type):
         type.__setattr__(original, name, value)
@@ -289,7 +290,7 @@ def write_attribute(original: Any, value: Any, name: str) -> None:
         object.__setattr__(original, name, value)
 
 
-def delete_attribute(original: Any, name: str) -> None:
+def delete_attribute(original: object, name: str) -> None:
     """The object has no such attribute afterwards; captured code may have been what made it, and then there is none."""
     with contextlib.suppress(AttributeError):
         if isinstance(original, type):
@@ -298,18 +299,18 @@ def delete_attribute(original: Any, name: str) -> None:
             object.__delattr__(original, name)
 
 
-def as_subclass(tensor: torch.Tensor, cls: Any) -> torch.Tensor:
+def as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     """A result of the graph as an instance of the program's class of tensors."""
     return torch.Tensor.as_subclass(tensor, cls)
 
 
-def set_tensor_attributes(made: torch.Tensor, attributes: dict[str, Any]) -> None:
+def set_tensor_attributes(made: torch.Tensor, attributes: dict[str, object]) -> None:
     """Python attributes, past any `__setattr__` of the class."""
     for key, value in attributes.items():
         object.__setattr__(made, key, value)
 
 
-def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool, strides: tuple[int, ...]) -> Any:
+def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool, strides: tuple[int, ...]) -> object:
     """The array that shares the memory of a tensor, or the numpy scalar (called by transformed code).
 
     Arguments:

@@ -77,7 +77,7 @@ class Reconstructor(Values):
         finally:
             del self._open[id(obj)]
 
-    def _is_local(self, obj: Any) -> bool:
+    def _is_local(self, obj: object) -> bool:
         return is_a(obj, type) and id(obj) in self.state.local_objects
 
     def _tensor(self, tensor: torch.Tensor) -> None:

@@ -53,7 +53,7 @@ class Transformed:
     code: types.CodeType
     graph: fx.GraphModule | None
     graph_name: str
-    globals: dict[str, Any] = field(default_factory=dict)
+    globals: dict[str, object] = field(default_factory=dict)
     resumes: list[ResumeCode] = field(default_factory=list)
     collected: list[Source] = field(default_factory=list)
 
@@ -63,7 +63,7 @@ def give_up(kind: str, explanation: str, *hints: str) -> errors.GraphBreak:
     return errors.graph_break(kind=kind, explanation=explanation, hints=hints, skip_frame=True)
 
 
-def break_where_made(state: CaptureState, obj: Any) -> errors.GraphBreak:
+def break_where_made(state: CaptureState, obj: object) -> errors.GraphBreak:
     """The break must be where `obj` comes into being: the frame then goes on with the real one."""
     found = give_up(
         "value cannot be rebuilt",
@@ -105,7 +105,7 @@ class Transformer:
         own = resumes.of(state.code)
         self.is_link = own is not None and own.loops  # one of a chain: whoever calls it calls what comes next too
         self.resumes: list[ResumeCode] = []
-        self.globals: dict[str, Any] = {}
+        self.globals: dict[str, object] = {}
         self.graph_name = ""
         self.collected: list[Source] = []
         self.gives_away = own is not None
@@ -245,7 +245,7 @@ class Transformer:
         many = len(sources) >= MANY_INPUTS
         return sources if many and all(source in guarded and collectable(source) for source in sources) else []
 
-    def _slot(self, name: str) -> Any:
+    def _slot(self, name: str) -> object:
         program = self.frame.program
         return self.frame.fast[program.names.index(name)] if name in program.names else NULL
 
@@ -325,7 +325,7 @@ class Transformer:
         emitter.clear({*filter(None, held)}, chain.overwritten(self.frame, locals_))
         self._run_instruction(emitter, inst, held)
 
-    def _live_values(self, inst: Instruction) -> dict[str, Any]:
+    def _live_values(self, inst: Instruction) -> dict[str, object]:
         """Locals (not cells) that the break or what follows may read, and that are set."""
         wanted = self.live(inst)
         cells = {*self.state.code.co_cellvars, *self.state.code.co_freevars}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from argand import errors
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a, raw_items
 from argand.capture.facts.sources import ConstSource, Source
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
@@ -22,7 +23,7 @@ _MANY: Final = 64
 _PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes, type(...)))
 
 
-def unreconstructable(obj: Any, why: str = "") -> errors.GraphBreak:
+def unreconstructable(obj: object, why: str = "") -> errors.GraphBreak:
     """The frame needs an object after the graph that cannot be made by transformed code."""
     cls = types.GeneratorType if type(obj) is TracedGenerator else type(obj)
     found = errors.graph_break(
@@ -50,8 +51,8 @@ class Plan:
     """
 
     def __init__(self) -> None:
-        self.outputs: list[Any] = []
-        self.output_names: dict[Any, str] = {}
+        self.outputs: list[object] = []
+        self.output_names: dict[object, str] = {}
         self.uses: collections.Counter[Source] = collections.Counter()
         self.cyclic: set[int] = set()
 
@@ -88,7 +89,7 @@ class Values:
         self.used_cells: set[str] = set()
         self.positions: list[tuple[object, int]] = []
 
-    def push(self, obj: Any) -> None:
+    def push(self, obj: object) -> None:
         """-> the value that `obj` stands for.
 
         Raises:
@@ -119,7 +120,7 @@ class Values:
         self.made[id(obj)] = self.emitter.store_temp("o")
         self._keep.append(obj)  # parts that `__reduce__` made live on, so that no other object takes their id
 
-    def fill(self, helper: Callable[..., object], obj: object, push_value: Callable[[], object]) -> None:
+    def fill(self, helper: Function, obj: object, push_value: Callable[[], object]) -> None:
         """made -> made; calls helper(made, value) for what `push_value` pushes."""
         push_value()
         value = self.emitter.store_temp("f")
@@ -146,19 +147,18 @@ class Values:
 
     def push_list(self, items: Iterable[object]) -> None:
         """-> a new list of the items."""
-        every = list(items)
-        if _are_plain(every):
-            self._push_copies(list, every)
-        else:
-            self.asm.build_list(self.push_each(every))
+        self._push_sequence(list, self.asm.build_list, items)
 
     def push_tuple(self, items: Iterable[object]) -> None:
         """-> a new tuple of the items."""
+        self._push_sequence(tuple, self.asm.build_tuple, items)
+
+    def _push_sequence(self, kind: type, build: Function, items: Iterable[object]) -> None:
         every = list(items)
         if _are_plain(every):
-            self._push_copies(tuple, every)
+            self._push_copies(kind, every)
         else:
-            self.asm.build_tuple(self.push_each(every))
+            build(self.push_each(every))
 
     def push_map(self, obj: dict[Any, Any]) -> None:
         """-> a new dict of what a mapping holds."""
@@ -198,6 +198,6 @@ class PlainValues:
         return f"<{self.kind.__name__} of {len(self.values):,} values>"
 
 
-def _are_plain(items: list[Any]) -> bool:
+def _are_plain(items: list[object]) -> bool:
     """Whether one constant can hold them: many, and each without parts and the same in every call."""
     return len(items) >= _MANY and _PLAIN.issuperset(map(type, items))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.tensor_info import TensorInfo
@@ -17,7 +18,7 @@ _LIMIT = 64  # elements
 _MAKERS = frozenset((torch.tensor, torch.scalar_tensor, torch.as_tensor))
 
 
-def applicable(func: Any, infos: list[TensorInfo], device: torch.device) -> bool:
+def applicable(func: Function, infos: list[TensorInfo], device: torch.device) -> bool:
     """Whether the result of a call may be known: everything that went in is."""
     if device.type != "cpu":
         return False
@@ -26,7 +27,7 @@ def applicable(func: Any, infos: list[TensorInfo], device: torch.device) -> bool
     return all(info.constant is not None for info in infos)
 
 
-def propagate(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def propagate(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, result: object) -> None:
     """Compute the value for real and remember it with the stand-ins of `result`."""
     if not _small(result):
         return
@@ -75,7 +76,7 @@ def forget(builder: GraphBuilder, info: TensorInfo) -> None:
                 other.constant = None
 
 
-def value_of(builder: GraphBuilder, tensor: Any) -> torch.Tensor | None:
+def value_of(builder: GraphBuilder, tensor: object) -> torch.Tensor | None:
     """The known value of a stand-in, or None."""
     info = builder.tensors.get(id(tensor))
     return None if info is None else info.constant

@@ -47,7 +47,7 @@ class DeferredText:
             flat.extend(part.parts if type(part) is DeferredText else (part,))
         return DeferredText(tuple(flat))
 
-    def _break(self, *args: Any, **kwargs: Any) -> Any:
+    def _break(self, *args: object, **kwargs: object) -> Any:
         raise graph_break(
             kind="data-dependent text",
             context="text made from a tensor",

@@ -10,6 +10,7 @@ from typing import Any, Final
 from argand import errors
 from argand._core import _C
 from argand.bytecode.format import constant_text
+from argand.capture.facts.handlers import Args
 from argand.capture.facts.interfaces import Dynamics
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
@@ -90,7 +91,7 @@ class GuardSet:
     """Collects guards, each once, in the order in which they were needed."""
 
     def __init__(self) -> None:
-        self._guards: dict[Any, Guard] = {}
+        self._guards: dict[object, Guard] = {}
         self.dynamics: Dynamics | None = None
         self.locate: Callable[[], tuple[CodeType, int] | None] | None = None
         self.positions: dict[str, tuple[CodeType, int]] = {}  # by label, filled by build()
@@ -99,7 +100,7 @@ class GuardSet:
         self,
         source: Source | None,
         kind: str,
-        *args: Any,
+        *args: object,
         position: tuple[CodeType, int] | None = None,
         label: str | None = None,
         shown: bool | None = None,
@@ -186,7 +187,7 @@ class GuardSet:
         return tree
 
 
-def _resolve(arg: Any, tree: _C.GuardTree, nodes: dict[Source, int]) -> Any:
+def _resolve(arg: object, tree: _C.GuardTree, nodes: dict[Source, int]) -> object:
     if is_a(arg, Source):
         return arg.guard_node(tree, nodes)
     if is_a(arg, TypeFacts):  # the names that "type_version" is about, all known by now
@@ -199,12 +200,12 @@ def _resolve(arg: Any, tree: _C.GuardTree, nodes: dict[Source, int]) -> Any:
 _BY_VALUE: Final = frozenset((str, int, bool, bytes, type(None)))
 
 
-def _identity(args: tuple[Any, ...]) -> Any:
+def _identity(args: Args) -> object:
     """A hashable stand-in for guard arguments: by value where that is exact, else by identity."""
     return tuple(_one_identity(arg) for arg in args)
 
 
-def _one_identity(arg: Any) -> Any:
+def _one_identity(arg: Any) -> object:
     cls = type(arg)
     if cls is float:
         return (cls, repr(arg))
@@ -235,6 +236,6 @@ _WITH_VALUE = (
 """Kinds of checks whose short listing says what they compare with."""
 
 
-def _short(args: tuple[Any, ...]) -> str:
+def _short(args: Args) -> str:
     text = ", ".join(arg.name() if is_a(arg, Source) else constant_text(arg) for arg in args)
     return text if len(text) <= 300 else text[:297] + "..."

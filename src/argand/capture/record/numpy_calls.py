@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from argand import errors
 from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.array_value import Traced
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.typefacts import is_heap
@@ -52,7 +54,7 @@ def _of_numpy(cls: type) -> bool:
     return module_of(cls) == "numpy" or module_of(cls).startswith("numpy.")
 
 
-def call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run a numpy function on constants.
 
     Raises:
@@ -82,7 +84,7 @@ def call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return made
 
 
-def traced_call(state: Any, fn: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def traced_call(state: CaptureState, fn: Function, args: Sequence[object], kwargs: Kwargs) -> object:
     """A numpy function on arrays that the graph computes; NotImplemented where there are none."""
     given = tuple([state.deep_resolve(arg) for arg in args])
     named = {key: state.deep_resolve(value) for key, value in kwargs.items()}
@@ -93,7 +95,7 @@ def traced_call(state: Any, fn: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return state.arrays.call(fn, given, named)
 
 
-def _random(fn: Any, owner: Any) -> bool:
+def _random(fn: Function, owner: object) -> bool:
     modules = [callables.text_of(thing, "__module__") for thing in (fn, owner, type(owner))]
     return any(module.startswith("numpy.random") for module in modules)
 
@@ -119,7 +121,7 @@ def _constant(state: CaptureState, value: Any) -> bool:
     return type(value) is range
 
 
-def _value(state: CaptureState, value: Any, name: str) -> Any:
+def _value(state: CaptureState, value: object, name: str) -> object:
     """An argument as it can be handed over: arrays from outside are guarded by their contents and copied."""
     numpy = sys.modules["numpy"]
     if isinstance(value, numpy.ndarray) and state.is_outer(value):
@@ -145,7 +147,7 @@ def array_key(array: Any) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, tuple(array.shape), array.tobytes()
 
 
-def to_tensor(state: CaptureState, array: Any, name: str) -> Any:
+def to_tensor(state: CaptureState, array: object, name: str) -> object:
     """The tensor that torch.tensor / torch.as_tensor / torch.from_numpy makes of a constant array."""
     if type(array) is Traced:
         function = torch.Tensor.clone if name == "tensor" else torch.Tensor.detach

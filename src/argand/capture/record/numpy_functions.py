@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from argand.capture.facts import callables, numpy_settings
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.record import numpy_calls
@@ -17,7 +18,7 @@ from argand.errors import GraphBreak, graph_break
 _IMPURE = ("numpy.random", "numpy.testing", "numpy.lib.npyio", "numpy.ctypeslib", "numpy.f2py")
 
 
-def is_numpy(fn: Any) -> bool:
+def is_numpy(fn: Function) -> bool:
     """Whether a callable belongs to numpy."""
     owner = callables.fact(fn, "__self__")
     candidates = [fn, type(fn), owner if is_a(owner, type) else type(owner)]
@@ -31,13 +32,13 @@ def is_numpy(fn: Any) -> bool:
     return found
 
 
-def is_array(obj: Any) -> bool:
+def is_array(obj: object) -> bool:
     """Whether an object is a numpy array or scalar."""
     cls = type(obj)
     return module_of(cls) == "numpy" and cls.__name__ not in ("ufunc", "_ArrayFunctionDispatcher")
 
 
-def is_value(interp: Interpreter, obj: Any, depth: int = 0) -> bool:
+def is_value(interp: Interpreter, obj: object, depth: int = 0) -> bool:
     """A constant, or an array made by the captured code, or a container of such."""
     if is_array(obj) or module_of(type(obj)) == "numpy":
         return not interp.is_outer(obj)
@@ -46,7 +47,7 @@ def is_value(interp: Interpreter, obj: Any, depth: int = 0) -> bool:
     return interp.is_constant(obj)
 
 
-def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: Kwargs) -> object:
     """Run a numpy callable, or NotImplemented if `fn` is none or an argument is not a constant."""
     if not is_numpy(fn):
         return NotImplemented
@@ -65,7 +66,7 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
     return interp.native(fn, *given, **named)
 
 
-def not_constant(fn: Any, value: Any) -> GraphBreak:
+def not_constant(fn: Function, value: object) -> GraphBreak:
     """The graph break for numpy on what is not a constant."""
     return graph_break(
         kind="numpy on values from outside",
@@ -75,7 +76,7 @@ def not_constant(fn: Any, value: Any) -> GraphBreak:
     )
 
 
-def outer_array(value: Any) -> GraphBreak:
+def outer_array(value: object) -> GraphBreak:
     """The graph break for reading an array that existed before."""
     return graph_break(
         kind="numpy array from outside",

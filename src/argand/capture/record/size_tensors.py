@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.symbolic import SYMBOLIC
@@ -22,7 +23,7 @@ _ARITHMETIC: dict[Any, Any] = {
 _DEEPEST = 16
 
 
-def number(builder: GraphBuilder, tensor: Any) -> Any:
+def number(builder: GraphBuilder, tensor: Any) -> object:
     """The value of a tensor as a plain or symbolic number; None where it is not known."""
     constant = constants.value_of(builder, tensor)
     if constant is not None:
@@ -38,7 +39,7 @@ def number(builder: GraphBuilder, tensor: Any) -> Any:
     return _of_node(builder, info.node, written, _DEEPEST)
 
 
-def _of_node(builder: GraphBuilder, node: Any, written: set[fx.Node], depth: int) -> Any:
+def _of_node(builder: GraphBuilder, node: object, written: set[fx.Node], depth: int) -> object:
     if type(node) is int:
         return node
     if not isinstance(node, fx.Node) or node in written or depth == 0:
@@ -58,7 +59,7 @@ def _of_node(builder: GraphBuilder, node: Any, written: set[fx.Node], depth: int
 
 
 def numbers(
-    builder: GraphBuilder, infos: list[TensorInfo], args: tuple[Any, ...], kwargs: dict[str, Any]
+    builder: GraphBuilder, infos: list[TensorInfo], args: Args, kwargs: Kwargs
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
     changed = False

@@ -19,7 +19,7 @@ from argand.errors import graph_break
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 
-def read(state: Any, tensor: Any, name: str) -> Any:
+def read(state: CaptureState, tensor: torch.Tensor, name: str) -> object:
     """An attribute that the stand-in does not have: the real tensor's, or NULL."""
     info = state.tensor_info(tensor)
     if info.source is None or info.real is None:
@@ -35,25 +35,25 @@ def read(state: Any, tensor: Any, name: str) -> Any:
     return state.load_source(DictItemSource(base, name), held[name])
 
 
-def of_the_program(attribute: Any) -> bool:
+def of_the_program(attribute: object) -> bool:
     """Whether what torch.Tensor has under a name is Python code that was put there: it is interpreted like any other.
     What torch's own answers is asked of the stand-in."""
     code = attribute.fget if is_a(attribute, property) else attribute
     return is_a(code, types.FunctionType) and not code.__code__.co_filename.startswith(_TORCH)
 
 
-def of_legacy_type(state: Any, tensor: Any, legacy: Any) -> bool:
+def of_legacy_type(state: CaptureState, tensor: torch.Tensor, legacy: Any) -> bool:
     """`isinstance(tensor, torch.FloatTensor)`: such a type stands for a dtype and a kind of device and layout."""
     info = state.tensor_info(tensor)
     if info.source is not None and info.real is not None:
         with torch._C.DisableTorchFunction():
             return isinstance(info.real, legacy)
     device = "cpu" if legacy.__module__ in ("torch", "torch.sparse") else legacy.__module__.split(".")[1]
-    layout: Any = legacy.layout
+    layout: object = legacy.layout
     return bool(tensor.dtype == legacy.dtype and info.device.type == device and tensor.layout == layout)
 
 
-def delete(interp: Interpreter, tensor: Any, name: str) -> bool:
+def delete(interp: Interpreter, tensor: torch.Tensor, name: str) -> bool:
     """Delete an attribute that captured code has set on a tensor of its own; False where it is another case."""
     held = object.__getattribute__(tensor, "__dict__")
     if name not in held or interp.state.source_of(tensor) is not None:
@@ -64,7 +64,7 @@ def delete(interp: Interpreter, tensor: Any, name: str) -> bool:
     return True
 
 
-def namespace(state: Any, tensor: Any) -> Any:
+def namespace(state: CaptureState, tensor: torch.Tensor) -> object:
     """`tensor.__dict__`; that of a tensor from outside is an outer dict."""
     held = object.__getattribute__(tensor, "__dict__")
     info = state.tensor_info(tensor)
@@ -81,12 +81,12 @@ def namespace(state: Any, tensor: Any) -> Any:
     return state.load_source(source, object.__getattribute__(info.real, "__dict__"))
 
 
-def on_cpu(state: Any, tensor: Any) -> bool:
+def on_cpu(state: CaptureState, tensor: torch.Tensor) -> bool:
     """Whether the tensor that a stand-in stands for is on the CPU."""
     return bool(state.tensor_info(tensor).device.type == "cpu")
 
 
-def refuse_write(state: Any, tensor: Any, name: str) -> None:
+def refuse_write(state: CaptureState, tensor: torch.Tensor, name: str) -> None:
     """End the graph where an attribute is set on a tensor whose namespace is being looked at as a whole."""
     if id(tensor) not in state.tensors and id(tensor) not in state.graph.dressed:
         return

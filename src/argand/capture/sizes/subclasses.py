@@ -10,19 +10,18 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from argand import errors
 from argand.capture.facts.classify import why_not
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.tensor_info import Dressed
 
-Args: TypeAlias = tuple[Any, ...]
-Kwargs: TypeAlias = dict[str, Any]
 _Tensor = torch.Tensor
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes that graphs know."""
@@ -45,7 +44,7 @@ def refused(name: str, value: torch.Tensor) -> errors.GraphBreak:
     )
 
 
-def changed_in_place(func: Any) -> errors.GraphBreak:
+def changed_in_place(func: Function) -> errors.GraphBreak:
     """The break for a change of size or strides of a subclass that came from outside: the graph has an alias of it."""
     return errors.graph_break(
         kind="size of a subclass changed in place",
@@ -79,7 +78,7 @@ def shown(builder: GraphBuilder, plain: torch.Tensor) -> torch.Tensor:
     return builder.wearers.get(id(plain), plain)
 
 
-def plain_of(builder: GraphBuilder, value: Any) -> Any:
+def plain_of(builder: GraphBuilder, value: object) -> object:
     """The plain stand-in of a dressed one of which torch functions ask no code of the program; else `value`."""
     worn = builder.dressed.get(id(value))
     if worn is None or not (builder.undressing or is_default(type(value))):
@@ -94,7 +93,7 @@ def is_default(cls: Any) -> bool:
     return off or getattr(own, "__func__", None) is inherited.__func__
 
 
-def convert(state: CaptureState, value: Any, cls: type, fresh: bool = False) -> Any:
+def convert(state: CaptureState, value: object, cls: type, fresh: bool = False) -> object:
     """`value.as_subclass(cls)`.
 
     Arguments:
@@ -167,7 +166,7 @@ def _same(result: Any, dressed: dict[int, torch.Tensor]) -> Any:
 # ---------------------------------------------------------------------- the default of the protocol
 
 
-def default(state: CaptureState, cls: type, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
+def default(state: CaptureState, cls: type, func: Function, types: Any, args: Args, kwargs: Kwargs) -> object:
     """What `torch.Tensor.__torch_function__` does for the class `cls`: compute on plain tensors, results are `cls`.
 
     The trace mode is active.
@@ -183,7 +182,7 @@ def default(state: CaptureState, cls: type, func: Any, types: Any, args: Args, k
     return _converted(state, result, cls, new)
 
 
-def disabled(state: CaptureState, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def disabled(state: CaptureState, func: Function, args: Args, kwargs: Kwargs) -> object:
     """The call with every class's `__torch_function__` switched off."""
     undressing = state.graph.undressing
     undressing.append(state.interpreter.number)
@@ -198,13 +197,13 @@ class _Heard(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
 
     func: Any = None
 
-    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         self.func = func
         return func(*args, **(kwargs or {}))
 
 
 @functools.lru_cache(maxsize=256)
-def announced(func: Any) -> Any:
+def announced(func: Function) -> object:
     """What torch tells `__torch_function__` that an operator's method is: of `Tensor.__mul__`, Tensor.mul."""
     if not getattr(func, "__name__", "").startswith("__"):
         return func
@@ -216,7 +215,7 @@ def announced(func: Any) -> Any:
     return heard.func or func
 
 
-def with_symbols(state: CaptureState, mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def with_symbols(state: CaptureState, mode: Any, func: object, args: Args, kwargs: Kwargs) -> object:
     """A call with symbolic numbers, which torch's own parser cannot look at; `mode`, the trace mode, is off."""
     builder = state.graph
     dressed: dict[int, torch.Tensor] = {}
@@ -264,7 +263,7 @@ def places(inputs: Sequence[Any]) -> list[int]:
     return [i for i, value in enumerate(inputs) if is_a(value, _Tensor) and type(value) not in PLAIN]
 
 
-def bare_at(at: list[int], inputs: Sequence[Any]) -> list[Any]:
+def bare_at(at: list[int], inputs: Sequence[object]) -> list[object]:
     """Inputs with plain tensors at the places `at`."""
     given = list(inputs)
     for place in at:

@@ -75,14 +75,14 @@ def guard(builder: GraphBuilder, doctor: Doctor, result: Any) -> None:
             dynamics.require(Relation("ge", sym, _smallest(doctor, sizes, sym)))
 
 
-def _gap(doctor: Doctor, sizes: Any, small: Sym, large: Sym) -> int:
+def _gap(doctor: Doctor, sizes: object, small: Sym, large: Sym) -> int:
     """By how much one size must at least exceed another for the formulas to hold."""
     hints = doctor.dynamics.table.hints
     top = int(hints[large])
     return _least(top - int(hints[small]), lambda gap: _differs(doctor, sizes, {small: top - gap}))
 
 
-def _smallest(doctor: Doctor, sizes: Any, sym: Sym) -> int:
+def _smallest(doctor: Doctor, sizes: object, sym: Sym) -> int:
     """The size from which on the formulas hold, up to that of the call."""
     return 2 + _least(int(doctor.dynamics.table.hints[sym]) - 2, lambda n: _differs(doctor, sizes, {sym: 2 + n}))
 
@@ -115,7 +115,7 @@ def _differs(doctor: Doctor, sizes: Any, values: dict[Sym, int]) -> bool:
     return [tuple(tensor.shape) for tensor in _tensors(made)] != expected
 
 
-def _sizes(builder: GraphBuilder, result: Any) -> list[list[Any]] | None:
+def _sizes(builder: GraphBuilder, result: object) -> list[list[object]] | None:
     """The sizes of the tensors in a result as expressions; None where one follows no formula."""
     found: list[list[Any]] = []
     for tensor in _tensors(result):
@@ -127,7 +127,7 @@ def _sizes(builder: GraphBuilder, result: Any) -> list[list[Any]] | None:
     return found
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _tensors(value: object) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, tuple | list) else []

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.sizes import symbolic_tensors
@@ -56,7 +57,7 @@ _MODULI = (
 )
 
 
-def same_structure(a: Any, b: Any) -> bool:
+def same_structure(a: object, b: object) -> bool:
     """Whether two results differ in numbers only."""
     if isinstance(a, _Tensor):
         return isinstance(b, _Tensor) and a.dim() == b.dim() and a.dtype is b.dtype
@@ -76,14 +77,14 @@ class Doctor:
         run: computes the metadata of the result for plain arguments.
     """
 
-    def __init__(self, builder: GraphBuilder, run: Run, func: Any, args: Any, kwargs: Any) -> None:
+    def __init__(self, builder: GraphBuilder, run: Run, func: Any, args: Args, kwargs: Kwargs) -> None:
         self.builder = builder
         assert builder.dynamics is not None
         self.dynamics = builder.dynamics
         self.run = run
         self.func = func
         self.args, self.kwargs = args, kwargs
-        self.made: Any = None
+        self.made: object = None
         self.grad = False
         self.exprs: list[tuple[Any, int]] = []
         self._collect((args, kwargs))
@@ -132,7 +133,7 @@ class Doctor:
             self.learn()
         return made, siblings
 
-    def arguments_at(self, index: int) -> tuple[Any, Any]:
+    def arguments_at(self, index: int) -> tuple[object, object]:
         """The arguments at the hint (0) or at the probe of sibling `index`."""
         return at(self.builder, self.args, index), at(self.builder, self.kwargs, index)
 
@@ -211,7 +212,7 @@ class Doctor:
     def _works(self, assignment: dict[Sym, Any]) -> bool:
         return same_structure(self.made, self.computed(assignment))
 
-    def computed(self, assignment: dict[Sym, Any]) -> Any:
+    def computed(self, assignment: dict[Sym, Any]) -> object:
         """The call's result at any sizes; None where it fails."""
         time_limit.check()
         grad = torch.is_grad_enabled()
@@ -223,7 +224,7 @@ class Doctor:
         finally:
             torch._C._set_grad_enabled(grad)
 
-    def _at(self, value: Any, assignment: dict[Sym, Any]) -> Any:
+    def _at(self, value: Any, assignment: dict[Sym, Any]) -> object:
         """An argument under any assignment: its tensors are made anew from their expressions."""
         if isinstance(value, _Tensor):
             info = self.builder.tensors.get(id(value))

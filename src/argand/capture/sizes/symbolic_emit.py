@@ -11,6 +11,7 @@ from torch import fx
 
 from argand._core import _C
 from argand.capture.facts import compat
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.input_names import free_name
 from argand.capture.facts.interfaces import Dynamics, GraphBuilder
 from argand.capture.facts.sources import Source
@@ -25,7 +26,7 @@ from argand.graph.sizes.symbols import FUNCTIONS, Relation
 # ---------------------------------------------------------------------- text
 
 
-def text(dynamics: Dynamics, value: Any) -> str:
+def text(dynamics: Dynamics, value: object) -> str:
     """An expression or condition with the user's names for symbols: `L['x'].size()[0] >= 2`."""
     names = {sym: str(place) for sym, place in dynamics.places.items()}
     if dynamics.unbacked is not None:
@@ -46,7 +47,7 @@ def _bare(written: str) -> str:
     return written[1:-1] if written.startswith("(") else written
 
 
-def spell(dynamics: Dynamics, value: Any, names: Mapping[Sym, str], functions: str = "{}") -> str:
+def spell(dynamics: Dynamics, value: object, names: Mapping[Sym, str], functions: str = "{}") -> str:
     """Python source of an expression.
 
     Arguments:
@@ -120,10 +121,10 @@ class Nodes:
         if len(value.poly) == 1 and value.poly[0][1] == 1 and len(value.poly[0][0]) == 1:
             name = "floordiv" if isinstance(value, FloorDiv) else "mod"
             return self._call(FUNCTIONS[name], [self.of(arg) for arg in value.args], value)
-        total: Any = None
+        total: object = None
         so_far: Any = 0
         for monomial, scale in value.poly:
-            term: Any = None
+            term: object = None
             product: Any = 1
             for atom in monomial:
                 product = product * atom
@@ -143,7 +144,7 @@ class Nodes:
             node = self._made[value] = self._call(FUNCTIONS[name], [left, right], value)
         return node
 
-    def _call(self, function: Any, args: list[Any], value: Expr) -> fx.Node:
+    def _call(self, function: Function, args: list[object], value: Expr) -> fx.Node:
         return self._annotated(compat.new_node(self.builder.root, "call_function", function, tuple(args), {}), value)
 
     def _annotated(self, node: fx.Node, value: Expr) -> fx.Node:
@@ -173,7 +174,7 @@ class Nodes:
         return self._annotated(node, sym)
 
 
-def new_number(builder: GraphBuilder, source: Source, value: Any) -> fx.Node:
+def new_number(builder: GraphBuilder, source: Source, value: object) -> fx.Node:
     """A placeholder for a Python number."""
     node = builder.root.placeholder(free_name(source, builder.input_names))
     node.meta["source"] = source
@@ -215,13 +216,13 @@ class _NoProgram(Exception):
     """The C guard tree has no operator for it."""
 
 
-def conditions(dynamics: Dynamics) -> list[tuple[Relation, Any]]:
+def conditions(dynamics: Dynamics) -> list[tuple[Relation, object]]:
     """The conditions to guard and their positions, without those that others imply."""
     tightest = Bounds(dynamics.table)
     for relation in dynamics.required:
         tightest.add(relation)
     kept = []
-    done: set[Any] = set()
+    done: set[object] = set()
     for relation, position in dynamics.required.items():
         bound = single(relation)
         if bound is not None and dynamics.table.kinds.get(bound[0]) == "int":
@@ -267,7 +268,7 @@ def build(dynamics: Dynamics, tree: _C.GuardTree, node_of: Callable[[Source], in
             ) from None
 
 
-def _slot(dynamics: Dynamics, sym: Sym, tree: Any, node_of: Any) -> Any:
+def _slot(dynamics: Dynamics, sym: Sym, tree: object, node_of: Any) -> object:
     place = dynamics.places[sym]
     node = node_of(place.source)
     hint = dynamics.table.hints.get(sym)
@@ -276,7 +277,7 @@ def _slot(dynamics: Dynamics, sym: Sym, tree: Any, node_of: Any) -> Any:
     return ("slot", getattr(tree, f"slot_{place.what}")(node, name=str(place), hint=hint))
 
 
-def _program(dynamics: Dynamics, value: Any, tree: Any, node_of: Any, out: list[Any]) -> None:
+def _program(dynamics: Dynamics, value: object, tree: object, node_of: object, out: list[object]) -> None:
     if not isinstance(value, Expr):
         out.append(value)
         return
@@ -299,7 +300,7 @@ def _program(dynamics: Dynamics, value: Any, tree: Any, node_of: Any, out: list[
         out.append(0)
 
 
-def _program_atom(dynamics: Dynamics, atom: Expr, tree: Any, node_of: Any, out: list[Any]) -> None:
+def _program_atom(dynamics: Dynamics, atom: Expr, tree: object, node_of: object, out: list[object]) -> None:
     if isinstance(atom, Sym):
         definition = dynamics.table.definitions.get(atom)
         if definition is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from argand.graph.sizes.expr import ONE, Const, Expr, FloorDiv, Mod, Sym, as_expr
 from argand.graph.sizes.expr_nodes import from_poly
@@ -79,7 +78,7 @@ class Bounds:
             return low is not None and low >= (relation.op == "gt")
         return high is not None and high <= -(relation.op == "lt")
 
-    def _has_float(self, side: Any) -> bool:
+    def _has_float(self, side: object) -> bool:
         return isinstance(side, Expr) and any(self.table.kinds.get(s) == "float" for s in side.free)  # type: ignore[call-overload]
 
 

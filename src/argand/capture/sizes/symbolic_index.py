@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.sizes.symbolic_tensors import dim_number
 
 
-def guard_index(builder: GraphBuilder, tensor: Any, index: Any) -> None:
+def guard_index(builder: GraphBuilder, tensor: Any, index: object) -> None:
     """Guard what `tensor[index]` depends on.
 
     Raises:
@@ -45,7 +46,7 @@ def guard_index(builder: GraphBuilder, tensor: Any, index: Any) -> None:
             dim += _dims_of(item)
 
 
-def guard_part(builder: GraphBuilder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def guard_part(builder: GraphBuilder, name: str, args: Args, kwargs: Kwargs) -> None:
     """Guard that `select`, `narrow` and `unfold` stay within the tensor: of a view nobody checks that again.
 
     Raises:
@@ -103,7 +104,7 @@ def _clamped(bound: Any, size: Any) -> Any:
     return size if bound > size else bound
 
 
-def guard_chunk(builder: GraphBuilder, input: Any = None, chunks: Any = None, dim: Any = 0) -> Any:
+def guard_chunk(builder: GraphBuilder, input: Any = None, chunks: object = None, dim: object = 0) -> object:
     """`chunk` gives fewer parts of small sizes: guard that the size is past that. Returns NotImplemented."""
     info = builder.tensors.get(id(input))
     if info is not None and info.dynamic is not None and type(chunks) is int and type(dim) is int and input.dim():

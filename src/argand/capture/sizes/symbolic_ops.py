@@ -15,6 +15,7 @@ import torch
 from argand.capture.facts import callables
 from argand.capture.facts.exceptions import CAPTURE_FOLDER, innermost_file
 from argand.capture.facts.frames import Frame
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Interpreter
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.symbolic import (
@@ -50,7 +51,7 @@ _KEPT: Final[frozenset[int]] = frozenset(
 # ---------------------------------------------------------------------- operators
 
 
-def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> Any:
+def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: object) -> object:
     """`left op right`, one of them symbolic, neither with Python-level operators of its own."""
     if interp.is_tensor(left) or interp.is_tensor(right):
         state = interp.state
@@ -62,7 +63,7 @@ def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> An
     return interp.native(op.native, interp.plain(left), interp.plain(right))
 
 
-def _beside_numpy(left: Any, right: Any) -> tuple[Any, Any]:
+def _beside_numpy(left: object, right: object) -> tuple[object, object]:
     """Numbers of numpy's types decide the type of the result: they get the plain number."""
     if module_of(type(left)) == "numpy":
         return left, plain(right)
@@ -78,7 +79,7 @@ def sizes(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> tup
     return left, right
 
 
-def compare(interp: Interpreter, op: Comparison, left: Any, right: Any) -> Any:
+def compare(interp: Interpreter, op: Comparison, left: object, right: object) -> object:
     """The same for comparisons."""
     if interp.is_tensor(left):
         return interp.native(symbolic_state.recorded, interp.state, getattr(torch.Tensor, op.method), (left, right), {})
@@ -107,7 +108,7 @@ def read(interp: Interpreter, number: Any, name: str) -> Any:
 # ---------------------------------------------------------------------- native code
 
 
-def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any], native: bool) -> Any:
+def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: Kwargs, native: bool) -> object:
     """A call in a capture that has symbols.
 
     Arguments:
@@ -147,7 +148,7 @@ def not_the_programs(interp: Interpreter, exc: BaseException) -> None:
             symbolic_tensors.give_up(builder, builder.dynamics.table.symbols)
 
 
-def asserted(interp: Interpreter, frame: Frame, condition: Any) -> bool:
+def asserted(interp: Interpreter, frame: Frame, condition: object) -> bool:
     """`assert condition` of numbers that only the running program knows becomes a check in the graph.
 
     The graph then raises the AssertionError, so the program must not handle it; its message must be known. False where
@@ -167,7 +168,7 @@ def asserted(interp: Interpreter, frame: Frame, condition: Any) -> bool:
     return unbacked_ops.assertion(builder, condition, message)
 
 
-def plain_arguments(args: list[Any], kwargs: dict[str, Any]) -> None:
+def plain_arguments(args: list[Any], kwargs: Kwargs) -> None:
     """Make every symbolic number plain."""
     for i, arg in enumerate(args):
         if type(arg) in SYMBOLIC:
@@ -188,7 +189,7 @@ def plain(value: Any) -> Any:
     return tuple(value) if type(value) is SymbolicSize else value
 
 
-def torch_call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """A torch call that may have symbolic numbers among its arguments; NotImplemented when it has none."""
     if not holds_symbols(args) and not holds_symbols(kwargs):
         return NotImplemented
@@ -200,7 +201,7 @@ def torch_call(state: CaptureState, fn: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _apply(name: str) -> Native:
-    def run(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+    def run(interp: Interpreter, fn: Any, args: list[Any]) -> object:
         if len(args) == 1 and type(args[0]) in SYMBOLIC:
             return interp.native(args[0].dynamics.apply, name, args[0])
         return NotImplemented
@@ -208,11 +209,11 @@ def _apply(name: str) -> Native:
     return run
 
 
-def _index(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+def _index(interp: Interpreter, fn: Function, args: list[object]) -> object:
     return _apply("int")(interp, fn, args) if len(args) == 1 and type(args[0]) is SymbolicInt else NotImplemented
 
 
-def _length(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+def _length(interp: Interpreter, fn: Function, args: list[object]) -> Any:
     if len(args) == 1 and interp.is_tensor(args[0]):
         builder: GraphBuilder = interp.state.graph
         info = builder.tensors.get(id(subclasses.plain_of(builder, args[0])))
@@ -223,7 +224,7 @@ def _length(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
 
 
 def _select(name: str) -> Native:
-    def run(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+    def run(interp: Interpreter, fn: Any, args: list[Any]) -> object:
         items = args
         if len(args) == 1 and type(args[0]) in (list, tuple, SymbolicSize) and not interp.is_outer(args[0]):
             items = list(tuple.__iter__(args[0])) if is_a(args[0], tuple) else list(args[0])
@@ -240,7 +241,7 @@ def _select(name: str) -> Native:
     return run
 
 
-def _torch_size(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+def _torch_size(interp: Interpreter, fn: Function, args: list[object]) -> object:
     if len(args) == 1 and is_a(args[0], tuple | list):
         items = interp.shadow(args[0])
         if any(type(item) in SYMBOLIC for item in type(items).__iter__(items)):
@@ -248,15 +249,15 @@ def _torch_size(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
     return NotImplemented
 
 
-def _class_of(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+def _class_of(interp: Interpreter, fn: Function, args: list[object]) -> object:
     if len(args) == 1 and type(args[0]) in STANDS_FOR:
         return args[0].__class__
     return NotImplemented
 
 
-def _product(interp: Interpreter, fn: Any, args: list[Any]) -> Any:
+def _product(interp: Interpreter, fn: Function, args: list[Any]) -> object:
     if len(args) == 1 and type(args[0]) in (list, tuple, SymbolicSize) and not interp.is_outer(args[0]):
-        total: Any = 1
+        total: object = 1
         for item in tuple.__iter__(args[0]) if is_a(args[0], tuple) else args[0]:
             if not is_number(item):
                 return NotImplemented

@@ -135,7 +135,7 @@ def dynamics_of(state: CaptureState) -> Dynamics:
     return builder.dynamics
 
 
-def number_input(state: CaptureState, source: Source, value: Any) -> Any:
+def number_input(state: CaptureState, source: Source, value: Any) -> object:
     """The symbolic number for a Python number found outside; the number itself where it is a constant after all."""
     dynamics = dynamics_of(state)
     what = "int" if type(value) is int else "float"
@@ -205,7 +205,7 @@ def _size(dynamics: Dynamics, place: Place, hint: int, given: tuple[int | None, 
     return dynamics.symbol(place, hint, low=max(low or 2, 2), high=high)
 
 
-def _strides(sizes: list[Any], hints: tuple[int, ...], strides: tuple[int, ...]) -> list[Any]:
+def _strides(sizes: list[object], hints: tuple[int, ...], strides: tuple[int, ...]) -> list[Any]:
     """The strides as expressions of the sizes, where the tensor is dense in some order of its dims."""
     found: list[Any] = list(strides)
     step: Any = 1

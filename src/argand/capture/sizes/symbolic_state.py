@@ -14,6 +14,7 @@ import torch
 from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Unbacked
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
 from argand.capture.facts.symbols import Memory, Place
@@ -54,10 +55,10 @@ class Dynamics:
         self.memory = memory
         self.table = SymbolTable(LIMITS[memory.nearness])
         self.places: dict[Sym, Place] = {}
-        self.required: dict[Relation, Any] = {}
+        self.required: dict[Relation, object] = {}
         self.bounds = Bounds(self.table)
         self.bounded: set[tuple[Expr, int]] = set()
-        self._values: dict[Place, Any] = {}
+        self._values: dict[Place, object] = {}
         self._by_size: dict[int, Expr] = {}
         self._asserted = 0
         self._nodes: Nodes | None = None
@@ -65,7 +66,7 @@ class Dynamics:
 
     # ---------------------------------------------------------------- making symbols
 
-    def symbol(self, place: Place, hint: Any, *, low: int | None = 2, high: int | None = None) -> Any:
+    def symbol(self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None) -> Any:
         """The expression for the number found at `place`; the number itself where it is to be a constant."""
         if place in self._values:
             return self._values[place]
@@ -73,7 +74,7 @@ class Dynamics:
         self._guard_asserted()
         return expr
 
-    def _make(self, place: Place, hint: Any, low: int | None, high: int | None) -> Any:
+    def _make(self, place: Place, hint: Any, low: int | None, high: int | None) -> object:
         memory = self.memory
         if place in memory.static or memory.exhausted:
             return hint
@@ -91,7 +92,7 @@ class Dynamics:
             return same
         return self._new(place, hint, name, low, high)
 
-    def _new(self, place: Place, hint: Any, name: str, low: int | None, high: int | None) -> Any:
+    def _new(self, place: Place, hint: Any, name: str, low: int | None, high: int | None) -> object:
         memory = self.memory
         kind: Any = "float" if place.what == "float" else "int"
         try:
@@ -122,7 +123,7 @@ class Dynamics:
                 self.record(relation)
                 self._asserted += 1
 
-    def wrap(self, expr: Any, hint: Any) -> Any:
+    def wrap(self, expr: Any, hint: Any) -> object:
         """An expression as the program sees it: a symbolic number, or the plain one if nothing varies."""
         if not isinstance(expr, Expr):
             return expr
@@ -134,7 +135,7 @@ class Dynamics:
 
     # ---------------------------------------------------------------- arithmetic
 
-    def arithmetic(self, name: str, left: Any, right: Any) -> Any:
+    def arithmetic(self, name: str, left: object, right: object) -> object:
         """`left name right`, of plain and symbolic numbers."""
         function = FUNCTIONS[name]
         if self.unbacked is not None and self.unbacked.among(_expr(left), _expr(right)):
@@ -159,7 +160,7 @@ class Dynamics:
                 right, b = _plain(right), _plain(right)
         return self._define(name, hint, (left, right), a, b)
 
-    def _defined_for_all(self, name: str, left: Any, right: Any) -> None:
+    def _defined_for_all(self, name: str, left: object, right: object) -> None:
         """Arithmetic on numbers that nothing is known of must not raise."""
         rule = ARITHMETIC[name].right
         if rule == "divisor" and not self.compare("ne", right, 0):
@@ -168,7 +169,7 @@ class Dynamics:
             for number in (left, right):
                 _plain(number)
 
-    def _polynomial(self, name: str, a: Any, b: Any) -> Any:
+    def _polynomial(self, name: str, a: Any, b: object) -> object:
         if name == "add":
             return a + b
         if name == "sub":
@@ -183,7 +184,7 @@ class Dynamics:
             return math.prod([a] * b)
         return None
 
-    def apply(self, name: str, value: Any) -> Any:
+    def apply(self, name: str, value: Any) -> object:
         """A function of one symbolic number (`FUNCTIONS`)."""
         if self.unbacked is not None and name in _PARTIAL and self.unbacked.among(value.expr):
             value = value.number()  # ends the graph
@@ -203,7 +204,7 @@ class Dynamics:
             return value
         return self._define(name, hint, (value,), value.expr)
 
-    def _define(self, name: str, hint: Any, operands: tuple[Any, ...], *exprs: Any) -> Any:
+    def _define(self, name: str, hint: object, operands: tuple[object, ...], *exprs: Any) -> object:
         try:
             sym = self.table.define(name, *exprs)
             if all(type(value) is type(hint) and math.isfinite(value) for value in self.table.vector(sym)):
@@ -212,7 +213,7 @@ class Dynamics:
             pass  # the function is not defined for some of the probes: the numbers are constants
         return FUNCTIONS[name](*[_plain(operand) for operand in operands])
 
-    def select(self, name: str, left: Any, right: Any) -> Any:
+    def select(self, name: str, left: object, right: object) -> object:
         """`min` or `max` of two numbers, decided by a guard."""
         if self.unbacked is not None and _is_int(left) and _is_int(right):
             exprs = (_expr(left), _expr(right))
@@ -221,7 +222,7 @@ class Dynamics:
         smaller = self.compare("le", left, right)
         return left if smaller == (name == "min") else right
 
-    def with_tensor(self, name: str, number: Any, tensor: torch.Tensor, reflected: bool) -> Any:
+    def with_tensor(self, name: str, number: object, tensor: torch.Tensor, reflected: bool) -> object:
         """An operator of a number and a tensor (`reflected`: the tensor is on the left)."""
         comparison = COMPARISONS.get(name)
         op = ARITHMETIC[name] if comparison is None else comparison
@@ -230,7 +231,7 @@ class Dynamics:
 
     # ---------------------------------------------------------------- conditions
 
-    def compare(self, op: str, left: Any, right: Any) -> bool:
+    def compare(self, op: str, left: object, right: object) -> bool:
         """Whether `left op right` in the call at hand; the answer is guarded."""
         if self.unbacked is not None and self.unbacked.among(_expr(left), _expr(right)):
             return self.unbacked.decide(op, _expr(left), _expr(right))
@@ -265,7 +266,7 @@ class Dynamics:
             self.required[relation] = self.state.position()
             narration.relation(relation, self.required[relation])
 
-    def specialise(self, value: Any) -> Any:
+    def specialise(self, value: Any) -> object:
         """The plain number, which is a constant from here on."""
         if self.unbacked is not None and self.unbacked.among(value.expr):
             raise self.unbacked.needed(value.expr)
@@ -380,12 +381,12 @@ class Dynamics:
             self._nodes = Nodes(self, builder)
         return self._nodes
 
-    def text(self, value: Any) -> str:
+    def text(self, value: object) -> str:
         """An expression or condition in the user's terms."""
         return text(self, value)
 
 
-def recorded(state: CaptureState, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def recorded(state: CaptureState, func: Function, args: Args, kwargs: Kwargs) -> object:
     """A torch call with symbolic numbers among its arguments: recorded without torch's own parser seeing it."""
     state.graph.observed += 1
     if _get_current_function_mode() is None:
@@ -394,7 +395,7 @@ def recorded(state: CaptureState, func: Any, args: tuple[Any, ...], kwargs: dict
         return subclasses.with_symbols(state, mode, func, args, kwargs)
 
 
-def _evaluated(function: Any, *operands: Any) -> Any:
+def _evaluated(function: Function, *operands: object) -> object:
     """The result for the numbers of this capture. An exception is what the program sees, with these numbers only."""
     try:
         return function(*[_hint(operand) for operand in operands])
@@ -404,7 +405,7 @@ def _evaluated(function: Any, *operands: Any) -> Any:
         raise
 
 
-def _hint(value: Any) -> Any:
+def _hint(value: Any) -> object:
     return value.hint if type(value) in SYMBOLIC else value
 
 
@@ -412,9 +413,9 @@ def _expr(value: Any) -> Any:
     return value.expr if type(value) in SYMBOLIC else int(value) if type(value) is bool else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     return value.number() if type(value) in SYMBOLIC else value
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return type(value) in (SymbolicInt, int, bool)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import Dynamics, GraphBuilder
 from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize, holds_symbols, size_of
 from argand.capture.facts.tensor_info import Dynamic, TensorInfo
@@ -51,7 +52,7 @@ def _dynamics(builder: GraphBuilder) -> Dynamics:
 # ---------------------------------------------------------------------- inputs
 
 
-def input_siblings(dynamics: Dynamics, real: torch.Tensor, sizes: list[Any], strides: list[Any]) -> Dynamic:
+def input_siblings(dynamics: Dynamics, real: torch.Tensor, sizes: list[object], strides: list[Any]) -> Dynamic:
     """The siblings of a graph input."""
     made = tuple([empty(dynamics, sizes, strides, real.dtype, dynamics.table.assignments[i]) for i in PROBED])
     return Dynamic(made, sizes, strides)
@@ -69,7 +70,7 @@ def empty(dynamics: Dynamics, sizes: Any, strides: Any, dtype: torch.dtype, assi
 # ---------------------------------------------------------------------- calls
 
 
-def involved(builder: GraphBuilder, infos: list[TensorInfo], args: Any, kwargs: Any) -> bool:
+def involved(builder: GraphBuilder, infos: list[TensorInfo], args: Args, kwargs: Kwargs) -> bool:
     """Whether a call depends on symbols."""
     for info in infos:
         if info.dynamic is not None:
@@ -102,7 +103,7 @@ def at(builder: GraphBuilder, value: Any, index: int) -> Any:
     return value
 
 
-def attach(builder: GraphBuilder, made: Any, siblings: list[Any]) -> Any:
+def attach(builder: GraphBuilder, made: Any, siblings: list[Any]) -> object:
     """Note the siblings of every tensor in a result; numbers that vary become symbolic. Returns the result."""
     dynamics = _dynamics(builder)
     if isinstance(made, _Tensor):
@@ -151,7 +152,7 @@ def note(builder: GraphBuilder, made: torch.Tensor, siblings: tuple[torch.Tensor
     memory.guard_size(builder, info)
 
 
-def _guard_degenerate(builder: GraphBuilder, sizes: list[Any], made: torch.Tensor) -> None:
+def _guard_degenerate(builder: GraphBuilder, sizes: list[object], made: torch.Tensor) -> None:
     """Whether a tensor is contiguous does not depend on dims of size 0 and 1.
 
     Raises:
@@ -174,7 +175,7 @@ def strides_of(builder: GraphBuilder, info: TensorInfo) -> list[Any]:
     if dynamic.strides is None:
         fit = _dynamics(builder).table.fit
         step: Any = 1
-        contiguous: list[Any] = []
+        contiguous: list[object] = []
         for size in reversed(dynamic.sizes):
             contiguous.append(step)
             step = None if size is None or step is None else step * size
@@ -226,7 +227,7 @@ def give_up_tensor(builder: GraphBuilder, info: TensorInfo) -> None:
 # ---------------------------------------------------------------------- answers without a node
 
 
-def constant(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def constant(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> object:
     """What a stand-in answers about its sizes; NotImplemented for other questions and for static tensors."""
     info = builder.tensors.get(id(args[0])) if args else None
     if info is None or info.dynamic is None:
@@ -243,7 +244,7 @@ def shape(builder: GraphBuilder, info: TensorInfo) -> Any:
     return size_of([dim_number(builder, info, d) for d in range(info.tensor.dim())])
 
 
-def _size(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+def _size(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> Any:
     dim = args[0] if args else kwargs.get("dim")
     if dim is None:
         return shape(builder, info)
@@ -252,14 +253,14 @@ def _size(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> An
     return dim_number(builder, info, dim % info.tensor.dim())
 
 
-def _numel(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
-    total: Any = 1
+def _numel(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> Any:
+    total: object = 1
     for d in range(info.tensor.dim()):
         total = total * dim_number(builder, info, d)
     return total
 
 
-def _stride(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+def _stride(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> object:
     _refuse_layout(builder, info, "stride")
     found = strides_of(builder, info)
     if any(item is None for item in found):
@@ -272,7 +273,7 @@ def _stride(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> 
 
 
 def _agree(name: str) -> Any:
-    def answer(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+    def answer(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> Any:
         found = getattr(info.tensor, name)(*args, **kwargs)
         _refuse_layout(builder, info, name, found)
         if any(getattr(s, name)(*args, **kwargs) != found for s in info.dynamic.siblings):  # type: ignore[union-attr]
@@ -282,7 +283,7 @@ def _agree(name: str) -> Any:
     return answer
 
 
-def _refuse_layout(builder: GraphBuilder, info: TensorInfo, name: str, found: Any = None) -> None:
+def _refuse_layout(builder: GraphBuilder, info: TensorInfo, name: str, found: object = None) -> None:
     """Strides of sizes 0 and 1 follow no formula: only what is contiguous for large sizes is so for all."""
     unbacked = _dynamics(builder).unbacked
     if unbacked is not None and info.dynamic is not None and found is not True:
@@ -290,12 +291,12 @@ def _refuse_layout(builder: GraphBuilder, info: TensorInfo, name: str, found: An
             raise unbacked.unfitted(f"Tensor.{name}", *info.dynamic.sizes)
 
 
-def _length(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+def _length(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> Any:
     number = dim_number(builder, info, 0)
     return number.number() if type(number) in SYMBOLIC else number
 
 
-def _bytes(builder: GraphBuilder, info: TensorInfo, args: Any, kwargs: Any) -> Any:
+def _bytes(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> Any:
     return _numel(builder, info, args, kwargs) * info.tensor.element_size()
 
 

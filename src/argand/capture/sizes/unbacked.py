@@ -41,7 +41,7 @@ class Unbacked:
         self.origins: dict[Sym, Origin] = {}
         self.spans: dict[Expr, tuple[int | None, int | None]] = {}
         self.unequal: set[Expr] = set()
-        self.memo: dict[Any, Any] = {}
+        self.memo: dict[object, object] = {}
 
     def new(self, words: str, *, low: int | None = None, high: int | None = None, kind: Any = "int") -> Sym:
         """A symbol; `words` say what it is, `low` and `high` what its value is for certain."""
@@ -54,7 +54,7 @@ class Unbacked:
         self.origins[made] = Origin(words)
         return made
 
-    def found_in(self, node: fx.Node, sizes: list[Any]) -> None:
+    def found_in(self, node: fx.Node, sizes: list[object]) -> None:
         """The tensor of `node` has these sizes."""
         for dim, size in enumerate(sizes):
             origin = self.origins.get(size) if isinstance(size, Sym) else None
@@ -73,7 +73,7 @@ class Unbacked:
                 found.update((sym, None) for sym in table.inputs(side) if sym in self.origins)
         return sorted(found, key=lambda sym: sym.name)
 
-    def decide(self, op: str, left: Any, right: Any) -> Any:
+    def decide(self, op: str, left: Any, right: Any) -> object:
         """Whether `left op right`, where facts prove it either way; else a SymbolicBool, which no branch can take."""
         relation = Relation(op, left, right)
         if self.proven(relation):
@@ -169,7 +169,7 @@ class Unbacked:
             ),
         )
 
-    def needed(self, value: Any) -> errors.GraphBreak:
+    def needed(self, value: object) -> errors.GraphBreak:
         """The break for a use of the number itself."""
         return errors.graph_break(
             kind="data-dependent value",
@@ -182,7 +182,7 @@ class Unbacked:
             ),
         )
 
-    def unfitted(self, what: str, *values: Any) -> errors.GraphBreak:
+    def unfitted(self, what: str, *values: object) -> errors.GraphBreak:
         """The break for an operation of which nobody knows what it does for all values."""
         return errors.graph_break(
             kind="data-dependent size",
@@ -195,7 +195,7 @@ class Unbacked:
             ),
         )
 
-    def _words(self, *values: Any) -> str:
+    def _words(self, *values: object) -> str:
         symbols = self.among(*values) or list(self.origins)[:1]
         return " and ".join(f"{sym.name} ({self.origins[sym].words})" for sym in symbols)
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from argand import errors
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Unbacked
 from argand.capture.facts.symbolic import SymbolicInt
 from argand.capture.facts.words import callable_words, words
@@ -69,7 +70,7 @@ class _Call:
         self._learn_sizes()
         return result
 
-    def _quietly(self, run: Callable[[], Any]) -> Any:
+    def _quietly(self, run: Callable[[], Any]) -> object:
         grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         try:
@@ -77,7 +78,7 @@ class _Call:
         finally:
             torch._C._set_grad_enabled(grad)
 
-    def _under(self, assignment: dict[Sym, Any]) -> Any:
+    def _under(self, assignment: dict[Sym, object]) -> object:
         doctor = self.doctor
         return doctor.run(doctor._at(doctor.args, assignment), doctor._at(doctor.kwargs, assignment))
 
@@ -120,7 +121,7 @@ class _Call:
                     return *found, [sym, *self.unbacked.among(expr)]
         return None
 
-    def _with(self, sym: Sym, expr: Any) -> tuple[Any, list[Any]] | None:
+    def _with(self, sym: Sym, expr: Any) -> tuple[object, list[object]] | None:
         results = []
         doctor = self.doctor
         for i, index in enumerate((0, *symbolic_tensors.PROBED)):
@@ -167,7 +168,7 @@ class _Call:
 
     # ---------------------------------------------------------------- results
 
-    def _settled(self, made: Any, siblings: list[Any], tried: list[Small]) -> tuple[Any, list[Any]]:
+    def _settled(self, made: object, siblings: list[Any], tried: list[Small]) -> tuple[object, list[object]]:
         """The results, with new stand-ins for tensors that have a size without formula."""
         if not all(symbolic_calls.same_structure(made, result) for _, result in tried):
             raise self.unbacked.unfitted(self.name, *self.symbols)
@@ -187,7 +188,7 @@ class _Call:
             raise self.unbacked.unfitted(self.name, *self.symbols)
         return made, siblings
 
-    def _tensor(self, made: torch.Tensor, siblings: list[Any], tried: list[Small]) -> tuple[Any, list[Any]]:
+    def _tensor(self, made: torch.Tensor, siblings: list[Any], tried: list[Small]) -> tuple[object, list[object]]:
         if any(made is argument for argument in self.arguments):
             return made, siblings
         sizes: list[Any] = []
@@ -203,7 +204,7 @@ class _Call:
             return made, siblings
         return stand_ins(self.doctor, sizes, made.dtype, made.requires_grad)
 
-    def _formula(self, values: tuple[int, ...], tried: list[tuple[dict[Sym, Any], Any]]) -> Any:
+    def _formula(self, values: tuple[int, ...], tried: list[tuple[dict[Sym, Any], Any]]) -> object:
         """The expression for a size, if it is right for small sizes too."""
         found = self.table.fit(values, at=(0, *symbolic_tensors.PROBED))
         if found is None:
@@ -221,7 +222,7 @@ class _Call:
         return found
 
 
-def stand_ins(doctor: Any, sizes: list[Any], dtype: torch.dtype, grad: bool, strides: Any = None) -> tuple[Any, Any]:
+def stand_ins(doctor: Any, sizes: list[object], dtype: torch.dtype, grad: bool, strides: Any = None) -> tuple[Any, Any]:
     """New contiguous stand-ins of these sizes: at the hint, and at the probes."""
     table = doctor.dynamics.table
     made = []
@@ -244,7 +245,7 @@ _SIZED = frozenset(
 )  # fmt: skip
 
 
-def _writes(func: Any, kwargs: Any) -> bool:
+def _writes(func: Function, kwargs: Kwargs) -> bool:
     name = getattr(func, "__name__", "")
     in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
     return in_place or "out" in kwargs
@@ -255,13 +256,13 @@ _IN_PLACE = frozenset(
 )
 
 
-def _again(made: Any, parts: list[Any]) -> Any:
+def _again(made: Any, parts: list[object]) -> object:
     if hasattr(made, "_fields"):
         return type(made)(*parts)
     return type(made)(parts)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, _Tensor):
         yield value
     elif isinstance(value, tuple | list):
@@ -272,7 +273,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _numbers(value: Any) -> Iterator[Any]:
+def _numbers(value: object) -> Iterator[Any]:
     if type(value) is SymbolicInt:
         yield value
     elif isinstance(value, tuple | list):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder, Unbacked
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.sizes import unbacked_ops
@@ -15,14 +16,14 @@ from argand.graph.sizes.symbols import Relation
 _T = torch.Tensor
 
 
-def depends(builder: GraphBuilder, args: Any) -> bool:
+def depends(builder: GraphBuilder, args: Args) -> bool:
     """Whether an index, or a tensor that is indexed or written, depends on unbacked symbols."""
     if builder.dynamics is None or builder.dynamics.unbacked is None:
         return False
     return bool(builder.dynamics.unbacked.among(*_exprs(builder, args)))
 
 
-def _exprs(builder: GraphBuilder, value: Any) -> list[Any]:
+def _exprs(builder: GraphBuilder, value: Any) -> list[object]:
     if isinstance(value, _T):
         info = builder.tensors.get(id(value))
         return [] if info is None or info.dynamic is None else [s for s in info.dynamic.sizes if isinstance(s, Expr)]
@@ -35,7 +36,7 @@ def _exprs(builder: GraphBuilder, value: Any) -> list[Any]:
     return []
 
 
-def getitem(builder: GraphBuilder, func: Any, args: Any) -> Any:
+def getitem(builder: GraphBuilder, func: Function, args: Args) -> object:
     """`x[index]` where the index holds a mask, or something depends on unbacked symbols; else NotImplemented."""
     tensor, index = args
     items = list(index) if type(index) is tuple else [index]
@@ -56,7 +57,7 @@ def getitem(builder: GraphBuilder, func: Any, args: Any) -> Any:
 class _Index:
     """An index, converted to one whose metadata torch can tell."""
 
-    def __init__(self, builder: GraphBuilder, tensor: Any, items: list[Any]) -> None:
+    def __init__(self, builder: GraphBuilder, tensor: Any, items: list[object]) -> None:
         self.builder = builder
         self.unbacked: Unbacked = unbacked_ops.of(builder)
         self.tensor = tensor
@@ -64,13 +65,13 @@ class _Index:
         self.sizes = unbacked_ops._sizes(builder, tensor)
         self.cut = False
 
-    def convert(self) -> tuple[Any, Any] | None:
+    def convert(self) -> tuple[object, object] | None:
         """(stand-in, index); None for an index that is refused."""
         taken = sum(_dims_of(item) for item in self.items)
         if taken > len(self.sizes) or None in self.sizes or sum(item is Ellipsis for item in self.items) > 1:
             return None
         dim = 0
-        converted: list[Any] = []
+        converted: list[object] = []
         for item in self.items:
             if item is Ellipsis:
                 dim += len(self.sizes) - taken
@@ -95,7 +96,7 @@ class _Index:
             return [item]
         return None
 
-    def _mask(self, mask: Any, dim: int) -> list[Any] | None:
+    def _mask(self, mask: object, dim: int) -> list[object] | None:
         sizes = unbacked_ops._sizes(self.builder, mask)
         if sizes != self.sizes[dim : dim + len(sizes)] or not sizes:
             return None
@@ -115,7 +116,7 @@ class _Index:
         self.sizes[dim] = self._length(parts[0], parts[1], parts[2], size)
         return slice(None)
 
-    def _length(self, start: Any, stop: Any, step: Any, size: Any) -> Any:
+    def _length(self, start: Any, stop: Any, step: object, size: Any) -> object:
         proven = self.unbacked.proven
         start = 0 if start is None else start
         stop = size if stop is None else stop
@@ -129,7 +130,7 @@ class _Index:
             self.unbacked.learn(Relation("le", length, max(stop - start, 0)))
         return length
 
-    def _as_size(self, length: Any) -> Any:
+    def _as_size(self, length: Any) -> object:
         """A length; where the stand-ins contradict what is known of it (they are large), a symbol that equals it."""
         if all(value >= 0 for value in self.unbacked.dynamics.table.vector(length)):
             return length

@@ -10,13 +10,14 @@ import torch
 from torch.nn.modules import module as registry
 
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import ConstSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.metadata.special_calls import special
 from argand.capture.objects import instances, names
-from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
+from argand.capture.torch_functions.torch_calls import handler
 
 _OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = (

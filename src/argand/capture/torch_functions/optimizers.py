@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.metadata import metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import special
-from argand.capture.torch_functions.torch_calls import Args, Kwargs, find, handler
+from argand.capture.torch_functions.torch_calls import find, handler
 
 
 def breaks_around_step(state: CaptureState) -> bool:

@@ -8,11 +8,12 @@ import torch
 
 from argand import errors
 from argand.capture.facts import callables
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import native_handlers
 from argand.capture.sizes import subclasses
-from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
+from argand.capture.torch_functions.torch_calls import handler
 
 _Tensor = torch.Tensor
 
@@ -101,7 +102,7 @@ native_handlers.method(torch._C.TensorBase, "as_subclass")(_as_subclass)
 
 def _turned_off(interp: Interpreter, cls: type, name: str, owner: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """`with torch._C.DisableTorchFunctionSubclass():`."""
-    state: Any = interp.state
+    state = interp.state
     undressing = state.graph.undressing
     if name == "__enter__":
         if cls is torch._C.DisableTorchFunction and state.graph.entered:

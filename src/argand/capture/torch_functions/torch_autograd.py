@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.tensor_info import TensorInfo
@@ -15,7 +16,7 @@ from argand.capture.metadata import metadata
 from argand.capture.metadata.meta_tensors import new
 from argand.capture.metadata.rules import RULES
 from argand.capture.torch_functions import hops, modes
-from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
+from argand.capture.torch_functions.torch_calls import handler
 
 _NAMES = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "allow_unused", "is_grads_batched",

@@ -20,9 +20,9 @@ from argand._core import _C
 from argand.capture.facts.array_value import Traced, needs_values
 from argand.capture.facts.code import directives
 from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.handlers import Args, Kwargs, enter
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import attributes_of, is_a, module_of
-from argand.capture.facts.registering import enter
 from argand.capture.facts.words import public_name
 from argand.capture.metadata import metadata
 from argand.capture.record import numpy_calls
@@ -30,8 +30,6 @@ from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import assumed_constants
 from argand.capture.world import native_reads
 
-Args: TypeAlias = tuple[Any, ...]
-Kwargs: TypeAlias = dict[str, Any]
 Handler: TypeAlias = "Callable[[CaptureState, Any, Args, Kwargs], Any]"
 
 HANDLERS: dict[Any, Handler] = {}

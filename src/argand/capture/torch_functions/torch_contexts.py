@@ -10,10 +10,11 @@ import torch
 
 from argand import errors
 from argand.capture.facts import compat, symbolic
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.objects import iteration, native_handlers
 from argand.capture.torch_functions import modes, torch_polyfills
-from argand.capture.torch_functions.torch_calls import NAMED, Args, Kwargs, all_of, handler
+from argand.capture.torch_functions.torch_calls import NAMED, all_of, handler
 from argand.graph.compat import FLAGS, set_deterministic
 
 # ---------------------------------------------------------------------- flags
@@ -147,13 +148,13 @@ def _pop_mode(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _enter_device(
     interp: Interpreter, cls: type, name: str, owner: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
-    state: Any = interp.state
+    state = interp.state
     state.graph.entered.insert(_devices(state), Entered(owner, getattr(interp, "number", -1)))
     return owner
 
 
 def _exit_device(interp: Interpreter, cls: type, name: str, owner: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    state: Any = interp.state
+    state = interp.state
     count = _devices(state)
     if not count or state.graph.entered[count - 1].mode != owner:
         raise errors.graph_break(

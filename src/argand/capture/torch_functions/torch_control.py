@@ -9,11 +9,12 @@ import torch
 from torch import fx
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.tensor_info import Scope
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, subgraphs, torch_polyfills
-from argand.capture.torch_functions.torch_calls import NAMED, Args, Kwargs, handler
+from argand.capture.torch_functions.torch_calls import NAMED, handler
 
 _MOST_STEPS = 256  # of a scan or map, which become that many copies of its body
 

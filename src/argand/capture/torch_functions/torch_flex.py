@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.tensor_info import Scope
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import subgraphs, torch_polyfills
-from argand.capture.torch_functions.torch_calls import NAMED, Args, Kwargs
+from argand.capture.torch_functions.torch_calls import NAMED
 from argand.graph.operators import flex
 
 _WHAT = "flex_attention"

@@ -9,13 +9,14 @@ import torch.utils.checkpoint
 from torch.utils import _pytree as pytree
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import type_lookup
 from argand.capture.facts.tensor_info import Scope
 from argand.capture.objects import native_handlers
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, subgraphs, torch_polyfills
-from argand.capture.torch_functions.torch_calls import CODES, NAMED, Args, Kwargs, all_of, find, handler, name_of
+from argand.capture.torch_functions.torch_calls import CODES, NAMED, all_of, find, handler, name_of
 from argand.capture.torch_functions.torch_calls import leaf as operation
 
 _CHECKPOINT_OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, subgraphs
-from argand.capture.torch_functions.torch_calls import Args, Kwargs, handler
+from argand.capture.torch_functions.torch_calls import handler
 
 
 class Handle:

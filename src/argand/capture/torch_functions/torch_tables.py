@@ -9,6 +9,7 @@ import torch
 from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.code import directives
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.metadata import metadata
@@ -17,9 +18,7 @@ from argand.capture.sizes import unbacked_ops
 from argand.capture.torch_functions import modes, modules, optimizers, overriding
 from argand.capture.torch_functions.torch_calls import (
     NAMED,
-    Args,
     Handler,
-    Kwargs,
     all_of,
     find,
     guarded_constant,

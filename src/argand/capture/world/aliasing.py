@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 
@@ -71,7 +71,7 @@ def _objects(state: CaptureState) -> None:
             state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)
 
 
-def _is_namespace(state: CaptureState, obj: Any) -> bool:
+def _is_namespace(state: CaptureState, obj: object) -> bool:
     """Whether a dict holds the globals of code, or the names of a module: captured code reads those by name, too."""
     return obj is state.globals or (type(obj) is dict and ("__builtins__" in obj or "__spec__" in obj))
 
@@ -87,7 +87,7 @@ def _tensors(state: CaptureState) -> None:
         for i in state.graph.inputs
         if i.source is not None and id(i) not in ids and isinstance(i.real, torch.Tensor) and _argument(i.source)
     ]
-    sources: list[Any] = [info.source for info in (*mutated, *others)]
+    sources: list[object] = [info.source for info in (*mutated, *others)]
     if len(sources) < 2:
         return
     reals = [info.real for info in (*mutated, *others) if info.real is not None]
@@ -105,7 +105,7 @@ def _argument(source: Source) -> bool:
     return not isinstance(source.root, ConstSource)
 
 
-def sharing(mutated: int, tensors: Any) -> tuple[tuple[int, int], ...]:
+def sharing(mutated: int, tensors: Iterable[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     """Pairs (mutated tensor, other tensor) that share a storage."""
     with torch._C.DisableTorchFunction():
         storages = [t.untyped_storage()._cdata for t in tensors]

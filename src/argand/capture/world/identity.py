@@ -21,7 +21,7 @@ VALUES = frozenset((int, float, complex, str, bytes))
 """Types whose objects are guarded by value: equal ones may be one object in a call, and several in another."""
 
 
-def _is_single(value: Any) -> bool:
+def _is_single(value: object) -> bool:
     """Whether CPython has one object only of this value."""
     if type(value) is int:
         return -5 <= value <= 256
@@ -30,26 +30,26 @@ def _is_single(value: Any) -> bool:
     return type(value) is bytes and len(value) <= 1
 
 
-def note_value(state: Any, source: Source, value: Any) -> None:
+def note_value(state: CaptureState, source: Source, value: object) -> None:
     """A value that is guarded by what it is equal to was loaded from a source."""
     if type(value) in VALUES and not _is_single(value):
         state.value_sources.setdefault(id(value), (value, []))[1].append(source)
 
 
-def pin_value(state: Any, value: Any) -> None:
+def pin_value(state: CaptureState, value: object) -> None:
     """The program depends on which object of its value this is."""
     for source in state.value_sources.get(id(value), (value, ()))[1]:
         state.guards.add(source, "id", value)
 
 
-def values_compared(state: Any, a: Any, b: Any) -> None:
+def values_compared(state: CaptureState, a: object, b: object) -> None:
     """The program asks whether two values are one object: for equal ones, the values do not tell."""
     if type(a) is type(b) and a == b:
         pin_value(state, a)
         pin_value(state, b)
 
 
-def compared(state: Any, obj: Any) -> None:
+def compared(state: CaptureState, obj: object) -> None:
     """The program compares this object with others by identity, as `is` and the default `==` do."""
     if type(obj) is types.MethodType:
         compared(state, obj.__self__)
@@ -60,7 +60,7 @@ def compared(state: Any, obj: Any) -> None:
         state.compared[source] = type(obj)
 
 
-def pin(state: Any, obj: Any) -> None:
+def pin(state: CaptureState, obj: object) -> None:
     """The program depends on which object this is: on its hash, id or default text."""
     source = state.outer.get(id(obj))
     if source is not None and classify.handling(obj) in ("object", "function"):
@@ -68,7 +68,7 @@ def pin(state: Any, obj: Any) -> None:
             state.guards.add(source, "id", obj)
 
 
-def is_settled(state: Any, function: types.FunctionType) -> bool:
+def is_settled(state: CaptureState, function: types.FunctionType) -> bool:
     """Whether a function was not made in captured code, as far as can be told: its cells hold nothing that differs from
     call to call (a class, for those that call `super()`)."""
     if id(function) in state.local_objects:
@@ -91,7 +91,7 @@ class LocalId(int):
 
 def id_of(interp: Interpreter, obj: Any) -> int:
     """`id(obj)`."""
-    state: Any = interp.state
+    state = interp.state
     if type(obj) in SYMBOLIC:
         obj = obj.number()
     info = state.tensors.get(id(obj))

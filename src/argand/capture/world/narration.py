@@ -56,7 +56,7 @@ class _Told:
         return self.ops[pc]
 
 
-def stack_text(stack: list[Any]) -> str:
+def stack_text(stack: list[object]) -> str:
     """The topmost values of a stack in short."""
     left_out = "... " if len(stack) > _DEEPEST else ""
     return f"[{left_out}{', '.join([value_text(value) for value in stack[-_DEEPEST:]])}]"
@@ -93,14 +93,14 @@ def operation(node: fx.Node, frames: list[Any]) -> None:
     events.bus.detail("trace_call", "capture", said, node=node.name)
 
 
-def symbol(name: Any, place: Any, hint: Any, low: Any, high: Any) -> None:
+def symbol(name: object, place: object, hint: object, low: object, high: object) -> None:
     """A size or number of the program became a symbol."""
     if "symbol" in events.bus.named:
         limits = f"[{'-inf' if low is None else low}, {'inf' if high is None else high}]"
         events.bus.detail("symbol", "capture", f"create_symbol {name} = {hint} for {place} {limits}", symbol=str(name))
 
 
-def relation(made: Any, position: Any) -> None:
+def relation(made: object, position: Any) -> None:
     """The capture relies on a relation between sizes."""
     if "symbol_guard" in events.bus.named:
         where = "" if position is None else f"  # {position[0].co_filename}:{position[1]} in {position[0].co_name}"
@@ -123,6 +123,6 @@ def side_effects(state: CaptureState) -> None:
         events.bus.detail("side_effects", "capture", "SIDE EFFECTS:\n" + "\n".join(lines))
 
 
-def _named(state: CaptureState, obj: Any) -> str:
+def _named(state: CaptureState, obj: object) -> str:
     source = state.source_of(obj)
     return f"<{type(obj).__name__}>" if source is None else source.friendly()

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from argand.capture.facts import callables, classify, numpy_settings
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Access
 from argand.capture.facts.kinds import is_a, namespace, per_class, raw_items, raw_iter
 from argand.capture.facts.typefacts import (
@@ -48,7 +49,7 @@ READS: Final[dict[str, tuple[str, ...]]] = {
 """Kinds of reading -> the special methods that do it. Where they are `object`'s own, all they read is which object
 it is."""
 
-_BASES: Final[tuple[tuple[type, Any], ...]] = (
+_BASES: Final[tuple[tuple[type, object], ...]] = (
     (int, int.__int__),
     (float, float.__float__),
     (complex, complex.__complex__),
@@ -72,7 +73,7 @@ def kind(cls: type) -> str:
     return OPAQUE if natives else INSTANCE
 
 
-def base_value(obj: Any) -> Any:
+def base_value(obj: object) -> object:
     """What an object of a subclass of a number, str or bytes holds as one, past any method of the subclass."""
     for base, value_of in _BASES:
         if is_a(obj, base):
@@ -93,12 +94,12 @@ def refuse_python_sequence(interp: Access, cls: type) -> None:
         )
 
 
-def guard_base(interp: Access, obj: Any) -> None:
+def guard_base(interp: Access, obj: object) -> None:
     """Require that an outer object of kind BASE holds what it holds now."""
     interp.state.guard(interp.outer[id(obj)], "base_value", base_value(obj))
 
 
-def check(interp: Access, fn: Any, values: Iterable[Any], reads: str = "") -> None:
+def check(interp: Access, fn: Any, values: Iterable[object], reads: str = "") -> None:
     """End the graph if native code would get an object from outside whose state it may read unseen.
 
     Arguments:
@@ -114,7 +115,7 @@ def check(interp: Access, fn: Any, values: Iterable[Any], reads: str = "") -> No
         _check(interp, fn, fn.__self__, reads, None)
 
 
-def _check(interp: Access, fn: Any, obj: Any, reads: str, seen: set[int] | None) -> None:
+def _check(interp: Access, fn: Function, obj: object, reads: str, seen: set[int] | None) -> None:
     if numpy_settings.of_numpy(type(obj)):
         numpy_settings.rely(interp.state, callables.text_of(fn, "__name__"))
     if id(obj) in interp.outer and not (is_a(obj, CONTAINERS) and kind(type(obj)) == VALUE):
@@ -133,7 +134,7 @@ def _check(interp: Access, fn: Any, obj: Any, reads: str, seen: set[int] | None)
             _check(interp, fn, part, reads, seen)
 
 
-def _check_outer(interp: Access, fn: Any, obj: Any, reads: str) -> None:
+def _check_outer(interp: Access, fn: Function, obj: Any, reads: str) -> None:
     cls = type(obj)
     sort = kind(cls)
     if reads == TORCH:
@@ -168,7 +169,7 @@ def _check_outer(interp: Access, fn: Any, obj: Any, reads: str) -> None:
     raise unseen_object(obj, fn)
 
 
-def _check_member(interp: Access, fn: Any, member: enum.Enum, reads: str) -> None:
+def _check_member(interp: Access, fn: Function, member: enum.Enum, reads: str) -> None:
     """A member of an enum is a value as far as its name and value are: C code may get at what those hold.
 
     Comparing reads neither of them (a number or text that the member itself is cannot change), hashing the name alone.
@@ -218,7 +219,7 @@ def held(obj: Any) -> Any:
     return None
 
 
-def unseen_object(obj: Any, fn: Any = None) -> GraphBreak:
+def unseen_object(obj: Any, fn: Function | None = None) -> GraphBreak:
     """The graph break for native code that would look into an outer object that no guard can follow."""
     cls = type(obj)
     name = callables.text_of(fn, "__qualname__")

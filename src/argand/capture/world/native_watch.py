@@ -14,21 +14,22 @@ import os
 import sysconfig
 import types
 import weakref
-from typing import Any, Final
+from typing import Final
 
 from argand.capture.facts.code import skip
+from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.kinds import mro_of
 from argand.errors import GraphBreak, graph_break
 from argand.own import OWN_FOLDER
 
 _OWN: Final = OWN_FOLDER + os.sep
-_namespace: Any = type.__dict__["__dict__"].__get__
+_namespace: Function = type.__dict__["__dict__"].__get__
 _STDLIB: Final = sysconfig.get_paths()["stdlib"] + os.sep
 _LIBRARIES: Final = frozenset(("numpy",))
 """Packages whose Python code only computes."""
 
 
-def judge(function: types.FunctionType, args: tuple[Any, ...]) -> bool | GraphBreak | None:
+def judge(function: types.FunctionType, args: Args) -> bool | GraphBreak | None:
     """What becomes of a Python function that native code calls: see `_C.call_watched`."""
     code = function.__code__
     if _unasked(function, args):
@@ -57,7 +58,7 @@ def _of_a_library(filename: str) -> bool:
     return library in _LIBRARIES or (library != "" and filename.startswith(_STDLIB) and "-packages" not in filename)
 
 
-def _unasked(function: types.FunctionType, args: tuple[Any, ...]) -> bool:
+def _unasked(function: types.FunctionType, args: Args) -> bool:
     """Whether the interpreter calls the function by itself, whatever the native code is: for an object that dies, for
     the garbage collector, for a signal."""
     if not args:

@@ -112,7 +112,7 @@ def _new(cls: type, base: type) -> Any:
     return make(cls)
 
 
-def _new_tuple(cls: type, items: list[Any], like: Any) -> Any:
+def _new_tuple(cls: type, items: list[Any], like: object) -> object:
     if cls is tuple:
         return tuple(items)
     if is_struct_sequence(cls):
@@ -128,7 +128,7 @@ def _new_tuple(cls: type, items: list[Any], like: Any) -> Any:
         ) from None
 
 
-def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
+def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> object:
     keys = tuple(key for key, _ in raw_items(obj))
     by_tensor = bool(keys) and all(is_a(key, torch.Tensor) for key in keys)
     for key in keys:
@@ -174,7 +174,7 @@ def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> Any:
     return made
 
 
-def load_pinned(state: CaptureState, source: Source, value: Any) -> Any:
+def load_pinned(state: CaptureState, source: Source, value: object) -> object:
     """A key or an element of a set: guarded to be this very object where it is one that is compared by identity."""
     if is_a(value, tuple):
         state.guard(source, "equals", value)
@@ -185,16 +185,16 @@ def load_pinned(state: CaptureState, source: Source, value: Any) -> Any:
     return found
 
 
-def _by_identity(key: Any) -> bool:
+def _by_identity(key: object) -> bool:
     return classify.handling(key) == "object" and not is_a(key, tuple)
 
 
-def values_of(obj: dict[Any, Any]) -> tuple[Any, ...]:
+def values_of(obj: dict[object, object]) -> tuple[object, ...]:
     """The values of a dict in its order."""
     return tuple(value for _, value in raw_items(obj))
 
 
-def _make_set(state: CaptureState, obj: Any, source: Source) -> Any:
+def _make_set(state: CaptureState, obj: Any, source: Source) -> object:
     if not all(_guardable(item) for item in raw_iter(obj)):
         raise errors.graph_break(
             kind="set of objects from outside",
@@ -229,12 +229,12 @@ def _make_set(state: CaptureState, obj: Any, source: Source) -> Any:
     return made
 
 
-def in_order(obj: Any) -> tuple[Any, ...]:
+def in_order(obj: Any) -> tuple[object, ...]:
     """The elements of a set as it holds them."""
     return tuple(set.__iter__(obj) if is_a(obj, set) else frozenset.__iter__(obj))
 
 
-def _guardable(key: Any) -> bool:
+def _guardable(key: object) -> bool:
     if is_a(key, tuple):
         made_over: Any = type(key)
         compared = made_over.__eq__ is tuple.__eq__ and made_over.__hash__ is tuple.__hash__
@@ -246,7 +246,7 @@ def _guardable(key: Any) -> bool:
     return bool(cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__ and not classify.is_container(key))
 
 
-def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source) -> None:
+def _copy_instance_dict(state: CaptureState, obj: Any, made: object, source: Source) -> None:
     attributes = namespace(obj)
     if not is_a(attributes, dict):
         return
@@ -257,7 +257,7 @@ def _copy_instance_dict(state: CaptureState, obj: Any, made: Any, source: Source
         namespace(made)[name] = state.load_source(DictItemSource(base, name), value)
 
 
-def probe(made: Any) -> Any:
+def probe(made: object) -> object:
     """An iterator that has been over all of a dict; None for other containers."""
     if not is_a(made, dict):
         return None
@@ -280,7 +280,7 @@ def reinserted(entry: Shadow) -> bool:
 def contents(obj: Any) -> Any:
     """What a container holds, for comparison by identity of elements (`same_contents`)."""
     if is_a(obj, dict):
-        held: Any = list(raw_items(obj))
+        held: object = list(raw_items(obj))
     elif is_a(obj, set | frozenset):
         held = set.copy(obj) if is_a(obj, set) else frozenset.copy(obj)  # which hashes nothing anew
     else:
@@ -306,7 +306,7 @@ def same_contents(state: CaptureState, before: Any, after: Any) -> bool:
     )
 
 
-def _same_items(state: CaptureState, before: list[Any], after: list[Any]) -> bool:
+def _same_items(state: CaptureState, before: list[object], after: list[object]) -> bool:
     if len(before) != len(after):
         return False
     for one, other in zip(before, after):
@@ -318,7 +318,7 @@ def _same_items(state: CaptureState, before: list[Any], after: list[Any]) -> boo
     return True
 
 
-def _same(state: CaptureState, one: Any, other: Any) -> bool:
+def _same(state: CaptureState, one: object, other: object) -> bool:
     if one is other:
         return True
     if origin(state, one) is origin(state, other):
@@ -326,13 +326,13 @@ def _same(state: CaptureState, one: Any, other: Any) -> bool:
     return type(one) is type(other) and type(one) in (int, str, float, bytes) and repr(one) == repr(other)
 
 
-def origin(state: CaptureState, obj: Any) -> Any:
+def origin(state: CaptureState, obj: object) -> object:
     """The container that `obj` is the shadow of, else `obj`."""
     entry = state.shadow_origin.get(id(obj))
     return obj if entry is None else entry.original
 
 
-def deep_resolve(state: CaptureState, obj: Any, seen: dict[int, Any] | None = None) -> Any:
+def deep_resolve(state: CaptureState, obj: object, seen: dict[int, object] | None = None) -> object:
     """See `CaptureState.deep_resolve`."""
     if classify.is_plain_atom(obj):
         return obj

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, TypeVar
 
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import attributes_of
 from argand.errors import ConfigError
 
@@ -72,23 +73,23 @@ def assume_constant_result(fn: T) -> T:
     return _mark(fn, CONSTANT)
 
 
-def is_disabled(fn: Any) -> bool:
+def is_disabled(fn: Function) -> bool:
     return attributes_of(fn).get(DISABLED, False) is True
 
 
-def is_allowed_in_graph(fn: Any) -> bool:
+def is_allowed_in_graph(fn: Function) -> bool:
     if attributes_of(fn).get(ALLOWED, False) is True:
         return True
     rules = sys.modules.get("torch._dynamo.trace_rules")  # where torch.compiler.allow_in_graph notes functions
     return rules is not None and id(fn) in rules._allowed_callable_ids
 
 
-def is_constant_result(fn: Any) -> bool:
+def is_constant_result(fn: Function) -> bool:
     attributes = attributes_of(fn)
     return attributes.get(CONSTANT, False) is True or attributes.get("_dynamo_marked_constant", False) is True
 
 
-def _check_tensor(tensor: Any) -> None:
+def _check_tensor(tensor: object) -> None:
     if not hasattr(tensor, "dim"):
         raise ConfigError(
             f"sizes are marked on a tensor, not on a {type(tensor).__name__} ({tensor!r})",
@@ -96,7 +97,7 @@ def _check_tensor(tensor: Any) -> None:
         )
 
 
-def _mark_dims(tensor: Any, dims: Any, name: str, value: Any) -> None:
+def _mark_dims(tensor: Any, dims: object, name: str, value: object) -> None:
     for dim in dims if isinstance(dims, (list, tuple)) else (dims,):
         _check_tensor(tensor)
         if not isinstance(dim, int) or not -tensor.dim() <= dim < tensor.dim():
@@ -108,7 +109,7 @@ def _mark_dims(tensor: Any, dims: Any, name: str, value: Any) -> None:
         marked[dim % tensor.dim()] = value
 
 
-def mark_dynamic(tensor: Any, dim: Any, *, min: int | None = None, max: int | None = None) -> None:
+def mark_dynamic(tensor: object, dim: object, *, min: int | None = None, max: int | None = None) -> None:
     """Say that the size of `tensor` along `dim` (or dims) will vary: the first compile already makes it symbolic.
 
     Arguments:
@@ -122,7 +123,7 @@ def mark_dynamic(tensor: Any, dim: Any, *, min: int | None = None, max: int | No
     _mark_dims(tensor, dim, DYNAMIC, (min, max))
 
 
-def mark_static(tensor: Any, dim: Any = None) -> None:
+def mark_static(tensor: Any, dim: object = None) -> None:
     """Say that the size along `dim` (a dim, a list, or all by default) is to be a constant of the compiled code."""
     _check_tensor(tensor)
     _mark_dims(tensor, list(range(tensor.dim())) if dim is None else dim, STATIC, True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from argand.capture.facts.code.per_code import PerCode
 from argand.capture.facts.frames import Frame
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.config import config
 from argand.errors import GraphBreak, graph_break
 from argand.graph import time_limit
@@ -146,7 +147,7 @@ def check_restarts(spent: int, tensors: int) -> None:
         raise _long_stretch(skip_frame=True)
 
 
-def break_off(interp: object, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def break_off(interp: object, fn: Function, args: list[Any], kwargs: Kwargs) -> object:
     """Policy for calls of a function that took too long before: it is not inlined again."""
     raise _long_stretch(skip_frame=False)
 

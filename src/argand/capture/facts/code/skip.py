@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from argand.bytecode.decode import ambiguous_names
+from argand.capture.facts.handlers import Function
 from argand.own import OWN_FOLDER
 
 _HERE = OWN_FOLDER + os.sep
@@ -111,7 +112,7 @@ def with_callees(code: types.CodeType) -> bool:
     return filename.startswith(_COMPILER) and not filename.endswith("external_utils.py")
 
 
-def with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
+def with_frame(fn: Function) -> Callable[..., Any]:
     """`fn`, or a function that calls it, where calling it makes no frame of Python's that can be captured: a builtin,
     a function of torch's (`torch.vmap(f)`), a generator."""
     code = _code_of(fn)
@@ -126,7 +127,7 @@ def with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
     return types.FunctionType(code, {"__name__": __name__, "__builtins__": builtins}, name, None, call.__closure__)
 
 
-def _code_of(fn: Any) -> types.CodeType | None:
+def _code_of(fn: Function) -> types.CodeType | None:
     """The code of the first frame of Python's that calling `fn` makes."""
     if isinstance(fn, functools.partial):
         return _code_of(fn.func)

@@ -1,11 +1,11 @@
-"""How tables of handlers are filled: names of this version of Python and torch, each entered once."""
+"""What handlers of calls take, and how tables of them are filled: names of this Python and torch, each entered once."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import MutableMapping
-from typing import Final, TypeVar
+from collections.abc import Callable, MutableMapping
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -13,6 +13,12 @@ from argand.errors import InternalError
 
 K = TypeVar("K")
 H = TypeVar("H")
+
+Function = Callable[..., Any]
+"""Whatever a program calls."""
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+"""What it calls it with: any objects at all."""
 
 ABSENT: Final[list[str]] = []
 """Names in tables that are not here, though no mark says that they are another version's."""
