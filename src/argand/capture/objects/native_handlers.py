@@ -76,7 +76,7 @@ def method(cls: type, *names: str) -> Callable[[MethodHandler], MethodHandler]:
 
 
 def add_methods(cls: type, handler: MethodHandler, names: str) -> None:
-    """Register one handler for several methods; some may be marked as of some versions (`registering.names_here`)."""
+    """Register one handler for several methods; some may be marked as of some versions (`handlers.names_here`)."""
     for name in _methods_here(cls, names):
         enter(METHODS, (id(cls), name), handler)
 

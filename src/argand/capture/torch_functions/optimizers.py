@@ -11,8 +11,8 @@ from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.metadata import metadata
 from argand.capture.metadata.call_targets import target_of
-from argand.capture.metadata.special_calls import special
-from argand.capture.torch_functions.torch_calls import find, handler
+from argand.capture.metadata.special_calls import named, special
+from argand.capture.torch_functions.torch_calls import all_of, handler
 
 
 def breaks_around_step(state: CaptureState) -> bool:
@@ -28,7 +28,7 @@ def breaks_around_step(state: CaptureState) -> bool:
     return code.co_name == "_use_grad" and code.co_filename.endswith("optimizer.py")
 
 
-@handler(find("_C._group_tensors_by_device_and_dtype"))
+@handler(*all_of("_C._group_tensors_by_device_and_dtype"))
 def _grouped(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Tensors of one device and dtype are one group; in which order torch lists several is up to its hash table."""
     lists = [list(tensors) for tensors in state.deep_resolve(args[0])]
@@ -64,12 +64,7 @@ def _fused_step(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs:
     return builder.finish_call(target_of(func), node_args, node_kwargs, None, device, True)
 
 
-def _named(*names: str) -> tuple[Any, ...]:
-    owners = [(torch, name) for name in names] + [(torch.Tensor, name) for name in names]
-    return tuple(getattr(owner, name) for owner, name in owners if hasattr(owner, name))
-
-
-@special(*_named("addcdiv", "addcdiv_", "addcmul", "addcmul_"))
+@special(*named(torch, "addcdiv addcmul"), *named(torch.Tensor, "addcdiv addcdiv_ addcmul addcmul_"))
 def _scaled_by_tensor(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`addcdiv(x, a, b, value=tensor)`: eager reads the tensor's number; here it multiplies, in the same order."""
     value = kwargs.get("value")
@@ -78,7 +73,7 @@ def _scaled_by_tensor(builder: GraphBuilder, func: Any, args: tuple[Any, ...], k
     return _add_scaled(builder, func.__name__, *args, value)
 
 
-_FOREACH = _named("_foreach_addcdiv", "_foreach_addcdiv_", "_foreach_addcmul", "_foreach_addcmul_")
+_FOREACH = named(torch, "_foreach_addcdiv _foreach_addcdiv_ _foreach_addcmul _foreach_addcmul_")
 
 
 @handler(*_FOREACH)

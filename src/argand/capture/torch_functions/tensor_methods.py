@@ -103,29 +103,9 @@ special(
 special(
     *named(
         _T,
-        "__array__",
-        "data_ptr",
-        "untyped_storage",
-        "storage",
-        "_typed_storage",
-        "__dlpack__",
-        "share_memory_",
-        "__reduce_ex__",
-        "__deepcopy__",
-        "__repr__",
-        "__str__",
-        "__format__",
-        "__setstate__",
-        "apply_",
-        "map_",
-        "map2_",
-        "resize_",
-        "resize_as_",
-        "set_",
-        "__cuda_array_interface__",
-        "to_sparse",
-        "is_set_to",
-        "pin_memory",
+        "__array__ data_ptr untyped_storage storage _typed_storage __dlpack__ share_memory_ __reduce_ex__ __deepcopy__",
+        "__repr__ __str__ __format__ __setstate__ apply_ map_ map2_ resize_ resize_as_ set_ __cuda_array_interface__",
+        "to_sparse is_set_to pin_memory",
     ),
     *named(torch, "save", "resize_as_"),
 )(
@@ -316,7 +296,7 @@ def _hidden_state(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> A
     raise metadata.hidden_state(func)
 
 
-@special(*named(_T, "requires_grad_", "detach_", "rename_", "names"))
+@special(*named(_T, "requires_grad_", "detach_", "rename_[torch<2.13]", "names[torch<2.13]"))
 def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     info = info_of(builder, args[0])
     wanted = bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True))

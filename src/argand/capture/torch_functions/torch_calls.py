@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -20,7 +20,7 @@ from argand._core import _C
 from argand.capture.facts.array_value import Traced, needs_values
 from argand.capture.facts.code import directives
 from argand.capture.facts.exceptions import ObservedException
-from argand.capture.facts.handlers import Args, Kwargs, enter
+from argand.capture.facts.handlers import ABSENT, Args, Kwargs, enter, names_here
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import attributes_of, is_a, module_of
 from argand.capture.facts.words import public_name
@@ -45,15 +45,20 @@ _C_NAMESPACES: frozenset[int] = frozenset(
 
 
 def handler(*functions: Any) -> Callable[[Handler], Handler]:
-    """Register what is done with calls of `functions` (None entries are ignored: not in this version of torch)."""
+    """Register what is done with calls of `functions`."""
 
     def register(fn: Handler) -> Handler:
         for function in functions:
-            if function is not None:
-                enter(HANDLERS, _key(function), fn)
+            enter(HANDLERS, _key(function), fn)
         return fn
 
     return register
+
+
+def enter_rows(table: Mapping[str, Handler]) -> None:
+    """Enter a table of paths below `torch`, several to a row, and what is done with calls of these."""
+    for paths, what in table.items():
+        handler(*all_of(paths))(what)
 
 
 def _key(fn: Any) -> Any:
@@ -71,8 +76,11 @@ def find(path: str) -> Any:
 
 
 def all_of(*paths: str) -> tuple[Any, ...]:
-    """`find` of several space-separated paths."""
-    return tuple(find(path) for text in paths for path in text.split())
+    """`find` of several space-separated paths; those of other versions of torch are marked as `names_here` says."""
+    listed = [path for text in paths for path in names_here(text)]
+    values = [find(path) for path in listed]
+    ABSENT.extend(f"torch.{path}" for path, value in zip(listed, values) if value is None)
+    return tuple(value for value in values if value is not None)
 
 
 # ---------------------------------------------------------------------- classification

@@ -16,7 +16,7 @@ from argand.capture.facts.tensor_info import Scope
 from argand.capture.objects import native_handlers
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, subgraphs, torch_polyfills
-from argand.capture.torch_functions.torch_calls import CODES, NAMED, all_of, find, handler, name_of
+from argand.capture.torch_functions.torch_calls import CODES, NAMED, all_of, handler, name_of
 from argand.capture.torch_functions.torch_calls import leaf as operation
 
 _CHECKPOINT_OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
@@ -493,12 +493,12 @@ def _pullback(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return _transform(state, "vjp", func, tuple(primals), {}, {"has_aux": has_aux}, inputs, flat, extra, grad=True)
 
 
-@handler(find("func.vjp"))
+@handler(*all_of("func.vjp"))
 def _vjp(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return state.interpreter.call(torch_polyfills.vjp, args, kwargs)
 
 
-handler(find("func.jvp"))(_jvp)
+handler(*all_of("func.jvp"))(_jvp)
 NAMED["torch._functorch.vmap.vmap_impl"] = _vmap_impl
 NAMED["torch._functorch.eager_transforms.grad_impl"] = _grad_impl
 NAMED["torch._functorch.eager_transforms.grad_and_value_impl"] = _grad_impl

@@ -20,6 +20,7 @@ from argand.capture.torch_functions.torch_calls import (
     NAMED,
     Handler,
     all_of,
+    enter_rows,
     find,
     guarded_constant,
     handler,
@@ -27,101 +28,30 @@ from argand.capture.torch_functions.torch_calls import (
     name_of,
 )
 
-# ---------------------------------------------------------------------- answers
-
-_CONSTANTS = """
-finfo iinfo is_tensor is_storage device Size promote_types result_type can_cast broadcast_shapes typename
-overrides.is_tensor_like overrides.is_tensor_method_or_property _utils_internal.justknobs_check
-nn.modules.utils._single nn.modules.utils._pair nn.modules.utils._triple nn.modules.utils._quadruple
-_VF utils._python_dispatch.is_traceable_wrapper_subclass _C._is_tracing
-_C._functorch.is_batchedtensor _C._functorch.maybe_get_level
-_functorch.utils.unwrap_dead_wrappers
-"""
-_GUARDED = """
-amp.is_autocast_available cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability
-cuda.current_device cuda.get_device_name cuda.is_initialized mps.is_available xpu.is_available mtia.is_available
-backends.mps.is_available backends.mps.is_built backends.mkldnn.is_available
-backends.cudnn.is_available backends.cudnn.version
-
-get_num_threads get_num_interop_threads is_warn_always_enabled distributed.is_available distributed.is_initialized
-accelerator.is_available accelerator.current_accelerator get_default_device
-is_anomaly_enabled is_anomaly_check_nan_enabled
-_C._get_privateuse1_backend_name __future__.get_swap_module_params_on_conversion
-__future__.get_overwrite_module_params_on_conversion backends.opt_einsum.is_available
-"""
-for _function in all_of(_CONSTANTS):
-    if _function is not None:
-        handler(_function)(leaf)
-_AT_ENTRY = """
-is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_available
-_C._is_any_autocast_enabled are_deterministic_algorithms_enabled
-"""
-"""Guarded as they are at the frame's entry (`modes.guard_functions`); captured code itself may change them."""
-_OF_AUTOCAST = """
-is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype
-is_autocast_cache_enabled
-"""
-for _function in all_of(_GUARDED):
-    if _function is not None:
-        handler(_function)(guarded_constant)
-for _function in all_of(_AT_ENTRY):
-    if _function is not None:
-        handler(_function)(leaf)
+# ---------------------------------------------------------------------- answers, breaks
 
 
-@handler(*all_of(_OF_AUTOCAST))
 def _of_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     modes.guard_autocast(state)
     return leaf(state, fn, args, kwargs)
 
 
-@handler(
-    *all_of("_C._log_api_usage_once compiler.cudagraph_mark_step_begin _dynamo.mark_static_address"),
-    directives.mark_step_begin,
-)
-def _nothing(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
-    return None
+def _answer(value: object) -> Handler:
+    """The same, whatever is asked."""
+    return lambda state, fn, args, kwargs: value
 
 
-@handler(
-    *all_of(
-        "compiler.is_compiling compiler.is_dynamo_compiling _dynamo.is_compiling _dynamo.external_utils.is_compiling"
-    ),
-    directives.is_compiling,
-)
+@handler(directives.is_compiling)
 def _compiling(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
     return not modules.runs_hooks_after_an_error(state.interpreter)
 
 
-@handler(
-    *all_of(
-        "compiler.is_exporting jit.is_tracing jit.is_scripting _jit_internal.is_scripting "
-        "overrides.is_torch_function_mode_enabled "
-        "_C._is_torch_function_mode_enabled onnx.is_in_onnx_export"
-    )
-)
-def _no(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
-    return False
-
-
-@handler(find("_C._get_tracing_state"))
-def _none(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
-    return None
-
-
-@handler(
-    *all_of(
-        "_C._has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic "
-        "overrides.has_torch_function "
-        "overrides.has_torch_function_unary overrides.has_torch_function_variadic"
-    )
-)
 def _has_torch_function(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
     """Whether somebody overrides torch functions of these arguments: a class does, or a mode of the program."""
     return overriding.overridden(state, args[0] if len(args) == 1 and isinstance(args[0], tuple | list) else args)
 
 
-@handler(directives.graph_break, find("_dynamo.graph_break"))
+@handler(directives.graph_break)
 def _graph_break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if optimizers.breaks_around_step(state):
         return None
@@ -133,27 +63,60 @@ def _graph_break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> An
     )
 
 
-# ---------------------------------------------------------------------- breaks
-
-_BREAKS = """
-manual_seed seed initial_seed get_rng_state set_rng_state random.manual_seed random.seed save load
-set_num_threads set_num_interop_threads
-set_default_device set_default_tensor_type set_printoptions
-jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
-cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
-autograd.detect_anomaly autograd.backward from_dlpack frombuffer
-utils.dlpack.from_dlpack utils.dlpack.to_dlpack
-"""
-
-
-@handler(*all_of(_BREAKS))
-def _break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _outside_effects(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     raise errors.graph_break(
         kind="torch function with outside effects",
         context=name_of(fn),
         explanation=f"{name_of(fn)} reads or changes something outside the compiled function.",
         hints=("call it outside the compiled function",),
     )
+
+
+handler(directives.mark_step_begin)(_answer(None))
+enter_rows({
+    # what does not change in a process, or is guarded as it was at the frame's entry (`modes.guard_functions`)
+    """
+    finfo iinfo is_tensor is_storage device Size promote_types result_type can_cast broadcast_shapes typename
+    overrides.is_tensor_like overrides.is_tensor_method_or_property _utils_internal.justknobs_check
+    nn.modules.utils._single nn.modules.utils._pair nn.modules.utils._triple nn.modules.utils._quadruple
+    _VF utils._python_dispatch.is_traceable_wrapper_subclass _C._is_tracing
+    _C._functorch.is_batchedtensor _C._functorch.maybe_get_level
+    _functorch.utils.unwrap_dead_wrappers
+    is_grad_enabled is_inference_mode_enabled get_default_dtype
+    _C._is_any_autocast_enabled are_deterministic_algorithms_enabled
+    """: leaf,
+    # what may change: guarded to be what it is
+    """
+    amp.is_autocast_available cuda.is_available cuda.device_count cuda.is_bf16_supported cuda.get_device_capability
+    cuda.current_device cuda.get_device_name cuda.is_initialized mps.is_available xpu.is_available mtia.is_available
+    backends.mps.is_available backends.mps.is_built
+    get_num_threads get_num_interop_threads is_warn_always_enabled distributed.is_available distributed.is_initialized
+    accelerator.is_available accelerator.current_accelerator get_default_device
+    is_anomaly_enabled is_anomaly_check_nan_enabled
+    _C._get_privateuse1_backend_name __future__.get_swap_module_params_on_conversion
+    __future__.get_overwrite_module_params_on_conversion
+    """: guarded_constant,
+    "is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
+    "is_autocast_cache_enabled": _of_autocast,
+    "_C._log_api_usage_once compiler.cudagraph_mark_step_begin _dynamo.mark_static_address "
+    "_C._get_tracing_state": _answer(None),
+    "compiler.is_exporting jit.is_tracing jit.is_scripting _jit_internal.is_scripting onnx.is_in_onnx_export "
+    "_C._is_torch_function_mode_enabled": _answer(False),
+    "compiler.is_compiling compiler.is_dynamo_compiling _dynamo.is_compiling _dynamo.external_utils.is_compiling":
+        _compiling,
+    "_C._has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic overrides.has_torch_function "
+    "overrides.has_torch_function_unary overrides.has_torch_function_variadic": _has_torch_function,
+    "_dynamo.graph_break": _graph_break,
+    """
+    manual_seed seed initial_seed get_rng_state set_rng_state random.manual_seed random.seed save load
+    set_num_threads set_num_interop_threads
+    set_default_device set_default_tensor_type set_printoptions
+    jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
+    cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
+    autograd.detect_anomaly autograd.backward from_dlpack frombuffer
+    utils.dlpack.from_dlpack utils.dlpack.to_dlpack
+    """: _outside_effects,
+})  # fmt: skip
 
 
 _LEGACY: dict[Any, torch.dtype | None] = {
@@ -266,13 +229,11 @@ def _autocast_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
         return state.interpreter.native(fn, *args, **kwargs)
 
 
-_AUTOCAST = torch.amp.autocast_mode.autocast
-for _class in (_AUTOCAST, *all_of("cuda.amp.autocast cpu.amp.autocast")):
-    if _class is not None:
-        handler(_class)(_autocast_class)
+_AUTOCAST_KINDS = all_of("amp.autocast_mode.autocast cuda.amp.autocast cpu.amp.autocast")
+handler(*_AUTOCAST_KINDS)(_autocast_class)
 
 
-@handler(_AUTOCAST.__enter__, *(c.__enter__ for c in all_of("cuda.amp.autocast cpu.amp.autocast") if c is not None))
+@handler(*(kind.__enter__ for kind in _AUTOCAST_KINDS))
 def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """What autocast.__enter__ does, with its attributes, so that a real __exit__ can follow a graph break."""
     context = args[0]
@@ -301,7 +262,7 @@ def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
     return context
 
 
-@handler(_AUTOCAST.__exit__, *(c.__exit__ for c in all_of("cuda.amp.autocast cpu.amp.autocast") if c is not None))
+@handler(*(kind.__exit__ for kind in _AUTOCAST_KINDS))
 def _exit_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
     context = args[0]
     if not state.open_modes or state.open_modes[-1][0] != id(context):
@@ -323,14 +284,8 @@ def _exit_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> 
 _RECORD = torch.autograd.profiler.record_function
 
 
-@handler(_RECORD.__enter__)
-def _enter_record(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return args[0]
-
-
-@handler(_RECORD.__exit__)
-def _exit_record(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
-    return None
+handler(_RECORD.__enter__)(lambda state, fn, args, kwargs: args[0])
+handler(_RECORD.__exit__)(_answer(None))
 
 
 @handler(_RECORD)
@@ -414,9 +369,7 @@ def _decided(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs, condition
     return None
 
 
-@handler(torch.nn.functional.multi_head_attention_forward, *all_of("_VF.lstm _VF.gru _VF.rnn_tanh _VF.rnn_relu"))
-def _composed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
-    return leaf(state, fn, args, kwargs)
+handler(torch.nn.functional.multi_head_attention_forward)(leaf)
 
 
 @handler(torch.from_numpy)
