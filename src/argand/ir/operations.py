@@ -6,6 +6,8 @@ a name is also that of the ATen operation that computes the same.
 
 from __future__ import annotations
 
+from argand.graph import python_operators
+
 _DIVISIONS = ("truediv", "floordiv", "truncdiv", "remainder")
 _ROOTS = ("reciprocal", "sqrt", "rsqrt")
 _EXPONENTIAL = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "erf", "erfc")
@@ -17,7 +19,7 @@ BINARY = (
     *("add", "sub", "mul", *_DIVISIONS, "fmod", "pow", "atan2", "maximum", "minimum", "copysign", "lshift", "rshift"),
     *(f"{kind}_{word}" for kind in ("logical", "bitwise") for word in ("and", "or", "xor")),
 )
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+COMPARISONS = tuple(python_operators.COMPARISONS)
 PREDICATES = ("isnan", "isinf", "isfinite", "signbit")
 
 DIVISION = 4  # what a division costs; from here on an operation is more than an instruction or two

@@ -44,8 +44,6 @@ SHARED_TRAFFIC = 1.5  # the same, in tensors of its own size read
 BROADCAST_COST = 4  # cost from which a value is stored rather than computed again for each element it is broadcast to
 BROADCAST_FACTOR = 4
 
-_NO_SIZE: tuple[Expr, ...] = ()
-
 ReduceBody = Callable[[Recorder, Callable[[str, Value], Value], Index], Value]
 
 

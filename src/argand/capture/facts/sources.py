@@ -396,13 +396,6 @@ class GetItemSource(Source):
     step = Step("getitem", lambda base, key: f"{base}[{key}]", _subscript)
 
 
-class TypeSource(Source):
-    """`type(base)`."""
-
-    __slots__ = ()
-    step = Step("type", lambda base, _: f"type({base})", _through(type), keyed=False)
-
-
 def type_lookup(cls: type, name: str) -> object:
     """Raw lookup along the MRO, no descriptor run (what a TypeAttrSource means).
 
@@ -505,13 +498,6 @@ class FuncKwdefaultsDictSource(Source):
 
     __slots__ = ()
     step = _attribute("func_kwdefaults", "__kwdefaults__")
-
-
-class FuncGlobalsSource(Source):
-    """`function.__globals__`."""
-
-    __slots__ = ()
-    step = _attribute("func_globals", "__globals__")
 
 
 class MethodSelfSource(Source):

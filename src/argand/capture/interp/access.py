@@ -43,7 +43,7 @@ from argand.capture.world import identity, native_reads
 from argand.capture.world.native_reads import unseen_object
 from argand.errors import graph_break
 
-_COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
+_COMPARISONS = frozenset(native_reads.READS["compare"] + native_reads.READS["hash"])
 _TORCH_VALUES: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 _PLAIN_METACLASSES: frozenset[type] = frozenset({type, abc.ABCMeta, enum.EnumMeta})
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")

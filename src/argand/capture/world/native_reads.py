@@ -27,6 +27,7 @@ from argand.capture.facts.typefacts import (
 )
 from argand.capture.world import identity
 from argand.errors import GraphBreak, graph_break
+from argand.graph.python_operators import COMPARE
 
 VALUE: Final = "value"
 """Guarded as a whole when it was loaded."""
@@ -42,7 +43,7 @@ TORCH: Final = "torch"
 """How functions of torch read objects: those with `__torch_function__` answer themselves."""
 
 READS: Final[dict[str, tuple[str, ...]]] = {
-    "compare": ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
+    "compare": tuple(op.method for op in COMPARE.values()),
     "hash": ("__hash__", "__eq__"),
     "text": ("__str__", "__repr__", "__format__"),
 }

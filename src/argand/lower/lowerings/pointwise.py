@@ -17,8 +17,6 @@ from argand.lower.tensor import Tensor
 
 aten = torch.ops.aten
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
 
 def is_float(x: Operand) -> bool:
     return x.dtype.is_floating_point if isinstance(x, Tensor) else isinstance(x, float)
