@@ -13,6 +13,7 @@ from argand._core import _C
 from argand.capture.facts import tainted, typefacts
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, LazyLocal
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
@@ -48,16 +49,13 @@ from argand.capture.world import identity, native_reads
 from argand.errors import graph_break
 from argand.graph.python_operators import BINARY, DIVMOD
 
-Args = list[Any]
-Kwargs = dict[str, Any]
-
 HELPER_FILES.update((polyfills.__file__, tainted.__file__))
 
 
 # ---- attributes ----------------------------------------------------------------------------------------------------
 
 
-def _attribute_name(interp: Interpreter, name: Any) -> Any:
+def _attribute_name(interp: Interpreter, name: str) -> Any:
     """The name of an attribute as a plain str; one that compares or hashes itself is left to CPython."""
     cls = type(name)
     if cls is str or not interp.is_outer(name):
@@ -116,7 +114,7 @@ def _locals(interp: Interpreter) -> Any:
     frame = interp.frames[-1]
     if frame.locals is not None:
         return frame.locals
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for slot, (name, value) in enumerate(frame.locals_by_name().items()):
         if type(value) is LazyLocal:
             value = frame.fast[frame.program.names.index(name)] = interp.load_argument(value)
@@ -139,7 +137,7 @@ def _dir(interp: Interpreter, *args: Any) -> Any:
     return _names_of(interp, args[0]) if args else sorted(_locals(interp))
 
 
-def _names_of(interp: Interpreter, obj: Any) -> Any:
+def _names_of(interp: Interpreter, obj: object) -> object:
     """`dir(obj)`, of what was made here or of an object of Python: its names and those of its whole class."""
     cls = type(obj)
     if interp.is_tensor(obj):
@@ -165,7 +163,7 @@ def _names_of(interp: Interpreter, obj: Any) -> Any:
     return sorted(names.union(type.__dir__(cls)))
 
 
-def _names_of_tensor(interp: Interpreter, obj: Any) -> Any:
+def _names_of_tensor(interp: Interpreter, obj: object) -> object:
     """What the stand-in says, and what was set on the tensor before the frame."""
     if type(obj) not in interp.fast or not tensor_attributes.on_cpu(interp.state, obj):
         raise native_reads.unseen_object(obj, dir)
@@ -198,14 +196,14 @@ _unary("__trunc__", math.trunc)
 
 
 @function(divmod)
-def _divmod(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _divmod(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) == 2 and any(interp.types.python_level(type(a), "__divmod__", "__rdivmod__") for a in args):
         return operators.binary(interp, DIVMOD, *args)
     return pure(interp, fn, args, kwargs)
 
 
 @function(pow)
-def _pow(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _pow(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) == 2 and not kwargs:
         return operators.binary(interp, BINARY["**"], *args)
     if args and interp.types.python_level(type(args[0]), "__pow__"):
@@ -217,7 +215,7 @@ def _pow(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @function(str)
-def _str(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _str(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) == 1 and not kwargs:
         return text.to_str(interp, args[0])
     return pure(interp, fn, args, kwargs)
@@ -232,13 +230,13 @@ def _format(interp: Interpreter, value: Any, spec: Any = "") -> Any:
     return text.to_format(interp, value, spec)
 
 
-_RESULTS: Final[dict[str, tuple[Any, str]]] = {
+_RESULTS: Final[dict[str, tuple[object, str]]] = {
     "__int__": (int, "int"), "__index__": (int, "int"), "__trunc__": (int, "int"), "__float__": (float, "float"),
     "__complex__": (complex, "complex"),
 }  # fmt: skip
 
 
-def _deprecated_conversion(fn: Any, value: Any) -> BaseException:
+def _deprecated_conversion(fn: Function, value: object) -> BaseException:
     return graph_break(
         kind="native code that warns",
         context=f"{fn.__name__}() of a {type(value).__name__}",
@@ -247,8 +245,8 @@ def _deprecated_conversion(fn: Any, value: Any) -> BaseException:
     )
 
 
-def _number(fn: Any, *specials: str) -> None:
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _number(fn: Function, *specials: str) -> None:
+    def handler(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
         if len(args) == 1 and not kwargs and not (fn is complex and is_a(args[0], str)):  # which complex looks at first
             for name in specials:
                 if interp.types.lookup(type(args[0]), name) is NULL:
@@ -284,7 +282,7 @@ _number(complex, "__complex__", "__float__", "__index__")
 
 
 @function(bytes)
-def _bytes(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _bytes(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) == 1 and not kwargs and interp.types.lookup(type(args[0]), "__bytes__") is not NULL:
         if interp.types.python_level(type(args[0]), "__bytes__"):
             return descriptors.call_special(interp, args[0], "__bytes__")
@@ -297,7 +295,7 @@ _NOT_ITERATED: Final = (str, bytes, *typefacts.BUFFERS)
 
 
 @function(bytearray)
-def _byte_array(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _byte_array(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) == 1 and not kwargs and interp.types.python_level(type(args[0]), "__iter__"):
         if not is_a(args[0], _NOT_ITERATED) and interp.types.lookup(type(args[0]), "__index__") is NULL:
             try:
@@ -315,7 +313,7 @@ def _byte_array(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
 
 
 @function(type)
-def _type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _type(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) == 1 and not kwargs:
         return classes.type_of(args[0])
     if len(args) == 3 and is_a(args[1], tuple):
@@ -328,7 +326,7 @@ def _type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @function(super)
-def _super(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _super(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if args:
         return interp.unread(fn, *args, **kwargs)
     frame = interp.frames[-1]
@@ -364,7 +362,7 @@ _PRINT: Final = breaking(
 
 
 @function(__import__)
-def _import(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _import(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     with interp.suspended():
         module = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
     return names.load_called(interp, module, args)
@@ -428,7 +426,7 @@ _TRACED = generators.TracedGenerator
 
 
 @function(_TRACED.send)
-def _send(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _send(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 2 or kwargs:
         raise interp.throw(TypeError(f"generator.send() takes exactly one argument ({len(args) - 1} given)"))
     return _generator_result(interp, *generators.resume(args[0], args[1]))
@@ -440,7 +438,7 @@ def _generator_next(interp: Interpreter, generator: Any) -> Any:
 
 
 @function(_TRACED.throw)
-def _throw(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _throw(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     return _generator_result(interp, *generators.throw(*args))
 
 
@@ -448,7 +446,7 @@ operation(_TRACED.__iter__)(kept)
 operation(_TRACED.close, generators.close_in)(lambda interp, generator: generators.close_in(generator))
 
 
-def _generator_result(interp: Interpreter, done: bool, value: Any) -> Any:
+def _generator_result(interp: Interpreter, done: bool, value: object) -> object:
     if done:
         raise interp.throw(StopIteration(value) if value is not None else StopIteration())
     return value
@@ -475,7 +473,7 @@ for _cls, _names in (
     add_class_methods(_cls, pure, _names)
 
 
-def _fromkeys(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _fromkeys(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     if not 1 <= len(args) <= 2 or kwargs:
         return interp.native(fn, *args, **kwargs)
     cls = fn.__self__

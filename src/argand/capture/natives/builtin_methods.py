@@ -6,12 +6,13 @@ import collections
 import gc
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
 
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, raw_length
 from argand.capture.facts.sources import CallSource
@@ -20,6 +21,7 @@ from argand.capture.natives.iteration_functions import hashed_items, sort_list, 
 from argand.capture.objects import iteration, keys, operators, polyfills, text
 from argand.capture.objects.native_handlers import (
     SAFE_NEW,
+    Args,
     add_methods,
     method,
     other_methods,
@@ -28,10 +30,6 @@ from argand.capture.objects.native_handlers import (
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import native_reads
 from argand.graph.python_operators import BINARY, COMPARE, Comparison
-
-Args = list[Any]
-Kwargs = dict[str, Any]
-
 
 _BY_METHOD: Final[dict[str, Comparison]] = {op.method: op for op in COMPARE.values()}
 
@@ -42,7 +40,7 @@ _BY_METHOD: Final[dict[str, Comparison]] = {op.method: op for op in COMPARE.valu
 _NUMBERS = (int, float, bool, complex)
 
 
-def read_only(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def read_only(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Reads the object; arguments are plain values."""
     args = [interp.plain(arg) for arg in args]
     for arg in args:
@@ -53,7 +51,7 @@ def read_only(interp: Interpreter, cls: type, name: str, owner: Any, args: Args,
     return interp.native(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
-def moving(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def moving(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Counts elements, or hands them on: of the container and of others like it."""
     args = [interp.plain(arg) for arg in args]
     for arg in args:
@@ -76,7 +74,7 @@ _ASKED_BY_COPIES: dict[type, tuple[str, ...]] = {
 """Methods of subclasses that C code calls when it copies or joins dicts, and not those of the kind of dict itself."""
 
 
-def copying(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def copying(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Copies or joins dicts, whose classes may say in Python what is in them."""
     for operand in (owner, *args):
         value = interp.plain(operand)
@@ -90,12 +88,12 @@ def copying(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, k
     return moving(interp, cls, name, owner, args, kwargs)
 
 
-def keeping(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def keeping(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Changes the object, storing the arguments as they are."""
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
-def keeping_at(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def keeping_at(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Changes the object at an index, storing the other arguments as they are."""
     args = [keys.native_key(interp, arg) if i == 0 else arg for i, arg in enumerate(args)]
     if name == "__setitem__" and args and type(args[0]) is slice and len(args) == 2:
@@ -103,7 +101,7 @@ def keeping_at(interp: Interpreter, cls: type, name: str, owner: Any, args: Args
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
-def comparing(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def comparing(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Compares elements natively."""
     target = interp.shadow(owner)
     args = [interp.plain(arg) for arg in args]
@@ -117,21 +115,21 @@ def comparing(interp: Interpreter, cls: type, name: str, owner: Any, args: Args,
     return interp.reading("compare", getattr(cls, name), target, *args, **kwargs)
 
 
-def hashing(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def hashing(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Hashes its first argument; stores arguments as they are."""
     if args:
         keys.check_hash(interp, args[0], owner)
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
-def iterating(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def iterating(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Iterates over its arguments."""
     hint = not issubclass(cls, collections.deque)  # which does not ask
     args = [iteration.native_iterable(interp, arg, hint) if iteration.is_iterable(interp, arg) else arg for arg in args]
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
-def joining(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def joining(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Iterates over its argument and reads the elements."""
     if len(args) == 1 and not kwargs and not iteration.is_iterable(interp, args[0]):
         raise interp.throw(TypeError("can only join an iterable"))
@@ -141,9 +139,9 @@ def joining(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, k
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 
-def iterating_hashed(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def iterating_hashed(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Iterates over its arguments and hashes their elements."""
-    ready: list[Any] = []
+    ready: list[object] = []
     target = interp.shadow(owner)
     for arg in args:
         if not iteration.is_iterable(interp, arg):
@@ -158,7 +156,7 @@ def iterating_hashed(interp: Interpreter, cls: type, name: str, owner: Any, args
     return interp.unread(getattr(cls, name), target, *ready, **kwargs)
 
 
-def formatting(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def formatting(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     """`str.format`: a text with fields like `{0.a}` or `{0[k]}` reads attributes and items, as the program would."""
     if _FIELD_READS.search(owner) is None:
         return textual(interp, cls, name, owner, args, kwargs)
@@ -173,14 +171,14 @@ _FIELD_READS: Final = re.compile(r"\{[^{}:!]*[.\[]")
 """In a text for `str.format`: a field that goes on from an argument to something in it (or looks like one)."""
 
 
-def textual(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def textual(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Formats its arguments."""
     args = [interp.textual(arg) for arg in args]
     kwargs = {key: interp.textual(value) for key, value in kwargs.items()}
     return interp.reading("text", getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
-def subscript(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def subscript(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """`__getitem__` called as a method: on an outer container, one item."""
     if len(args) == 1 and interp.is_outer(owner) and is_a(owner, list | tuple | dict):
         if is_a(owner, dict):
@@ -201,16 +199,16 @@ add_methods(str, formatting, "format format_map")
 
 
 @method(str, "__mod__")
-def _str_mod(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _str_mod(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     return operators.binary(interp, BINARY["%"], owner, *args)
 
 
-def mapping_behind(proxy: Any) -> Any:
+def mapping_behind(proxy: object) -> object:
     """The mapping that a MappingProxyType shows (a step of a source)."""
     return gc.get_referents(proxy)[0]
 
 
-def _through_proxy(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _through_proxy(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """A method of a MappingProxyType: that of the dict behind it, which is read under guards."""
     if not interp.is_outer(owner) or not is_a(mapping_behind(owner), dict):
         return read_only(interp, cls, name, owner, args, kwargs)
@@ -253,13 +251,13 @@ add_methods(tuple, textual, "__repr__")
 @method(tuple, "__hash__")
 @method(frozenset, "__hash__")
 @method(set, "__hash__")
-def _container_hash(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _container_hash(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     keys.check_hash(interp, owner)
     return interp.unread(getattr(cls, name), interp.plain(owner), *args, **kwargs)
 
 
 @method(list, "sort")
-def _list_sort(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _list_sort(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if args or not set(kwargs) <= {"key", "reverse"}:
         return interp.native(list.sort, [], *args, **kwargs)
     target = interp.shadow(owner)
@@ -275,12 +273,12 @@ def _list_sort(interp: Interpreter, cls: type, name: str, owner: Any, args: Args
     return None
 
 
-def _position(interp: Interpreter, value: Any) -> Any:
+def _position(interp: Interpreter, value: object) -> object:
     """An argument that native code uses as a position: as an int, where a method of the program says which."""
     return keys.to_index(interp, value) if interp.types.python_level(type(value), "__index__") else value
 
 
-def _searching(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _searching(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """index, count, remove: compare elements, by interpreted code if need be."""
     target = interp.plain(owner)
     positions = [_position(interp, arg) for arg in args[1:]]
@@ -333,7 +331,7 @@ add_methods(dict, textual, "__repr__")
 
 
 @method(dict, "get")
-def _dict_get(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _dict_get(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     if kwargs or not 1 <= len(args) <= 2:
         return interp.native(dict.get, {}, *args, **kwargs)
     keys.check_hash(interp, args[0], owner)
@@ -345,14 +343,14 @@ def _dict_get(interp: Interpreter, cls: type, name: str, owner: Any, args: Args,
 
 
 @method(dict, "__contains__")
-def _dict_contains(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _dict_contains(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     if interp.is_outer(owner) and len(args) == 1:
         keys.check_hash(interp, args[0], owner)
         return interp.outer_has_key(owner, args[0])
     return hashing(interp, cls, name, owner, args, kwargs)
 
 
-def _pairs_one_by_one(interp: Interpreter, values: Any) -> Iterator[Any]:
+def _pairs_one_by_one(interp: Interpreter, values: Iterable[object]) -> Iterator[Any]:
     """Keys and values as an OrderedDict takes them from what is no mapping."""
     for pair in iteration.each(interp, values):
         found = iteration.to_list(interp, pair)
@@ -361,7 +359,7 @@ def _pairs_one_by_one(interp: Interpreter, values: Any) -> Iterator[Any]:
         yield found
 
 
-def _dict_update(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _dict_update(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     target = interp.shadow(owner)
     if len(args) > 1:
         return interp.unread(dict.update, target, *args, **kwargs)
@@ -398,7 +396,7 @@ add_methods(collections.defaultdict, copying, "copy __copy__ __or__ __ror__")
 
 
 @method(collections.defaultdict, "__missing__")
-def _default_missing(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _default_missing(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     target = interp.shadow(owner)
     if target.default_factory is None:
         raise interp.throw(KeyError(*args))
@@ -408,7 +406,7 @@ def _default_missing(interp: Interpreter, cls: type, name: str, owner: Any, args
 
 
 @method(collections.defaultdict, "__init__")
-def _default_init(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _default_init(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     interp.unread(collections.defaultdict.__init__, owner, *args[:1])
     return _dict_update(interp, dict, "update", owner, args[1:], kwargs)
 
@@ -442,18 +440,18 @@ add_methods(set, keeping, "pop clear")
 # ---- iterators -----------------------------------------------------------------------------------------------------
 
 
-def _iterator_next(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _iterator_next(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     found, value = iteration.next_value(interp, owner)
     if not found:
         raise interp.throw(StopIteration(value) if value is not None else StopIteration())
     return value
 
 
-def _iterator_self(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _iterator_self(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     return owner
 
 
-def _iterator_state(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _iterator_state(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     interp.check_known(owner)  # what it iterates over comes out, and no guard knows it
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
@@ -466,7 +464,7 @@ def known_iterator(cls: type) -> None:
     add_methods(cls, _iterator_state, " ".join(state))
 
 
-_iterator: Any
+_iterator: object
 for _iterator in (iter([]), iter(()), iter({}), iter({}.items()), iter({}.values()), iter(range(0)), iter(""),
         iter(set()),
                   enumerate([]), zip(), reversed([]), iter(b""), map(len, ()), filter(None, ()), reversed({}),

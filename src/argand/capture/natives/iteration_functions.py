@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, STOP
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import CONTAINERS
@@ -28,9 +29,6 @@ from argand.capture.natives.rows import (
 from argand.capture.objects import descriptors, iteration, keys, operators, polyfills
 from argand.capture.objects.native_handlers import HELPER_FILES, constructor, function
 from argand.capture.world import native_reads
-
-Args = list[Any]
-Kwargs = dict[str, Any]
 
 # ---- iteration -----------------------------------------------------------------------------------------------------
 
@@ -79,7 +77,7 @@ class SortKey:
 
     __slots__ = ("interp", "value")
 
-    def __init__(self, interp: Interpreter, value: Any) -> None:
+    def __init__(self, interp: Interpreter, value: object) -> None:
         self.interp = interp
         self.value = value
 
@@ -87,14 +85,14 @@ class SortKey:
         return bool(self.interp.enter(_less, (self.value, other.value), {}))
 
 
-def _less(a: Any, b: Any) -> Any:
+def _less(a: object, b: Any) -> object:
     return bool(a < b)
 
 
 HELPER_FILES.add(__file__)
 
 
-def sort_list(interp: Interpreter, items: list[Any], key: Any, reverse: Any) -> None:
+def sort_list(interp: Interpreter, items: list[object], key: object, reverse: object) -> None:
     """Sort a list in place; where a comparison raises, it is left partly sorted, as CPython leaves it."""
     keys = items if key is None else [interp.call(key, (item,)) for item in items]
     resolved = [interp.plain(k) for k in keys]
@@ -117,7 +115,7 @@ def _sorted(interp: Interpreter, values: Any, key: Any = None, reverse: Any = Fa
 
 
 @function(min, max)
-def _best(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _best(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     fast = interp.fast
     if not kwargs and len(args) > 1 and all(type(arg) in fast for arg in args):
         return interp.native(fn, *args)
@@ -145,7 +143,7 @@ _PLAIN: frozenset[type] = _NUMBERS | {str, bytes, type(None)}
 """Types whose values are true or not, and greater or not, whatever the program does."""
 
 
-def fold(interp: Interpreter, fn: Any, polyfill: Any, items: Any, start: Any) -> Any:
+def fold(interp: Interpreter, fn: Function, polyfill: object, items: object, start: object) -> object:
     """`fn(items, start)`: numbers natively, which adds them more exactly than one by one; from the first other on, by
     `polyfill(items, start)`."""
     if type(start) in _NUMBERS and iteration.holds_only(interp, items, _NUMBERS):
@@ -195,13 +193,13 @@ def _set(interp: Interpreter, cls: Any, values: Any) -> Any:
     return interp.unread(cls, hashed_items(interp, source))
 
 
-def hashed_items(interp: Interpreter, source: Any, take: Callable[[list[Any]], object] | None = None) -> list[Any]:
+def hashed_items(interp: Interpreter, source: object, take: Callable[[list[Any]], object] | None = None) -> list[Any]:
     """Elements that native code is going to hash, up to the first that cannot be: there it raises.
 
     Arguments:
         take: given those that there were if the iteration raises.
     """
-    items: list[Any] = []
+    items: list[object] = []
     try:
         for item in iteration.each(interp, source):
             keys.check_hash(interp, item, items)
@@ -216,17 +214,17 @@ def hashed_items(interp: Interpreter, source: Any, take: Callable[[list[Any]], o
 
 
 @function(dict)
-def _dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _dict(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> Any:
     if len(args) > 1:
         return interp.native(fn, *args, **kwargs)
-    result: dict[Any, Any] = {}
+    result: dict[object, object] = {}
     if args:
         update_dict(interp, result, args[0])
     result.update(kwargs)
     return result
 
 
-def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
+def update_dict(interp: Interpreter, target: dict[Any, Any], values: Sequence[object]) -> None:
     """`dict.update(target, values)`."""
     items: Iterable[Any] | None = iteration.mapping_items(interp, values)
     if items is None:
@@ -239,7 +237,7 @@ def update_dict(interp: Interpreter, target: dict[Any, Any], values: Any) -> Non
 _PAIRS = frozenset((list, tuple, str))
 
 
-def _pairs(interp: Interpreter, values: Any) -> Iterator[Any]:
+def _pairs(interp: Interpreter, values: Iterable[object]) -> Iterator[Any]:
     for i, pair in enumerate(iteration.each(interp, values)):
         if type(pair) not in _PAIRS and iteration.is_iterable(interp, pair):
             try:
@@ -270,7 +268,7 @@ enter_rows({
 
 
 @function(types.FunctionType)
-def _function_type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _function_type(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     made = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
     interp.note_local_function(made)
     return made

@@ -21,6 +21,7 @@ import warnings
 from typing import Any
 
 from argand.capture.facts.exceptions import ObservedException
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource
@@ -65,9 +66,6 @@ from argand.capture.objects.native_handlers import (
 )
 from argand.errors import graph_break
 
-Args = list[Any]
-Kwargs = dict[str, Any]
-
 PURE_MODULES.update(
     {"re", "sre_parse", "sre_compile", "json", "json.encoder", "json.decoder", "textwrap", "string", "fnmatch",
      "keyword", "typing", "difflib", "colorsys", "ast", "dis", "base64", "html", "shlex", "packaging.version",
@@ -97,7 +95,7 @@ BREAK_MODULES.update(
 # ---- operator, math ------------------------------------------------------------------------------------------------
 
 
-def parts_of(fn: Any) -> tuple[Any, ...]:
+def parts_of(fn: Any) -> tuple[object, ...]:
     """What an itemgetter or attrgetter gets; name, arguments and keyword arguments of a methodcaller."""
     made, rest = fn.__reduce__()
     if type(fn) is not operator.methodcaller:
@@ -107,7 +105,7 @@ def parts_of(fn: Any) -> tuple[Any, ...]:
     return made.args[0], tuple(rest), made.keywords
 
 
-def _parts(interp: Interpreter, fn: Any) -> Any:
+def _parts(interp: Interpreter, fn: Function) -> Any:
     """`parts_of` a getter, guarded if it existed before."""
     parts = parts_of(fn)
     if not interp.is_outer(fn):
@@ -115,7 +113,7 @@ def _parts(interp: Interpreter, fn: Any) -> Any:
     return interp.shadow(interp.state.load_source(CallSource(interp.source(fn), parts_of), parts))
 
 
-def _itemgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _itemgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
     keys = _parts(interp, fn)
@@ -123,7 +121,7 @@ def _itemgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
     return values[0] if len(keys) == 1 else values
 
 
-def _attrgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _attrgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
     values = []
@@ -135,7 +133,7 @@ def _attrgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _methodcaller(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _methodcaller(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 1 or kwargs:
         return interp.native(fn, *args, **kwargs)
     name, positional, named = _parts(interp, fn)
@@ -143,7 +141,7 @@ def _methodcaller(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> A
     return interp.call(interp.getattr(args[0], name), positional, dict(interp.shadow(named)))
 
 
-def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """`list[int](...)`."""
     made = interp.call(fn.__origin__, args, kwargs)
     try:
@@ -199,7 +197,7 @@ def _accumulate(interp: Interpreter, iterable: Any, func: Any = None, **initial:
     return interp.unread(itertools.accumulate, iteration.native_iterable(interp, iterable), step, **initial)
 
 
-def _chain_from_iterable(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _chain_from_iterable(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     later = functools.partial(iteration.native_iterable_later, interp)
     if type(args[0]) in (list, tuple):
         return itertools.chain(*map(later, interp.shadow(args[0])))
@@ -236,7 +234,7 @@ def _reduce(interp: Interpreter, step: Any, values: Any, *initial: Any) -> Any:
 
 
 @function(functools.partial)
-def _partial(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _partial(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if args:
         classes.refuse_nested_partial(interp, args[0])
     return interp.unread(fn, *args, **kwargs)
@@ -277,13 +275,13 @@ add_methods(_lru_wrapper, read_only, "__get__")
 
 
 @function(collections._count_elements)  # type: ignore[attr-defined]
-def _count_elements(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _count_elements(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     mapping = interp.shadow(args[0])
     return interp.unread(fn, mapping, hashed_items(interp, args[1], lambda found: interp.unread(fn, mapping, found)))
 
 
 @function(collections.OrderedDict)
-def _ordered_dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _ordered_dict(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) > 1:
         return interp.native(fn, *args, **kwargs)
     made: Any = collections.OrderedDict()
@@ -292,7 +290,7 @@ def _ordered_dict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> A
 
 
 @function(collections.defaultdict)
-def _defaultdict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _defaultdict(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     made = interp.unread(fn, *args[:1])
     if len(args) > 2:
         return interp.native(fn, *args, **kwargs)
@@ -301,7 +299,7 @@ def _defaultdict(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> An
 
 
 @function(collections.namedtuple, dataclasses.make_dataclass, dataclasses._process_class)  # type: ignore[attr-defined]
-def _class_factory(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _class_factory(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     args = [interp.plain(arg) for arg in args]
     if fn is dataclasses._process_class and id(args[0]) not in interp.local_classes:  # type: ignore[attr-defined]
         return NotImplemented
@@ -315,14 +313,14 @@ def _class_factory(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
 
 
 @function(_abc._abc_register)
-def _abc_register(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _abc_register(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) == 2 and id(args[0]) in interp.local_classes:
         return interp.native(fn, *args, **kwargs)
     raise native_handlers.unknown_native(fn)  # it changes what isinstance() answers, at every call
 
 
 @function(enum.EnumMeta.__call__)
-def _enum_call(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _enum_call(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) > 2 and is_a(args[0], type):
         made = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
         if is_a(made, type):
@@ -332,7 +330,7 @@ def _enum_call(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @function(enum.EnumMeta.__new__, enum.EnumMeta.__prepare__.__func__)  # type: ignore[attr-defined]
-def _enum_new(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _enum_new(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     made = interp.unread(fn, *args, **kwargs)
     if is_a(made, type):
         interp.note_local_class(made)
@@ -342,7 +340,7 @@ def _enum_new(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 # ---- locks (of local objects: cached_property and the like) --------------------------------------------------------
 
 
-def _lock(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _lock(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if interp.is_outer(owner):
         raise graph_break(
             kind="lock",
@@ -371,7 +369,7 @@ known_iterator(type(re.finditer("a", "b")))
 
 
 @method(re.Pattern, "sub", "subn")
-def _sub(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _sub(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if args:
         args = [interp.trampoline(args[0]), *args[1:]]
     if "repl" in kwargs:
@@ -382,7 +380,7 @@ def _sub(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwar
 # ---- what is harmless, what is ignored, what must be shown at each call --------------------------------------------
 
 
-def by_type(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def by_type(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Looks at nothing but the class of its argument."""
     for arg in args:
         if type(arg) not in interp.fast and interp.types.claims_a_class(type(arg)):
@@ -407,14 +405,14 @@ enter_rows({
 
 
 @function(importlib.import_module)
-def _import_module(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _import_module(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     with interp.suspended():
         module = interp.native(fn, *args, **kwargs)
     return names.load_called(interp, module, args)
 
 
 @function(warnings.warn, warnings.warn_explicit)
-def _warn(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _warn(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     interp.replay(fn, args, kwargs)
     return None
 
@@ -423,7 +421,7 @@ add_methods(types.SimpleNamespace, keeping, "__init__")
 
 
 @function(random.random, random.Random.uniform)
-def _drawn(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _drawn(interp: Interpreter, fn: Function, args: list[object], kwargs: Kwargs) -> object:
     """A random number that the program may not even look at (layer dropout, outside of training): drawn at each run."""
     if fn is not random.random and args and args[0] is random._inst:
         fn, args = random.uniform, args[1:]

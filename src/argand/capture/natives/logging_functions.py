@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 import operator
-from typing import Any
 
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import polyfills
-from argand.capture.objects.native_handlers import add_functions, function
-
-Args = list[Any]
-Kwargs = dict[str, Any]
+from argand.capture.objects.native_handlers import Args, add_functions, function
 
 
-def _log(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _log(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Logging happens at each call, if its level is enabled."""
     logger = args[0]
     name = fn.__name__
@@ -34,7 +31,7 @@ add_functions(
 
 
 @function(logging.Logger.isEnabledFor)
-def _enabled(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _enabled(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Without the logger's cache, which is filled under a lock."""
     if len(args) != 2 or kwargs:
         return NotImplemented
@@ -42,7 +39,7 @@ def _enabled(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @function(logging.getLogger)
-def _get_logger(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _get_logger(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """A logger that exists is read where it is kept. One that does not is made now, which the program can't tell from
     having had it; unless its class is one of the program's own, whose code is interpreted (as far as the lock)."""
     name = args[0] if args else kwargs.get("name")

@@ -21,7 +21,7 @@ _ROOMS = tuple(f"argand.capture.{room}." for room in ("interp", "natives", "obje
 
 
 @functools.cache
-def _modules() -> dict[str, dict[str, Any]]:
+def _modules() -> dict[str, dict[str, object]]:
     """The namespaces of the modules of these rooms, by file."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith(_ROOMS)]
     return {str(module.__file__): vars(module) for module in modules}

@@ -11,12 +11,13 @@ from typing import Any
 
 from argand._core import _C
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import c_part, is_a
 from argand.capture.facts.overlays import DELETED
 from argand.capture.facts.sources import CallSource
 from argand.capture.facts.typefacts import CONTAINERS, is_heap
-from argand.capture.natives.builtin_methods import COMPARISONS, Args, Kwargs, comparing, keeping, read_only, textual
+from argand.capture.natives.builtin_methods import COMPARISONS, comparing, keeping, read_only, textual
 from argand.capture.objects import (
     attribute_writes,
     attributes,
@@ -48,14 +49,14 @@ from argand.errors import graph_break
 
 
 @method(object, "__init__")
-def _object_init(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_init(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if not args and not kwargs:
         return None
     return interp.unread(object.__init__, owner, *args, **kwargs)
 
 
 @method(object, "__setattr__")
-def _object_setattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_setattr(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 2 or kwargs:
         return interp.unread(object.__setattr__, owner, *args, **kwargs)  # raises
     attribute_writes.generic_write(interp, owner, *args)
@@ -63,7 +64,7 @@ def _object_setattr(interp: Interpreter, cls: type, name: str, owner: Any, args:
 
 
 @method(object, "__delattr__")
-def _object_delattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_delattr(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 1 or kwargs:
         return interp.unread(object.__delattr__, owner, *args, **kwargs)  # raises
     attribute_writes.generic_delete(interp, owner, *args)
@@ -71,7 +72,9 @@ def _object_delattr(interp: Interpreter, cls: type, name: str, owner: Any, args:
 
 
 @method(object, "__getattribute__")
-def _object_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_getattribute(
+    interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs
+) -> object:
     if len(args) != 1 or kwargs:
         return interp.unread(object.__getattribute__, owner, *args, **kwargs)  # raises
     if is_a(owner, type | types.ModuleType | types.FunctionType) or type(owner) in interp.fast:
@@ -83,7 +86,7 @@ def _object_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, 
 
 
 @method(object, "__eq__", "__ne__")
-def _object_eq(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_eq(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 1:
         return interp.native(getattr(object, name), owner, *args, **kwargs)
     if name == "__ne__":
@@ -92,7 +95,7 @@ def _object_eq(interp: Interpreter, cls: type, name: str, owner: Any, args: Args
 
 
 @method(object, "__repr__", "__str__")
-def _object_text(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_text(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if name == "__str__":
         return text.to_repr(interp, owner)
     interp.pin(owner)
@@ -100,19 +103,19 @@ def _object_text(interp: Interpreter, cls: type, name: str, owner: Any, args: Ar
 
 
 @method(object, "__format__")
-def _object_format(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_format(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if args == [""]:
         return text.to_str(interp, owner)
     return interp.native(object.__format__, owner, *args)
 
 
 @method(object, "__hash__", "__dir__", "__sizeof__", "__subclasshook__", "__lt__", "__le__", "__gt__", "__ge__")
-def _object_plain(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_plain(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     return interp.native(getattr(object, name), owner, *args, **kwargs)
 
 
 @method(object, "__reduce_ex__", "__reduce__")
-def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_reduce(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     facts = interp.types
     if name == "__reduce_ex__":
         custom = facts.lookup(type(owner), "__reduce__")
@@ -134,7 +137,7 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: Any, args: 
     return interp.native(getattr(object, name), interp.shadow(owner), *args, **kwargs)
 
 
-def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
+def _reduce_with_hooks(interp: Interpreter, owner: object) -> Any:
     """`object.__reduce_ex__(2)` for a plain instance, its hooks interpreted."""
     cls = type(owner)
     if is_a(owner, CONTAINERS) or interp.types.lookup(cls, "__getnewargs_ex__") is not NULL:
@@ -162,7 +165,7 @@ def _reduce_with_hooks(interp: Interpreter, owner: Any) -> Any:
     return (copyreg.__newobj__, args, state, None, None)  # type: ignore[attr-defined]
 
 
-def _slot_state(interp: Interpreter, owner: Any) -> dict[str, Any]:
+def _slot_state(interp: Interpreter, owner: object) -> dict[str, object]:
     found = {}
     for name in _slot_names(interp, type(owner)):
         held = interp.try_attr(owner, name)
@@ -205,16 +208,16 @@ def _not_copied(cls: type) -> BaseException:
 
 
 @method(object, "__getstate__")
-def _object_getstate(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_getstate(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     return _reduce_with_hooks(interp, owner)[2] if not is_a(owner, CONTAINERS) else None
 
 
 @method(object, "__init_subclass__")
-def _init_subclass(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _init_subclass(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> Any:
     return interp.native(object.__init_subclass__, *args, **kwargs)
 
 
-def _object_init_subclass(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _object_init_subclass(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if args or kwargs:
         return interp.native(fn, *args, **kwargs)
     return None
@@ -225,28 +228,28 @@ add_class_methods(object, lambda interp, fn, args, kwargs: NotImplemented, "__su
 
 
 @method(type, "__call__")
-def _type_call(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _type_call(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     return classes.type_call(interp, owner, args, kwargs)
 
 
 @method(type, "__new__")
-def _type_new(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _type_new(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     return classes.new_type(interp, args[0], args[1:], kwargs)
 
 
 @method(type, "__init__")
-def _type_init(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _type_init(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     return None
 
 
 @method(type, "__setattr__", "__delattr__")
-def _type_setattr(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _type_setattr(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     (attribute_writes.generic_write if name == "__setattr__" else attribute_writes.generic_delete)(interp, owner, *args)
     return None
 
 
 @method(type, "__getattribute__")
-def _type_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _type_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     value = attributes.generic_class_read(interp, owner, type(owner), args[0])
     if value is NULL:
         raise instances.missing(interp, owner, args[0])
@@ -254,7 +257,9 @@ def _type_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, ar
 
 
 @method(types.ModuleType, "__getattribute__")
-def _module_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _module_getattribute(
+    interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs
+) -> object:
     value = attributes.read_module(interp, owner, args[0])
     if value is NULL:
         raise instances.missing(interp, owner, args[0])
@@ -262,7 +267,7 @@ def _module_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, 
 
 
 @method(type, "__instancecheck__", "__subclasscheck__")
-def _type_check(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _type_check(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     value = args[0]
     if type(value) is generators.TracedGenerator:
         return owner is types.GeneratorType or owner is object
@@ -276,20 +281,20 @@ add_class_methods(type, lambda interp, fn, args, kwargs: {}, "__prepare__")
 
 
 @method(types.FunctionType, "__get__")
-def _function_get(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _function_get(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     return interp.unread(types.FunctionType.__get__, owner, *args)
 
 
 @method(types.FunctionType, "__call__")
 @method(types.MethodType, "__call__")
 @method(types.BuiltinFunctionType, "__call__")
-def _function_call(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _function_call(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     return interp.call(owner, args, kwargs)
 
 
 @method(types.MethodType, "__reduce__")
 @method(types.BuiltinFunctionType, "__reduce__")
-def _reduce_of_bound(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _reduce_of_bound(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """What pickle makes a bound method from: the object is the program's, and is read as such."""
     held = interp.getattr(owner, "__self__")
     if args or kwargs or held is None or type(held) is types.ModuleType:
@@ -315,7 +320,7 @@ def _class_to_bind(interp: Interpreter, args: Args) -> Any:
 @method(types.WrapperDescriptorType, "__get__", "__call__")
 @method(types.MemberDescriptorType, "__get__", "__set__", "__delete__")
 @method(types.GetSetDescriptorType, "__get__", "__set__", "__delete__")
-def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     if name == "__call__":
         return interp.call(owner, args, kwargs)
     if name == "__get__" and args:
@@ -329,7 +334,7 @@ def _descriptor(interp: Interpreter, cls: type, name: str, owner: Any, args: Arg
 @method(property, "__get__", "__set__", "__delete__", "getter", "setter", "deleter", "__init__")
 @method(classmethod, "__get__", "__init__")
 @method(staticmethod, "__get__", "__init__", "__call__")
-def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     if name == "__get__" and args:
         return descriptors.bind(interp, owner, _object_to_bind(args), _class_to_bind(interp, args), "")
     part = {"__set__": "fset", "__delete__": "fdel"}.get(name)
@@ -342,7 +347,7 @@ def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, arg
 
 
 @method(super, "__init__", "__getattribute__")
-def _super_methods(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _super_methods(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if name == "__getattribute__":
         return interp.getattr(owner, args[0])
     return interp.unread(super.__init__, owner, *args)
@@ -358,7 +363,7 @@ add_methods(types.ModuleType, keeping, "__init__")
 # ---- exceptions ----------------------------------------------------------------------------------------------------
 
 
-def _exception_text(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _exception_text(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     args = vars(BaseException)["args"].__get__(owner)
     if not all(interp.benign(arg) for arg in args):
         if name == "__str__" and getattr(cls, name) is BaseException.__str__:
@@ -370,7 +375,7 @@ def _exception_text(interp: Interpreter, cls: type, name: str, owner: Any, args:
     return interp.native(getattr(cls, name), interp.shadow(owner))
 
 
-def _exception_change(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _exception_change(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if interp.is_outer(owner):
         raise graph_break(
             kind="exception from outside",
@@ -402,7 +407,7 @@ for _cls in _all_exceptions(BaseException):
 
 
 @method(BaseExceptionGroup, "split", "subgroup", "derive")
-def _group(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _group(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     ready = []
     for arg in args:
         if not is_a(arg, type) and interp.is_callable(arg):
@@ -413,7 +418,7 @@ def _group(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kw
 
 
 @function(typing.get_type_hints)
-def _type_hints(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _type_hints(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Interpreted for functions: each call may bring another function of the same code with other annotations."""
     if args and is_a(args[0], type) and id(args[0]) in interp.local_classes:
         return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)
@@ -421,7 +426,7 @@ def _type_hints(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any
 
 
 @function(inspect.signature, inspect.getfullargspec)
-def _signature(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _signature(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Which function it is matters: another one of the same code may have other defaults and annotations."""
     function = args[0].__func__ if args and type(args[0]) is types.MethodType else args[0] if args else None
     if is_a(function, type) and id(function) not in interp.local_classes:
@@ -440,13 +445,13 @@ def _signature(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 # ---- weak references -----------------------------------------------------------------------------------------------
 
 
-def dereference(ref: Any) -> Any:
+def dereference(ref: Any) -> object:
     """What a weak reference refers to (a step of a source)."""
     return ref()
 
 
 @function(weakref.ref)
-def _ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) == 2 and args[1] is not None:
         if interp.is_outer(args[0]):
             raise graph_break(
@@ -463,7 +468,7 @@ SAFE_NEW.add(weakref.ref)
 STORING_NEW.add(weakref.ref)
 
 
-def _call_ref(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _call_ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     found = interp.unread(fn, *args, **kwargs)
     if interp.is_outer(fn):
         return interp.state.load_source(CallSource(interp.source(fn), dereference), found)

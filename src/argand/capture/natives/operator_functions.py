@@ -9,6 +9,7 @@ from typing import Any
 from argand._core import _C
 from argand.capture.facts.array_value import Traced
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import SEQUENCES
@@ -34,7 +35,7 @@ def _concat(interp: Interpreter, symbol: str, methods: tuple[str, ...], a: Any, 
     return operators.binary(interp, BINARY[symbol], a, b)
 
 
-def _is_sequence(interp: Interpreter, obj: Any) -> bool:
+def _is_sequence(interp: Interpreter, obj: object) -> bool:
     """What C takes for one: items by position. Tensors and dicts have items by key."""
     if is_a(obj, dict | types.MappingProxyType | types.GenericAlias) or interp.is_tensor(obj):
         return False

@@ -22,9 +22,11 @@ from argand.capture.record import numpy_functions
 from argand.capture.sizes import symbolic_ops
 from argand.errors import graph_break
 
-Handler = Callable[["Interpreter", Any, list[Any], dict[str, Any]], Any]
+Args = list[Any]
+"""Arguments of native code that is emulated: a list of the handler's own."""
+Handler = Callable[["Interpreter", Function, Args, Kwargs], Any]
 """(interpreter, callable, positional arguments, keyword arguments) -> result."""
-MethodHandler = Callable[["Interpreter", type, str, Any, list[Any], dict[str, Any]], Any]
+MethodHandler = Callable[["Interpreter", type, str, Any, Args, Kwargs], Any]
 """(interpreter, class that has the method, its name, self, positional arguments, keyword arguments) -> result."""
 
 FUNCTIONS: Final[dict[int, Handler]] = {}
