@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.errors import GraphBreak, graph_break
 
 
-def call(state: CaptureState, fn: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(state: CaptureState, fn: Any, name: str, args: Args, kwargs: Kwargs) -> object:
     """The result as a constant of the graph; what `fn` raises is the program's.
 
     Raises:
@@ -26,7 +27,7 @@ def call(state: CaptureState, fn: Any, name: str, args: tuple[Any, ...], kwargs:
         return _held(state.graph, found)
 
 
-def _held(builder: GraphBuilder, value: Any) -> Any:
+def _held(builder: GraphBuilder, value: Any) -> object:
     """The result with its tensors made constants of the graph."""
     if isinstance(value, torch.Tensor):
         return builder.constant(value)
@@ -43,7 +44,7 @@ class _Values:
     def __init__(self, state: CaptureState, name: str) -> None:
         self.state = state
         self.name = name
-        self.nodes: dict[fx.Node, Any] = {}
+        self.nodes: dict[fx.Node, object] = {}
 
     def real(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -57,7 +58,7 @@ class _Values:
             return {key: self.real(item) for key, item in self.state.deep_resolve(value).items()}
         return value
 
-    def _computed(self, wanted: fx.Node) -> Any:
+    def _computed(self, wanted: fx.Node) -> object:
         """What the graph recorded so far will give."""
         builder = self.state.graph
         if builder.graph is not builder.root or builder.mutated:
@@ -74,7 +75,7 @@ class _Values:
             self.nodes[node] = reals[node] if node in reals else self._run(node)
         return self.nodes[wanted]
 
-    def _run(self, node: fx.Node) -> Any:
+    def _run(self, node: fx.Node) -> object:
         builder = self.state.graph
         if node.op == "get_attr":
             return builder.constants[str(node.target)]

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from torch import fx
 from torch.utils import _pytree as pytree
 
+from argand.capture.facts.handlers import Function
 from argand.graph.regions import recomputed
 
 
@@ -34,25 +36,25 @@ class Call:
     leaves: list[Any]
     spec: Any
     results: list[Any]
-    result_spec: Any
+    result_spec: object
     count: int
-    options: dict[str, Any] = field(default_factory=dict)
-    extra: list[Any] = field(default_factory=list)
-    extra_spec: Any = None
+    options: dict[str, object] = field(default_factory=dict)
+    extra: list[object] = field(default_factory=list)
+    extra_spec: object = None
     extras: int = 0
 
-    def arguments(self, flat: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self, flat: object) -> tuple[tuple[object, ...], dict[str, object]]:
         """The nested (args, kwargs)."""
         args, kwargs = pytree.tree_unflatten(fill(self.leaves, flat), self.spec)
         return args, kwargs
 
-    def inner(self, body: Any, flat: Any) -> Callable[..., Any]:
+    def inner(self, body: fx.GraphModule, flat: Any) -> Callable[..., Any]:
         """The captured function, called as the program called the original."""
         surroundings = flat[self.count + self.extras :]
 
-        def captured(*args: Any, **kwargs: Any) -> Any:
+        def captured(*args: Any, **kwargs: object) -> Any:
             given = pytree.tree_leaves((args, kwargs))
-            tensors: list[Any] = [None] * self.count
+            tensors: list[object] = [None] * self.count
             for leaf, value in zip(self.leaves, given):
                 if type(leaf) is Place:
                     tensors[leaf.index] = value
@@ -69,12 +71,12 @@ class Place:
     index: int
 
 
-def fill(leaves: list[Any], tensors: Any) -> list[Any]:
+def fill(leaves: list[object], tensors: Any) -> list[object]:
     """`leaves` with each Place taken from `tensors`."""
     return [tensors[leaf.index] if type(leaf) is Place else leaf for leaf in leaves]
 
 
-def _flat(tree: Any) -> tuple[torch.Tensor, ...]:
+def _flat(tree: object) -> tuple[torch.Tensor, ...]:
     return tuple([leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)])
 
 
@@ -86,13 +88,13 @@ def being_traced() -> bool:
 # ---------------------------------------------------------------------- checkpoint
 
 
-def checkpoint(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def checkpoint(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.utils.checkpoint.checkpoint of the body."""
     call: Call = body.meta["call"]
     own, surroundings = flat[: call.count], flat[call.count :]
     options = call.options
 
-    def run(*tensors: Any) -> Any:
+    def run(*tensors: object) -> Any:
         return tuple(body(*tensors, *surroundings))
 
     if being_traced():  # the backend decides what is recomputed; drawing random numbers twice would not be the same
@@ -106,7 +108,9 @@ def checkpoint(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
 # ---------------------------------------------------------------------- torch.autograd.grad
 
 
-def autograd_grad(outputs: Any, inputs: Any, grad_outputs: Any, **options: Any) -> tuple[torch.Tensor | None, ...]:
+def autograd_grad(
+    outputs: Any, inputs: object, grad_outputs: object, **options: object
+) -> tuple[torch.Tensor | None, ...]:
     """`torch.autograd.grad` of tensors of the graph."""
     return torch.autograd.grad(outputs, inputs, grad_outputs, **options)
 
@@ -139,7 +143,9 @@ class FunctionCall:
     once: bool
 
 
-def autograd_function(forward: Any, backward: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def autograd_function(
+    forward: fx.GraphModule, backward: fx.GraphModule, *flat: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
     """An autograd.Function whose forward and backward are graphs."""
     call: FunctionCall = forward.meta["call"]
     cls = _function_classes()[call.once]
@@ -165,7 +171,7 @@ def _forward(ctx: Any, static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, 
     return results
 
 
-def _backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+def _backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
     made = ctx.graph(*grads, *ctx.saved_tensors, *ctx.raw)
     return (None, *[None if i is None else made[i] for i in ctx.call.gradients])
 
@@ -191,37 +197,37 @@ class _CapturedOnce(torch.autograd.Function):
 # ---------------------------------------------------------------------- torch.func
 
 
-def vmap(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def vmap(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.func.vmap of the body."""
     return _flat(transformed("vmap", body, flat))
 
 
-def grad(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def grad(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.func.grad of the body."""
     return _flat(transformed("grad", body, flat))
 
 
-def grad_and_value(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def grad_and_value(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.func.grad_and_value of the body."""
     return _flat(transformed("grad_and_value", body, flat))
 
 
-def jacrev(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def jacrev(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.func.jacrev of the body."""
     return _flat(transformed("jacrev", body, flat))
 
 
-def jacfwd(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def jacfwd(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.func.jacfwd of the body."""
     return _flat(transformed("jacfwd", body, flat))
 
 
-def jvp(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def jvp(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.func.jvp of the body; the tangents are the last of its own tensors."""
     return _flat(transformed("jvp", body, flat))
 
 
-def vjp(body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def vjp(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The pullback of torch.func.vjp of the body; the cotangents are the last of its own tensors."""
     return _flat(transformed("vjp", body, flat))
 
@@ -231,7 +237,7 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
 }
 
 
-def transformed(name: str, body: Any, flat: Any) -> Any:
+def transformed(name: str, body: fx.GraphModule, flat: Any) -> object:
     """The nested result of a function transform."""
     call: Call = body.meta["call"]
     if name in ("jvp", "jacfwd") and being_traced():  # what forward mode makes of tensors without data is not relied on
@@ -246,7 +252,7 @@ def transformed(name: str, body: Any, flat: Any) -> Any:
     return torch.func.vjp(inner, *args, **call.options)[1](other)
 
 
-def pullback(func: Any, primals: Any, has_aux: bool, cotangents: Any) -> Any:
+def pullback(func: Function, primals: Any, has_aux: bool, cotangents: Any) -> object:
     """The gradients that torch.func.vjp's function gives; captured as one operation."""
     return torch.func.vjp(func, *primals, has_aux=has_aux)[1](cotangents)
 
@@ -260,7 +266,7 @@ def cond(yes: Any, no: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(branch(*[flat[i] for i in branch.meta["call"]]))
 
 
-def while_loop(condition: Any, body: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def while_loop(condition: fx.GraphModule, body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.while_loop: the first tensors are carried, the others are what the graphs read."""
     count = body.meta["count"]
     carried, rest = flat[:count], flat[count:]
@@ -274,7 +280,7 @@ def while_loop(condition: Any, body: Any, *flat: torch.Tensor) -> tuple[torch.Te
 # ---------------------------------------------------------------------- hooks
 
 
-def register_hook(body: Any, tensor: torch.Tensor, *surroundings: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def register_hook(body: fx.GraphModule, tensor: torch.Tensor, *surroundings: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Tensor.register_hook of a graph that takes the gradient and returns the new one, or nothing."""
 
     def hook(grad: torch.Tensor) -> torch.Tensor | None:

@@ -13,6 +13,7 @@ from torch import fx
 from torch.autograd import forward_ad
 from torch.nn import attention
 
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import ConstSource, DictItemSource
 from argand.graph import compat
@@ -22,7 +23,7 @@ from argand.graph.compat import set_deterministic as set_deterministic
 _DEVICES = ("cpu", "cuda")
 
 
-def flags() -> tuple[Any, ...]:
+def flags() -> tuple[object, ...]:
     """The values of `compat.FLAGS` now."""
     return tuple([read() for read, _ in compat.FLAGS])
 
@@ -57,7 +58,7 @@ def snapshot() -> Snapshot:
 
 def difference(before: Snapshot, after: Snapshot) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
     """The calls that turn the state `before` into `after`."""
-    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+    calls: list[tuple[Callable[..., Any], tuple[object, ...]]] = []
     if before.grad != after.grad:
         calls.append((torch._C._set_grad_enabled, (after.grad,)))
     for (device, was, dtype), (_, now, new_dtype) in zip(before.autocast, after.autocast):
@@ -109,7 +110,7 @@ _WRITERS = frozenset(
 )
 
 
-def put_back_on_error(run: Callable[..., Any], changes: str) -> Callable[..., Any]:
+def put_back_on_error(run: Function, changes: str) -> Callable[..., Any]:
     """A compiled graph that, when an operation in it raises, leaves torch's state as it found it.
 
     Arguments:
@@ -117,7 +118,7 @@ def put_back_on_error(run: Callable[..., Any], changes: str) -> Callable[..., An
     """
     if changes == "grad":
 
-        def with_grad(*args: Any) -> Any:
+        def with_grad(*args: object) -> object:
             before = torch.is_grad_enabled()
             try:
                 return run(*args)
@@ -127,7 +128,7 @@ def put_back_on_error(run: Callable[..., Any], changes: str) -> Callable[..., An
 
         return with_grad
 
-    def with_all(*args: Any) -> Any:
+    def with_all(*args: object) -> object:
         before = snapshot()
         try:
             return run(*args)
@@ -141,7 +142,7 @@ def put_back_on_error(run: Callable[..., Any], changes: str) -> Callable[..., An
     return with_all
 
 
-def guard_functions() -> tuple[tuple[Callable[[], Any], Any], ...]:
+def guard_functions() -> tuple[tuple[Callable[[], Any], object], ...]:
     """(function, value now) pairs: compiled code is valid only while these hold."""
     checks: list[Callable[[], Any]] = [
         torch.is_grad_enabled,
@@ -177,7 +178,7 @@ def guard_transforms(state: CaptureState) -> None:
     state.guards.add(None, "global_state", ((torch._C._functorch.peek_interpreter_stack, None),))
 
 
-def autocast_state() -> tuple[Any, ...]:
+def autocast_state() -> tuple[object, ...]:
     """Which devices autocast to which type, or would, and whether casts are kept."""
     kinds = tuple([(d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d))) for d in _DEVICES])
     return (*kinds, torch.is_autocast_cache_enabled())
@@ -206,12 +207,12 @@ def cannot_capture() -> bool:
 # ---------------------------------------------------------------------- called by interpreted helpers
 
 
-def read_flags() -> tuple[Any, ...]:
+def read_flags() -> tuple[object, ...]:
     """`flags`, for torch_polyfills."""
     return flags()
 
 
-def write_flags(values: tuple[Any, ...]) -> None:
+def write_flags(values: tuple[object, ...]) -> None:
     """Make compat.FLAGS what `read_flags` found."""
     for (read, write), value in zip(compat.FLAGS, values):
         if read() != value:

@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules import module as registry
 
 from argand.capture.facts.frames import NULL
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.overlays import UNSET
@@ -47,7 +47,7 @@ def has_no_hooks(state: CaptureState, module: torch.nn.Module) -> bool:
     return True
 
 
-_STEPS: dict[str, Any] = {"_compiled_call_impl": None, "_call_impl": torch.nn.Module._call_impl}
+_STEPS: dict[str, object] = {"_compiled_call_impl": None, "_call_impl": torch.nn.Module._call_impl}
 """What calling a module goes through, and what torch has there."""
 
 
@@ -72,7 +72,7 @@ def _guard_no_hooks(state: CaptureState, source: Source) -> None:
 
 
 @handler(torch.nn.Module._wrapped_call_impl, torch.nn.Module._call_impl)
-def _call_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _call_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Without hooks: forward. With hooks: torch's own Python code, interpreted."""
     module = args[0]
     if not is_a(module, torch.nn.Module) or not has_no_hooks(state, module):
@@ -100,7 +100,7 @@ def runs_hooks_after_an_error(interp: Interpreter) -> bool:
 
 
 @special(torch.Tensor.data.__set__)
-def _set_data(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """`module.to(dtype)` that changes nothing sets the data of each parameter to that parameter."""
     if len(args) == 2 and args[0] is args[1]:
         return None

@@ -13,6 +13,7 @@ import torch
 from argand.bytecode.instruction import Instruction
 from argand.capture.facts import compat
 from argand.capture.facts.frames import Frame
+from argand.capture.facts.handlers import Args
 from argand.capture.facts.interfaces import GraphBuilder, Interpreter
 from argand.capture.facts.symbolic import SymbolicBool
 from argand.capture.metadata import data_errors
@@ -25,7 +26,7 @@ _RAISES = frozenset(("RAISE_VARARGS", "RERAISE"))
 _FARTHEST = 200
 
 
-def truth(interp: Interpreter, frame: Frame, value: Any, jumps_if: bool, target: int) -> bool:
+def truth(interp: Interpreter, frame: Frame, value: object, jumps_if: bool, target: int) -> bool:
     """`operators.truth` of the value that a conditional jump looks at.
 
     Arguments:
@@ -95,7 +96,7 @@ def _hold_number(builder: GraphBuilder, condition: SymbolicBool, wanted: bool) -
     return True
 
 
-def _keep(builder: GraphBuilder, target: Any, args: tuple[Any, ...]) -> None:
+def _keep(builder: GraphBuilder, target: object, args: Args) -> None:
     node = compat.new_node(builder.graph, "call_function", target, args, {})
     builder.annotate(node)
     builder.kept.add(node)

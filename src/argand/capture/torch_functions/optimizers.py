@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from argand import errors
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.metadata import metadata
 from argand.capture.metadata.call_targets import target_of
@@ -47,7 +47,7 @@ _FUSED = tuple(
 
 
 @special(*_FUSED)
-def _fused_step(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _fused_step(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """One kernel for the step of all parameters: a call that writes to lists of tensors and returns nothing.
 
     Torch has no rule for the sizes of most of them; none is needed.
@@ -77,7 +77,7 @@ _FOREACH = named(torch, "_foreach_addcdiv _foreach_addcdiv_ _foreach_addcmul _fo
 
 
 @handler(*_FOREACH)
-def _foreach_listed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _foreach_listed(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """A list of tensors where numbers are wanted: torch refuses it before anybody is asked."""
     if len(args) != 4 or kwargs or not isinstance(args[3], list | tuple):
         return NotImplemented
@@ -89,7 +89,7 @@ def _foreach_listed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
 
 
 @special(*_FOREACH)
-def _foreach_scaled(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _foreach_scaled(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """The same for lists, with a tensor of numbers or a list that holds tensors."""
     if len(args) != 4 or kwargs:
         return NotImplemented
@@ -116,7 +116,7 @@ def _foreach_scaled(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwa
     return None if name.endswith("_") else tuple(made)
 
 
-def _add_scaled(builder: GraphBuilder, name: str, x: Any, a: Any, b: Any, scale: Any) -> Any:
+def _add_scaled(builder: GraphBuilder, name: str, x: Any, a: Any, b: Any, scale: Any) -> object:
     dtypes = {t.dtype for t in (x, a, b)}
     plain = len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64} and scale.dtype.is_floating_point
     if not plain or scale.dim() != 0 or (scale.dtype not in dtypes and not (a.dim() and x.dim())):

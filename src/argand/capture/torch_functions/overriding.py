@@ -11,6 +11,7 @@ from torch.utils import _device
 
 from argand import errors
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.objects import instances
 from argand.capture.sizes import subclasses
@@ -18,7 +19,7 @@ from argand.capture.sizes.subclasses import PLAIN
 
 
 @functools.cache
-def _device_constructors() -> frozenset[Any]:
+def _device_constructors() -> frozenset[object]:
     return frozenset(_device._device_constructors())
 
 
@@ -27,7 +28,7 @@ def concerns(builder: GraphBuilder, types: Any) -> bool:
     return bool(builder.entered) or any(cls not in PLAIN for cls in types)
 
 
-def dispatch(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def dispatch(mode: TraceMode, func: Function, types: Any, args: Args, kwargs: Kwargs) -> object:
     """Ask the innermost mode, else the arguments' classes, else record the call."""
     builder = mode.builder
     entered = builder.entered
@@ -55,7 +56,7 @@ def dispatch(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwar
     )
 
 
-def _refuse_own(interp: Any, owner: Any) -> None:
+def _refuse_own(interp: Any, owner: object) -> None:
     """torch asks the object, not its class: what its namespace or a `__getattr__` answers is not followed here."""
     own = instances.own_dict(owner)
     if interp.types.lookup(type(owner), "__torch_function__") is NULL or (own and "__torch_function__" in own):
@@ -82,7 +83,7 @@ def overridden(state: CaptureState, args: Any) -> bool:
     return False
 
 
-def _ask_mode(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _ask_mode(mode: TraceMode, func: Function, types: Any, args: Args, kwargs: Kwargs) -> object:
     builder = mode.builder
     entry = builder.entered.pop()
     interp = builder.state.interpreter
@@ -94,7 +95,7 @@ def _ask_mode(mode: TraceMode, func: Any, types: Any, args: tuple[Any, ...], kwa
         builder.entered.append(entry)
 
 
-def _overloaded(types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def _overloaded(types: Any, args: Args, kwargs: Kwargs) -> list[object]:
     """Arguments that implement the protocol, in the order of `types`: that in which torch asks them."""
     wanted = [cls for cls in types if cls not in PLAIN]
     if not wanted:
@@ -118,13 +119,15 @@ class TraceMode(TorchFunctionMode):
         super().__init__()
         self.builder = builder
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         builder = self.builder
         builder.observed += 1
         if builder.entered or builder.dressed or (types and concerns(builder, types)):
             return dispatch(self, func, types, args, kwargs or {})
         return builder.call(func, args, kwargs or {})
 
-    def asked(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def asked(self, func: Function, types: object, args: Args, kwargs: Kwargs) -> object:
         """A call that has gone past this mode: what modes and classes of the program say of it."""
         return dispatch(self, func, types, args, kwargs)

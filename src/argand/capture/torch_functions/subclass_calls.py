@@ -8,7 +8,7 @@ import torch
 
 from argand import errors
 from argand.capture.facts import callables
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import native_handlers
@@ -19,7 +19,7 @@ _Tensor = torch.Tensor
 
 
 @handler(torch.Tensor.__torch_function__)
-def _called_by_name(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _called_by_name(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`super().__torch_function__(func, types, args, kwargs)` in a program's own."""
     names = ("cls", "func", "types", "args", "kwargs")
     bound: dict[str, Any] = {"args": (), "kwargs": None, **dict(zip(names, args)), **kwargs}
@@ -31,7 +31,7 @@ def _called_by_name(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
 
 
 @handler(torch._C._disabled_torch_function_impl)
-def _disabled(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _disabled(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The same in a class that derives from Parameter: `(func, types, args, kwargs)`, results are plain tensors."""
     bound = dict(zip(("func", "types", "args", "kwargs"), args))
     given, named = _given(state, bound)
@@ -62,7 +62,7 @@ def _refused(cls: Any, what: str) -> errors.GraphBreak:
 
 
 @handler(torch._C.TensorBase.__new__)
-def _new(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _new(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`Sub(tensor)` without a `__new__` of the class's own: an alias; `Sub([1, 2])` as `torch.Tensor([1, 2])`."""
     cls, *rest = args
     if cls is _Tensor or kwargs or len(rest) != 1 or not is_a(cls, type) or not issubclass(cls, _Tensor):
@@ -74,9 +74,9 @@ def _new(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handler(torch.Tensor._make_subclass)
-def _make_subclass(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _make_subclass(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`torch.Tensor._make_subclass(cls, data)`: over the same memory, detached."""
-    bound: dict[str, Any] = {"require_grad": False, **dict(zip(("cls", "data", "require_grad"), args)), **kwargs}
+    bound: dict[str, object] = {"require_grad": False, **dict(zip(("cls", "data", "require_grad"), args)), **kwargs}
     cls, data = bound.get("cls"), bound.get("data")
     if set(bound) != {"cls", "data", "require_grad"} or not is_a(cls, type) or not is_a(data, _Tensor):
         raise _refused(cls, "with options")
@@ -89,7 +89,9 @@ def _make_subclass(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> 
     return subclasses.convert(state, detached, cls, fresh=True)
 
 
-def _as_subclass(interp: Interpreter, cls: type, name: str, owner: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _as_subclass(
+    interp: Interpreter, cls: type, name: str, owner: object, args: list[object], kwargs: Kwargs
+) -> object:
     """`tensor.as_subclass(cls)`, which asks no `__torch_function__`."""
     wanted = args[0] if args else kwargs.get("cls")
     if len(args) + len(kwargs) != 1 or not is_a(wanted, type) or not issubclass(wanted, _Tensor):
@@ -100,7 +102,7 @@ def _as_subclass(interp: Interpreter, cls: type, name: str, owner: Any, args: li
 native_handlers.method(torch._C.TensorBase, "as_subclass")(_as_subclass)
 
 
-def _turned_off(interp: Interpreter, cls: type, name: str, owner: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _turned_off(interp: Interpreter, cls: type, name: str, owner: object, args: list[object], kwargs: Kwargs) -> object:
     """`with torch._C.DisableTorchFunctionSubclass():`."""
     state = interp.state
     undressing = state.graph.undressing
@@ -125,7 +127,7 @@ def _turned_off(interp: Interpreter, cls: type, name: str, owner: Any, args: lis
     return None
 
 
-def _make_switch(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _make_switch(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     made = fn(*args, **kwargs)  # nothing happens until it is entered
     state.interpreter.born[id(made)] = (made, state.interpreter.number)
     return made

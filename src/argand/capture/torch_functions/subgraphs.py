@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from argand import errors
 from argand.capture.facts import compat
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.tensor_info import Scope, TensorInfo
@@ -83,7 +84,7 @@ def grad_mode(enabled: bool) -> Iterator[None]:
             torch._C._set_grad_enabled(before)
 
 
-def _effects(state: CaptureState) -> Any:
+def _effects(state: CaptureState) -> object:
     shown = {}
     for entry in state.effect_order:
         if isinstance(entry, Shadow):
@@ -170,7 +171,7 @@ class Flat:
     """
 
     leaves: list[Any]
-    spec: Any
+    spec: object
     tensors: list[torch.Tensor]
     dress: Callable[[torch.Tensor, int], torch.Tensor] | None = None
 
@@ -180,7 +181,7 @@ class Flat:
         return pytree.tree_unflatten(hops.fill(self.leaves, tensors), self.spec)
 
 
-def flatten(state: CaptureState, tree: Any, what: str, *, offset: int = 0, subclasses: str = "") -> Flat:
+def flatten(state: CaptureState, tree: object, what: str, *, offset: int = 0, subclasses: str = "") -> Flat:
     """Take apart arguments or results.
 
     Arguments:
@@ -193,7 +194,7 @@ def flatten(state: CaptureState, tree: Any, what: str, *, offset: int = 0, subcl
     """
     leaves, spec = pytree.tree_flatten(state.deep_resolve(tree))
     tensors: list[torch.Tensor] = []
-    places: list[Any] = []
+    places: list[object] = []
     classes: dict[int, type] = {}
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
@@ -241,7 +242,7 @@ def _dressed(state: CaptureState, classes: dict[int, type], tensor: torch.Tensor
 
 def record(
     builder: GraphBuilder,
-    function: Callable[..., Any],
+    function: Function,
     bodies: list[tuple[str, fx.GraphModule]],
     flat: list[TensorInfo],
     results: list[tuple[torch.Tensor, torch.device]],
@@ -305,7 +306,7 @@ def on_meta(body: fx.GraphModule) -> fx.GraphModule:
     return copied
 
 
-def meta_result(state: CaptureState, name: str, function: Callable[[], Any]) -> Any:
+def meta_result(state: CaptureState, name: str, function: Callable[[], Any]) -> object:
     """What a function of stand-ins gives, nothing recorded.
 
     Raises:

@@ -10,6 +10,7 @@ import torch
 
 from argand import errors
 from argand.capture.facts.array_value import Traced
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import module_of
 from argand.capture.metadata import metadata, numpy_scalars
@@ -19,14 +20,14 @@ from argand.capture.record import numpy_calls
 _T = torch.Tensor
 
 
-def _holds_tensor(data: Any) -> bool:
+def _holds_tensor(data: object) -> bool:
     if isinstance(data, _T):
         return True
     return isinstance(data, list | tuple) and any(_holds_tensor(item) for item in data)
 
 
 @special(*named(torch, "tensor", "as_tensor", "asarray", "scalar_tensor"))
-def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _from_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     if isinstance(data, _T):
         return _copy_of_tensor(builder, func, data, kwargs)
@@ -56,7 +57,7 @@ def _from_data(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return NotImplemented
 
 
-def _of_numbers(builder: GraphBuilder, func: Any, data: Any, args: Any, kwargs: Any) -> Any:
+def _of_numbers(builder: GraphBuilder, func: Function, data: object, args: Args, kwargs: Kwargs) -> object:
     """For a nested list of so many numbers that a graph of them would be slow: a copy of a tensor that the graph holds.
     None for fewer, and for other things.
 
@@ -102,7 +103,7 @@ def _count_of_numbers(data: Any) -> int | None:
     return None
 
 
-def _joined(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) -> Any:
+def _joined(builder: GraphBuilder, func: Function, data: object, kwargs: Kwargs) -> object:
     """`torch.tensor([a, [b, 2.0]])`: what torch reads as numbers is copied tensor by tensor."""
     parts = list(_flat(data))
     infos = [builder.tensors.get(id(part)) for part in parts if isinstance(part, _T)]
@@ -127,7 +128,7 @@ def _joined(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) -> Any:
         return builder.call(_T.to, (made,), target) if target else made
 
 
-def _flat(data: Any) -> Iterator[Any]:
+def _flat(data: object) -> Iterator[object]:
     if isinstance(data, list | tuple):
         for item in data:
             yield from _flat(item)
@@ -135,14 +136,14 @@ def _flat(data: Any) -> Iterator[Any]:
         yield data
 
 
-def _zeros(data: Any) -> Any:
+def _zeros(data: object) -> object:
     """The same nesting with tensors of zeros."""
     if isinstance(data, _T):
         return torch.zeros(data.shape, dtype=data.dtype)
     return [_zeros(item) for item in data] if isinstance(data, list | tuple) else data
 
 
-def _copy_of_tensor(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) -> Any:
+def _copy_of_tensor(builder: GraphBuilder, func: Function, data: object, kwargs: Kwargs) -> object:
     target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
     if func is torch.as_tensor:
         return builder.call(_T.to, (data,), target) if target else data
@@ -158,7 +159,7 @@ def _copy_of_tensor(builder: GraphBuilder, func: Any, data: Any, kwargs: Any) ->
 
 
 @special(*named(_T, "new_tensor"))
-def _new_tensor(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _new_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) < 2 or isinstance(args[1], _T) or _holds_tensor(args[1]) or numpy_scalars.held_in(args[1]):
         raise errors.graph_break(
             kind="tensor constructor",
@@ -170,7 +171,7 @@ def _new_tensor(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any
 
 
 @special(*named(torch, "from_numpy", "frombuffer", "from_file", "from_dlpack", "set_printoptions", "load"))
-def _foreign_memory(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _foreign_memory(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     if func is torch.from_numpy:
         return numpy_calls.to_tensor(builder.state, args[0], "from_numpy")
     raise errors.graph_break(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.sources import AttrSource
 from argand.capture.metadata import metadata
@@ -16,12 +17,12 @@ _BITS = ("is_conj", "is_neg", "is_inference")
 
 
 @special(*named(torch.Tensor, *_BITS), *named(torch, *_BITS))
-def _view_bit(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _view_bit(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """Stand-ins are made without these bits: an input's are the real tensor's, which its guard compares."""
     return _bit(builder, func, args[0], func.__name__)
 
 
-def _bit(builder: GraphBuilder, is_set: Any, tensor: Any, asked: str) -> bool:
+def _bit(builder: GraphBuilder, is_set: Function, tensor: torch.Tensor, asked: str) -> bool:
     """Whether a tensor has a bit that `is_set` reads, for a call of `asked`."""
     info = builder.state.tensor_info(tensor)
     with torch._C.DisableTorchFunction():
@@ -41,7 +42,7 @@ _RESOLVED = {"resolve_conj": torch.is_conj, "resolve_neg": torch.is_neg}
 
 
 @special(*named(torch.Tensor, *_RESOLVED), *named(torch, *_RESOLVED))
-def _resolve(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _resolve(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """A tensor without the bit is itself; one with it becomes another tensor, which the stand-in would not."""
     tensor, is_set = (args[0] if args else kwargs["input"]), _RESOLVED[func.__name__]
     with torch._C.DisableTorchFunction():
@@ -52,7 +53,7 @@ def _resolve(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 @special(*(getter(name) for name in ("retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "name")))
-def _rarely_set(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _rarely_set(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> object:
     """What few tensors have: that an input has it not is guarded."""
     info = builder.state.tensor_info(args[0])
     if info.source is None or info.real is None:

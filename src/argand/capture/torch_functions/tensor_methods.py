@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from argand import errors
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.tensor_info import TensorInfo
@@ -40,7 +41,7 @@ _WITH_SYMBOLS = {
 
 
 def _data_dependent(explanation: str, *hints: str) -> Special:
-    def handler(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handler(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
         name = getattr(func, "__name__", str(func))
         if name in _OF_CONSTANTS and args:
             known = constants.value_of(builder, args[0])
@@ -67,7 +68,7 @@ def _data_dependent(explanation: str, *hints: str) -> Special:
     return handler
 
 
-def _is_no_number(builder: GraphBuilder, tensor: Any) -> bool:
+def _is_no_number(builder: GraphBuilder, tensor: torch.Tensor) -> bool:
     """Whether asking for a tensor's value as a number raises whatever the value is."""
     info = builder.tensors.get(id(tensor))
     with torch._C.DisableTorchFunction():
@@ -128,12 +129,12 @@ special(
 # ---------------------------------------------------------------------- devices
 
 
-def info_of(builder: GraphBuilder, tensor: Any) -> TensorInfo:
+def info_of(builder: GraphBuilder, tensor: torch.Tensor) -> TensorInfo:
     return builder.state.tensor_info(tensor)
 
 
 @special(getter("device"))
-def _device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> torch.device:
+def _device(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> torch.device:
     return info_of(builder, args[0]).device
 
 
@@ -147,7 +148,7 @@ for _kind in ("cuda", "cpu", "meta", "xpu", "mps", "ipu", "xla", "hpu", "mtia", 
 
 
 @special(_T.get_device, torch.get_device)
-def _get_device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> int:
+def _get_device(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> int:
     device = info_of(builder, args[0]).device
     if device.index is None:
         return -1 if device.type in ("cpu", "meta") else 0
@@ -155,7 +156,7 @@ def _get_device(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> int
 
 
 @special(_T.is_pinned)
-def _is_pinned(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
+def _is_pinned(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> bool:
     if info_of(builder, args[0]).device.type == "cpu" and torch.cuda.is_available():
         raise errors.graph_break(
             kind="data-dependent value",
@@ -166,7 +167,7 @@ def _is_pinned(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool
     return False
 
 
-def _target_device(value: Any) -> torch.device | None:
+def _target_device(value: object) -> torch.device | None:
     if isinstance(value, torch.device):
         return metadata.indexed(value)
     if isinstance(value, str):
@@ -177,7 +178,7 @@ def _target_device(value: Any) -> torch.device | None:
 
 
 @special(_T.to)
-def _to(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _to(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     self = args[0]
     info = info_of(builder, self)
     device = info.device
@@ -201,14 +202,20 @@ def _to(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _moved(
-    builder: GraphBuilder, func: Any, args: Any, kwargs: Any, device: torch.device, meta_args: Any, meta_kwargs: Any
-) -> Any:
+    builder: GraphBuilder,
+    func: Function,
+    args: Args,
+    kwargs: Kwargs,
+    device: torch.device,
+    meta_args: Any,
+    meta_kwargs: Any,
+) -> object:
     meta_kwargs.pop("non_blocking", None)
     return builder.record(func, args, kwargs, device=device, meta_args=meta_args, meta_kwargs=meta_kwargs)
 
 
 @special(*named(_T, "cuda", "cpu"))
-def _to_kind(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _to_kind(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     info = info_of(builder, args[0])
     if func.__name__ == "cpu":
         device = torch.device("cpu")
@@ -216,9 +223,9 @@ def _to_kind(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
         wanted = args[1] if len(args) > 1 else kwargs.get("device")
         device = metadata.indexed("cuda") if wanted is None else _target_device(wanted) or metadata.indexed("cuda")
     target = (args[0],) if device == info.device else (args[0], _META)
-    new_args: tuple[Any, ...] = (args[0], device, *args[2:])
+    new_args: tuple[object, ...] = (args[0], device, *args[2:])
     kwargs = {k: v for k, v in kwargs.items() if k != "device"}
-    meta_kwargs: dict[str, Any] = dict(kwargs) if device == info.device else {"copy": True}
+    meta_kwargs: dict[str, object] = dict(kwargs) if device == info.device else {"copy": True}
     if device == info.device:
         return args[0]
     return builder.record(_T.to, new_args, kwargs, device=device, meta_args=target, meta_kwargs=meta_kwargs)
@@ -231,7 +238,7 @@ _CPU_TYPE_NAMES: dict[str, torch.dtype] = {
 
 
 @special(_T.type)
-def _type(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _type(builder: GraphBuilder, func: Function, args: Args, kwargs: Any) -> object:
     info = info_of(builder, args[0])
     if len(args) == 1 and not kwargs:
         real = torch.empty(0, dtype=args[0].dtype, device=info.device if info.device.type == "cpu" else "cpu")
@@ -256,7 +263,7 @@ def _type(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 @special(getter("grad"))
-def _grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     info = info_of(builder, args[0])
     if info.source is None or info.real is None:
         return None
@@ -264,7 +271,7 @@ def _grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 @special(getter("grad_fn"))
-def _grad_fn(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _grad_fn(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     info = info_of(builder, args[0])
     if info.source is not None and info.real is not None and info.real.grad_fn is None:
         builder.state.guard(AttrSource(info.source, "grad_fn"), "is_none")
@@ -280,7 +287,7 @@ def _grad_fn(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 @special(getter("is_leaf"))
-def _is_leaf(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
+def _is_leaf(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> bool:
     info = info_of(builder, args[0])
     if info.source is not None and info.real is not None:
         found = bool(info.real.is_leaf)
@@ -292,7 +299,7 @@ def _is_leaf(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> bool:
 @special(
     *named(_T, "storage_offset", "_is_view", "is_shared"), getter("_version"), getter("output_nr"), getter("_base")
 )
-def _hidden_state(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _hidden_state(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     raise metadata.hidden_state(func)
 
 
@@ -313,7 +320,7 @@ def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> 
 
 
 @special(*named(_T, "unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_"))
-def _metadata_in_place(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _metadata_in_place(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """The stand-in itself changes: what was recorded before keeps a copy of the old metadata."""
     info = info_of(builder, args[0])
     if info.source is not None and id(args[0]) in builder.wearers:
@@ -334,19 +341,19 @@ def _frozen(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @special(_T.__iter__)
-def _iter(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _iter(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     if args[0].dim() == 0:
         raise TypeError("iteration over a 0-d tensor")
     return iter(builder.call(_T.unbind, (args[0], 0), {}))
 
 
-def _has_boolean_index(index: Any) -> bool:
+def _has_boolean_index(index: object) -> bool:
     items = index if isinstance(index, tuple) else (index,)
     return any(isinstance(i, _T) and i.dtype in (torch.bool, torch.uint8) for i in items)
 
 
 @special(_T.__getitem__)
-def _getitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _getitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     index = _with_known_bounds(builder, args[1])
     if index is not args[1]:
         return builder.call(func, (args[0], index), kwargs)
@@ -372,12 +379,12 @@ special(*named(_T, "select"), *named(torch, "select"))(unbacked_ops.select)
 
 
 @special(*named(_T, "chunk"), *named(torch, "chunk"))
-def _chunk(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _chunk(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     return symbolic_index.guard_chunk(builder, *args, **kwargs)
 
 
 @special(_T.__setitem__)
-def _setitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _setitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     self, index, value = args
     known = _with_known_bounds(builder, index)
     if known is not index:
@@ -399,14 +406,14 @@ def _setitem(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return NotImplemented
 
 
-def _masked_setitem(builder: GraphBuilder, self: Any, index: Any, value: Any) -> None:
+def _masked_setitem(builder: GraphBuilder, self: Any, index: object, value: object) -> None:
     """`x[mask] = values`: its node is recorded as it is; metadata do not change."""
     grad = isinstance(value, _T) and value.requires_grad and torch.is_grad_enabled()
     one = torch.empty((), dtype=self.dtype, device=_META).requires_grad_() if grad else 0
     builder.record(_T.__setitem__, (self, index, value), {}, meta_args=(self, (Ellipsis,), one))
 
 
-def _with_known_bounds(builder: GraphBuilder, index: Any) -> Any:
+def _with_known_bounds(builder: GraphBuilder, index: object) -> object:
     """The index, with slice bounds that are tensors of known value as numbers; the same object if there are none."""
     if isinstance(index, tuple):
         items = tuple(_with_known_bounds(builder, item) if isinstance(item, slice) else item for item in index)
@@ -423,7 +430,7 @@ def _with_known_bounds(builder: GraphBuilder, index: Any) -> Any:
     return slice(*parts)
 
 
-def _break_on_tensor_slices(index: Any) -> None:
+def _break_on_tensor_slices(index: object) -> None:
     for item in index if isinstance(index, tuple) else (index,):
         if isinstance(item, slice) and any(isinstance(part, _T) for part in (item.start, item.stop, item.step)):
             raise errors.graph_break(
@@ -435,7 +442,7 @@ def _break_on_tensor_slices(index: Any) -> None:
 
 
 @special(torch.where)
-def _where(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _where(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) + len(kwargs) == 1:
         made = unbacked_ops.nonzero(builder, func, args, kwargs)
         if made is not NotImplemented:
@@ -450,7 +457,7 @@ def _where(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 @special(*named(torch, "repeat_interleave"), *named(_T, "repeat_interleave"))
-def _repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _repeat_interleave(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0])
     if isinstance(repeats, _T) and kwargs.get("output_size") is None:
         made = unbacked_ops.repeat_interleave(builder, func, args, kwargs)
@@ -466,7 +473,7 @@ def _repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any)
 
 
 @special(torch.nn.functional.one_hot)
-def _one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _one_hot(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     if classes == -1:
         made = unbacked_ops.one_hot(builder, func, args, kwargs)
@@ -482,7 +489,7 @@ def _one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return _with_result(builder, func, args, kwargs, made)
 
 
-def _with_result(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, made: Any) -> Any:
+def _with_result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, made: object) -> object:
     """Record a node whose metadata are already known."""
     infos: list[Any] = []
     node_args = tuple(builder.to_node(arg, infos) for arg in args)

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from argand import errors
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.tensor_info import TensorInfo
@@ -35,7 +35,7 @@ def _refused(explanation: str) -> errors.GraphBreak:
 
 
 @handler(torch.autograd.grad)
-def _grad(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The gradients of tensors of this graph with respect to others, or to its inputs."""
     given = dict(zip(_NAMES, [state.deep_resolve(arg) for arg in args]))
     given |= {key: state.deep_resolve(value) for key, value in kwargs.items()}
@@ -65,7 +65,7 @@ def _grad(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return tuple(found)
 
 
-def _tensors(state: CaptureState, value: Any, optional: bool = False) -> list[Any]:
+def _tensors(state: CaptureState, value: object, optional: bool = False) -> list[object]:
     found = list(value) if isinstance(value, (tuple, list)) else [value]
     for item in found:
         if optional and item is None:
@@ -76,7 +76,7 @@ def _tensors(state: CaptureState, value: Any, optional: bool = False) -> list[An
     return found
 
 
-def _require_whole(state: CaptureState, inputs: list[Any], unused: bool) -> None:
+def _require_whole(state: CaptureState, inputs: list[object], unused: bool) -> None:
     """What autograd knows of tensors from outside is not looked at: guard that no way leads from one to another."""
     chosen = {id(tensor) for tensor in inputs}
     infos = [info for info in state.graph.inputs if info.real is not None and info.tensor.requires_grad]
@@ -90,7 +90,7 @@ def _require_whole(state: CaptureState, inputs: list[Any], unused: bool) -> None
         state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)
 
 
-def _require(state: CaptureState, info: TensorInfo, name: str, wanted: Any) -> None:
+def _require(state: CaptureState, info: TensorInfo, name: str, wanted: object) -> None:
     with torch._C.DisableTorchFunction():
         found = getattr(info.real, name)
     if info.source is None or found is not wanted:
@@ -106,7 +106,7 @@ def _require(state: CaptureState, info: TensorInfo, name: str, wanted: Any) -> N
 
 
 def _replayed(
-    builder: GraphBuilder, outputs: Any, inputs: Any, grads: Any, options: Any
+    builder: GraphBuilder, outputs: Any, inputs: Any, grads: Any, options: dict[str, object]
 ) -> tuple[tuple[Any, ...], dict[int, int]]:
     """What the engine gives: runs the graph so far on new stand-ins with autograd recording, then asks it.
 
@@ -120,7 +120,7 @@ def _replayed(
         torch._C._set_grad_enabled(not switches[0] if switches else enabled)
         values = _run(builder)
 
-        def real(tensor: Any) -> Any:
+        def real(tensor: torch.Tensor) -> Any:
             return None if tensor is None else values[builder.node_of(builder.state.tensor_info(tensor))]
 
         given = [[real(tensor) for tensor in group] for group in (outputs, inputs)]
@@ -134,7 +134,7 @@ def _replayed(
     return tuple(like), _same(found, values, seeds or [])
 
 
-def _same(found: Any, values: dict[fx.Node, Any], seeds: list[Any]) -> dict[int, int]:
+def _same(found: Any, values: dict[fx.Node, object], seeds: list[object]) -> dict[int, int]:
     same: dict[int, int] = {}
     known = {id(value) for value in values.values()}
     for i, gradient in enumerate(found):
@@ -151,7 +151,7 @@ def _same(found: Any, values: dict[fx.Node, Any], seeds: list[Any]) -> dict[int,
     return same
 
 
-def _run(builder: GraphBuilder) -> dict[fx.Node, Any]:
+def _run(builder: GraphBuilder) -> dict[fx.Node, object]:
     values: dict[fx.Node, Any] = {}
     reals = {info.node: info.real for info in builder.inputs}
     for node in builder.root.nodes:
@@ -164,7 +164,7 @@ def _run(builder: GraphBuilder) -> dict[fx.Node, Any]:
     return values
 
 
-def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, Any], reals: dict[fx.Node, Any]) -> Any:
+def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], reals: dict[fx.Node, Any]) -> object:
     known = node.meta.get("example_value")
     if isinstance(known, (bool, int, float)):
         return known  # a number: of this call
@@ -191,7 +191,9 @@ def _on_meta(value: Any) -> Any:
     return {key: _on_meta(item) for key, item in value.items()} if type(value) is dict else value
 
 
-def _metadata(outputs: Any, inputs: Any, grad_outputs: Any, shown: Any = (), **options: Any) -> tuple[Any, ...]:
+def _metadata(
+    outputs: object, inputs: Any, grad_outputs: object, shown: Any = (), **options: object
+) -> tuple[object, ...]:
     """Gradients look like what they belong to."""
     return tuple(
         [

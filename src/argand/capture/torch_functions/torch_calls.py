@@ -32,7 +32,7 @@ from argand.capture.world import native_reads
 
 Handler: TypeAlias = "Callable[[CaptureState, Any, Args, Kwargs], Any]"
 
-HANDLERS: dict[Any, Handler] = {}
+HANDLERS: dict[object, Handler] = {}
 NAMED: dict[str, Handler] = {}
 """By "module.name", for functions, and classes of callable objects, of modules that are not imported yet."""
 CODES: dict[str, Handler] = {}
@@ -148,7 +148,7 @@ def _break_module(module: str) -> str | None:
     return None
 
 
-def wants(fn: Any, module: str) -> bool:
+def wants(fn: Function, module: str) -> bool:
     """Whether `torch_call` has something to say about a Python function (asked once per code object)."""
     if directives.is_disabled(fn) or directives.is_allowed_in_graph(fn) or directives.is_constant_result(fn):
         return True
@@ -168,7 +168,7 @@ def wants(fn: Any, module: str) -> bool:
     return _hashable_handler(fn) is not None or is_overridable(fn) or _break_module(module) is not None
 
 
-def _code_handler(fn: Any) -> Handler | None:
+def _code_handler(fn: Function) -> Handler | None:
     code = getattr(fn, "__code__", None)
     if code is None:
         return None
@@ -176,7 +176,7 @@ def _code_handler(fn: Any) -> Handler | None:
     return handler if handler is not None and os.sep + "torch" + os.sep in code.co_filename else None
 
 
-def _hashable_handler(fn: Any) -> Handler | None:
+def _hashable_handler(fn: Function) -> Handler | None:
     try:
         handler = HANDLERS.get(_key(fn))
         if handler is None and isinstance(fn, types.FunctionType) and str(fn.__module__).startswith("torch"):
@@ -188,7 +188,7 @@ def _hashable_handler(fn: Any) -> Handler | None:
         return None
 
 
-def is_torch_object(fn: Any) -> bool:
+def is_torch_object(fn: Function) -> bool:
     """A callable object (not a function) that `torch_call` decides about."""
     module = module_of(type(fn))
     return module.startswith(("torch.", "argand.")) or module in ("torch", "argand")
@@ -197,7 +197,7 @@ def is_torch_object(fn: Any) -> bool:
 # ---------------------------------------------------------------------- the entry
 
 
-def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Decide a call.
 
     Arguments:
@@ -254,7 +254,7 @@ def torch_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 _BODY_MAY_DO = frozenset(("argument that a graph cannot hold", "result of unknown size"))
 
 
-def _leaf_or_body(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _leaf_or_body(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """One operation; where a Python function cannot be one (an options object, a value it looks at), its body."""
     if not isinstance(fn, types.FunctionType):
         return _observed(state, fn, args, kwargs)
@@ -273,18 +273,18 @@ def _module_of(fn: Any) -> str:
     return str(module or "")
 
 
-def name_of(fn: Any) -> str:
+def name_of(fn: Function) -> str:
     """How messages call a callable."""
     return public_name(_full_name(fn))
 
 
-def _full_name(fn: Any) -> str:
+def _full_name(fn: Function) -> str:
     qualname = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
     module = _module_of(fn)
     return f"{module}.{qualname}" if module and not str(qualname).startswith(module) else str(qualname)
 
 
-def _observed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _observed(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`leaf` of a function that torch should tell the trace mode about; some (`Tensor.set_`) it runs unannounced."""
     before = state.graph.observed
     result = leaf(state, fn, args, kwargs)
@@ -297,7 +297,7 @@ def _observed(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return result
 
 
-def leaf(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def leaf(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """One operation: run under the trace mode, which records it."""
     args = tuple([state.deep_resolve(arg) for arg in args])
     if kwargs:
@@ -316,7 +316,7 @@ def leaf(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         raise needs_values(f"a number that {name_of(fn)} gets") from None
 
 
-def _marked(state: CaptureState, fn: Any, attributes: dict[str, Any], args: Args, kwargs: Kwargs) -> Any:
+def _marked(state: CaptureState, fn: Function, attributes: dict[str, Any], args: Args, kwargs: Kwargs) -> object:
     """Functions that the user, or torch, marked for compilers."""
     original = attributes.get("_torchdynamo_orig_callable")
     if original is not None and str(getattr(original, "__module__", "")).startswith("torch."):
@@ -343,11 +343,11 @@ def _marked(state: CaptureState, fn: Any, attributes: dict[str, Any], args: Args
     return NotImplemented
 
 
-def _is_atom(value: Any) -> bool:
+def _is_atom(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device | type)
 
 
-def guarded_constant(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def guarded_constant(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Call natively; the compiled code is valid while the answer stays."""
     answer = leaf(state, fn, args, kwargs)
     check = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
@@ -358,7 +358,7 @@ def guarded_constant(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -
 _QUERY_PREFIXES = ("is_", "get_", "has_", "_is_", "_get_", "_has_", "_are_", "_len_", "_cuda_is", "_cuda_get")
 
 
-def _query(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _query(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """A builtin of torch._C that is no operation: a question is answered and guarded, everything else breaks."""
     if fn.__name__.startswith(_QUERY_PREFIXES) and all(_is_atom(v) for v in (*args, *kwargs.values())):
         answer = fn(*args, **kwargs)
@@ -371,7 +371,7 @@ def _query(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     )  # fmt: skip
 
 
-def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """Callable objects of torch: operators, custom operators, scripted functions."""
     cls = type(fn).__name__
     if cls == "CustomOpDef":
@@ -394,7 +394,7 @@ def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> A
     )  # fmt: skip
 
 
-def special_call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def special_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """For callable objects whose class has `__call__`: torch's own; NotImplemented for the user's."""
     if is_a(fn, torch.nn.Module):
         if module_of(type(fn)) == "torch._dynamo.eval_frame":  # what torch.compile makes of a module

@@ -10,7 +10,7 @@ import torch
 
 from argand import errors
 from argand.capture.facts import compat, symbolic
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.objects import iteration, native_handlers
 from argand.capture.torch_functions import modes, torch_polyfills
@@ -34,13 +34,13 @@ def _changing(state: CaptureState, change: Callable[[], Any]) -> None:
         _effect(state, torch.set_default_dtype, after.dtype)
 
 
-def _effect(state: CaptureState, function: Any, value: Any) -> None:
+def _effect(state: CaptureState, function: Function, value: object) -> None:
     node = compat.new_node(state.graph.graph, "call_function", function, (value,), {})
     state.graph.annotate(node)
     state.graph.kept.add(node)
 
 
-def _guard_entry(state: CaptureState, index: int, value: Any) -> None:
+def _guard_entry(state: CaptureState, index: int, value: object) -> None:
     """The first time that captured code reads or changes a flag, it still is as it was when the frame began."""
     known = state.graph.flags_seen
     if index not in known:
@@ -49,7 +49,7 @@ def _guard_entry(state: CaptureState, index: int, value: Any) -> None:
 
 
 def _reader(index: int) -> Any:
-    def read(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    def read(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
         with torch._C.DisableTorchFunction():
             value = FLAGS[index][0]()
         _guard_entry(state, index, value)
@@ -59,7 +59,7 @@ def _reader(index: int) -> Any:
 
 
 def _writer(write: Any) -> Any:
-    def run(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    def run(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
         _changing(state, functools.partial(write, *[state.deep_resolve(arg) for arg in args], **kwargs))
 
     return run
@@ -72,7 +72,7 @@ handler(torch.set_default_dtype)(_writer(torch.set_default_dtype))
 
 
 @handler(torch.use_deterministic_algorithms)
-def _use_deterministic(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+def _use_deterministic(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
     bound = {**dict(zip(("mode", "warn_only"), args)), **kwargs}
     _changing(state, lambda: set_deterministic((bool(bound["mode"]), bool(bound.get("warn_only", False)))))
 
@@ -82,7 +82,7 @@ handler(modes.write_flags)(_writer(modes.write_flags))
 
 
 @handler(modes.read_flags)
-def _read_flags(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _read_flags(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     with torch._C.DisableTorchFunction():
         found = modes.flags()
     for index, value in enumerate(found):
@@ -91,7 +91,7 @@ def _read_flags(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any
     return found
 
 
-def _sdpa_kernel(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _sdpa_kernel(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     return state.interpreter.call(torch_polyfills.sdpa_kernel, args, kwargs)
 
 
@@ -111,7 +111,7 @@ class Entered:
 
     __slots__ = ("mode", "sequence")
 
-    def __init__(self, mode: Any, sequence: int) -> None:
+    def __init__(self, mode: object, sequence: int) -> None:
         self.mode = mode
         self.sequence = sequence
 
@@ -129,12 +129,12 @@ def still_open(entered: list[Entered]) -> errors.GraphBreak:
 
 
 @handler(*all_of("_C._push_on_torch_function_stack"))
-def _push_mode(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+def _push_mode(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
     state.graph.entered.append(Entered(args[0], state.interpreter.number))
 
 
 @handler(*all_of("_C._pop_torch_function_stack"))
-def _pop_mode(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _pop_mode(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if not state.graph.entered or isinstance(state.graph.entered[-1].mode, torch.device):
         raise errors.graph_break(
             kind="modes left out of order",
@@ -146,14 +146,16 @@ def _pop_mode(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _enter_device(
-    interp: Interpreter, cls: type, name: str, owner: Any, args: list[Any], kwargs: dict[str, Any]
-) -> Any:
+    interp: Interpreter, cls: type, name: str, owner: object, args: list[object], kwargs: Kwargs
+) -> object:
     state = interp.state
     state.graph.entered.insert(_devices(state), Entered(owner, getattr(interp, "number", -1)))
     return owner
 
 
-def _exit_device(interp: Interpreter, cls: type, name: str, owner: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _exit_device(
+    interp: Interpreter, cls: type, name: str, owner: object, args: list[object], kwargs: Kwargs
+) -> object:
     state = interp.state
     count = _devices(state)
     if not count or state.graph.entered[count - 1].mode != owner:
@@ -180,7 +182,7 @@ native_handlers.method(torch.device, "__exit__")(_exit_device)
 
 
 @native_handlers.function(torch.Size)
-def _size(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _size(interp: Interpreter, fn: Function, args: list[object], kwargs: Kwargs) -> object:
     """Asks each item for its number, and makes an error of its own of whatever that raises."""
     if len(args) != 1 or kwargs or not iteration.is_iterable(interp, args[0]):
         return interp.native(fn, *args, **kwargs)

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from argand import errors
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.tensor_info import Scope
 from argand.capture.record.scopes import fixed_sizes, placeholder
@@ -23,14 +23,14 @@ def _refused(what: str, explanation: str, hint: str) -> errors.GraphBreak:
     return errors.graph_break(kind="control flow operator", context=what, explanation=explanation, hints=(hint,))
 
 
-def _branch(state: CaptureState, what: str, function: Any, args: Args) -> tuple[Scope, subgraphs.Flat]:
+def _branch(state: CaptureState, what: str, function: Function, args: Args) -> tuple[Scope, subgraphs.Flat]:
     """A function captured into a scope that stays open for its graph to be made, and what it returned."""
     with subgraphs.scope(state, what) as scope:
         result = state.interpreter.call(function, args, {})
     return scope, subgraphs.flatten(state, result, what)
 
 
-def _described(state: CaptureState, flat: subgraphs.Flat) -> Any:
+def _described(state: CaptureState, flat: subgraphs.Flat) -> object:
     with torch._C.DisableTorchFunction():
         return [
             (tuple(t.shape), t.stride(), t.dtype, state.tensor_info(t).device) for t in flat.tensors
@@ -55,7 +55,7 @@ def _bodies(
     return flat, [(name, module) for name, module, _ in made]
 
 
-def _cond(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _cond(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """A condition that is known picks its branch now; a tensor makes a node with both branches."""
     bound = {**dict(zip(("pred", "true_fn", "false_fn", "operands"), args)), **kwargs}
     pred = bound["pred"]
@@ -85,7 +85,7 @@ def _cond(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return yes.rebuilt(subgraphs.record(state.graph, hops.cond, bodies, flat, shown))
 
 
-def _while_loop(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _while_loop(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """A node that runs the body's graph while the condition's graph says so."""
     bound = {**dict(zip(("cond_fn", "body_fn", "carried_inputs"), args)), **kwargs}
     what = "torch.while_loop"
@@ -116,7 +116,7 @@ def _while_loop(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any
     return start.rebuilt(made)
 
 
-def _stepwise(state: CaptureState, xs: Any, dim: int, what: str) -> None:
+def _stepwise(state: CaptureState, xs: object, dim: int, what: str) -> None:
     """Refuse what would become too large a graph."""
     flat = subgraphs.flatten(state, xs, what)
     if not flat.tensors or len(flat.tensors) != len(flat.leaves):
@@ -126,7 +126,7 @@ def _stepwise(state: CaptureState, xs: Any, dim: int, what: str) -> None:
             raise _refused(what, f"It has more than {_MOST_STEPS} steps, or none.", "Call it outside.")
 
 
-def _scan(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _scan(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     bound = {"dim": 0, "reverse": False, **dict(zip(("combine_fn", "init", "xs"), args)), **kwargs}
     if bound["dim"] != 0:
         raise _refused("scan", "A scan over another dimension than the first is not captured.", "Pass dim=0.")
@@ -135,20 +135,20 @@ def _scan(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return state.interpreter.call(torch_polyfills.scan, order, {})
 
 
-def _map(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _map(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     function, xs, *rest = args
     _stepwise(state, xs, 0, "map")
     return state.interpreter.call(torch_polyfills.map_rows, (function, xs, *rest), kwargs)
 
 
-def _associative_scan(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _associative_scan(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     return state.interpreter.call(torch_polyfills.associative_scan, args, kwargs)
 
 
 _COMPILE_OPTIONS = frozenset(("fullgraph", "dynamic", "backend", "mode", "options", "disable"))
 
 
-def _compile(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _compile(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """torch.compile of a function: what it would compile is part of the graph."""
     bound = {**({"model": args[0]} if args else {}), **kwargs}
     model = bound.pop("model", None)

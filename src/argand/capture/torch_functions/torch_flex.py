@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from argand import errors
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.tensor_info import Scope
 from argand.capture.record.scopes import fixed_sizes, placeholder
@@ -29,7 +29,7 @@ def _refused(explanation: str, hint: str) -> errors.GraphBreak:
     return errors.graph_break(kind=_WHAT, context=_WHAT, explanation=explanation, hints=(hint,))
 
 
-def _attention(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """torch's operator, which `flex_attention` calls where it is compiled."""
     given = {**dict(zip(_NAMES, args)), **kwargs}
     if len(args) > len(_NAMES) or set(given) != set(_NAMES):
@@ -65,7 +65,7 @@ def _attention(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return tuple(made)
 
 
-def _position(flat: list[Any], found: Any) -> int:
+def _position(flat: list[Any], found: object) -> int:
     """Where a tensor is among those of the node, added if it is none of them."""
     at = next((i for i, other in enumerate(flat) if other is found), len(flat))
     if at == len(flat):
@@ -74,7 +74,7 @@ def _position(flat: list[Any], found: Any) -> int:
 
 
 def _mod(
-    state: CaptureState, function: Any, query: Any, score_grad: bool | None, name: str
+    state: CaptureState, function: Function, query: Any, score_grad: bool | None, name: str
 ) -> tuple[Scope, torch.Tensor]:
     """A function of one score, captured with scalars.
 
@@ -110,7 +110,7 @@ def _scalar(
 
 
 def _check(
-    state: CaptureState, query: Any, inputs: list[Any], leaves: list[Any], scored: Scope,
+    state: CaptureState, query: Any, inputs: list[Any], leaves: list[object], scored: Scope,
     masked: Scope, seen: torch.Tensor,
 ) -> None:  # fmt: skip
     """Refuse what torch refuses when the operator runs."""
@@ -155,19 +155,19 @@ def _in_torchs_function(state: CaptureState) -> bool:
     return bool(frames) and frames[-1].code.co_filename.endswith(_FILE)
 
 
-def _mark_static(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _mark_static(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """A note to torch's own compiler: in torch's function it is nothing to a program."""
     return None if _in_torchs_function(state) else NotImplemented
 
 
-def _annotate(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _annotate(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Another one, around the code that makes block masks."""
     if not _in_torchs_function(state):
         return NotImplemented
     return state.interpreter.call(torch_polyfills.nothing, (), {})
 
 
-def _mask_of_everything(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _mask_of_everything(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The block mask where the program gives none."""
     from torch.nn.attention.flex_attention import BlockMask
 

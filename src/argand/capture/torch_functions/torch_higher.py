@@ -9,7 +9,7 @@ import torch.utils.checkpoint
 from torch.utils import _pytree as pytree
 
 from argand import errors
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import type_lookup
 from argand.capture.facts.tensor_info import Scope
@@ -30,7 +30,7 @@ def _refused(kind: str, what: str, explanation: str, hint: str) -> errors.GraphB
 
 
 @handler(torch.utils.checkpoint.checkpoint)
-def _checkpoint(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Without gradients a plain call, else a node whose body is the function's graph."""
     function, *rest = args if args else (kwargs.pop("function"),)
     own = {key: value for key, value in kwargs.items() if key not in _CHECKPOINT_OPTIONS}
@@ -51,7 +51,7 @@ def _checkpoint(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any
     return _checkpointed(state, function, (tuple(rest), own), options)
 
 
-def _checkpointed(state: CaptureState, function: Any, given: Any, options: dict[str, Any]) -> Any:
+def _checkpointed(state: CaptureState, function: Any, given: Any, options: dict[str, object]) -> object:
     what, builder = "torch.utils.checkpoint.checkpoint", state.graph
     reentrant = options["use_reentrant"]
     flat = subgraphs.flatten(state, given[0], what, subclasses="kept")
@@ -121,7 +121,7 @@ class FunctionContext:
             self.argand_refused = "set_materialize_grads(False)"
 
 
-def _forward(state: CaptureState, cls: Any, context: FunctionContext, rest: Args, kwargs: Kwargs) -> Any:
+def _forward(state: CaptureState, cls: Any, context: FunctionContext, rest: Args, kwargs: Kwargs) -> object:
     interp = state.interpreter
     forward = interp.getattr(cls, "forward")
     if not _has_from_torch(interp, cls, "setup_context"):
@@ -131,13 +131,13 @@ def _forward(state: CaptureState, cls: Any, context: FunctionContext, rest: Args
     return interp.call(forward, (context, *rest), kwargs)
 
 
-def _has_from_torch(interp: Any, cls: Any, name: str) -> bool:
+def _has_from_torch(interp: Any, cls: object, name: str) -> bool:
     """Whether a class inherits an attribute from torch's; guarded."""
     interp.note_class(cls)
     return bool(interp.types.lookup(cls, name) is type_lookup(torch.autograd.Function, name))
 
 
-def _check_backward_class(interp: Any, cls: Any, what: str) -> None:
+def _check_backward_class(interp: Any, cls: object, what: str) -> None:
     """The class of the backward nodes, which `apply` calls, is the one that torch has made for this class."""
     made = interp.getattr(cls, "_backward_cls")
     ours = isinstance(made, type) and torch.autograd.function.BackwardCFunction in made.__mro__
@@ -149,7 +149,7 @@ def _check_backward_class(interp: Any, cls: Any, what: str) -> None:
 
 
 @handler(torch.autograd.Function.apply)
-def _function_apply(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """autograd.Function.apply: inlined where no gradient is recorded, else a node with two graphs."""
     cls, *given = args
     rest = tuple(given)
@@ -167,7 +167,7 @@ def _function_apply(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
 
 
 @native_handlers.function(torch.autograd.function.FunctionMeta.__init__)
-def _function_class(interp: Any, fn: Any, args: list[Any], kwargs: Kwargs) -> Any:
+def _function_class(interp: Any, fn: object, args: list[Any], kwargs: Kwargs) -> Any:
     """A subclass of autograd.Function that the captured code defines: torch makes a class for its backward nodes."""
     interp.unread(fn, *args, **kwargs)
     interp.types.forget()
@@ -267,7 +267,7 @@ class _Captured:
         return given
 
     def _graphs(
-        self, infos: list[Any], context: FunctionContext, forward: Any, backward: Any, made: Any, gradients: Any
+        self, infos: list[Any], context: FunctionContext, forward: Scope, backward: Scope, made: Any, gradients: Any
     ) -> Any:
         """(the node's tensors, how they go together, [forward graph, backward graph])."""
         state, builder = self.state, self.builder
@@ -285,7 +285,7 @@ class _Captured:
         saved: list[tuple[str, int]] = []
         raw: list[tuple[str, int]] = []
         user_saved = {id(t) for t in context.saved_tensors if isinstance(t, torch.Tensor)}
-        ordered: list[Any] = []
+        ordered: list[object] = []
         for target, wanted in ((saved, True), (raw, False)):
             for info in backward.order:
                 if (id(info.tensor) in user_saved) is wanted:
@@ -351,7 +351,7 @@ def _transform(
     flat: subgraphs.Flat,
     extra: subgraphs.Flat | None = None,
     grad: bool | None = None,
-) -> Any:
+) -> object:
     """A node `name(body, ...)`; `inputs` are the tensors that the body sees for those of `flat`."""
     what, builder = f"torch.func.{name}", state.graph
     infos = [state.tensor_info(t) for t in flat.tensors]
@@ -414,7 +414,7 @@ def _batched(state: CaptureState, flat: subgraphs.Flat, in_dims: Any, args: Args
     return inputs
 
 
-def _vmap_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     func, in_dims, out_dims, randomness, chunk_size, *rest = args
     in_dims, out_dims = state.deep_resolve(in_dims), state.deep_resolve(out_dims)
     wrapped = "lost" if type(in_dims) is int else ""
@@ -424,8 +424,8 @@ def _vmap_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return _transform(state, "vmap", func, tuple(rest), kwargs, options, inputs, flat)
 
 
-def _differentiated(state: CaptureState, name: str, func: Any, argnums: Any, args: Args, kwargs: Kwargs,
-                    options: dict[str, Any]) -> Any:  # fmt: skip
+def _differentiated(state: CaptureState, name: str, func: Any, argnums: object, args: Args, kwargs: Kwargs,
+                    options: dict[str, object]) -> object:  # fmt: skip
     flat = subgraphs.flatten(state, (args, kwargs), f"torch.func.{name}", subclasses="lost")
     chosen = set()
     for index, arg in enumerate(args):
@@ -436,7 +436,7 @@ def _differentiated(state: CaptureState, name: str, func: Any, argnums: Any, arg
     return _transform(state, name, func, args, kwargs, options, inputs, flat, grad=True)
 
 
-def _grad_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _grad_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     func, argnums, has_aux, given, named = args
     name = "grad" if fn.__name__ == "grad_impl" else "grad_and_value"
     options = {"argnums": state.deep_resolve(argnums), "has_aux": has_aux}
@@ -445,7 +445,7 @@ def _grad_impl(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     )
 
 
-def _jacobian(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _jacobian(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """The function that jacrev(...) or jacfwd(...) returned."""
     cells = {name: cell.cell_contents for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ())}
     name = fn.__code__.co_qualname.partition(".")[0]
@@ -465,13 +465,13 @@ def _jacobian(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     )
 
 
-def _forward_mode(state: CaptureState, func: Any, args: Args, options: dict[str, Any]) -> Any:
+def _forward_mode(state: CaptureState, func: Any, args: Args, options: dict[str, object]) -> object:
     flat = subgraphs.flatten(state, (args, {}), "torch.func.jacfwd")
     inputs = [subgraphs.leaf_like(t, t.requires_grad) for t in flat.tensors]
     return _transform(state, "jacfwd", func, args, {}, options, inputs, flat)
 
 
-def _jvp(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _jvp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
     names = ("func", "primals", "tangents")
     bound = {**dict(zip(names, args)), **kwargs}
     primals, tangents = state.deep_resolve(bound["primals"]), state.deep_resolve(bound["tangents"])
@@ -485,7 +485,7 @@ def _jvp(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handler(hops.pullback)
-def _pullback(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _pullback(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
     func, primals, has_aux, cotangents = args
     flat = subgraphs.flatten(state, (tuple(primals), {}), "torch.func.vjp")
     extra = subgraphs.flatten(state, cotangents, "torch.func.vjp", offset=len(flat.tensors))
@@ -508,12 +508,12 @@ CODES["eager_transforms.py:jacfwd.<locals>.wrapper_fn"] = _jacobian
 
 @handler(*all_of("vmap func.vmap func.grad func.grad_and_value func.jacrev func.jacfwd func.hessian "
                  "func.functional_call func.stack_module_state"))  # fmt: skip
-def _interpreted(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _interpreted(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """torch's own Python code, down to the functions above."""
     return NotImplemented
 
 
-def _index_by_tensors(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _index_by_tensors(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`x[i, j]` where 0-d tensors are positions, not numbers: what torch's attention masks look things up with."""
     _, tensor, indices = args
     return operation(state, torch.ops.aten.index.Tensor, (tensor, list(state.deep_resolve(indices))), {})

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from argand import errors
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, subgraphs
@@ -33,12 +31,12 @@ def _refused(explanation: str) -> errors.GraphBreak:
 
 
 @handler(Handle.remove)
-def _remove(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _remove(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     raise _refused("The handle of a hook is used; the hook exists only when the program runs.")
 
 
 @handler(torch.Tensor.register_hook)
-def _register_hook(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _register_hook(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The hook is captured into a graph; it must not do anything but compute the new gradient."""
     bound = {**dict(zip(("self", "hook"), args)), **kwargs}
     if "hook" not in bound:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.torch_functions import hops, modes
 
 
-def _leaves(tree: Any) -> list[Any]:
+def _leaves(tree: object) -> list[Any]:
     if isinstance(tree, list | tuple):
         found = []
         for item in tree:
@@ -27,7 +28,7 @@ def _leaves(tree: Any) -> list[Any]:
     return [tree]
 
 
-def _rebuild(tree: Any, leaves: list[Any]) -> Any:
+def _rebuild(tree: object, leaves: list[object]) -> Any:
     """`tree` with its leaves taken from the front of `leaves`."""
     if isinstance(tree, list):
         return [_rebuild(item, leaves) for item in tree]
@@ -38,26 +39,28 @@ def _rebuild(tree: Any, leaves: list[Any]) -> Any:
     return leaves.pop(0)
 
 
-def compiled(model: Any) -> Any:
+def compiled(model: Any) -> object:
     """What torch.compile makes of a function, where the graph holds what the function does."""
 
     @functools.wraps(model)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> object:
         return model(*args, **kwargs)
 
     return call
 
 
-def compiling(compile_: Any, options: Any) -> Any:
+def compiling(compile_: Function, options: dict[str, object]) -> object:
     """torch.compile (`compile_`) with options alone, for use as a decorator."""
 
-    def decorate(model: Any) -> Any:
+    def decorate(model: Any) -> object:
         return compile_(model, **options)
 
     return decorate
 
 
-def associative_scan(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
+def associative_scan(
+    combine_fn: Function, xs: object, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
+) -> object:
     """Inclusive scan of `combine_fn` over `dim` in log2(length) steps."""
     leaves = _leaves(xs)
     if reverse:
@@ -77,16 +80,16 @@ def associative_scan(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, 
     return _rebuild(xs, leaves)
 
 
-def cond(pred: bool, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+def cond(pred: bool, true_fn: Function, false_fn: Function, operands: Any = ()) -> object:
     """torch.cond with a condition that is known."""
     return true_fn(*operands) if pred else false_fn(*operands)
 
 
-def vjp(func: Any, *primals: Any, has_aux: bool = False) -> Any:
+def vjp(func: Function, *primals: object, has_aux: bool = False) -> Any:
     """torch.func.vjp: the value now, the gradients by a second run of `func` when they are asked for."""
     made = func(*primals)
 
-    def pull(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
+    def pull(cotangents: object, retain_graph: bool = True, create_graph: bool | None = None) -> object:
         return hops.pullback(func, primals, has_aux, cotangents)
 
     if has_aux:
@@ -96,7 +99,7 @@ def vjp(func: Any, *primals: Any, has_aux: bool = False) -> Any:
 
 
 @contextlib.contextmanager
-def sdpa_kernel(backends: Any, set_priority: bool = False) -> Iterator[Any]:
+def sdpa_kernel(backends: object, set_priority: bool = False) -> Iterator[object]:
     """torch.nn.attention.sdpa_kernel: the flags as they were afterwards."""
     before = modes.read_flags()
     try:
@@ -106,7 +109,7 @@ def sdpa_kernel(backends: Any, set_priority: bool = False) -> Iterator[Any]:
         modes.write_flags(before)
 
 
-def scan(combine_fn: Any, init: Any, xs: Any, reverse: bool) -> Any:
+def scan(combine_fn: Function, init: object, xs: object, reverse: bool) -> object:
     """torch's scan over the first dimension, step by step."""
     leaves = _leaves(xs)
     steps = list(range(leaves[0].shape[0]))
@@ -124,7 +127,7 @@ def scan(combine_fn: Any, init: Any, xs: Any, reverse: bool) -> Any:
     return carry, _rebuild(made[0], stacked)
 
 
-def map_rows(f: Any, xs: Any, *args: Any) -> Any:
+def map_rows(f: Function, xs: object, *args: object) -> object:
     """torch's map: `f` of each row."""
     leaves = _leaves(xs)
     made = [f(_rebuild(xs, [leaf[step] for leaf in leaves]), *args) for step in range(leaves[0].shape[0])]
@@ -136,7 +139,9 @@ def map_rows(f: Any, xs: Any, *args: Any) -> Any:
 class PositionsInTensors(TorchFunctionMode):
     """Where 0-d tensors are positions: `x[i, j]` looks an element up, and reads neither of the two as a number."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         if func is torch.Tensor.__getitem__:
             tensor, given = args
             positions = list(given) if isinstance(given, tuple | list) else [given]
@@ -145,20 +150,20 @@ class PositionsInTensors(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def look_up(tensor: Any, positions: Any) -> Any:
+def look_up(tensor: torch.Tensor, positions: Any) -> object:
     """The part of a tensor at positions in its first dimensions."""
     device = tensor.device
     places = [at if isinstance(at, torch.Tensor) else torch.full((), at, device=device) for at in positions]
     return torch.ops.aten.index.Tensor(tensor, places)
 
 
-def flex_mod(function: Any, *args: Any) -> Any:
+def flex_mod(function: Function, *args: object) -> object:
     """A function that flex_attention is given, called as torch calls it."""
     with PositionsInTensors():
         return function(*args)
 
 
-def flex_mask_of_everything(cls: Any, device: Any) -> Any:
+def flex_mask_of_everything(cls: Any, device: torch.device) -> object:
     """The block mask that torch makes where there is none: one block, seen by all; without computing that."""
     ones = torch.ones([1, 1, 1], dtype=torch.int32, device=device)
     zeros = torch.zeros([1, 1, 1, 1], dtype=torch.int32, device=device)
@@ -167,6 +172,6 @@ def flex_mask_of_everything(cls: Any, device: Any) -> Any:
     return made
 
 
-def nothing() -> Any:
+def nothing() -> object:
     """A context without an effect."""
     return contextlib.nullcontext()

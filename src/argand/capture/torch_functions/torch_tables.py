@@ -9,7 +9,7 @@ import torch
 from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.code import directives
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.metadata import metadata
@@ -135,7 +135,7 @@ _LEGACY: dict[Any, torch.dtype | None] = {
 
 
 @handler(*_LEGACY)
-def _legacy_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _legacy_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`torch.Tensor([1, 2])` and `torch.FloatTensor(2, 3)`: torch.tensor of numbers, torch.empty of sizes."""
     dtype = _LEGACY[fn] or torch.get_default_dtype()
     if not kwargs and args and all(type(arg) is int for arg in args):
@@ -156,7 +156,7 @@ def _numbers(data: Any) -> bool:
     torch.nn.UninitializedParameter,
     torch.nn.UninitializedBuffer,
 )
-def _tensor_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _tensor_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     raise errors.graph_break(
         kind="tensor object made",
         context=name_of(fn),
@@ -166,14 +166,14 @@ def _tensor_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> A
 
 
 @handler(torch.Generator)
-def _generator(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _generator(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     raise metadata.generator("A torch.Generator is made")
 
 
 # ---------------------------------------------------------------------- modes
 
 
-def _record_effect(state: CaptureState, fn: Any, args: Args) -> Any:
+def _record_effect(state: CaptureState, fn: Function, args: Args) -> Any:
     """A node whose effect on torch's state matters."""
     node = compat.new_node(state.graph.graph, "call_function", fn, args, {})
     state.graph.annotate(node)
@@ -182,7 +182,7 @@ def _record_effect(state: CaptureState, fn: Any, args: Args) -> Any:
 
 
 @handler(torch._C._set_grad_enabled)
-def _set_grad_enabled(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+def _set_grad_enabled(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
     wanted = bool(args[0])
     if wanted != torch.is_grad_enabled():
         with torch._C.DisableTorchFunction():
@@ -194,7 +194,7 @@ _inference: Any = torch.inference_mode
 
 
 @handler(_inference.__enter__)
-def _enter_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+def _enter_inference(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
     (context,) = args
     mode = bool(state.interpreter.getattr(context, "mode"))
     guard = torch._C._InferenceMode(mode)
@@ -205,7 +205,7 @@ def _enter_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -
 
 
 @handler(_inference.__exit__)
-def _exit_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> None:
+def _exit_inference(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
     if not state.open_modes:
         raise errors.graph_break(
             kind="mode entered before",
@@ -223,7 +223,7 @@ def _exit_inference(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
     _record_effect(state, torch.autograd.grad_mode._exit_inference_mode, (node,))
 
 
-def _autocast_class(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _autocast_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     modes.guard_autocast(state)  # what it does not get it asks torch for
     with torch._C.DisableTorchFunction():
         return state.interpreter.native(fn, *args, **kwargs)
@@ -289,7 +289,7 @@ handler(_RECORD.__exit__)(_answer(None))
 
 
 @handler(_RECORD)
-def _make_record(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _make_record(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     with torch._C.DisableTorchFunction():
         return fn(*args, **kwargs)
 
@@ -298,7 +298,7 @@ def _make_record(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> An
 
 
 @handler(*all_of("_check_tensor_all _check_tensor_all_with"))
-def _check_all(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _check_all(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`torch._check_tensor_all(cond)`: an operation that raises at run time."""
     condition = args[-1] if len(args) == 1 else args[1] if fn.__name__.endswith("with") else args[0]
     message = (
@@ -313,7 +313,7 @@ def _check_all(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handler(*all_of("_assert _check _check_index _check_value _check_type _check_not_implemented _check_is_size"))
-def _check(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _check(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """A condition on numbers is decided now; one on tensors becomes an operation (torch._assert) or a break."""
     condition = args[0] if args else kwargs.get("cond", kwargs.get("condition"))
     if isinstance(condition, torch.Tensor):
@@ -334,7 +334,7 @@ def _check(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return _decided(state, fn, args, kwargs, condition)
 
 
-def _known_from_here(state: CaptureState, fn: Any, condition: Any, args: Args) -> Any:
+def _known_from_here(state: CaptureState, fn: Function, condition: Any, args: Args) -> object:
     """A check of numbers that only the running program knows: it stays in the graph, and capture goes by it."""
     if fn.__name__ == "_check_is_size":
         condition = condition >= 0
@@ -350,7 +350,7 @@ def _known_from_here(state: CaptureState, fn: Any, condition: Any, args: Args) -
     return None
 
 
-def _decided(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs, condition: Any) -> Any:
+def _decided(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs, condition: object) -> object:
     """The check on plain values: nothing when it holds; the function's own error when it does not."""
     if fn.__name__ == "_check_index" or not isinstance(condition, bool) or not condition:
         if (
@@ -373,14 +373,14 @@ handler(torch.nn.functional.multi_head_attention_forward)(leaf)
 
 
 @handler(torch.from_numpy)
-def _from_numpy(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _from_numpy(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     return numpy_calls.to_tensor(state, args[0], "from_numpy")
 
 
 def _untagged(cell: str) -> Handler:
     """torch._dynamo, once imported, wraps methods of nn.Module to number modules for itself: what it wraps counts."""
 
-    def handle(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    def handle(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
         names = fn.__code__.co_freevars
         if cell not in names:
             return NotImplemented
