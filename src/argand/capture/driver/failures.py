@@ -49,9 +49,9 @@ class Known:
 # ---------------------------------------------------------------------- graph breaks
 
 
-def unsupported(found: errors.GraphBreak, code: CodeType) -> errors.Unsupported:
+def unsupported(ending: errors.GraphBreak, code: CodeType) -> errors.Unsupported:
     """What fullgraph=True raises for a break."""
-    reason = found.reason
+    reason = ending.reason
     if resume_label(code) is not None:
         strict.reset()  # the `with error_on_graph_break(...)` that this function goes on in will not be left in order
     context = f" ({reason.context})" if config.verbose and reason.context else ""
@@ -59,25 +59,25 @@ def unsupported(found: errors.GraphBreak, code: CodeType) -> errors.Unsupported:
     return errors.Unsupported(cause, remedy=f"{' Or: '.join(reason.hints)}\nMore: {reason.more}", where=reason.where)
 
 
-def program_raises(found: errors.GraphBreak) -> bool:
+def program_raises(ending: errors.GraphBreak) -> bool:
     """Whether a break stands for an exception that the program itself raises in this call."""
-    return isinstance(found.exception, Exception)
+    return isinstance(ending.exception, Exception)
 
 
-def must_raise(found: errors.GraphBreak, region: Region) -> bool:
+def must_raise(ending: errors.GraphBreak, region: Region) -> bool:
     """Whether this break is an error: asked for by the region or around the code, and not the program's own error."""
-    return (region.fullgraph or found.strict or strict.wanted()) and not program_raises(found)
+    return (region.fullgraph or ending.strict or strict.wanted()) and not program_raises(ending)
 
 
-def gave_up(found: errors.GraphBreak, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
+def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
     """The frame cannot be captured: it runs eagerly, what it calls is still looked at."""
-    if must_raise(found, region):
-        raise unsupported(found, info.code) from None
-    name, reason = code_words(info.code), consequences.in_terms_of_the_program(found.reason, info.code)
+    if must_raise(ending, region):
+        raise unsupported(ending, info.code) from None
+    name, reason = code_words(info.code), consequences.in_terms_of_the_program(ending.reason, info.code)
     events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)
-    if program_raises(found):  # in this call; it may not in the next
-        place = -1 if found.sequence is None else found.sequence, getattr(found.instruction, "offset", None)
-        return unless_it_returns(info, region, known, found.reason.headline, place)
+    if program_raises(ending):  # in this call; it may not in the next
+        place = -1 if ending.sequence is None else ending.sequence, getattr(ending.instruction, "offset", None)
+        return unless_it_returns(info, region, known, ending.reason.headline, place)
     return _C.SKIP
 
 
@@ -117,15 +117,15 @@ def unless_it_returns(
     return returned
 
 
-def because_of(found: errors.GraphBreak, inner: errors.BreakReason | None) -> errors.GraphBreak:
+def because_of(ending: errors.GraphBreak, inner: errors.BreakReason | None) -> errors.GraphBreak:
     """A frame that is given up because it cannot be split at a break: name the break, its line and its hints too."""
-    reason = found.reason
+    reason = ending.reason
     if inner is not None and inner is not reason and not reason.where:
         reason.where = inner.where
         if inner.explanation not in reason.explanation:
             reason.explanation = f"{inner.explanation} {reason.explanation}"
         reason.hints = tuple(dict.fromkeys((*inner.hints, *reason.hints)))
-    return found
+    return ending
 
 
 # ---------------------------------------------------------------------- errors
@@ -181,14 +181,14 @@ def _first_line(code: CodeType) -> errors.UserLine:
 
 def _interpreted_lines(error: BaseException) -> tuple[errors.UserLine, ...]:
     """The user's lines that were being interpreted when an error came up, read off argand's own frames."""
-    found = []
+    lines = []
     step = error.__traceback__
     while step is not None:
         frame: Any = step.tb_frame.f_locals.get("frame")
         if step.tb_frame.f_code.co_name in ("run", "run_root") and hasattr(frame, "program") and not frame.quiet:
-            found.append(line_of_frame(frame))
+            lines.append(line_of_frame(frame))
         step = step.tb_next
-    return tuple(found)
+    return tuple(lines)
 
 
 def _report_skipped(
@@ -209,14 +209,14 @@ def report_recompile(info: _C.FrameInfo) -> None:
     """Tell whoever listens why no compiled version fitted."""
     if not info.failures or not events.bus.wanted("recompiles"):
         return
-    made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
+    recompile = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
     events.emit(
         "recompiles",
         "capture",
-        str(made),
-        function=made.function,
-        reasons=[str(failure) for failure in made.failures],
-        recompile=made,
+        str(recompile),
+        function=recompile.function,
+        reasons=[str(failure) for failure in recompile.failures],
+        recompile=recompile,
     )
 
 
@@ -225,21 +225,23 @@ def without_compiling(info: _C.FrameInfo) -> _C.Answer:
     report_recompile(info)
     if stance.CURRENT.name != "fail_on_recompile":
         return None
-    made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
+    recompile = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
     why = f"no compiled version of {place_of(info.code)} fits this call"
-    if not made.failures:
+    if not recompile.failures:
         why = f"{place_of(info.code)} has not been compiled"
     raise errors.RecompileForbidden(
-        f'{why}, and the stance is "fail_on_recompile"' + "".join(f"\n  {failure}" for failure in made.failures),
-        remedy=made.failures[0].remedy if made.failures else "call it once under the default stance to compile it.",
+        f'{why}, and the stance is "fail_on_recompile"' + "".join(f"\n  {failure}" for failure in recompile.failures),
+        remedy=recompile.failures[0].remedy
+        if recompile.failures
+        else "call it once under the default stance to compile it.",
         where=(_first_line(info.code),),
     )
 
 
 def warn_cache_limit(info: _C.FrameInfo, known: Known) -> None:
     """One warning per function that there are as many compiled versions as allowed."""
-    made = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
-    last = made.failures[0] if made.failures else None
+    recompile = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
+    last = recompile.failures[0] if recompile.failures else None
     lines = [
         f"argand hit config.cache_size_limit ({config.cache_size_limit}): calls that no compiled version fits now run "
         "eagerly.",
@@ -251,5 +253,5 @@ def warn_cache_limit(info: _C.FrameInfo, known: Known) -> None:
     if last:
         lines.append(f"   what to do: {last.remedy}")
     lines.append(f"   {CACHE_LIMIT_HELP}")
-    events.emit("cache_size_limit", "capture", "\n".join(lines), function=made.function, recompile=made)
+    events.emit("cache_size_limit", "capture", "\n".join(lines), function=recompile.function, recompile=recompile)
     warn_once(known.warned, "cache_size_limit", "\n".join(lines), info.code)

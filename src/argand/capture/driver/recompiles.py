@@ -117,7 +117,7 @@ def of_frame(code: CodeType, failures: Iterable[tuple[int, str, str]], entries: 
         entries: the compiled versions; what their payload knows of where guards were needed is used.
     """
     payloads = [entry.payload for entry in entries]
-    found: dict[tuple[str, str], GuardFailure] = {}
+    distinct: dict[tuple[str, str], GuardFailure] = {}
     count = 0
     for number, label, detail in failures:
         count += 1
@@ -126,12 +126,12 @@ def of_frame(code: CodeType, failures: Iterable[tuple[int, str, str]], entries: 
             if isinstance(payload, Needed):
                 position = position or payload.at.get(label)
         key = (label, detail)
-        if key not in found:
+        if key not in distinct:
             owner = None if position is None else position[0]()  # an inlined function may be gone
             line = None if position is None or owner is None else _line(owner, position[1])
-            made = _failure(label, detail, number, line)
-            found[key] = _in_words_of(code, made)
-    return Recompile(code_words(code), code.co_filename, code.co_firstlineno, count, tuple(found.values()))
+            failure = _failure(label, detail, number, line)
+            distinct[key] = _in_words_of(code, failure)
+    return Recompile(code_words(code), code.co_filename, code.co_firstlineno, count, tuple(distinct.values()))
 
 
 _CELL = re.compile(r"cell\(C\['(\w+)'\]\)\.cell_contents|\b[LGC]\['(\w+)'\]")
@@ -149,7 +149,7 @@ def _in_words_of(code: CodeType, failure: GuardFailure) -> GuardFailure:
         return text if 0 < len(text) <= _LONGEST else "the value from before the graph break"
 
     def plain(text: str) -> str:
-        return _STACK.sub(expression, _CELL.sub(lambda found: found[1] or found[2], text))
+        return _STACK.sub(expression, _CELL.sub(lambda match: match[1] or match[2], text))
 
     remedy = failure.remedy
     library = library_of(code.co_filename)
@@ -222,67 +222,67 @@ def _changed(old: str, new: str) -> str:
     return f"was {old}, is now {new}"
 
 
-def _size(name: str, kind: str, found: re.Match[str]) -> Description:
-    dim = int(found[2])
+def _size(name: str, kind: str, match: re.Match[str]) -> Description:
+    dim = int(match[2])
     remedy = f"argand.mark_dynamic({name}, {dim}) before the first call, or argand.compile(..., dynamic=True)"
-    if found[1] in ("0", "1") or found[3] in ("0", "1"):
+    if match[1] in ("0", "1") or match[3] in ("0", "1"):
         remedy = f"sizes 0 and 1 are always compiled for themselves; pad {name} if they are frequent"
-    return f"{name}.size()[{dim}]", _changed(found[1], found[3]), remedy + "."
+    return f"{name}.size()[{dim}]", _changed(match[1], match[3]), remedy + "."
 
 
-def _stride(name: str, kind: str, found: re.Match[str]) -> Description:
+def _stride(name: str, kind: str, match: re.Match[str]) -> Description:
     remedy = f"call {name}.contiguous() before the compiled function, so that every call has the same memory layout."
-    return f"{name}.stride()[{found[2]}]", _changed(found[1], found[3]), remedy
+    return f"{name}.stride()[{match[2]}]", _changed(match[1], match[3]), remedy
 
 
-def _rank(name: str, kind: str, found: re.Match[str]) -> Description:
+def _rank(name: str, kind: str, match: re.Match[str]) -> Description:
     remedy = f"each number of dimensions is compiled for itself; reshape {name} to one rank, or " + _LIMIT + "."
-    return f"{name}.dim()", _changed(found[1], found[2]), remedy
+    return f"{name}.dim()", _changed(match[1], match[2]), remedy
 
 
-def _tensor_property(name: str, kind: str, found: re.Match[str]) -> Description:
-    prop = found[1]
+def _tensor_property(name: str, kind: str, match: re.Match[str]) -> Description:
+    prop = match[1]
     remedies = {
         "dtype": f"convert {name} to one dtype before the compiled function, or " + _LIMIT,
         "device": f"move {name} to one device before the compiled function, or " + _LIMIT,
         "requires_grad": f"call {name}.detach() or {name}.requires_grad_() before the compiled function",
     }
-    return f"{name}.{prop}", _changed(found[2], found[3]), remedies.get(prop, "pass tensors of one kind") + "."
+    return f"{name}.{prop}", _changed(match[2], match[3]), remedies.get(prop, "pass tensors of one kind") + "."
 
 
-def _type(name: str, kind: str, found: re.Match[str]) -> Description:
-    return f"type({name})", _changed(found[1], found[2]), f"always pass the same type for {name}, or " + _LIMIT + "."
+def _type(name: str, kind: str, match: re.Match[str]) -> Description:
+    return f"type({name})", _changed(match[1], match[2]), f"always pass the same type for {name}, or " + _LIMIT + "."
 
 
-def _identity(name: str, kind: str, found: re.Match[str]) -> Description:
+def _identity(name: str, kind: str, match: re.Match[str]) -> Description:
     remedy = f"keep one object in {name}: do not make a new one for each call (a lambda, a partial, a class)."
-    return name, _changed(found[1], f"another object: {found[2]}"), remedy
+    return name, _changed(match[1], f"another object: {match[2]}"), remedy
 
 
-def _state(name: str, kind: str, found: re.Match[str]) -> Description:
+def _state(name: str, kind: str, match: re.Match[str]) -> Description:
     remedy = "call the compiled function under one setting (grad mode, autocast, default dtype), or " + _LIMIT + "."
-    return f"torch.{found[1]}()", _changed(found[2], found[3]), remedy
+    return f"torch.{match[1]}()", _changed(match[2], match[3]), remedy
 
 
-def _length(name: str, kind: str, found: re.Match[str]) -> Description:
+def _length(name: str, kind: str, match: re.Match[str]) -> Description:
     remedy = f"keep the length of {name} fixed, or put its tensors into one (torch.stack, padding)."
-    return f"len({name})", _changed(found[1], found[2]), remedy
+    return f"len({name})", _changed(match[1], match[2]), remedy
 
 
-def _keys(name: str, kind: str, found: re.Match[str]) -> Description:
-    return f"the keys of {name}", _changed(found[1], found[2]), f"keep the keys of {name}, and their order, fixed."
+def _keys(name: str, kind: str, match: re.Match[str]) -> Description:
+    return f"the keys of {name}", _changed(match[1], match[2]), f"keep the keys of {name}, and their order, fixed."
 
 
-def _alias(name: str, kind: str, found: re.Match[str]) -> Description:
-    return "", found[0], "pass the same object twice in every call, or in none."
+def _alias(name: str, kind: str, match: re.Match[str]) -> Description:
+    return "", match[0], "pass the same object twice in every call, or in none."
 
 
 def _number(text: str) -> bool:
     return re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?( \((int|float)\))?", text) is not None
 
 
-def _value(name: str, kind: str, found: re.Match[str]) -> Description:
-    old, new = found[1], found[2]
+def _value(name: str, kind: str, match: re.Match[str]) -> Description:
+    old, new = match[1], match[2]
     if _number(old) and _number(new):
         remedy = f"make {name} a tensor (torch.tensor({new.split(' ')[0]})), or {_LIMIT}."
     else:
@@ -290,9 +290,9 @@ def _value(name: str, kind: str, found: re.Match[str]) -> Description:
     return name, _changed(old, new), remedy
 
 
-def _said(name: str, kind: str, found: re.Match[str]) -> Description:
+def _said(name: str, kind: str, match: re.Match[str]) -> Description:
     """An expression guard whose detail says old and new values itself."""
-    return "", found[0], _default_remedy(name, kind)
+    return "", match[0], _default_remedy(name, kind)
 
 
 def _default_remedy(name: str, kind: str) -> str:

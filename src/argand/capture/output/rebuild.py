@@ -27,41 +27,41 @@ def new_tuple(items: tuple[object, ...], cls: type) -> object:
 def new_dict(items: dict[object, object], cls: type) -> object:
     """A dict of a subclass, without running its constructor."""
     if issubclass(cls, collections.OrderedDict):
-        made: Any = collections.OrderedDict.__new__(cls)
+        mapping: Any = collections.OrderedDict.__new__(cls)
         put = collections.OrderedDict.__setitem__
     else:
-        made = dict.__new__(cast(Any, cls))
+        mapping = dict.__new__(cast(Any, cls))
         put = dict.__setitem__
     for key, value in items.items():
-        put(made, key, value)
-    return made
+        put(mapping, key, value)
+    return mapping
 
 
 def new_defaultdict(items: dict[object, object], factory: object, cls: type) -> object:
-    made: Any = collections.defaultdict.__new__(cls)
-    made.default_factory = factory
-    dict.update(made, items)
-    return made
+    mapping: Any = collections.defaultdict.__new__(cls)
+    mapping.default_factory = factory
+    dict.update(mapping, items)
+    return mapping
 
 
 def new_list(items: list[object], cls: type) -> object:
-    made: Any = list.__new__(cls)
-    list.extend(made, items)
-    return made
+    sequence: Any = list.__new__(cls)
+    list.extend(sequence, items)
+    return sequence
 
 
 def new_set(items: list[object], cls: type) -> object:
     if issubclass(cls, frozenset):
         return frozenset.__new__(cls, items)
-    made: Any = set.__new__(cls)
-    set.update(made, items)
-    return made
+    elements: Any = set.__new__(cls)
+    set.update(elements, items)
+    return elements
 
 
 def new_deque(items: list[object], maxlen: int | None, cls: type) -> object:
-    made: Any = collections.deque.__new__(cls)
-    collections.deque.__init__(made, items, maxlen)
-    return made
+    sequence: Any = collections.deque.__new__(cls)
+    collections.deque.__init__(sequence, items, maxlen)
+    return sequence
 
 
 def bound(owner: object, descriptor: Any) -> object:
@@ -79,11 +79,11 @@ def new_exception(args: Args, cls: type[BaseException]) -> BaseException:
     base: Any = cls
     while base.__flags__ & _HEAP_TYPE:
         base = base.__base__
-    made: BaseException = base.__new__(cls, *args)
+    exception: BaseException = base.__new__(cls, *args)
     with contextlib.suppress(TypeError, ValueError):  # args that the program has set, and base takes others
-        base.__init__(made, *args)
-    made.args = args
-    return made
+        base.__init__(exception, *args)
+    exception.args = args
+    return exception
 
 
 _HEAP_TYPE = 1 << 9
@@ -93,7 +93,7 @@ def exception_members(obj: BaseException) -> dict[str, object]:
     """Fields of an exception that `new_exception` does not make as they are: `name` of an ImportError, say."""
     if is_a(obj, BaseExceptionGroup):
         return {}
-    made = new_exception(vars(BaseException)["args"].__get__(obj), type(obj))
+    plain = new_exception(vars(BaseException)["args"].__get__(obj), type(obj))
     members = {
         name: kind
         for cls in type(obj).__mro__
@@ -103,14 +103,14 @@ def exception_members(obj: BaseException) -> dict[str, object]:
     }
 
     def differs(member: Any) -> bool:
-        return member.__get__(obj) is not member.__get__(made)
+        return member.__get__(obj) is not member.__get__(plain)
 
     return {name: member.__get__(obj) for name, member in sorted(members.items()) if differs(member)}
 
 
 def slots_of(obj: object) -> dict[str, object] | None:
     """What the members hold that `__slots__` of its classes made; None if one cannot be set by its name."""
-    found: dict[str, Any] = {}
+    slots: dict[str, Any] = {}
     seen: set[str] = set()
     for base in type(obj).__mro__:
         for name, member in namespace(base).items() if not is_native(base) else ():
@@ -121,9 +121,9 @@ def slots_of(obj: object) -> dict[str, object] | None:
                     continue
                 if name in seen:
                     return None
-                found[name] = value
+                slots[name] = value
         seen.update(namespace(base))
-    return found
+    return slots
 
 
 def plain_value(obj: Any, base: Any) -> object:
@@ -149,15 +149,15 @@ def new_function(
     closure: tuple[types.CellType, ...] | None,
     attributes: dict[str, object],
 ) -> types.FunctionType:
-    made = types.FunctionType(code, globals_, name, defaults, closure)
-    made.__kwdefaults__ = kwdefaults
-    made.__qualname__ = qualname
+    function = types.FunctionType(code, globals_, name, defaults, closure)
+    function.__kwdefaults__ = kwdefaults
+    function.__qualname__ = qualname
     for key, value in attributes.items():
         if key in ("__doc__", "__module__", "__annotations__"):
-            setattr(made, key, value)
+            setattr(function, key, value)
         else:
-            made.__dict__[key] = value
-    return made
+            function.__dict__[key] = value
+    return function
 
 
 def new_cell() -> types.CellType:
@@ -168,25 +168,25 @@ def fill_cell(cell: types.CellType, value: object) -> None:
     cell.cell_contents = value
 
 
-def fill_list(made: Any, items: list[object]) -> None:
-    list.extend(made, items)
+def fill_list(sequence: Any, items: list[object]) -> None:
+    list.extend(sequence, items)
 
 
-def fill_dict(made: Any, items: dict[object, object]) -> None:
-    put = collections.OrderedDict.__setitem__ if isinstance(made, collections.OrderedDict) else dict.__setitem__
+def fill_dict(mapping: Any, items: dict[object, object]) -> None:
+    put = collections.OrderedDict.__setitem__ if isinstance(mapping, collections.OrderedDict) else dict.__setitem__
     for key, value in items.items():
-        put(made, key, value)
+        put(mapping, key, value)
 
 
-def set_attributes(made: object, attributes: dict[str, object]) -> None:
+def set_attributes(obj: object, attributes: dict[str, object]) -> None:
     """Into the instance's `__dict__`."""
-    namespace(made).update(attributes)
+    namespace(obj).update(attributes)
 
 
-def set_slots(made: object, attributes: dict[str, object]) -> None:
+def set_slots(obj: object, attributes: dict[str, object]) -> None:
     """Slots and C-level attributes, past any `__setattr__` of the class."""
     for key, value in attributes.items():
-        object.__setattr__(made, key, value)
+        object.__setattr__(obj, key, value)
 
 
 def new_partial(func: Function, args: Args, kwargs: Kwargs, cls: type) -> object:
@@ -197,8 +197,8 @@ def call_reduced(function: Function, args: Args) -> object:
     return function(*args)
 
 
-def set_state(made: Any, state: object) -> None:
-    made.__setstate__(state)
+def set_state(obj: Any, state: object) -> None:
+    obj.__setstate__(state)
 
 
 def _iterated(owner: Any, kind: str, backwards: bool) -> Any:
@@ -212,10 +212,10 @@ def _iterated(owner: Any, kind: str, backwards: bool) -> Any:
 
 def iterator_at(owner: object, kind: str, backwards: bool, consumed: int) -> object:
     """An iterator over a dict or set that has given `consumed` elements."""
-    made = _iterated(owner, kind, backwards)
+    iterator = _iterated(owner, kind, backwards)
     for _ in range(consumed):
-        next(made)
-    return made
+        next(iterator)
+    return iterator
 
 
 def exhausted(iterator: Any) -> Any:
@@ -304,10 +304,10 @@ def as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     return torch.Tensor.as_subclass(tensor, cls)
 
 
-def set_tensor_attributes(made: torch.Tensor, attributes: dict[str, object]) -> None:
+def set_tensor_attributes(tensor: torch.Tensor, attributes: dict[str, object]) -> None:
     """Python attributes, past any `__setattr__` of the class."""
     for key, value in attributes.items():
-        object.__setattr__(made, key, value)
+        object.__setattr__(tensor, key, value)
 
 
 def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool, strides: tuple[int, ...]) -> object:
@@ -316,11 +316,11 @@ def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool, strides: tuple
     Arguments:
         strides: numpy's, which differ from torch's where there is no second item to step to.
     """
-    made = tensor.detach().numpy()
+    array = tensor.detach().numpy()
     if scalar:
-        return made[()]
-    if made.strides != strides:
-        made = numpy.lib.stride_tricks.as_strided(made, made.shape, strides)
+        return array[()]
+    if array.strides != strides:
+        array = numpy.lib.stride_tricks.as_strided(array, array.shape, strides)
     if not writeable:
-        made.flags.writeable = False
-    return made
+        array.flags.writeable = False
+    return array

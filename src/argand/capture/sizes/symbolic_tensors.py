@@ -54,8 +54,8 @@ def _dynamics(builder: GraphBuilder) -> Dynamics:
 
 def input_siblings(dynamics: Dynamics, real: torch.Tensor, sizes: list[object], strides: list[Any]) -> Dynamic:
     """The siblings of a graph input."""
-    made = tuple([empty(dynamics, sizes, strides, real.dtype, dynamics.table.assignments[i]) for i in PROBED])
-    return Dynamic(made, sizes, strides)
+    siblings = tuple([empty(dynamics, sizes, strides, real.dtype, dynamics.table.assignments[i]) for i in PROBED])
+    return Dynamic(siblings, sizes, strides)
 
 
 def empty(dynamics: Dynamics, sizes: Any, strides: Any, dtype: torch.dtype, assignment: Any) -> torch.Tensor:
@@ -103,33 +103,33 @@ def at(builder: GraphBuilder, value: Any, index: int) -> Any:
     return value
 
 
-def attach(builder: GraphBuilder, made: Any, siblings: list[Any]) -> object:
+def attach(builder: GraphBuilder, meta: Any, siblings: list[Any]) -> object:
     """Note the siblings of every tensor in a result; numbers that vary become symbolic. Returns the result."""
     dynamics = _dynamics(builder)
-    if isinstance(made, _Tensor):
-        note(builder, made, tuple(siblings))
-        return made
-    if isinstance(made, torch.Size):
-        return size_of([attach(builder, part, [s[i] for s in siblings]) for i, part in enumerate(made)])
-    if isinstance(made, tuple | list):
-        parts = [attach(builder, part, [s[i] for s in siblings]) for i, part in enumerate(made)]
-        return made if all(a is b for a, b in zip(parts, made)) else type(made)(parts)
-    if type(made) is int and any(sibling != made for sibling in siblings):
-        expr = dynamics.table.fit((made, *siblings), at=_AT)
+    if isinstance(meta, _Tensor):
+        note(builder, meta, tuple(siblings))
+        return meta
+    if isinstance(meta, torch.Size):
+        return size_of([attach(builder, part, [s[i] for s in siblings]) for i, part in enumerate(meta)])
+    if isinstance(meta, tuple | list):
+        parts = [attach(builder, part, [s[i] for s in siblings]) for i, part in enumerate(meta)]
+        return meta if all(a is b for a, b in zip(parts, meta)) else type(meta)(parts)
+    if type(meta) is int and any(sibling != meta for sibling in siblings):
+        expr = dynamics.table.fit((meta, *siblings), at=_AT)
         if expr is None:
             give_up(builder, dynamics.table.symbols)
-        return dynamics.wrap(expr, made)
-    if type(made) is float and any(sibling != made for sibling in siblings):
+        return dynamics.wrap(expr, meta)
+    if type(meta) is float and any(sibling != meta for sibling in siblings):
         give_up(builder, dynamics.table.symbols)
-    return made
+    return meta
 
 
-def note(builder: GraphBuilder, made: torch.Tensor, siblings: tuple[torch.Tensor, ...]) -> None:
-    """`made` is, at the probes, `siblings`."""
-    info = builder.tensors.get(id(made))
+def note(builder: GraphBuilder, meta: torch.Tensor, siblings: tuple[torch.Tensor, ...]) -> None:
+    """`meta` is, at the probes, `siblings`."""
+    info = builder.tensors.get(id(meta))
     if info is None:
         return
-    shape = made.shape
+    shape = meta.shape
     sizes: list[Any] = []
     varies = False
     for i, size in enumerate(shape):
@@ -139,11 +139,11 @@ def note(builder: GraphBuilder, made: torch.Tensor, siblings: tuple[torch.Tensor
         else:
             varies = True
             sizes.append(_dynamics(builder).table.fit(values, at=_AT))
-    if not varies and all(s.stride() == made.stride() for s in siblings):
+    if not varies and all(s.stride() == meta.stride() for s in siblings):
         info.dynamic = None
         return
     if not all(sibling.is_contiguous() for sibling in siblings):
-        _guard_degenerate(builder, sizes, made)
+        _guard_degenerate(builder, sizes, meta)
     info.dynamic = Dynamic(siblings, sizes)
     info.node.meta["sizes"] = tuple(sizes)
     unbacked = _dynamics(builder).unbacked
@@ -152,14 +152,14 @@ def note(builder: GraphBuilder, made: torch.Tensor, siblings: tuple[torch.Tensor
     memory.guard_size(builder, info)
 
 
-def _guard_degenerate(builder: GraphBuilder, sizes: list[object], made: torch.Tensor) -> None:
+def _guard_degenerate(builder: GraphBuilder, sizes: list[object], meta: torch.Tensor) -> None:
     """Whether a tensor is contiguous does not depend on dims of size 0 and 1.
 
     Raises:
         Restart: a size is one of them now, and not at the probes.
     """
     dynamics = _dynamics(builder)
-    for expr, size in zip(sizes, made.shape):
+    for expr, size in zip(sizes, meta.shape):
         if not isinstance(expr, Expr) or isinstance(expr, Sym):
             continue
         if dynamics.unbacked is not None and dynamics.unbacked.among(expr):
@@ -185,8 +185,8 @@ def strides_of(builder: GraphBuilder, info: TensorInfo) -> list[Any]:
                 _dynamics(builder).table.know(expr)
         dynamic.strides = []
         for i, stride in enumerate(info.tensor.stride()):
-            found = fit((stride, *[s.stride()[i] for s in dynamic.siblings]), at=_AT)
-            dynamic.strides.append(found.value if isinstance(found, Const) else found)
+            stride_expr = fit((stride, *[s.stride()[i] for s in dynamic.siblings]), at=_AT)
+            dynamic.strides.append(stride_expr.value if isinstance(stride_expr, Const) else stride_expr)
     return dynamic.strides
 
 
@@ -262,10 +262,10 @@ def _numel(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) 
 
 def _stride(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> object:
     _refuse_layout(builder, info, "stride")
-    found = strides_of(builder, info)
-    if any(item is None for item in found):
+    strides = strides_of(builder, info)
+    if any(item is None for item in strides):
         give_up(builder, _dynamics(builder).table.symbols)
-    wrapped = [_dynamics(builder).wrap(e, h) for e, h in zip(found, info.tensor.stride())]
+    wrapped = [_dynamics(builder).wrap(e, h) for e, h in zip(strides, info.tensor.stride())]
     dim = args[0] if args else kwargs.get("dim")
     if dim is None:
         return tuple(wrapped)
@@ -274,19 +274,19 @@ def _stride(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs)
 
 def _agree(name: str) -> Any:
     def answer(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> Any:
-        found = getattr(info.tensor, name)(*args, **kwargs)
-        _refuse_layout(builder, info, name, found)
-        if any(getattr(s, name)(*args, **kwargs) != found for s in info.dynamic.siblings):  # type: ignore[union-attr]
+        value = getattr(info.tensor, name)(*args, **kwargs)
+        _refuse_layout(builder, info, name, value)
+        if any(getattr(s, name)(*args, **kwargs) != value for s in info.dynamic.siblings):  # type: ignore[union-attr]
             give_up(builder, _dynamics(builder).table.symbols)
-        return found
+        return value
 
     return answer
 
 
-def _refuse_layout(builder: GraphBuilder, info: TensorInfo, name: str, found: object = None) -> None:
+def _refuse_layout(builder: GraphBuilder, info: TensorInfo, name: str, answer: object = None) -> None:
     """Strides of sizes 0 and 1 follow no formula: only what is contiguous for large sizes is so for all."""
     unbacked = _dynamics(builder).unbacked
-    if unbacked is not None and info.dynamic is not None and found is not True:
+    if unbacked is not None and info.dynamic is not None and answer is not True:
         if unbacked.among(*[size for size in info.dynamic.sizes if size is not None]):
             raise unbacked.unfitted(f"Tensor.{name}", *info.dynamic.sizes)
 

@@ -55,18 +55,18 @@ class _Call:
         doctor = self.doctor
         self.sizes_unsure = self._may_be_negative()
         try:
-            made = doctor.run(*doctor.arguments_at(0))
+            meta = doctor.run(*doctor.arguments_at(0))
             siblings = [self._quietly(lambda i=i: doctor.run(*doctor.arguments_at(i))) for i in (1, 2)]  # type: ignore[misc]
             varied: list[Sym] = []
-            if not all(symbolic_calls.same_structure(made, sibling) for sibling in siblings):
+            if not all(symbolic_calls.same_structure(meta, sibling) for sibling in siblings):
                 raise ValueError("another structure")
         except _FAILURES:
-            found = self._where_sizes_agree()
-            if found is None:
+            agreeing = self._where_sizes_agree()
+            if agreeing is None:
                 raise self.unbacked.unfitted(self.name, *self.symbols) from None
-            made, siblings, varied = found
+            meta, siblings, varied = agreeing
         tried = list(self._small(varied))
-        result = self._settled(made, siblings, tried)
+        result = self._settled(meta, siblings, tried)
         self._learn_sizes()
         return result
 
@@ -116,9 +116,9 @@ class _Call:
             for expr in dict.fromkeys(expr for expr, _ in self.doctor.exprs):
                 if self.table.kinds[sym] != "int" or (isinstance(expr, Expr) and sym in self.table.inputs(expr)):
                     continue
-                found = self._with(sym, expr)
-                if found is not None:
-                    return *found, [sym, *self.unbacked.among(expr)]
+                results = self._with(sym, expr)
+                if results is not None:
+                    return *results, [sym, *self.unbacked.among(expr)]
         return None
 
     def _with(self, sym: Sym, expr: Any) -> tuple[object, list[object]] | None:
@@ -135,12 +135,12 @@ class _Call:
                 return None
             finally:
                 doctor.grad = False
-        made, *siblings = results
-        if not all(symbolic_calls.same_structure(made, sibling) for sibling in siblings):
+        meta, *siblings = results
+        if not all(symbolic_calls.same_structure(meta, sibling) for sibling in siblings):
             return None
-        if _writes(doctor.func, doctor.kwargs) and made is not None and made is not doctor.args[0]:
+        if _writes(doctor.func, doctor.kwargs) and meta is not None and meta is not doctor.args[0]:
             return None
-        return made, siblings
+        return meta, siblings
 
     # ---------------------------------------------------------------- small sizes
 
@@ -168,32 +168,32 @@ class _Call:
 
     # ---------------------------------------------------------------- results
 
-    def _settled(self, made: object, siblings: list[Any], tried: list[Small]) -> tuple[object, list[object]]:
+    def _settled(self, meta: object, siblings: list[Any], tried: list[Small]) -> tuple[object, list[object]]:
         """The results, with new stand-ins for tensors that have a size without formula."""
-        if not all(symbolic_calls.same_structure(made, result) for _, result in tried):
+        if not all(symbolic_calls.same_structure(meta, result) for _, result in tried):
             raise self.unbacked.unfitted(self.name, *self.symbols)
-        if isinstance(made, _Tensor):
-            return self._tensor(made, siblings, tried)
-        if isinstance(made, tuple | list):
+        if isinstance(meta, _Tensor):
+            return self._tensor(meta, siblings, tried)
+        if isinstance(meta, tuple | list):
             parts = [
                 self._settled(part, [s[i] for s in siblings], [(a, result[i]) for a, result in tried])
-                for i, part in enumerate(made)
+                for i, part in enumerate(meta)
             ]
-            if all(new is old for (new, _), old in zip(parts, made)):
-                return made, siblings
-            return _again(made, [new for new, _ in parts]), [
-                _again(made, [others[i] for _, others in parts]) for i in range(len(siblings))
+            if all(new is old for (new, _), old in zip(parts, meta)):
+                return meta, siblings
+            return _again(meta, [new for new, _ in parts]), [
+                _again(meta, [others[i] for _, others in parts]) for i in range(len(siblings))
             ]
-        if type(made) is int and self._formula((made, *siblings), tried) is None:
+        if type(meta) is int and self._formula((meta, *siblings), tried) is None:
             raise self.unbacked.unfitted(self.name, *self.symbols)
-        return made, siblings
+        return meta, siblings
 
-    def _tensor(self, made: torch.Tensor, siblings: list[Any], tried: list[Small]) -> tuple[object, list[object]]:
-        if any(made is argument for argument in self.arguments):
-            return made, siblings
+    def _tensor(self, meta: torch.Tensor, siblings: list[Any], tried: list[Small]) -> tuple[object, list[object]]:
+        if any(meta is argument for argument in self.arguments):
+            return meta, siblings
         sizes: list[Any] = []
         fresh = False
-        for dim, size in enumerate(made.shape):
+        for dim, size in enumerate(meta.shape):
             values = (size, *[s.shape[dim] for s in siblings])
             expr = self._formula(values, [(a, result.shape[dim]) for a, result in tried])
             if expr is None:
@@ -201,31 +201,31 @@ class _Call:
                 expr = self.unbacked.new(f"a size of what {self.name} gives", low=0)
             sizes.append(expr)
         if not fresh:
-            return made, siblings
-        return stand_ins(self.doctor, sizes, made.dtype, made.requires_grad)
+            return meta, siblings
+        return stand_ins(self.doctor, sizes, meta.dtype, meta.requires_grad)
 
     def _formula(self, values: tuple[int, ...], tried: list[tuple[dict[Sym, Any], Any]]) -> object:
         """The expression for a size, if it is right for small sizes too."""
-        found = self.table.fit(values, at=(0, *symbolic_tensors.PROBED))
-        if found is None:
+        expr = self.table.fit(values, at=(0, *symbolic_tensors.PROBED))
+        if expr is None:
             return None
-        if isinstance(found, Const):
-            return found.value if all(size == found.value for _, size in tried) else None
-        if self.sizes_unsure or not self.unbacked.proven(Relation("ge", found, 0)):
+        if isinstance(expr, Const):
+            return expr.value if all(size == expr.value for _, size in tried) else None
+        if self.sizes_unsure or not self.unbacked.proven(Relation("ge", expr, 0)):
             return None
         for assignment, size in tried:
             try:
-                if self.table.evaluate(found, assignment) != size:
+                if self.table.evaluate(expr, assignment) != size:
                     return None
             except (ArithmeticError, ValueError):
                 return None
-        return found
+        return expr
 
 
 def stand_ins(doctor: Any, sizes: list[object], dtype: torch.dtype, grad: bool, strides: Any = None) -> tuple[Any, Any]:
     """New contiguous stand-ins of these sizes: at the hint, and at the probes."""
     table = doctor.dynamics.table
-    made = []
+    tensors = []
     for index in (0, *symbolic_tensors.PROBED):
         assignment = table.assignments[index]
         shape = tuple([int(table.evaluate(size, assignment)) for size in sizes])
@@ -233,10 +233,10 @@ def stand_ins(doctor: Any, sizes: list[object], dtype: torch.dtype, grad: bool, 
             steps = meta_tensors.contiguous(shape)
         else:
             steps = tuple([int(table.evaluate(step, assignment)) for step in strides])
-        made.append(meta_tensors.new(shape, steps, dtype, grad and index == 0))
+        tensors.append(meta_tensors.new(shape, steps, dtype, grad and index == 0))
     if strides is None:
-        metadata.note_unsure(doctor.builder.unsure, made[0])
-    return made[0], made[1:]
+        metadata.note_unsure(doctor.builder.unsure, tensors[0])
+    return tensors[0], tensors[1:]
 
 
 _WITH_SPECIAL_SIZES = frozenset(("view", "reshape", "expand", "unflatten", "broadcast_to", "view_copy", "expand_copy"))
@@ -256,10 +256,10 @@ _IN_PLACE = frozenset(
 )
 
 
-def _again(made: Any, parts: list[object]) -> object:
-    if hasattr(made, "_fields"):
-        return type(made)(*parts)
-    return type(made)(parts)
+def _again(like: Any, parts: list[object]) -> object:
+    if hasattr(like, "_fields"):
+        return type(like)(*parts)
+    return type(like)(parts)
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:

@@ -59,38 +59,38 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
             hints=("use a plain container",),
         )
     if is_a(obj, dict):
-        made = _make_dict(state, obj, source)
+        shadow = _make_dict(state, obj, source)
     elif is_a(obj, set | frozenset):
-        made = _make_set(state, obj, source)
+        shadow = _make_set(state, obj, source)
     elif is_a(obj, collections.deque):
         _check_deque(type(obj), source)
         state.guard(source, "call", len, len(obj), label="SEQUENCE_LENGTH")
         items = [state.load_source(GetItemSource(source, i), obj[i]) for i in range(len(obj))]
-        made = _new(type(obj), collections.deque)
-        collections.deque.__init__(made, items, obj.maxlen)
+        shadow = _new(type(obj), collections.deque)
+        collections.deque.__init__(shadow, items, obj.maxlen)
     else:
         raw: Any = list if is_a(obj, list) else tuple
         state.guard(source, "len", raw.__len__(obj))
         place = SequenceItemSource if type(obj).__getitem__ is raw.__getitem__ else RawSequenceItemSource
         items = [state.load_source(place(source, i), raw.__getitem__(obj, i)) for i in range(raw.__len__(obj))]
         if is_a(obj, list):
-            made = _new(type(obj), list)
-            list.extend(made, items)
+            shadow = _new(type(obj), list)
+            list.extend(shadow, items)
         else:
-            made = _new_tuple(type(obj), items, obj)
-    _copy_instance_dict(state, obj, made, source)
-    return made
+            shadow = _new_tuple(type(obj), items, obj)
+    _copy_instance_dict(state, obj, shadow, source)
+    return shadow
 
 
 def _too_many(obj: Any, source: Source) -> errors.GraphBreak:
     count = raw_length(obj)
-    found = f"{source.friendly()} has {count:,} elements"
+    reason = f"{source.friendly()} has {count:,} elements"
     if count <= MOST_ELEMENTS:
-        found = f"{source.friendly()} is the last of containers with more than {MOST_ELEMENTS:,} elements in all"
+        reason = f"{source.friendly()} is the last of containers with more than {MOST_ELEMENTS:,} elements in all"
     return errors.graph_break(
         kind="container with very many elements",
         context=source.name(),
-        explanation=f"{found}, and what is done with it depends on all of them: "
+        explanation=f"{reason}, and what is done with it depends on all of them: "
         f"more than {MOST_ELEMENTS:,} are not guarded.",
         hints=("make it a tensor, or use it outside of the compiled function",),
     )
@@ -148,15 +148,15 @@ def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> obje
     cls = type(obj)
     given: Any = obj
     if cls is collections.defaultdict:
-        made: Any = collections.defaultdict(
+        shadow: Any = collections.defaultdict(
             state.load_source(AttrSource(source, "default_factory"), given.default_factory)
         )
     elif is_a(obj, collections.OrderedDict):
-        made = collections.OrderedDict.__new__(cls)
+        shadow = collections.OrderedDict.__new__(cls)
     else:
-        made = dict.__new__(cls)
+        shadow = dict.__new__(cls)
         if is_a(obj, collections.defaultdict):
-            made.default_factory = state.load_source(AttrSource(source, "default_factory"), given.default_factory)
+            shadow.default_factory = state.load_source(AttrSource(source, "default_factory"), given.default_factory)
     raw = cls.__getitem__ is not dict.__getitem__
     put = collections.OrderedDict.__setitem__ if is_a(obj, collections.OrderedDict) else dict.__setitem__
     values = CallSource(source, values_of) if by_place else None
@@ -164,14 +164,14 @@ def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> obje
         value = dict.__getitem__(obj, key)
         if values is not None:  # an optimizer's state: keys are the stand-ins of what stands at each place
             put(
-                made,
+                shadow,
                 load_pinned(state, DictKeySource(source, i), key),
                 state.load_source(SequenceItemSource(values, i), value),
             )
             continue
         step = RawDictItemSource(source, key) if raw else DictItemSource(source, key)
-        put(made, key, state.load_source(step, value))
-    return made
+        put(shadow, key, state.load_source(step, value))
+    return shadow
 
 
 def load_pinned(state: CaptureState, source: Source, value: object) -> object:
@@ -179,10 +179,10 @@ def load_pinned(state: CaptureState, source: Source, value: object) -> object:
     if is_a(value, tuple):
         state.guard(source, "equals", value)
         return value
-    found = state.load_source(source, value)
+    loaded = state.load_source(source, value)
     if _by_identity(value):
         state.guard(source, "id", value)
-    return found
+    return loaded
 
 
 def _by_identity(key: object) -> bool:
@@ -213,20 +213,20 @@ def _make_set(state: CaptureState, obj: Any, source: Source) -> object:
         state.guard(source, "call", tuple if type(obj) is base else in_order, order, label="SET_MATCH")
     plain = base.copy(obj)  # as Python copies it: filled in the same order, where it can be
     if type(obj) is base:
-        made = plain
+        shadow = plain
     elif base is frozenset:
-        made = base.__new__(type(obj), plain)
+        shadow = base.__new__(type(obj), plain)
     else:
-        made = base.__new__(type(obj))
-        set.update(made, plain)
-    if any(one is not other for one, other in zip(order, in_order(made))):
+        shadow = base.__new__(type(obj))
+        set.update(shadow, plain)
+    if any(one is not other for one, other in zip(order, in_order(shadow))):
         raise errors.graph_break(
             kind="set whose order depends on its history",
             context=source.name(),
             explanation=f"{source.friendly()} iterates in an order that a set with the same elements need not have.",
             hints=("use a dict, or sort the elements",),
         )
-    return made
+    return shadow
 
 
 def in_order(obj: Any) -> tuple[object, ...]:
@@ -246,7 +246,7 @@ def _guardable(key: object) -> bool:
     return bool(cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__ and not classify.is_container(key))
 
 
-def _copy_instance_dict(state: CaptureState, obj: Any, made: object, source: Source) -> None:
+def _copy_instance_dict(state: CaptureState, obj: Any, shadow: object, source: Source) -> None:
     attributes = namespace(obj)
     if not is_a(attributes, dict):
         return
@@ -254,16 +254,16 @@ def _copy_instance_dict(state: CaptureState, obj: Any, made: object, source: Sou
     if attributes or module_of(type(obj)) not in ("collections", "builtins"):
         state.guard(base, "dict_keys", tuple(attributes))
     for name, value in attributes.items():
-        namespace(made)[name] = state.load_source(DictItemSource(base, name), value)
+        namespace(shadow)[name] = state.load_source(DictItemSource(base, name), value)
 
 
-def probe(made: object) -> object:
+def probe(shadow: object) -> object:
     """An iterator that has been over all of a dict; None for other containers."""
-    if not is_a(made, dict):
+    if not is_a(shadow, dict):
         return None
-    found = iter(dict.values(made))
-    collections.deque(itertools.islice(found, dict.__len__(made)), 0)
-    return found
+    iterator = iter(dict.values(shadow))
+    collections.deque(itertools.islice(iterator, dict.__len__(shadow)), 0)
+    return iterator
 
 
 def reinserted(entry: Shadow) -> bool:
@@ -338,35 +338,35 @@ def deep_resolve(state: CaptureState, obj: object, seen: dict[int, object] | Non
         return obj
     seen = {} if seen is None else seen
     if id(obj) in seen:
-        known = seen[id(obj)]
-        if type(known) is _OpenTuple:
-            known.holds_itself = True
-            return known.value
-        return known
+        resolved = seen[id(obj)]
+        if type(resolved) is _OpenTuple:
+            resolved.holds_itself = True
+            return resolved.value
+        return resolved
     if not classify.is_container(obj):
         return obj
-    made = state.shadow(obj) if state.is_outer(obj) else obj
-    seen[id(obj)] = seen[id(made)] = made
-    if is_a(made, dict):
-        for key, value in list(raw_items(made)):
+    plain = state.shadow(obj) if state.is_outer(obj) else obj
+    seen[id(obj)] = seen[id(plain)] = plain
+    if is_a(plain, dict):
+        for key, value in list(raw_items(plain)):
             new = deep_resolve(state, value, seen)
             if new is not value:
-                dict.__setitem__(made, key, new)
-    elif is_a(made, list | collections.deque):
-        put: Any = (list if is_a(made, list) else collections.deque).__setitem__
-        for i, value in enumerate(list(raw_iter(made))):
+                dict.__setitem__(plain, key, new)
+    elif is_a(plain, list | collections.deque):
+        put: Any = (list if is_a(plain, list) else collections.deque).__setitem__
+        for i, value in enumerate(list(raw_iter(plain))):
             new = deep_resolve(state, value, seen)
             if new is not value:
-                put(made, i, new)
-    elif is_a(made, tuple):
-        seen[id(obj)] = seen[id(made)] = opened = _OpenTuple(made)
-        items = [deep_resolve(state, value, seen) for value in tuple.__iter__(made)]
-        seen[id(obj)] = seen[id(made)] = made
-        if any(new is not value for new, value in zip(items, tuple.__iter__(made))):
+                put(plain, i, new)
+    elif is_a(plain, tuple):
+        seen[id(obj)] = seen[id(plain)] = opened = _OpenTuple(plain)
+        items = [deep_resolve(state, value, seen) for value in tuple.__iter__(plain)]
+        seen[id(obj)] = seen[id(plain)] = plain
+        if any(new is not value for new, value in zip(items, tuple.__iter__(plain))):
             if opened.holds_itself:  # what is in it has the old one
                 raise unseen_object(obj)
-            made = seen[id(obj)] = _new_tuple(type(made), items, made)
-    return made
+            plain = seen[id(obj)] = _new_tuple(type(plain), items, plain)
+    return plain
 
 
 @dataclass(slots=True)
