@@ -38,6 +38,7 @@ from argand.capture.objects.native_handlers import (
     ITERABLE_NEW,
     SAFE_NEW,
     STORING_NEW,
+    Args,
     add_class_methods,
     add_functions,
     breaking,

@@ -55,6 +55,7 @@ from argand.capture.objects.native_handlers import (
     PURE_MODULES,
     SAFE_NEW,
     STORING_NEW,
+    Args,
     add_class_methods,
     add_functions,
     add_methods,

@@ -36,6 +36,7 @@ from argand.capture.objects.native_handlers import (
     METHODS,
     SAFE_NEW,
     STORING_NEW,
+    Args,
     add_class_methods,
     add_methods,
     function,

@@ -9,7 +9,6 @@ from typing import Any
 from argand._core import _C
 from argand.capture.facts.array_value import Traced
 from argand.capture.facts.frames import NULL
-from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import SEQUENCES

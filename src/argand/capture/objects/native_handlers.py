@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from argand.capture.facts import callables
 from argand.capture.facts.frames import NULL
-from argand.capture.facts.handlers import ABSENT, enter, names_here
+from argand.capture.facts.handlers import ABSENT, Function, Kwargs, enter, names_here
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import lru_caches, names, text, virtual

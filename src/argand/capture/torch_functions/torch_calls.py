@@ -20,7 +20,7 @@ from argand._core import _C
 from argand.capture.facts.array_value import Traced, needs_values
 from argand.capture.facts.code import directives
 from argand.capture.facts.exceptions import ObservedException
-from argand.capture.facts.handlers import ABSENT, Args, Kwargs, enter, names_here
+from argand.capture.facts.handlers import ABSENT, Args, Function, Kwargs, enter, names_here
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import attributes_of, is_a, module_of
 from argand.capture.facts.words import public_name
