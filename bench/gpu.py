@@ -73,6 +73,9 @@ class Work:
             model, inputs = gpu_models.MODELS[name](short)
         self.torch, self.train = torch, train
         self.model = model.to("cuda", dtype).requires_grad_(train)
+        for layer in self.model.modules():
+            if isinstance(layer, torch.nn.RNNBase):
+                layer.train(train)  # cuDNN has no backward of evaluation; none of them drops anything
         self.inputs = {k: v.cuda().to(dtype) if v.is_floating_point() else v.cuda() for k, v in inputs.items()}
 
     def step(self, call: Any) -> Any:

@@ -35,6 +35,8 @@ from argand.ir.loops import tensor_refs
 from argand.ir.target import Target
 from argand.lower import lower
 from argand.passes import joint, run_passes
+from argand.passes.channels_last import convolutions
+from argand.passes.convolution_biases import part_biases
 from argand.runtime import cache, toolchain
 from argand.runtime.arena import arena_pool
 from argand.runtime.host import HostCall, load_module
@@ -83,14 +85,24 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
 def _prepare_joint(program: AtenProgram) -> None:
     """Rewrite a graph of forward and backward, before it is cut in two."""
     joint.prepare_joint(program)
-    _lay_out(program)
+    _prepare_convolutions(program)
 
 
-def _lay_out(program: AtenProgram) -> None:
-    if any(target is not None and target.times_layouts for target in _targets(program)):
+def _prepare_convolutions(program: AtenProgram) -> None:
+    """Without their biases and laid out anew, where that is faster on the program's devices."""
+    targets = [target for target in _targets(program) if target is not None]
+    if any(target.parts_biases for target in targets):
+        part_biases(program, _parts_biases)
+    if any(target.times_layouts for target in targets) and convolutions(program):
+        joint.open_group_norms(program)
         from argand.backends.layouts import choose_layouts  # graphs of CPUs do not wait for its imports
 
         choose_layouts(program)
+
+
+def _parts_biases(device: torch.device) -> bool:
+    target = target_of(device)
+    return target is not None and target.parts_biases
 
 
 def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
@@ -245,7 +257,7 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
         with events.span("passes", "passes"):
             program = run_passes(program)
         if program.kind == "inference":
-            _lay_out(program)
+            _prepare_convolutions(program)
     events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))
     loops = lower(program, targets=target_of)
     loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there

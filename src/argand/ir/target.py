@@ -55,6 +55,7 @@ class Target:
         program_memory: bytes of fast memory that a program may have for the operands of a product.
         activated_products: its library adds a bias and computes relu, or gelu by tanh, in the kernel of a product.
         times_layouts: its library's convolutions may be faster with the channels innermost; found by timing.
+        parts_biases: its library adds the bias of a convolution in a kernel of its own, and sums its gradient in one.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Target:
     program_memory: int
     activated_products: bool
     times_layouts: bool
+    parts_biases: bool
 
 
 Targets = Callable[["torch.device"], Target | None]
@@ -126,6 +128,7 @@ def cpu(threads: int) -> Target:
         program_memory=0,
         activated_products=False,
         times_layouts=False,
+        parts_biases=False,
     )
 
 
@@ -162,6 +165,7 @@ def gpu(processors: int, program_memory: int = 227 << 10, *, direct_products: bo
         program_memory=program_memory,
         activated_products=True,
         times_layouts=True,
+        parts_biases=True,
     )
 
 

@@ -23,14 +23,15 @@ from argand.passes.layout import exact_strides, same_memory, with_strides
 
 aten = torch.ops.aten
 
-# Besides pointwise ops: what computes the same whatever the layout of its argument is, and passes the layout on. All
-# others get their arguments as they were: ATen's group norms on GPUs, for one, take nothing but row-major images.
+# Besides pointwise ops: what computes the same whatever the layout of its argument is, and passes the
+# layout on. All others get their arguments as they were: ATen's group norms on GPUs, for one, take nothing but row-major
+# images.
 _NAMES: Final = """
     cat constant_pad_nd max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_nearest2d upsample_bilinear2d
-    _upsample_nearest_exact2d mean sum amax native_batch_norm _native_batch_norm_legit_no_training
+    _upsample_nearest_exact2d mean sum amax var_mean native_batch_norm _native_batch_norm_legit_no_training
     _native_batch_norm_legit_functional clone _to_copy native_dropout
     max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward upsample_nearest2d_backward
-    native_batch_norm_backward threshold_backward native_dropout_backward
+    native_batch_norm_backward native_dropout_backward
     view permute transpose unsqueeze squeeze slice select expand split split_with_sizes
 """
 _FOLLOW: Final = frozenset(_NAMES.split())
@@ -109,7 +110,7 @@ class _Layouts:
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
             return False
-        if not layouts.is_elementwise(target) and target._schema.name.partition("::")[2] not in _FOLLOW:
+        if not layouts.is_pointwise(target) and target._schema.name.partition("::")[2] not in _FOLLOW:
             return False
         try:
             made = self.builder.infer(target, node.args, dict(node.kwargs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 
 import torch
 from torch import fx
@@ -18,6 +19,7 @@ from argand.passes.randomness import functional_random
 aten = torch.ops.aten
 
 _NORMS = frozenset((aten.native_layer_norm.default, aten._fused_rms_norm.default))
+_GROUP_NORMS = frozenset((aten.native_group_norm.default, aten.native_group_norm_backward.default))
 
 
 def prepare_joint(program: AtenProgram) -> int:
@@ -31,10 +33,19 @@ def open_norms(program: AtenProgram) -> int:
     It can then make such a result again from the norm's argument, which it reads anyway, and the moments: one kept
     tensor per norm instead of two.
     """
+    return _open(program, lambda norm: norm.target in _NORMS and "backward" not in norm.meta and _read_again(norm))
+
+
+def open_group_norms(program: AtenProgram) -> int:
+    """Decompose norms of groups of channels and their gradients: the formulas compute in any layout."""
+    return _open(program, lambda norm: norm.target in _GROUP_NORMS)
+
+
+def _open(program: AtenProgram, wanted: Callable[[fx.Node], bool]) -> int:
     builder = Builder(program.graph, program.specs or SpecTable(), made_by="open_norms")
     changes = 0
     for node in list(program.graph.nodes):
-        if node.target not in _NORMS or "backward" in node.meta or not _read_again(node):
+        if not wanted(node):
             continue
         with builder.at(node):
             made = apply(RULES[node.target], builder, node)

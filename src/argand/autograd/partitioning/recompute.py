@@ -80,8 +80,16 @@ def is_fusible(node: fx.Node) -> bool:
         return True
     return (
         target in _CREATION or target in _MOVES or is_view(node) or target is operator.getitem
-        or (isinstance(target, torch._ops.OpOverload) and layouts.is_elementwise(target))
+        or (isinstance(target, torch._ops.OpOverload) and layouts.is_pointwise(target))
+        or is_fixed_batch_norm(node)
     )  # fmt: skip
+
+
+def is_fixed_batch_norm(node: fx.Node) -> bool:
+    """A batch norm by statistics that it is given: pointwise."""
+    if node.target is aten.native_batch_norm.default:
+        return node.args[5] is False
+    return node.target is aten._native_batch_norm_legit_no_training.default
 
 
 def is_uniform(node: fx.Node) -> bool:

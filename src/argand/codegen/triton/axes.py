@@ -15,9 +15,14 @@ from dataclasses import dataclass, field
 from argand.codegen.analysis import hint
 from argand.codegen.triton.reach import Reach, reach_of
 from argand.errors import InternalError
-from argand.graph.sizes.expr import ONE, Expr, Simplifier, Var, as_int, coefficient, evaluate, product, substitute
+from argand.graph.sizes.expr import ONE, ZERO, Expr, Simplifier, Var, as_int, coefficient, evaluate, product, substitute
 from argand.ir.kernel import KernelPlan, Stage
-from argand.ir.loops import LoopBody, statements_of
+from argand.ir.loops import LoopBody, Value, statements_of
+
+Loops = tuple[tuple[Var, Expr], ...]
+"""(variable, size), outermost first."""
+Parts = dict[Var, Expr]
+"""A loop that was cut, in terms of those it was cut into."""
 
 # Rows up to this length are held in registers from stage to stage.
 PERSISTENT = 8192
@@ -127,7 +132,7 @@ def lay_out(plan: KernelPlan, processors: int) -> KernelAxes:
         raise InternalError(f"{plan.name}: several stages without shared loops cannot run as one Triton program")
     rows = [_row_loops(plan, stage) for stage in plan.stages]
     if any(rows):
-        return _rows(plan, rows, processors)
+        return _rows(plan, *_in_memory_order(plan, rows), processors)
     body = plan.stages[0].body
     if len(plan.stages) > 1:
         loops = plan.outer
@@ -164,10 +169,10 @@ def blocks_of(plan: KernelPlan, axis: Axis) -> list[int]:
     return [-(-extent // axis.block) for extent in _in_segments(plan, axis.extent)]
 
 
-def _row_loops(plan: KernelPlan, stage: Stage) -> tuple[tuple[Var, Expr], ...]:
+def _row_loops(plan: KernelPlan, stage: Stage) -> Loops:
     """The loops that a program runs through itself."""
     body = stage.body
-    own: tuple[tuple[Var, Expr], ...] = ()
+    own: Loops = ()
     if len(plan.stages) > 1:
         first = len(plan.outer)
         own = tuple(zip(body.vars[first:], body.sizes[first:]))
@@ -177,7 +182,60 @@ def _row_loops(plan: KernelPlan, stage: Stage) -> tuple[tuple[Var, Expr], ...]:
     return own or reduced
 
 
-def _rows(plan: KernelPlan, rows: Sequence[tuple[tuple[Var, Expr], ...]], processors: int) -> KernelAxes:
+def _in_memory_order(plan: KernelPlan, rows: Sequence[Loops]) -> tuple[list[Loops], list[Parts]]:
+    """Rows whose innermost loop is the one along which most memory is contiguous, and the outermost the one with the
+    largest strides; and the loops of each stage that were cut for it.
+
+    All stages run through their rows in the same order, so that a row stays in registers: loops of one size correspond,
+    and a stage that numbers a row through has its loop cut as that of others. Rows stay as they are where that is not
+    known, or where the order of their elements means something.
+    """
+    widest = max(rows, key=len, default=())
+    sizes = tuple(size for _, size in widest)
+    if len(sizes) < 2 or len(set(sizes)) < len(sizes) or any(map(_is_ordered, _statements(plan))):
+        return list(rows), [{} for _ in rows]
+    cuts: list[Parts] = [{} for _ in rows]
+    apart = [_cut(loops, sizes, cut) for loops, cut in zip(rows, cuts)]
+    if any(loops and {size for _, size in loops} != set(sizes) for loops in apart):
+        return list(rows), [{} for _ in rows]
+    steps, near = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0.0)
+    for stage, loops, cut in zip(plan.stages, apart, cuts):
+        for name, index in _accesses((stage.body,)):
+            if name in plan.scratch or name in plan.registers:
+                continue
+            weight = float(hint(product(plan.buffers[name].size)))
+            for var, size in loops:
+                step = coefficient(substitute(index, cut), var)
+                steps[size] += weight * abs(hint(step)) if step is not None and not step.free else 0.0
+                near[size] += weight if step is ONE else 0.0
+    nearest = max(near.values())
+    order = sorted(sizes, key=lambda size: (near[size] == nearest > 0, -steps[size]))
+    return [tuple(sorted(loops, key=lambda loop: order.index(loop[1]))) for loops in apart], cuts
+
+
+def _cut(loops: Loops, sizes: Sequence[Expr], cut: Parts) -> Loops:
+    """A single loop as loops of these sizes, outermost first, entered in `cut`; others as they are."""
+    if len(loops) != 1 or loops[0][1] is not product(sizes):
+        return loops
+    var = loops[0][0]
+    parts = tuple((Var(f"{var.name}_{number}"), size) for number, size in enumerate(sizes))
+    whole: Expr = ZERO
+    for part, size in parts:
+        whole = whole * size + part
+    cut[var] = whole
+    return parts
+
+
+def _statements(plan: KernelPlan) -> Iterable[Value]:
+    return (statement for stage in plan.stages for statement in stage.body.statements)
+
+
+def _is_ordered(statement: Value) -> bool:
+    """Whether its result depends on the order in which a row is run through, besides by rounding."""
+    return statement.op == "scan" or (statement.op == "reduction" and statement.args[0] in ("argmax", "argmin"))
+
+
+def _rows(plan: KernelPlan, rows: Sequence[Loops], cuts: Sequence[Parts], processors: int) -> KernelAxes:
     body = plan.stages[0].body
     points = plan.outer if len(plan.stages) > 1 else tuple(zip(body.vars, body.sizes))
     lengths = [product(size for _, size in loops) for loops in rows if loops]
@@ -207,13 +265,13 @@ def _rows(plan: KernelPlan, rows: Sequence[tuple[tuple[Var, Expr], ...]], proces
     if across and not held and len(plan.stages) == 1 and not plan.segments:
         grid = _apart(points, width)
     stages = []
-    for stage, loops in zip(plan.stages, rows):
+    for stage, loops, cut in zip(plan.stages, rows, cuts):
         axes: tuple[Axis, ...] = grid
         if loops:
             length = product(size for _, size in loops)
             block = _power(int(as_int(length) or 1)) if held else row
             axes = (*grid, Axis("r", loops, block, looped=not held))
-        stages.append(_stage(stage, axes))
+        stages.append(_stage(stage, axes, cut))
     warps = max(min(width * row // 256, _MAX_WARPS), 1)
     if across and not held and _results(plan) <= _MANY_RESULTS:
         warps = max(warps // 2, 1)
@@ -234,10 +292,11 @@ def _results(plan: KernelPlan) -> int:
     return max(sum(1 for value in stage.body.statements if value.op == "reduction") for stage in plan.stages)
 
 
-def _stage(stage: Stage, axes: tuple[Axis, ...]) -> StageAxes:
+def _stage(stage: Stage, axes: tuple[Axis, ...], cut: Parts | None = None) -> StageAxes:
     mapping: dict[Var, Expr] = {}
     for axis in axes:
         mapping.update(axis.positions())
+    mapping.update({var: substitute(whole, mapping) for var, whole in (cut or {}).items()})
     return StageAxes(stage, axes, mapping)
 
 

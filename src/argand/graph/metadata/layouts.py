@@ -152,6 +152,26 @@ def is_elementwise(func: Any) -> bool:
     return func in ITERATED or (func not in NOT_ITERATED and compat.has_tag(func, "pointwise"))
 
 
+_UNTAGGED = frozenset(
+    (
+        aten.hardswish.default,
+        aten.hardswish_backward.default,
+        aten.hardsigmoid_backward.default,
+        aten.hardtanh_backward.default,
+        aten.leaky_relu_backward.default,
+        aten.elu_backward.default,
+        aten.mish_backward.default,
+        aten.softplus_backward.default,
+    )
+)
+"""Pointwise ops that torch does not tag as such."""
+
+
+def is_pointwise(func: Any) -> bool:
+    """Each element of the op's result is computed from one of each argument, whatever their layouts are."""
+    return func in ITERATED or func in _UNTAGGED or compat.has_tag(func, "pointwise")
+
+
 # ---------------------------------------------------------------------- memory formats
 
 

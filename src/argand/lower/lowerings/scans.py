@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 
 from argand.graph.sizes.expr import as_int
-from argand.lower.context import Context
+from argand.lower.context import REDUCED_FLOATS, Context, math_dtype
 from argand.lower.lowerings.pointwise import refuse
 from argand.lower.lowerings.views import wrap
 from argand.lower.registry import Rule, lowers
 from argand.lower.tensor import Tensor
 
 aten = torch.ops.aten
-# Eager rounds after every step of 16-bit floats, and bools have sums of their own only in int64.
-_DTYPES = (torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+# 16-bit floats are added up in float32, where eager rounds after every step; bools have sums only in int64.
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+_DTYPES = (torch.float32, torch.float64, *REDUCED_FLOATS, *_INTEGERS)
 
 
 def _scan(kind: str) -> Rule:
@@ -26,7 +27,7 @@ def _scan(kind: str) -> Rule:
         refuse(wide not in _DTYPES, f"a scan of {wide}")
         length = as_int(x.size[wrap(dim, len(x.size))])
         refuse(length is None or length > target.scan_length, "rows that are too long, or of any length")
-        return ctx.scan(x, wrap(dim, len(x.size)), kind, wide)
+        return ctx.scan(x, wrap(dim, len(x.size)), kind, math_dtype(wide))
 
     return rule
 

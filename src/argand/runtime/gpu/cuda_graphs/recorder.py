@@ -185,9 +185,16 @@ class CudaRecorder:
         return self._stream
 
     def _prepare_libraries(self) -> None:
-        """Products keep a workspace for each thread and stream: not in a room, which may be given back."""
+        """Products keep a workspace for each thread and stream: not in a room, which may be given back.
+
+        While the program has one thread, nobody is about to use those that there are. They are given back then, and all
+        recordings, which replay one after the other, use the same memory.
+        """
         thread = threading.current_thread()
-        if thread in self._prepared:
+        alone = sum(not isinstance(each, threading._DummyThread) for each in threading.enumerate()) <= 1
+        if alone:
+            torch._C._cuda_clearCublasWorkspaces()
+        elif thread in self._prepared:
             return
         if self._workspaces is None:
             with torch.cuda.device(self._index):
