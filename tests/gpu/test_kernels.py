@@ -82,7 +82,9 @@ def test_recurrent_layers(kind: Any, dtype: torch.dtype, mode: str) -> None:
             torch.testing.assert_close(compiled(x), layer(x * 2)[0] + 1, rtol=2e-2, atol=2e-2)
             layer.weight_hh_l0.mul_(0.9)
     texts = {event.name: event.text() for event in seen}
-    assert "recurrence" in texts["output_code"] and "is recorded" in texts["cudagraphs"], texts["cudagraphs"]
+    assert "recurrence" in texts["output_code"]
+    if mode == "reduce-overhead":  # in the default mode it is found by timing calls, beside whoever else uses the GPU
+        assert "is recorded" in texts["cudagraphs"], texts["cudagraphs"]
 
 
 def test_a_training_step() -> None:

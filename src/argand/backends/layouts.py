@@ -21,6 +21,8 @@ from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 
 Timer = Callable[[Sequence[Callable[[], object]], torch.device], list[float]]
 
+_SHARE = 0.6  # of the estimated time of all convolutions: those that are timed take as much, the longest ones first
+_BYTES_PER_FLOP = 1 / 150  # as fast as a GPU's memory and its units for products of 16-bit floats are
 _GAIN = 0.93  # of the time as it is: the graph's inputs and results have to be laid out anew
 _LEAST = 20.0  # microseconds to be gained: as much as a few kernels more cost
 
@@ -43,7 +45,7 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     if times is None:
         try:
             with events.span("time_layouts", "backend", convolutions=len(kinds)):
-                times = _times({_kind(node): node for node in found}, kinds, timer)
+                times = _times(_longest({_kind(node): node for node in found}, kinds), kinds, timer)
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
             return 0
@@ -82,8 +84,33 @@ def _kind(node: fx.Node) -> str:
     return str((str(node.target), described, node.args[3:]))
 
 
+def _longest(nodes: Mapping[str, fx.Node], counts: Mapping[str, int]) -> dict[str, fx.Node]:
+    """The kinds of convolutions that take most of the time: the library searches for its kernels anew for each kind."""
+    shares = {kind: counts[kind] * _estimate(node) for kind, node in nodes.items()}
+    left = _SHARE * sum(shares.values())
+    chosen: dict[str, fx.Node] = {}
+    for kind in sorted(shares, key=lambda kind: -shares[kind]):
+        if left <= 0:
+            break
+        chosen[kind] = nodes[kind]
+        left -= shares[kind]
+    return chosen
+
+
+def _estimate(node: fx.Node) -> float:
+    """How long a convolution or its gradients take, in the time of a byte: reading and writing, or multiplying."""
+    forward = node.target is torch.ops.aten.convolution.default
+    x, weight = (arg.meta["val"] for arg in node.args[:2] if isinstance(arg, fx.Node))
+    made = node.meta["val"]
+    if not forward:  # the gradient, the argument, the weight
+        made, x, weight = x, weight, node.args[2].meta["val"]
+    moved = sum(float(each.numel() * each.element_size()) for each in (x, weight, made))
+    products = 2.0 * made.numel() * weight.numel() / max(weight.shape[0], 1)
+    return (1.0 if forward else 2.0) * max(moved, products * _BYTES_PER_FLOP)
+
+
 def _times(nodes: Mapping[str, fx.Node], counts: Mapping[str, int], timer: Timer) -> dict[str, float]:
-    """Microseconds of all convolutions together, in both layouts."""
+    """Microseconds of these convolutions together, as often as there are such, in both layouts."""
     total = [0.0, 0.0]
     for kind, node in nodes.items():
         for place, time in enumerate(timer(_ways(node), node.meta["device"])):

@@ -23,8 +23,30 @@ _GROUP_NORMS = frozenset((aten.native_group_norm.default, aten.native_group_norm
 
 
 def prepare_joint(program: AtenProgram) -> int:
-    """Random ops become functions of a seed, and norms that the backward reads become their formulas."""
-    return functional_random(program) + open_norms(program)
+    """Random ops become functions of a seed, norms that the backward reads become their formulas, and fixed batch norms
+    save nothing."""
+    return functional_random(program) + open_norms(program) + drop_saved_statistics(program)
+
+
+def drop_saved_statistics(program: AtenProgram) -> int:
+    """Gradients of batch norms by given statistics read these alone: they need not be handed what the norm saves."""
+    changes = 0
+    for node in program.graph.nodes:
+        if node.target is not aten.native_batch_norm_backward.default or node.args[7] is not False:
+            continue
+        if any(_picked_from_fixed(saved) for saved in node.args[5:7]):
+            node.args = (*node.args[:5], *node.args[3:5], *node.args[7:])
+            changes += 1
+    return changes
+
+
+def _picked_from_fixed(saved: object) -> bool:
+    """Whether a node is a saved statistic of a batch norm by given ones."""
+    if not isinstance(saved, fx.Node) or saved.target is not operator.getitem:
+        return False
+    norm = saved.args[0]
+    assert isinstance(norm, fx.Node)
+    return norm.target is aten.native_batch_norm.default and norm.args[5] is False
 
 
 def open_norms(program: AtenProgram) -> int:

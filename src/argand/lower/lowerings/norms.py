@@ -141,10 +141,10 @@ def batch_norm(
     math = math_dtype(x.dtype)
     if not training:
         refuse(mean is None or var is None, "batch norm without statistics")
-        used = any(uses(ctx, place) and val.numel() for place, val in ((1, mean_val), (2, scale_val)))
-        refuse(used, "saved statistics of a batch norm that uses its running ones")
+        refuse(uses(ctx, 1) or uses(ctx, 2), "saved statistics of a batch norm that uses its running ones")
         out = with_running_stats(ctx, x, weight, bias, _given(mean), _given(var), eps, out_val)
-        every: tuple[Any, ...] = (out, _nothing(ctx, mean_val), _nothing(ctx, scale_val), mean, var)
+        nothing = ctx.lazy(lambda ops, index: ops.constant(0.0, math), [], val=mean_val)
+        every: tuple[Any, ...] = (out, nothing, nothing, mean, var)
         return every[: len(ctx.val)]
     refuse(mean is not None and not running_vals, "a batch norm that updates its arguments")
     dims = [0, *range(2, x.ndim)]
@@ -160,11 +160,6 @@ def batch_norm(
     new_mean = _blended(ctx, _given(mean), flat_center, momentum, running_vals[0])
     new_var = _blended(ctx, _given(var), view_as(ctx, spread, vector), momentum, running_vals[1])
     return (out, *saved, new_mean, new_var)
-
-
-def _nothing(ctx: Context, val: torch.Tensor) -> Tensor:
-    """The saved statistics of a batch norm that saves none."""
-    return ctx.lazy(lambda ops, index: ops.constant(0.0, val.dtype), [], val=val)
 
 
 def _given(x: Tensor | None) -> Tensor:
