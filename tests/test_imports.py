@@ -173,6 +173,29 @@ def test_modules_import_one_way() -> None:
     )
 
 
+BOTH_WAYS = {"argand.debug", "argand.graph"}
+"""Packages whose rooms still use each other: each goes from here when one of these modules has moved."""
+
+
+def rooms_of(package: str) -> dict[str, set[str]]:
+    """Which modules and rooms of a package import which."""
+    depth = package.count(".") + 2
+    rooms: dict[str, set[str]] = {}
+    for name, targets in graph_of(IMPORTS).items():
+        if name.startswith(f"{package}."):
+            here = {".".join(target.split(".")[:depth]) for target in targets if target.startswith(f"{package}.")}
+            room = ".".join(name.split(".")[:depth])
+            rooms.setdefault(room, set()).update(here - {room})
+    return rooms
+
+
+def test_rooms_import_one_way() -> None:
+    """A room is above or below what stands beside it, as a whole: else it is no room."""
+    packages = {name.rpartition(".")[0] for name in MODULES} - {"", "argand"}
+    both_ways = {package: circles(rooms_of(package)) for package in sorted(packages)}
+    assert {package for package, found in both_ways.items() if found} == BOTH_WAYS, both_ways
+
+
 def test_imports_stand_at_the_top() -> None:
     """An import inside a function hides what a module needs: it has a reason, which is one of `ALLOWED`, or none."""
     allowed = {place for places in ALLOWED.values() for place in places}

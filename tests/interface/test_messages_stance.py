@@ -313,7 +313,7 @@ def test_substitute_in_graph() -> None:
         compiled = argand.compile(lambda x: x * operator.indexOf([1, 2, 3], 2), backend="eager", fullgraph=True)
         assert_same(X * 101, compiled(X))
     finally:
-        from argand.capture.objects import native_handlers
+        from argand.capture.objects.call_protocol import native_handlers
 
         del native_handlers.FUNCTIONS[id(operator.indexOf)]
 

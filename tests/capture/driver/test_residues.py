@@ -18,7 +18,7 @@ import torch
 
 import argand
 from argand._core import _C
-from argand.capture.facts.code.per_code import PerCode
+from argand.capture.facts.per_code import PerCode
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fuzz"))
 

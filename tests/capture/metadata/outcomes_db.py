@@ -30,7 +30,7 @@ from opdb_aot import load_op_db, samples
 
 import forks
 from argand import errors
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
 
 KNOWN = {

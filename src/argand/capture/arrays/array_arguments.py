@@ -9,8 +9,8 @@ import torch
 
 from argand import errors
 from argand.capture.arrays import array_tables as tables
-from argand.capture.facts.array_value import Traced
 from argand.capture.facts.optional import numpy
+from argand.capture.facts.values.array_value import Traced
 
 
 def refusal(name: str, why: str) -> errors.GraphBreak:

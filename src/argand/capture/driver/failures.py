@@ -16,8 +16,8 @@ from argand._core import _C
 from argand.bytecode.resume import resume_label
 from argand.capture.driver import consequences, recompiles, stance, strict
 from argand.capture.driver.region import Region
-from argand.capture.facts.code.per_code import warn_once
 from argand.capture.facts.code.stack_text import line_of_frame
+from argand.capture.facts.per_code import warn_once
 from argand.capture.facts.words import code_words, place_of, source_line
 from argand.capture.sizes.symbolic_policy import History
 from argand.config import config

@@ -26,7 +26,7 @@ from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.namespaces import ONCE, ThisCallOnly
 from argand.capture.facts.on_data import OnData
 from argand.capture.facts.sources import CallSource, ConstSource
-from argand.capture.facts.symbols import Memory
+from argand.capture.facts.values.symbols import Memory
 from argand.capture.facts.words import code_words
 from argand.capture.interp.interpreter import Interpreter, RootExit, Session, too_deep
 from argand.capture.interp.state import CaptureState

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from argand._core import _C
-from argand.capture.objects import native_handlers
+from argand.capture.objects.call_protocol import native_handlers
 from argand.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])

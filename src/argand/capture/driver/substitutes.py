@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from argand.capture.driver import strict
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.objects import native_handlers
+from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import torch_calls
 from argand.errors import ConfigError
 

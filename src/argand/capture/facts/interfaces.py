@@ -19,18 +19,18 @@ import torch
 from torch import fx
 
 from argand.capture.facts.code.effort_limits import Patience
-from argand.capture.facts.code.per_code import PerCode
 from argand.capture.facts.exceptions import ExcState, ObservedException
 from argand.capture.facts.frames import Frame, LazyLocal, Program, Session
 from argand.capture.facts.on_data import OnData
 from argand.capture.facts.overlays import Overlay, Shadow
+from argand.capture.facts.per_code import PerCode
 from argand.capture.facts.sources import Source
-from argand.capture.facts.symbolic import Symbols
-from argand.capture.facts.symbols import Bounds, Memory, Nodes, Origin, Place
-from argand.capture.facts.tainted import TaintedText
-from argand.capture.facts.tensor_info import Dressed, Scope, TensorInfo
 from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.facts.unregistered import Unregistered
+from argand.capture.facts.values.symbolic import Symbols
+from argand.capture.facts.values.symbols import Bounds, Memory, Nodes, Origin, Place
+from argand.capture.facts.values.tainted import TaintedText
+from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
 from argand.errors import GraphBreak, UserLine
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation, SymbolTable

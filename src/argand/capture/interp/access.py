@@ -21,8 +21,6 @@ from argand.capture.facts.frames import NULL, LazyLocal
 from argand.capture.facts.kinds import held_items, is_a, module_of, raw_length
 from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import ConstSource, LocalSource, Source
-from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize
-from argand.capture.facts.tainted import TaintedText, formatted_tensor
 from argand.capture.facts.typefacts import (
     ATOMS,
     BOUND_METHODS,
@@ -33,9 +31,11 @@ from argand.capture.facts.typefacts import (
     is_native,
 )
 from argand.capture.facts.unregistered import Unregistered
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
+from argand.capture.facts.values.tainted import TaintedText, formatted_tensor
 from argand.capture.interp.state import CaptureState
-from argand.capture.objects import native_handlers
-from argand.capture.objects.binding import guarded_by_code
+from argand.capture.objects.call_protocol import native_handlers
+from argand.capture.objects.call_protocol.binding import guarded_by_code
 from argand.capture.objects.text_proxy import PLAIN_VALUES, standing_for, textual, textual_items
 from argand.capture.record import contiguity, numpy_functions, tensor_attributes
 from argand.capture.torch_functions import torch_calls

@@ -17,9 +17,6 @@ from argand.capture.torch_functions import (  # noqa: F401
     tensor_methods,
     torch_autograd,
     torch_contexts,
-    torch_control,
-    torch_flex,
-    torch_higher,
-    torch_hooks,
     torch_tables,
 )
+from argand.capture.torch_functions.higher_order import control_flow, flex_attention, tensor_hooks, transforms  # noqa: F401

@@ -17,7 +17,6 @@ from typing import Any
 from argand._core import _C
 from argand.bytecode.instruction import Instruction
 from argand.capture.facts.code import skip
-from argand.capture.facts.code.per_code import PerCode
 from argand.capture.facts.code.stack_text import line_of_frame
 from argand.capture.facts.exceptions import (
     CAPTURED_TRACEBACK,
@@ -29,11 +28,13 @@ from argand.capture.facts.exceptions import (
 )
 from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal, Program
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.per_code import PerCode
 from argand.capture.facts.typefacts import BOUND_METHODS
 from argand.capture.interp.access import Access
 from argand.capture.interp.opcodes import OPCODES, ROOT_OPCODES
 from argand.capture.interp.state import CaptureState
-from argand.capture.objects import attribute_writes, attributes, calls, generators, operators, stand_ins
+from argand.capture.objects import attribute_writes, attributes, generators, operators, stand_ins
+from argand.capture.objects.call_protocol import calls
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import narration, native_reads, native_watch
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break

@@ -12,8 +12,9 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.typefacts import is_heap
-from argand.capture.objects import classes, instance_checks, text
+from argand.capture.objects import instance_checks, text
 from argand.capture.objects import keys as keys_of
+from argand.capture.objects.call_protocol import classes
 
 # Flags of a type object (Py_TPFLAGS_*): documented in the C API.
 _SEQUENCE = 1 << 5

@@ -9,9 +9,10 @@ from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
 from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.symbolic import SymbolicBool
+from argand.capture.facts.values.symbolic import SymbolicBool
 from argand.capture.interp.optable import opcode, root_opcode
-from argand.capture.objects import attribute_writes, attributes, calls, classes, generators, names, operators
+from argand.capture.objects import attribute_writes, attributes, generators, names, operators
+from argand.capture.objects.call_protocol import calls, classes
 from argand.graph.python_operators import BINARY, COMPARE, INVERT, NEGATIVE, POSITIVE, BinaryOperator, Comparison
 
 # ---- no effect -----------------------------------------------------------------------------------------------------

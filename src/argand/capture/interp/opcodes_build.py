@@ -9,10 +9,11 @@ from argand._core import _C
 from argand.bytecode.opcodes import PY313
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.tainted import TaintedText
+from argand.capture.facts.values.tainted import TaintedText
 from argand.capture.interp import matching
 from argand.capture.interp.optable import opcode
-from argand.capture.objects import classes, iteration, keys, operators, text
+from argand.capture.objects import iteration, keys, operators, text
+from argand.capture.objects.call_protocol import classes
 
 
 def _pop_n(frame: Frame, count: int) -> list[Any]:

@@ -9,7 +9,7 @@ from argand.bytecode.opcodes import PY312, PY313
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import GENERATOR, STOP, YIELD, Frame, Previous
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.symbolic import SymbolicBool
+from argand.capture.facts.values.symbolic import SymbolicBool
 from argand.capture.interp.optable import opcode
 from argand.capture.objects import attributes, generators, iteration, operators, raising
 from argand.capture.torch_functions import one_sided_branches

@@ -34,10 +34,10 @@ from argand.capture.facts.sources import (
     SequenceItemSource,
     Source,
 )
-from argand.capture.facts.symbols import Memory
-from argand.capture.facts.tensor_info import TensorInfo
 from argand.capture.facts.typefacts import is_foreign_value
-from argand.capture.objects.binding import guarded_by_code
+from argand.capture.facts.values.symbols import Memory
+from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.objects.call_protocol.binding import guarded_by_code
 from argand.capture.record.guards import GuardSet
 from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import subclasses, symbolic_policy

@@ -21,7 +21,7 @@ from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.facts.words import words
 
 RAISED: tuple[type[Exception], ...] = (IndexError, RuntimeError, AssertionError)

@@ -18,7 +18,7 @@ import torch
 
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.errors import GraphBreak, graph_break
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbols import Relation

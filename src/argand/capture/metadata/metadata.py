@@ -9,7 +9,7 @@ import torch
 from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import kinds, misfits, outcomes, trial_runs
 from argand.capture.metadata.rules import RULES, Misfit, Unknown

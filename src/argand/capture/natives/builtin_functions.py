@@ -10,18 +10,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from argand._core import _C
-from argand.capture.facts import tainted, typefacts
+from argand.capture.facts import typefacts
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, LazyLocal
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
-from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.facts.values import tainted
+from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.natives.rows import Native, enter_rows, kept, operation
 from argand.capture.objects import (
     attribute_writes,
-    classes,
     descriptors,
     generators,
     instance_checks,
@@ -33,7 +33,8 @@ from argand.capture.objects import (
     stand_ins,
     text,
 )
-from argand.capture.objects.native_handlers import (
+from argand.capture.objects.call_protocol import classes
+from argand.capture.objects.call_protocol.native_handlers import (
     HELPER_FILES,
     ITERABLE_NEW,
     SAFE_NEW,

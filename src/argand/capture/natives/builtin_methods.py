@@ -19,7 +19,7 @@ from argand.capture.facts.sources import CallSource
 from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.natives.iteration_functions import hashed_items, sort_list, update_dict
 from argand.capture.objects import iteration, keys, operators, polyfills, text
-from argand.capture.objects.native_handlers import (
+from argand.capture.objects.call_protocol.native_handlers import (
     SAFE_NEW,
     Args,
     add_methods,

@@ -27,7 +27,7 @@ from argand.capture.natives.rows import (
     tested,
 )
 from argand.capture.objects import descriptors, iteration, keys, operators, polyfills
-from argand.capture.objects.native_handlers import HELPER_FILES, Args, constructor, function
+from argand.capture.objects.call_protocol.native_handlers import HELPER_FILES, Args, constructor, function
 from argand.capture.world import native_reads
 
 # ---- iteration -----------------------------------------------------------------------------------------------------

@@ -41,15 +41,9 @@ from argand.capture.natives.rows import (
     plain,
     tested,
 )
-from argand.capture.objects import (
-    classes,
-    iteration,
-    keys,
-    names,
-    native_handlers,
-    polyfills,
-)
-from argand.capture.objects.native_handlers import (
+from argand.capture.objects import iteration, keys, names, polyfills
+from argand.capture.objects.call_protocol import classes, native_handlers
+from argand.capture.objects.call_protocol.native_handlers import (
     BREAK_MODULES,
     CALLABLE_OBJECTS,
     PURE_MODULES,

@@ -9,7 +9,7 @@ from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import polyfills
-from argand.capture.objects.native_handlers import Args, add_functions, function
+from argand.capture.objects.call_protocol.native_handlers import Args, add_functions, function
 
 
 def _log(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:

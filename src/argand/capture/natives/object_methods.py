@@ -21,16 +21,15 @@ from argand.capture.natives.builtin_methods import COMPARISONS, comparing, keepi
 from argand.capture.objects import (
     attribute_writes,
     attributes,
-    classes,
     descriptors,
     generators,
     instances,
     iteration,
-    native_handlers,
     operators,
     text,
 )
-from argand.capture.objects.native_handlers import (
+from argand.capture.objects.call_protocol import classes, native_handlers
+from argand.capture.objects.call_protocol.native_handlers import (
     CALLABLE_OBJECTS,
     KEEP,
     METHODS,

@@ -7,14 +7,15 @@ import types
 from typing import Any
 
 from argand._core import _C
-from argand.capture.facts.array_value import Traced
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import SEQUENCES
+from argand.capture.facts.values.array_value import Traced
 from argand.capture.natives.rows import Native, enter_rows
-from argand.capture.objects import classes, keys, operators
-from argand.capture.objects.native_handlers import constructor, pure, python_object_in_native
+from argand.capture.objects import keys, operators
+from argand.capture.objects.call_protocol import classes
+from argand.capture.objects.call_protocol.native_handlers import constructor, pure, python_object_in_native
 from argand.capture.record import numpy_functions
 from argand.graph.python_operators import BINARY, COMPARE, INVERT, UNARY
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from argand.capture.facts.handlers import ABSENT, names_here
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.objects import iteration, keys
-from argand.capture.objects.native_handlers import Handler, add_functions
+from argand.capture.objects.call_protocol.native_handlers import Handler, add_functions
 from argand.capture.world import native_reads
 
 Use = Callable[[Interpreter, Any], Any]

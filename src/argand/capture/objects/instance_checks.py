@@ -5,11 +5,11 @@ from __future__ import annotations
 import abc
 from typing import Any, Final
 
-from argand.capture.facts.array_value import Traced
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
-from argand.capture.facts.symbolic import STANDS_FOR
-from argand.capture.facts.tainted import TaintedText
+from argand.capture.facts.values.array_value import Traced
+from argand.capture.facts.values.symbolic import STANDS_FOR
+from argand.capture.facts.values.tainted import TaintedText
 from argand.capture.objects import descriptors, generators, virtual
 from argand.capture.record import tensor_attributes
 

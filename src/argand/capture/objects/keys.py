@@ -12,8 +12,8 @@ from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.facts.typefacts import Slot
+from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.objects import descriptors
 from argand.capture.world import native_reads
 

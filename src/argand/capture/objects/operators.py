@@ -15,8 +15,8 @@ from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, raw_items, raw_iter
-from argand.capture.facts.symbolic import SYMBOLIC
 from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES, Slot
+from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
 from argand.capture.sizes import symbolic_ops
 from argand.capture.world import identity

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from argand.capture.facts.array_value import Method, Traced
-from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool, SymbolicSize
-from argand.capture.facts.tainted import TaintedText
+from argand.capture.facts.values.array_value import Method, Traced
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool, SymbolicSize
+from argand.capture.facts.values.tainted import TaintedText
 from argand.capture.objects import generators
 from argand.errors import GraphBreak, graph_break
 

@@ -10,8 +10,8 @@ from argand._core import _C
 from argand.capture.facts import callables
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.tainted import TaintedText
 from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.facts.values.tainted import TaintedText
 from argand.capture.objects import descriptors
 from argand.capture.world import native_reads
 

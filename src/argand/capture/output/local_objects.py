@@ -23,12 +23,12 @@ from typing import Any
 import torch
 
 from argand.capture.facts import classify
-from argand.capture.facts.array_value import Method, Traced
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a, module_of, namespace
-from argand.capture.facts.symbolic import SymbolicSize
-from argand.capture.facts.tainted import TaintedText, formatted_tensor
 from argand.capture.facts.typefacts import is_native
+from argand.capture.facts.values.array_value import Method, Traced
+from argand.capture.facts.values.symbolic import SymbolicSize
+from argand.capture.facts.values.tainted import TaintedText, formatted_tensor
 from argand.capture.interp.interpreter import Trampoline
 from argand.capture.objects.generators import TracedGenerator
 from argand.capture.objects.iteration import NativeIterator

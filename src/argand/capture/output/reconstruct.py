@@ -14,9 +14,9 @@ from argand.capture.facts import classify
 from argand.capture.facts.frames import LazyLocal
 from argand.capture.facts.kinds import is_a, raw_length
 from argand.capture.facts.sources import ClosureSource, ImportedSource, LocalSource, root_of
-from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool, SymbolicNumber
-from argand.capture.facts.tensor_info import Dressed
 from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool, SymbolicNumber
+from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.interp.state import CaptureState
 from argand.capture.output import local_objects, rebuild
 from argand.capture.output.emit import Emitter

@@ -28,9 +28,9 @@ from argand.bytecode.assemble import Label
 from argand.bytecode.cells import SAVED_CELL_MARK
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.resume import StackSlot, frame_arg_names
-from argand.capture.facts.code.per_code import warn_once
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.on_data import RERUNS, Known, OnData, Points
+from argand.capture.facts.per_code import warn_once
 from argand.capture.facts.words import place_of, words
 from argand.capture.interp.state import CaptureState
 from argand.capture.metadata.call_targets import RANDOM

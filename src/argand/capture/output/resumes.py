@@ -19,7 +19,7 @@ from types import CodeType
 from argand.bytecode.flow import reachable
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.resume import ResumeCode, StackSlot, build_resume_code, resume_name, under_users_name
-from argand.capture.facts.code.per_code import PerCode
+from argand.capture.facts.per_code import PerCode
 
 NUMBERS = itertools.count()
 """Numbers of `__compiled_fn_<n>` and `__resume_at_<offset>_<n>`, unique in the process."""

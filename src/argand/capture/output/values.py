@@ -12,7 +12,7 @@ from argand import errors
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a, raw_items
 from argand.capture.facts.sources import ConstSource, Source
-from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.interp.state import CaptureState
 from argand.capture.objects.generators import TracedGenerator
 from argand.capture.output import rebuild

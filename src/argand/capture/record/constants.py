@@ -12,7 +12,7 @@ import torch
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import TensorInfo
 
 _LIMIT = 64  # elements
 _MAKERS = frozenset((torch.tensor, torch.scalar_tensor, torch.as_tensor))

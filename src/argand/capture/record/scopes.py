@@ -6,7 +6,7 @@ from torch import fx
 
 from argand import errors
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.sizes import symbolic_tensors
 
 

@@ -10,8 +10,8 @@ from torch import fx
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.symbolic import SYMBOLIC
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.values.symbolic import SYMBOLIC
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.record import constants
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 

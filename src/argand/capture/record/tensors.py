@@ -21,8 +21,8 @@ from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.on_data import OnData
 from argand.capture.facts.sources import Source
-from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
-from argand.capture.facts.tensor_info import Dressed, Scope, TensorInfo
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
+from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
 from argand.capture.metadata import data_errors, memory, metadata, numpy_scalars
 from argand.capture.metadata.call_targets import METHODS_OF_OPERATORS, OPERATOR_OPCODES, Target, target_of
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL

@@ -20,7 +20,7 @@ from argand.capture.facts.classify import why_not
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.tensor_info import Dressed
+from argand.capture.facts.values.tensor_info import Dressed
 
 _Tensor = torch.Tensor
 PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -13,7 +13,7 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_facts import solve
 from argand.capture.sizes.symbolic_tensors import PROBED, at

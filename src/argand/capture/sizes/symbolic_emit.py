@@ -15,8 +15,8 @@ from argand.capture.facts.handlers import Function
 from argand.capture.facts.input_names import free_name
 from argand.capture.facts.interfaces import Dynamics, GraphBuilder
 from argand.capture.facts.sources import Source
-from argand.capture.facts.symbols import Origin, Place
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.values.symbols import Origin, Place
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.sizes.symbolic_facts import Bounds, single
 from argand.errors import InternalError, graph_break
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE

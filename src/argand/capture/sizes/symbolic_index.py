@@ -12,7 +12,7 @@ import torch
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.sizes.symbolic_tensors import dim_number
 
 

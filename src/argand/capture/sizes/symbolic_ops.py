@@ -18,7 +18,7 @@ from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Interpreter
 from argand.capture.facts.kinds import is_a, module_of
-from argand.capture.facts.symbolic import (
+from argand.capture.facts.values.symbolic import (
     STANDS_FOR,
     SYMBOLIC,
     SymbolicBool,

@@ -11,7 +11,7 @@ from argand import errors
 from argand.capture.facts.code import directives
 from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.sources import AttrSource, DictItemSource, InstanceDictSource, Source
-from argand.capture.facts.symbols import Memory, Place
+from argand.capture.facts.values.symbols import Memory, Place
 from argand.capture.sizes import symbolic_state, symbolic_tensors
 from argand.config import config
 from argand.graph.sizes.expr import Expr, Sym, free_symbols

@@ -16,8 +16,8 @@ from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Unbacked
-from argand.capture.facts.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
-from argand.capture.facts.symbols import Memory, Place
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicFloat, SymbolicInt
+from argand.capture.facts.values.symbols import Memory, Place
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.symbolic_emit import Nodes, text
 from argand.capture.sizes.symbolic_facts import Bounds, is_range, moduli, solve

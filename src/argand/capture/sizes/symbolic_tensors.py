@@ -14,8 +14,8 @@ import torch
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import Dynamics, GraphBuilder
-from argand.capture.facts.symbolic import SYMBOLIC, SymbolicSize, holds_symbols, size_of
-from argand.capture.facts.tensor_info import Dynamic, TensorInfo
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize, holds_symbols, size_of
+from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata import memory
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.symbols import Relation

@@ -15,8 +15,8 @@ from torch import fx
 
 from argand import errors
 from argand.capture.facts.interfaces import Dynamics
-from argand.capture.facts.symbolic import SymbolicBool
-from argand.capture.facts.symbols import Origin
+from argand.capture.facts.values.symbolic import SymbolicBool
+from argand.capture.facts.values.symbols import Origin
 from argand.graph.sizes.expr import ONE, Expr, Sym, as_expr
 from argand.graph.sizes.symbols import Relation
 

@@ -16,7 +16,7 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Unbacked
-from argand.capture.facts.symbolic import SymbolicInt
+from argand.capture.facts.values.symbolic import SymbolicInt
 from argand.capture.facts.words import callable_words, words
 from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.sizes import symbolic_calls, symbolic_tensors

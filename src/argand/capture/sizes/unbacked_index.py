@@ -8,7 +8,7 @@ import torch
 
 from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder, Unbacked
-from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.sizes import unbacked_ops
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbols import Relation

@@ -12,8 +12,8 @@ import torch
 
 from argand.capture.facts import compat
 from argand.capture.facts.interfaces import GraphBuilder, Unbacked
-from argand.capture.facts.symbolic import SYMBOLIC, SymbolicBool
-from argand.capture.facts.tensor_info import Dynamic, TensorInfo
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
+from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata import data_errors, meta_tensors, metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.sizes import symbolic_tensors

@@ -4,7 +4,7 @@ In comes a function of torch's with its arguments; out goes what the program get
 of the graph (`record.tensors.GraphBuilder.call`), which most functions are.
 
 To add: a function of torch's that needs more than a node is a handler, registered by `torch_calls.handler` in the
-module of its kind: contexts and modes, control flow, functions of functions (`torch_higher`, with `subgraphs` and
-`hops`), methods of tensors (`tensor_methods`), all others `torch_tables`. A Python function that is to be interpreted
-in torch's place is in `torch_polyfills`. A new module of handlers is named in `interp.handlers`.
+module of its kind: contexts and modes, functions of functions (the room `higher_order`, and `hops`, which their nodes
+call), methods of tensors (`tensor_methods`), all others `torch_tables`. A Python function that is to be interpreted in
+torch's place is in `torch_polyfills`. A new module of handlers is named in `interp.handlers`.
 """

@@ -9,7 +9,7 @@ from torch import fx
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
-from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.errors import GraphBreak, graph_break
 
 

@@ -15,7 +15,7 @@ from argand.capture.facts import compat
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Args
 from argand.capture.facts.interfaces import GraphBuilder, Interpreter
-from argand.capture.facts.symbolic import SymbolicBool
+from argand.capture.facts.values.symbolic import SymbolicBool
 from argand.capture.metadata import data_errors
 from argand.capture.objects import operators
 from argand.capture.record import constants

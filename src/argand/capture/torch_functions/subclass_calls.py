@@ -11,7 +11,7 @@ from argand.capture.facts import callables
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
-from argand.capture.objects import native_handlers
+from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.sizes import subclasses
 from argand.capture.torch_functions.torch_calls import handler
 

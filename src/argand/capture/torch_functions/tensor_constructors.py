@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from argand import errors
-from argand.capture.facts.array_value import Traced
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import module_of
+from argand.capture.facts.values.array_value import Traced
 from argand.capture.metadata import metadata, numpy_scalars
 from argand.capture.metadata.special_calls import named, special
 from argand.capture.record import numpy_calls

@@ -10,7 +10,7 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.sources import AttrSource
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.facts.words import callable_words, words
 from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.call_targets import target_of

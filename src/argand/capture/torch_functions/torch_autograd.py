@@ -11,7 +11,7 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import AttrSource
-from argand.capture.facts.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
 from argand.capture.metadata.meta_tensors import new
 from argand.capture.metadata.rules import RULES

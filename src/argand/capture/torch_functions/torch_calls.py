@@ -17,12 +17,12 @@ import torch
 
 from argand import errors
 from argand._core import _C
-from argand.capture.facts.array_value import Traced, needs_values
 from argand.capture.facts.code import directives
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.handlers import ABSENT, Args, Function, Kwargs, enter, names_here
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import attributes_of, is_a, module_of
+from argand.capture.facts.values.array_value import Traced, needs_values
 from argand.capture.facts.words import public_name
 from argand.capture.metadata import metadata
 from argand.capture.record import numpy_calls

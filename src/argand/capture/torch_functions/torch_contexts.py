@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from argand import errors
-from argand.capture.facts import compat, symbolic
+from argand.capture.facts import compat
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
-from argand.capture.objects import iteration, native_handlers
+from argand.capture.facts.values import symbolic
+from argand.capture.objects import iteration
+from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import modes, torch_polyfills
 from argand.capture.torch_functions.torch_calls import NAMED, all_of, handler
 from argand.graph.compat import FLAGS, set_deterministic

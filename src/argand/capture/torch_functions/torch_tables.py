@@ -11,7 +11,7 @@ from argand.capture.facts import compat
 from argand.capture.facts.code import directives
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.metadata import metadata
 from argand.capture.record import numpy_calls
 from argand.capture.sizes import unbacked_ops

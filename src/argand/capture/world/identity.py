@@ -15,7 +15,7 @@ from typing import Any
 from argand.capture.facts import classify
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.sources import ConstSource, FreshAttrSource, Source
-from argand.capture.facts.symbolic import SYMBOLIC
+from argand.capture.facts.values.symbolic import SYMBOLIC
 
 VALUES = frozenset((int, float, complex, str, bytes))
 """Types whose objects are guarded by value: equal ones may be one object in a call, and several in another."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from argand.capture.facts.code.per_code import of_code
 from argand.capture.facts.frames import Frame
+from argand.capture.facts.per_code import of_code
 from argand.capture.facts.words import source_line
 from argand.errors import UserLine
 

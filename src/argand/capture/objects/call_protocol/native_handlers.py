@@ -17,7 +17,8 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import ABSENT, Function, Kwargs, enter, names_here
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
-from argand.capture.objects import lru_caches, names, text, virtual
+from argand.capture.objects import names, text, virtual
+from argand.capture.objects.call_protocol import lru_caches
 from argand.capture.record import numpy_functions
 from argand.capture.sizes import symbolic_ops
 from argand.errors import graph_break

@@ -21,7 +21,7 @@ from argand.capture.facts import compat
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.overlays import Overlay, Shadow
-from argand.capture.facts.tensor_info import Scope, TensorInfo
+from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.record.scopes import lift, placeholders_first

@@ -13,10 +13,11 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.facts.tensor_info import Scope
+from argand.capture.facts.values.tensor_info import Scope
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.sizes import symbolic_ops
-from argand.capture.torch_functions import subgraphs, torch_polyfills
+from argand.capture.torch_functions import torch_polyfills
+from argand.capture.torch_functions.higher_order import subgraphs
 from argand.capture.torch_functions.torch_calls import NAMED
 from argand.graph.operators import flex
 

@@ -11,9 +11,10 @@ from torch import fx
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.facts.tensor_info import Scope
+from argand.capture.facts.values.tensor_info import Scope
 from argand.capture.record.scopes import fixed_sizes, placeholder
-from argand.capture.torch_functions import hops, subgraphs, torch_polyfills
+from argand.capture.torch_functions import hops, torch_polyfills
+from argand.capture.torch_functions.higher_order import subgraphs
 from argand.capture.torch_functions.torch_calls import NAMED, handler
 
 _MOST_STEPS = 256  # of a scan or map, which become that many copies of its body

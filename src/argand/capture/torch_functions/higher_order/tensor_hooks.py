@@ -8,7 +8,8 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.record.scopes import fixed_sizes, placeholder
-from argand.capture.torch_functions import hops, subgraphs
+from argand.capture.torch_functions import hops
+from argand.capture.torch_functions.higher_order import subgraphs
 from argand.capture.torch_functions.torch_calls import handler
 
 

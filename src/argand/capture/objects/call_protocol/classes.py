@@ -9,13 +9,14 @@ import typing
 from typing import Any, Final, cast
 
 from argand._core import _C
-from argand.capture.facts.array_value import Method, Traced
 from argand.capture.facts.frames import NULL, Frame
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import answers_itself, is_a, module_of
-from argand.capture.facts.symbolic import STANDS_FOR
-from argand.capture.facts.tainted import TaintedText
-from argand.capture.objects import descriptors, generators, iteration, native_handlers, operators
+from argand.capture.facts.values.array_value import Method, Traced
+from argand.capture.facts.values.symbolic import STANDS_FOR
+from argand.capture.facts.values.tainted import TaintedText
+from argand.capture.objects import descriptors, generators, iteration, operators
+from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.objects.raising import prepare_reraise_star
 from argand.capture.world import native_reads
 from argand.errors import graph_break

@@ -15,17 +15,8 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, mro_of
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.typefacts import BUILTIN_METHODS
-from argand.capture.objects import (
-    attributes,
-    binding,
-    classes,
-    descriptors,
-    generators,
-    iteration,
-    native_handlers,
-    stand_ins,
-    text,
-)
+from argand.capture.objects import attributes, descriptors, generators, iteration, stand_ins, text
+from argand.capture.objects.call_protocol import binding, classes, native_handlers
 from argand.capture.sizes import symbolic_ops
 
 _DESCRIPTORS: Final = frozenset(

@@ -12,10 +12,11 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import type_lookup
-from argand.capture.facts.tensor_info import Scope
-from argand.capture.objects import native_handlers
+from argand.capture.facts.values.tensor_info import Scope
+from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.record.scopes import fixed_sizes, placeholder
-from argand.capture.torch_functions import hops, subgraphs, torch_polyfills
+from argand.capture.torch_functions import hops, torch_polyfills
+from argand.capture.torch_functions.higher_order import subgraphs
 from argand.capture.torch_functions.torch_calls import CODES, NAMED, all_of, handler, name_of
 from argand.capture.torch_functions.torch_calls import leaf as operation
 

@@ -1,0 +1,4 @@
+"""Functions of torch's that take functions: each is a node whose bodies are graphs of their own (`subgraphs`).
+
+`transforms` has checkpoint, autograd.Function and torch.func. Nothing else of calls into torch imports this room.
+"""
