@@ -11,6 +11,7 @@ import torch
 import argand
 from argand.capture import interp, natives, objects
 from argand.capture.natives import native_warnings
+from argand.capture.objects import call_protocol
 
 
 def of_truth(x: torch.Tensor) -> torch.Tensor:
@@ -50,4 +51,4 @@ def test_the_modules_that_call_native_code_are_known() -> None:
     """A room that gets another name is noticed."""
     argand.compile(of_branch, backend="eager")(torch.ones(2))
     known = {file.rsplit("/", 2)[-2] for file in native_warnings._modules()}
-    assert known == {room.__name__.rpartition(".")[2] for room in (interp, natives, objects)}
+    assert known == {room.__name__.rpartition(".")[2] for room in (interp, natives, objects, call_protocol)}
