@@ -140,6 +140,30 @@ def test_folders_are_small() -> None:
     assert not large, f"of more than {FILES_OF_A_FOLDER} files: {large}"
 
 
+ANY_IN_CAPTURE = 2207
+"""How often capture's annotations say `Any`, about what nothing is checked: it only falls."""
+NO_NAMES = {"found", "made", "there"}
+
+
+def test_annotations_of_capture_say_types() -> None:
+    """`object` where nothing is asked of a value, what is asked of it (`facts/interfaces.py`), or the type that it has."""
+    count = sum(len(re.findall(r"\bAny\b", path.read_text())) for path in (SRC / "capture").rglob("*.py"))
+    assert count <= ANY_IN_CAPTURE, f"{count} times Any in capture"
+    assert count == ANY_IN_CAPTURE, f"capture says Any only {count} times: write that down"
+
+
+def test_names_of_capture_say_their_subject() -> None:
+    """Not that it was found or made, which says nothing of what it is."""
+    names = [
+        f"{path.relative_to(SRC)}:{node.lineno} {name}"
+        for path in sorted((SRC / "capture").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in (getattr(node, field, None) for field in ("id", "arg", "attr", "name"))
+        if name in NO_NAMES
+    ]
+    assert not names, names
+
+
 # Who reads files otherwise than by `argand.files`, and why nothing can block or be without bound there.
 OTHER_READERS = {
     "files.py": "is the place",

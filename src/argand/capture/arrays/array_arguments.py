@@ -82,8 +82,8 @@ def has_mask(key: object) -> bool:
 def tensor_in(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value
-    found = getattr(value, "tensor", None)
-    return found if isinstance(found, torch.Tensor) else None
+    tensor = getattr(value, "tensor", None)
+    return tensor if isinstance(tensor, torch.Tensor) else None
 
 
 def operand(value: Any) -> bool:
@@ -159,19 +159,19 @@ def steps(array: Any) -> list[int]:
     return [step for size, step in zip(array.shape, array.strides) if size > 1]
 
 
-def laid_out(name: str, made: torch.Tensor, expected: Any) -> torch.Tensor:
+def laid_out(name: str, tensor: torch.Tensor, expected: Any) -> torch.Tensor:
     """A new array in memory as numpy lays it out, where torch lays it out otherwise."""
 
     def matches() -> bool:
         with torch._C.DisableTorchFunction():
-            ours = [step * expected.itemsize for size, step in zip(made.shape, made.stride()) if size > 1]
+            ours = [step * expected.itemsize for size, step in zip(tensor.shape, tensor.stride()) if size > 1]
         return ours == steps(expected)
 
     if matches():
-        return made
+        return tensor
     order = sorted(range(expected.ndim), key=lambda dim: -expected.strides[dim])
-    made = torch.Tensor.permute(made, order)
-    made = torch.Tensor.permute(torch.Tensor.contiguous(made), [order.index(dim) for dim in range(len(order))])
+    tensor = torch.Tensor.permute(tensor, order)
+    tensor = torch.Tensor.permute(torch.Tensor.contiguous(tensor), [order.index(dim) for dim in range(len(order))])
     if not matches():
         raise refusal(name, "its torch equivalent lays the array out in another way")
-    return made
+    return tensor

@@ -64,18 +64,18 @@ def load(state: CaptureState, source: Source, value: object) -> object:
     state.guard(source, "call", layout_of, layout_of(value), label="ARRAY_MATCH")
     with torch._C.DisableTorchFunction():
         tensor = state.graph.new_input(CallSource(source, tensor_of), torch.from_numpy(value))
-    made = arrays.by_real[id(value)] = Traced(arrays, dummy(value.shape, value.strides, value.dtype), tensor, source)
-    arrays.real[id(made)] = value
+    traced = arrays.by_real[id(value)] = Traced(arrays, dummy(value.shape, value.strides, value.dtype), tensor, source)
+    arrays.real[id(traced)] = value
     state.keep(value)
-    return made
+    return traced
 
 
 def of(state: CaptureState) -> Arrays:
     """The arrays of a capture."""
     if state.arrays is None:
         state.arrays = Arrays(state)
-    found: Arrays = state.arrays
-    return found
+    arrays: Arrays = state.arrays
+    return arrays
 
 
 class Arrays:
@@ -276,10 +276,10 @@ class Arrays:
                 fn(*given, **named, out=target)
         except Exception as e:
             raise refusal(name, f"numpy says {e}") from e
-        made = self._run(name, fn, other, args, kwargs)
-        if type(made) is not Traced or made._a_dummy.shape != out._a_dummy.shape:
+        result = self._run(name, fn, other, args, kwargs)
+        if type(result) is not Traced or result._a_dummy.shape != out._a_dummy.shape:
             raise refusal(name, "the result and the array that it is written to differ in shape")
-        out._a_tensor.copy_(made._a_tensor)
+        out._a_tensor.copy_(result._a_tensor)
         return out
 
     # ---------------------------------------------------------------- the three runs
@@ -293,12 +293,12 @@ class Arrays:
             with torch._C.DisableTorchFunction(), numpy_settings.quiet():
                 checked = other(*self._to_library(args, real=True), **self._to_library(kwargs, real=True))
             self.recording = True
-            made = other(*self._to_library(args, real=False), **self._to_library(kwargs, real=False))
+            result = other(*self._to_library(args, real=False), **self._to_library(kwargs, real=False))
         except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as e:
             raise refusal(name, f"its torch equivalent says {e}") from e
         finally:
             self.recording = False
-        return self._results(name, expected, checked, made, traced_in((args, kwargs)))
+        return self._results(name, expected, checked, result, traced_in((args, kwargs)))
 
     def _as_float(self, value: object, dtype: Any) -> Any:
         """Integer arrays as the floats that numpy makes of them first; torch would make float32 of them."""
@@ -306,8 +306,8 @@ class Arrays:
         def as_float(leaf: object) -> object:
             if type(leaf) is not Traced:
                 return leaf
-            made = torch.Tensor.to(leaf._a_tensor, tables.DTYPES[dtype.name])
-            return Traced(self, numpy.asarray(leaf._a_dummy).astype(dtype), made)
+            tensor = torch.Tensor.to(leaf._a_tensor, tables.DTYPES[dtype.name])
+            return Traced(self, numpy.asarray(leaf._a_dummy).astype(dtype), tensor)
 
         return mapped(value, as_float)
 
@@ -319,18 +319,18 @@ class Arrays:
         except Exception as e:  # numpy's error: the program gets it where the call really runs
             raise refusal(name, f"numpy says {type(e).__name__}: {e}") from e
 
-    def _results(self, name: str, expected: Any, checked: Any, made: object, inputs: list[Traced]) -> object:
+    def _results(self, name: str, expected: Any, checked: Any, result: object, inputs: list[Traced]) -> object:
         if isinstance(expected, tuple | list):
-            if not isinstance(made, tuple | list) or len(made) != len(expected):
+            if not isinstance(result, tuple | list) or len(result) != len(expected):
                 raise refusal(name, "its torch equivalent gives another number of results")
-            parts = [self._results(name, *three, inputs) for three in zip(expected, checked, made)]
+            parts = [self._results(name, *three, inputs) for three in zip(expected, checked, result)]
             return parts if type(expected) is list else tuple(parts)
         if not isinstance(expected, numpy.ndarray | numpy.generic):
             raise needs_values(name)
         for given in inputs:
             if given._a_dummy is expected:
                 return given
-        ours, stand_in = tensor_in(checked), tensor_in(made)
+        ours, stand_in = tensor_in(checked), tensor_in(result)
         if ours is None or stand_in is None:
             raise refusal(name, "its torch equivalent gives no array")
         self._same(name, expected, ours, name in tables.UNDEFINED)
@@ -347,22 +347,22 @@ class Arrays:
             raise refusal(name, "its torch equivalent gives other values")
 
     def _aliased(
-        self, name: str, expected: Any, ours: torch.Tensor, made: torch.Tensor, inputs: list[Traced]
+        self, name: str, expected: Any, ours: torch.Tensor, tensor: torch.Tensor, inputs: list[Traced]
     ) -> object:
         """The stand-in of a result: a view where numpy's is one, a copy where numpy's is a copy."""
         if not expected.size:
-            return made
+            return tensor
         with torch._C.DisableTorchFunction():
             theirs = ours.numpy()
         shares = view = False
         for given in inputs:
             wanted = numpy.may_share_memory(expected, given._a_dummy)
-            found = numpy.may_share_memory(theirs, given._a_dummy)
-            if wanted and not (found and steps(theirs) == steps(expected)):
+            shared = numpy.may_share_memory(theirs, given._a_dummy)
+            if wanted and not (shared and steps(theirs) == steps(expected)):
                 raise refusal(name, "numpy gives a view of its argument, torch does not")
-            shares, view = shares or (found and not wanted), view or wanted
-        made = torch.Tensor.clone(made) if shares else made
-        return made if view else laid_out(name, made, expected)
+            shares, view = shares or (shared and not wanted), view or wanted
+        tensor = torch.Tensor.clone(tensor) if shares else tensor
+        return tensor if view else laid_out(name, tensor, expected)
 
     def _to_library(self, value: object, *, real: bool) -> Any:
         """Arguments as torch._numpy takes them: tensors of made-up values, or the stand-ins."""

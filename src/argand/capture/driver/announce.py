@@ -59,14 +59,14 @@ def _callers(frame: FrameType | None) -> list[tuple[str, int, str]]:
 
     A program that argand started (`argand run`) begins with its own first frame.
     """
-    found: list[tuple[str, int, str]] = []
-    while frame is not None and len(found) < _DEEPEST:
+    callers: list[tuple[str, int, str]] = []
+    while frame is not None and len(callers) < _DEEPEST:
         code = frame.f_code
         if not code.co_filename.startswith(_OWN):
-            found.append((code.co_filename, frame.f_lineno or code.co_firstlineno, code_words(code)))
-        elif found and found[-1][0] in _RUNPY:
-            while found and found[-1][0] in _RUNPY:
-                found.pop()
+            callers.append((code.co_filename, frame.f_lineno or code.co_firstlineno, code_words(code)))
+        elif callers and callers[-1][0] in _RUNPY:
+            while callers and callers[-1][0] in _RUNPY:
+                callers.pop()
             break
         frame = frame.f_back
-    return found[::-1]
+    return callers[::-1]

@@ -28,12 +28,12 @@ def many(count: int, word: str) -> str:
 
 def counted(reasons: list[BreakReason]) -> list[tuple[BreakReason, int]]:
     """Distinct reasons (same kind at the same user line) with how often each occurred, in order of appearance."""
-    found: dict[tuple[object, ...], tuple[BreakReason, int]] = {}
+    counts: dict[tuple[object, ...], tuple[BreakReason, int]] = {}
     for reason in reasons:
         key = (reason.kind, reason.explanation, reason.where[-1:] if reason.where else reason.context)
-        first, count = found.get(key, (reason, 0))
-        found[key] = (first, count + 1)
-    return list(found.values())
+        first, count = counts.get(key, (reason, 0))
+        counts[key] = (first, count + 1)
+    return list(counts.values())
 
 
 def reason_text(reason: BreakReason, count: int = 1) -> str:

@@ -298,7 +298,7 @@ class _Capture:
         interpreter: Interpreter = state.interpreter
         resume = _process.resumes.of(self.info.code)
         if resume is not None:  # maybe made in another thread
-            interpreter.session.original_offsets.set(resume.made.code, resume.made.original_offsets)
+            interpreter.session.original_offsets.set(resume.body.code, resume.body.original_offsets)
         keep_torch_compiler_out()
         with TraceMode(state.graph), native_warnings.heard():
             try:

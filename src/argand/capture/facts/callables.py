@@ -52,8 +52,8 @@ def fact(fn: object, name: str) -> Any:
 
 def text_of(fn: object, name: str) -> str:
     """`fact`, where it is a string; else ""."""
-    found = fact(fn, name)
-    return found if type(found) is str else ""
+    text = fact(fn, name)
+    return text if type(text) is str else ""
 
 
 def spoken(fn: Function) -> str | None:

@@ -115,14 +115,14 @@ def handling(value: object) -> str:
         type; parts are guarded when read) or "refuse".
     """
     cls: Any = type(value)
-    found = handling_of_type(cls)
-    if found == "equals" and type(value) is slice and not is_constant(value):
+    kind = handling_of_type(cls)
+    if kind == "equals" and type(value) is slice and not is_constant(value):
         return "refuse"
-    if found == "tensor":
+    if kind == "tensor":
         return "tensor" if is_plain_tensor(value) else "refuse"
-    if found == "subclass":
+    if kind == "subclass":
         return "tensor" if not why_not(cls) and is_plain_tensor(value) else "refuse"
-    return found
+    return kind
 
 
 def is_bound_builtin(value: Any) -> bool:
@@ -180,13 +180,13 @@ def in_instance_dict(obj: object, name: str) -> bool:
 
 def why_not(cls: type) -> str:
     """Why tensors of a class cannot be in a graph; "" where they can."""
-    found = _refusal(cls)
-    if not found and cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # type: ignore[attr-defined]
-        found = (
+    reason = _refusal(cls)
+    if not reason and cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # type: ignore[attr-defined]
+        reason = (
             f"{cls.__name__} defines __torch_dispatch__: what its operations do is decided below the level of "
             "torch functions, at which graphs are captured"
         )
-    return found
+    return reason
 
 
 @per_class

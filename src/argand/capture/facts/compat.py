@@ -90,12 +90,12 @@ class CapturedGraph(fx.GraphModule):
         if "_graph" in self.__dict__ and not self.__dict__.get("_argand_ready"):
             self.__dict__["_argand_ready"] = True  # the call from __init__: leave `forward` lazy
             return None
-        made = super().recompile()
+        python_code = super().recompile()
         forward = vars(type(self)).get("forward")
         if isinstance(forward, types.FunctionType):
             forward.__dict__["_argand_source"] = source = _Source()
             _forget_with(source, forward.__code__.co_filename)
-        return made
+        return python_code
 
     @property
     def code(self) -> str:

@@ -61,11 +61,11 @@ class Namespaces:
 
     def take_back(self) -> None:
         """Take away what Python made because capture asked: the program is to find its classes as they were. Once."""
-        made = [(klass, name) for klass, name in self.changed() if self._is_made(klass, name)]
-        for klass, name in made:
+        own_changes = [(klass, name) for klass, name in self.changed() if self._is_made(klass, name)]
+        for klass, name in own_changes:
             with contextlib.suppress(AttributeError, TypeError):
                 type.__delattr__(klass, name)
-        if made:
+        if own_changes:
             for base in self._asked:
                 _forget_answers(base)
         self._seen.clear()

@@ -29,8 +29,8 @@ class PerCode(Generic[T]):
 
     def get(self, code: CodeType) -> T | None:
         """The value of a code object, if it has one."""
-        found = self._held.get(id(code))
-        return None if found is None else found[1]
+        entry = self._held.get(id(code))
+        return None if entry is None else entry[1]
 
     def set(self, code: CodeType, value: T) -> T:
         """The value that a code object has from now on."""
@@ -41,8 +41,8 @@ class PerCode(Generic[T]):
 
     def add(self, code: CodeType, value: T) -> T:
         """The value that a code object has, or `value` from now on."""
-        found = self._held.get(id(code))
-        return self.set(code, value) if found is None else found[1]
+        entry = self._held.get(id(code))
+        return self.set(code, value) if entry is None else entry[1]
 
     def __contains__(self, code: CodeType) -> bool:
         return id(code) in self._held
@@ -70,10 +70,10 @@ class _OfCode(Generic[P, T]):
         known = self._known.get(code)
         if known is None:
             known = self._known.add(code, {})
-        found = known.get(argument)
-        if found is None:
-            found = known[argument] = self._fn(code, argument)
-        return found
+        result = known.get(argument)
+        if result is None:
+            result = known[argument] = self._fn(code, argument)
+        return result
 
     def cache_clear(self) -> None:
         """Forget everything."""

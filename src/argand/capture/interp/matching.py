@@ -40,11 +40,11 @@ def is_sequence(interp: Interpreter, subject: Any) -> bool:
 
 def _flags(interp: Interpreter, subject: Any) -> int:
     cls = classes.type_of(subject)
-    found = pattern_flags(cls)
+    flags = pattern_flags(cls)
     if is_heap(cls) and id(cls) not in interp.local_classes:
         # The version of the class does not tell of them.
-        interp.state.guards.add(ConstSource(cls), "call", pattern_flags, found, shown=False)
-    return found
+        interp.state.guards.add(ConstSource(cls), "call", pattern_flags, flags, shown=False)
+    return flags
 
 
 def match_keys(interp: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -480,8 +480,8 @@ def is_op(interp: Interpreter, frame: Frame, arg: str) -> None:
 @opcode("CONTAINS_OP")
 def contains_op(interp: Interpreter, frame: Frame, arg: str) -> None:
     container = frame.stack.pop()
-    found = operators.contains(interp, container, frame.stack.pop())
-    frame.stack.append(found if arg == "in" else not found)
+    contained = operators.contains(interp, container, frame.stack.pop())
+    frame.stack.append(contained if arg == "in" else not contained)
 
 
 # ---- calls ---------------------------------------------------------------------------------------------------------

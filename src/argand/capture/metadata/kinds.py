@@ -34,11 +34,11 @@ class Sizes(NamedTuple):
 
     def real(self, fill: int) -> torch.Tensor:
         """A tensor of this kind on the CPU, all its elements `fill`."""
-        made = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=CPU).fill_(fill)
+        tensor = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=CPU).fill_(fill)
         if not self.requires_grad or not torch.is_grad_enabled():
-            return made
-        made.requires_grad_()  # whether it may be written to hangs on both
-        return made if self.leaf else made.clone()
+            return tensor
+        tensor.requires_grad_()  # whether it may be written to hangs on both
+        return tensor if self.leaf else tensor.clone()
 
 
 Kind: TypeAlias = "Sizes | tuple[Any, ...]"

@@ -29,7 +29,7 @@ _GROWTH: Final = 64
 """A result of at most so many times the bytes of an input, which does exist, is left to luck: the loop over it ends."""
 
 
-def refuse_huge(func: Function, made: object, device: torch.device) -> None:
+def refuse_huge(func: Function, result: object, device: torch.device) -> None:
     """End the graph before an operation whose result cannot be.
 
     Arguments:
@@ -40,16 +40,16 @@ def refuse_huge(func: Function, made: object, device: torch.device) -> None:
     Raises:
         GraphBreak: a result is larger than the device's memory.
     """
-    if isinstance(made, torch.Tensor):
-        if made.numel() > _FEW:
-            _refuse(func, made, device)
-    elif isinstance(made, tuple | list):
-        for part in made:
+    if isinstance(result, torch.Tensor):
+        if result.numel() > _FEW:
+            _refuse(func, result, device)
+    elif isinstance(result, tuple | list):
+        for part in result:
             refuse_huge(func, part, device)
 
 
-def _refuse(func: Function, made: torch.Tensor, device: torch.device) -> None:
-    nbytes, limit = _spanned(made) * made.itemsize, _memory_of(device)
+def _refuse(func: Function, result: torch.Tensor, device: torch.device) -> None:
+    nbytes, limit = _spanned(result) * result.itemsize, _memory_of(device)
     if limit is not None and nbytes > limit:
         raise _huge(getattr(func, "__name__", str(func)), nbytes, limit)
 

@@ -108,17 +108,17 @@ def note_unsure(unsure: set[int], result: object) -> None:
 
 def stand_in(real: torch.Tensor) -> torch.Tensor:
     """A meta tensor with the metadata of `real`, a leaf or not as `real` is."""
-    made = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
+    copy = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
     if type(real) is torch.nn.Parameter:
-        return torch.Tensor._make_subclass(torch.nn.Parameter, made, real.requires_grad)
+        return torch.Tensor._make_subclass(torch.nn.Parameter, copy, real.requires_grad)
     if real.requires_grad:
-        made.requires_grad_()
+        copy.requires_grad_()
         if real.grad_fn is not None:
             with torch.enable_grad():
-                result = made.clone()
-            if result.stride() == made.stride():
+                result = copy.clone()
+            if result.stride() == copy.stride():
                 return result
-    return made
+    return copy
 
 
 def leak(value: torch.Tensor) -> errors.GraphBreak:
@@ -153,10 +153,10 @@ def version(tensor: torch.Tensor | None) -> int | None:
 
 def indexed(device: torch.device) -> torch.device:
     """A torch.device with its index filled in."""
-    found = torch.device(device)
-    if found.index is None and found.type == "cuda":
-        return torch.device(found.type, torch.cuda.current_device())
-    return found
+    place = torch.device(device)
+    if place.index is None and place.type == "cuda":
+        return torch.device(place.type, torch.cuda.current_device())
+    return place
 
 
 def logical_device(func: Function, infos: list[TensorInfo], kwargs: Kwargs) -> torch.device:
@@ -205,10 +205,10 @@ def compute(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo])
     except kinds.Unknown:
         call = None
     devices = tuple([info.device for info in infos]) if any(info.device.type != "cpu" for info in infos) else ()
-    made = _on_stand_ins(func, args, kwargs, infos, call, devices)
-    if not devices and call is not None and (error := trial_runs.refusal(func, call, made)) is not None:
+    result = _on_stand_ins(func, args, kwargs, infos, call, devices)
+    if not devices and call is not None and (error := trial_runs.refusal(func, call, result)) is not None:
         raise call_raises(getattr(func, "__name__", str(func)), error)
-    return made
+    return result
 
 
 def _on_stand_ins(
@@ -240,14 +240,14 @@ def _on_stand_ins(
         kwargs = {**kwargs, "pin_memory": False}
     compat.keep_torchs_compiler_out()
     try:
-        made = func(*args, **kwargs) if trial_runs.is_view(func) else time_limit.run_checked(func, args, kwargs)
+        result = func(*args, **kwargs) if trial_runs.is_view(func) else time_limit.run_checked(func, args, kwargs)
     except errors.GraphBreak:
         raise
     except Exception as error:
-        made = _second_try(func, args, kwargs, call, error)
-    if _on_cpu(made):
-        made = _second_try(func, args, kwargs, call, None)
-    return made
+        result = _second_try(func, args, kwargs, call, error)
+    if _on_cpu(result):
+        result = _second_try(func, args, kwargs, call, None)
+    return result
 
 
 def _unknown_casts(func: Any) -> errors.GraphBreak:
@@ -260,11 +260,11 @@ def _unknown_casts(func: Any) -> errors.GraphBreak:
     )
 
 
-def _on_cpu(made: object) -> bool:
-    if isinstance(made, _Tensor):
-        return made.device.type != "meta"
-    if isinstance(made, tuple | list):
-        return any(_on_cpu(item) for item in made)
+def _on_cpu(result: object) -> bool:
+    if isinstance(result, _Tensor):
+        return result.device.type != "meta"
+    if isinstance(result, tuple | list):
+        return any(_on_cpu(item) for item in result)
     return False
 
 
@@ -274,9 +274,9 @@ def _second_try(func: Function, args: Args, kwargs: Kwargs, call: kinds.Call | N
     if error is None or "device" in str(error) or "meta" in str(error):
         try:
             with torch.device("meta"):
-                made = time_limit.run_checked(func, args, kwargs)
-            if not _on_cpu(made):
-                return made
+                result = time_limit.run_checked(func, args, kwargs)
+            if not _on_cpu(result):
+                return result
         except Exception as again:
             error = again.with_traceback(None)  # which refers to this frame, and to the call's tensors
     raise meta_failure(name, error if error is not None and trial_runs.raises_too(func, call, error) else None)
@@ -303,15 +303,15 @@ def call_raises(name: str, error: Exception) -> errors.GraphBreak:
     """The break for a torch call that raises in eager too."""
     text = str(error)
     first = text.splitlines()[0][:200] if text else ""
-    found = errors.graph_break(
+    stop = errors.graph_break(
         kind="torch call raises an exception",
         context=f"{name}: {type(error).__name__}: {first}",
         explanation=f"The call of {name} raises {type(error).__name__} for these arguments: {first}",
         hints=("Eager raises this too: check the arguments of the call on this line.",),
         skip_frame=True,
     )
-    found.exception = error.with_traceback(None)
-    return found
+    stop.exception = error.with_traceback(None)
+    return stop
 
 
 _PLAIN_RESULTS = frozenset(words("sparse_dim dense_dim _has_compatible_shallow_copy_type"))
@@ -323,10 +323,10 @@ def _name_of(func: Any) -> str:
     return str(func.__self__.__name__) if name == "__get__" else name
 
 
-def refuse_unknown(func: Function, made: object, attribute: bool) -> None:
+def refuse_unknown(func: Function, result: object, attribute: bool) -> None:
     """End the graph for a plain value of a tensor that its stand-in may have otherwise; None is such a value too."""
-    nothing = made is None and not attribute and returns_nothing(func)
-    if made is not NotImplemented and not nothing and _name_of(func) not in _PLAIN_RESULTS:
+    nothing = result is None and not attribute and returns_nothing(func)
+    if result is not NotImplemented and not nothing and _name_of(func) not in _PLAIN_RESULTS:
         raise hidden_state(func)
 
 
@@ -360,10 +360,10 @@ def property_name(owner: Any, name: str) -> str:
     return str(owner.__name__)
 
 
-def has_tensor(made: object) -> bool:
+def has_tensor(result: object) -> bool:
     """Whether there is a tensor in a result."""
-    if isinstance(made, _Tensor):
+    if isinstance(result, _Tensor):
         return True
-    if isinstance(made, tuple | list) and not isinstance(made, torch.Size):
-        return any(has_tensor(item) for item in made)
+    if isinstance(result, tuple | list) and not isinstance(result, torch.Size):
+        return any(has_tensor(item) for item in result)
     return False

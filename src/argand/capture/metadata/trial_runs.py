@@ -48,7 +48,7 @@ _COSTLY = frozenset(
 _KIND_ERRORS = ("not implemented for", "dtype", "scalar type", "result type", "bool tensor", "data type", "must match")
 
 
-def refusal(func: Function, call: kinds.Call, made: object) -> Exception | None:
+def refusal(func: Function, call: kinds.Call, result: object) -> Exception | None:
     """The exception that a call of a kind raises whatever its tensors hold; None where it does not, or is not tried.
 
     Arguments:
@@ -57,7 +57,7 @@ def refusal(func: Function, call: kinds.Call, made: object) -> Exception | None:
     """
     if not may_run(func):
         return None
-    given, results = sum(map(kinds.elements, call)), _results(made)
+    given, results = sum(map(kinds.elements, call)), _results(result)
     if (given == 0 and results > _SMALL) or results > _MOST_RESULTS:
         return None
     small = given + results <= (_MOST_WORK if _is_costly(func) else _MOST)
@@ -159,10 +159,10 @@ def _run(func: Any, call: kinds.Call, fill: int, smaller: _Smaller | None, grad:
 # ---------------------------------------------------------------------- real arguments
 
 
-def _results(made: object) -> int:
-    if isinstance(made, _Tensor):
-        return made.numel()
-    return sum(map(_results, made)) if isinstance(made, tuple | list) else 0
+def _results(result: object) -> int:
+    if isinstance(result, _Tensor):
+        return result.numel()
+    return sum(map(_results, result)) if isinstance(result, tuple | list) else 0
 
 
 class _Smaller:

@@ -116,15 +116,15 @@ def _locals(interp: Interpreter) -> Any:
     frame = interp.frames[-1]
     if frame.locals is not None:
         return frame.locals
-    found: dict[str, object] = {}
+    namespace: dict[str, object] = {}
     for slot, (name, value) in enumerate(frame.locals_by_name().items()):
         if type(value) is LazyLocal:
             value = frame.fast[frame.program.names.index(name)] = interp.load_argument(value)
         if type(value) is types.CellType:
             value = names.read_cell(interp, value)
         if value is not NULL and slot >= 0:
-            found[name] = value
-    return found
+            namespace[name] = value
+    return namespace
 
 
 @operation(globals, counts=0)
@@ -159,8 +159,8 @@ def _names_of(interp: Interpreter, obj: object) -> object:
         raise native_reads.unseen_object(obj, dir)
     own = interp.try_attr(obj, "__dict__")
     names = set(interp.plain(own)) if is_a(own, dict) else set()
-    found = interp.try_attr(obj, "__class__")
-    if found is not cls:
+    claimed = interp.try_attr(obj, "__class__")
+    if claimed is not cls:
         raise native_reads.unseen_object(obj, dir)
     return sorted(names.union(type.__dir__(cls)))
 
@@ -183,8 +183,8 @@ def _names_of_tensor(interp: Interpreter, obj: object) -> object:
 def _unary(name: str, fn: Any) -> None:
     def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if len(args) >= 1 and interp.types.python_level(type(args[0]), name):
-            found = descriptors.lookup_special(interp, args[0], name)
-            return interp.call(found, args[1:], kwargs)
+            method = descriptors.lookup_special(interp, args[0], name)
+            return interp.call(method, args[1:], kwargs)
         return pure(interp, fn, args, kwargs)
 
     add_functions(handler, fn)

@@ -149,9 +149,7 @@ def iterating_hashed(interp: Interpreter, cls: type, name: str, owner: object, a
             continue
         source = iteration.native_elements(interp, arg, exact=name == "isdisjoint")
         if not is_a(source, set | frozenset | dict):
-            source = hashed_items(
-                interp, source, lambda found: interp.unread(getattr(cls, name), target, *ready, found)
-            )
+            source = hashed_items(interp, source, lambda key: interp.unread(getattr(cls, name), target, *ready, key))
         ready.append(source)
     return interp.unread(getattr(cls, name), target, *ready, **kwargs)
 
@@ -353,10 +351,10 @@ def _dict_contains(interp: Interpreter, cls: type, name: str, owner: Any, args: 
 def _pairs_one_by_one(interp: Interpreter, values: Iterable[object]) -> Iterator[Any]:
     """Keys and values as an OrderedDict takes them from what is no mapping."""
     for pair in iteration.each(interp, values):
-        found = iteration.to_list(interp, pair)
-        if len(found) != 2:
-            interp.unread(collections.OrderedDict, [range(min(len(found), 3))])  # raises
-        yield found
+        items = iteration.to_list(interp, pair)
+        if len(items) != 2:
+            interp.unread(collections.OrderedDict, [range(min(len(items), 3))])  # raises
+        yield items
 
 
 def _dict_update(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
@@ -441,8 +439,8 @@ add_methods(set, keeping, "pop clear")
 
 
 def _iterator_next(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
-    found, value = iteration.next_value(interp, owner)
-    if not found:
+    has_next, value = iteration.next_value(interp, owner)
+    if not has_next:
         raise interp.throw(StopIteration(value) if value is not None else StopIteration())
     return value
 

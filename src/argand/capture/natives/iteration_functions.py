@@ -46,8 +46,8 @@ def _iter(interp: Interpreter, value: Any, *sentinel: Any) -> Any:
 def _next(interp: Interpreter, iterator: Any, *default: Any) -> Any:
     if interp.types.lookup(type(iterator), "__next__") is NULL:
         raise interp.throw(TypeError(f"'{_C.type_name(type(iterator))}' object is not an iterator"))
-    found, value = iteration.next_value(interp, iterator)
-    if found:
+    has_next, value = iteration.next_value(interp, iterator)
+    if has_next:
         return value
     if default:
         return default[0]
@@ -269,6 +269,6 @@ enter_rows({
 
 @function(types.FunctionType)
 def _function_type(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    made = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
-    interp.note_local_function(made)
-    return made
+    new_function = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
+    interp.note_local_function(new_function)
+    return new_function

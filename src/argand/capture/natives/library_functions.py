@@ -92,12 +92,12 @@ BREAK_MODULES.update(
 
 def parts_of(fn: Any) -> tuple[object, ...]:
     """What an itemgetter or attrgetter gets; name, arguments and keyword arguments of a methodcaller."""
-    made, rest = fn.__reduce__()
+    constructor, rest = fn.__reduce__()
     if type(fn) is not operator.methodcaller:
         return tuple(rest)
-    if made is operator.methodcaller:
+    if constructor is operator.methodcaller:
         return rest[0], tuple(rest[1:]), {}
-    return made.args[0], tuple(rest), made.keywords
+    return constructor.args[0], tuple(rest), constructor.keywords
 
 
 def _parts(interp: Interpreter, fn: Function) -> Any:
@@ -138,13 +138,13 @@ def _methodcaller(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> o
 
 def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """`list[int](...)`."""
-    made = interp.call(fn.__origin__, args, kwargs)
+    instance = interp.call(fn.__origin__, args, kwargs)
     try:
-        interp.setattr(made, "__orig_class__", fn)
+        interp.setattr(instance, "__orig_class__", fn)
     except ObservedException as observed:
         if not is_a(observed.value, AttributeError | TypeError):
             raise
-    return made
+    return instance
 
 
 CALLABLE_OBJECTS[types.GenericAlias] = _generic_alias
@@ -272,25 +272,25 @@ add_methods(_lru_wrapper, read_only, "__get__")
 @function(collections._count_elements)  # type: ignore[attr-defined]
 def _count_elements(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     mapping = interp.shadow(args[0])
-    return interp.unread(fn, mapping, hashed_items(interp, args[1], lambda found: interp.unread(fn, mapping, found)))
+    return interp.unread(fn, mapping, hashed_items(interp, args[1], lambda key: interp.unread(fn, mapping, key)))
 
 
 @function(collections.OrderedDict)
 def _ordered_dict(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) > 1:
         return interp.native(fn, *args, **kwargs)
-    made: Any = collections.OrderedDict()
-    interp.call(made.update, args, kwargs)
-    return made
+    mapping: Any = collections.OrderedDict()
+    interp.call(mapping.update, args, kwargs)
+    return mapping
 
 
 @function(collections.defaultdict)
 def _defaultdict(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    made = interp.unread(fn, *args[:1])
+    mapping = interp.unread(fn, *args[:1])
     if len(args) > 2:
         return interp.native(fn, *args, **kwargs)
-    interp.call(made.update, args[1:], kwargs)
-    return made
+    interp.call(mapping.update, args[1:], kwargs)
+    return mapping
 
 
 @function(collections.namedtuple, dataclasses.make_dataclass, dataclasses._process_class)  # type: ignore[attr-defined]
@@ -300,11 +300,11 @@ def _class_factory(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs
         return NotImplemented
     if fn is collections.namedtuple:
         kwargs = {"module": interp.frames[-1].globals.get("__name__"), **kwargs}
-    made = interp.unread(fn, *args, **kwargs)
+    cls = interp.unread(fn, *args, **kwargs)
     interp.types.forget()
     interp.renew_facts()
-    interp.note_local_class(made)
-    return made
+    interp.note_local_class(cls)
+    return cls
 
 
 @function(_abc._abc_register)
@@ -317,19 +317,19 @@ def _abc_register(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs)
 @function(enum.EnumMeta.__call__)
 def _enum_call(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) > 2 and is_a(args[0], type):
-        made = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
-        if is_a(made, type):
-            interp.note_local_class(made)
-        return made
+        member = interp.unread(fn, *[interp.plain(arg) for arg in args], **kwargs)
+        if is_a(member, type):
+            interp.note_local_class(member)
+        return member
     return NotImplemented
 
 
 @function(enum.EnumMeta.__new__, enum.EnumMeta.__prepare__.__func__)  # type: ignore[attr-defined]
 def _enum_new(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    made = interp.unread(fn, *args, **kwargs)
-    if is_a(made, type):
-        interp.note_local_class(made)
-    return made
+    member = interp.unread(fn, *args, **kwargs)
+    if is_a(member, type):
+        interp.note_local_class(member)
+    return member
 
 
 # ---- locks (of local objects: cached_property and the like) --------------------------------------------------------

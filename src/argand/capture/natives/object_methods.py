@@ -166,12 +166,12 @@ def _reduce_with_hooks(interp: Interpreter, owner: object) -> Any:
 
 
 def _slot_state(interp: Interpreter, owner: object) -> dict[str, object]:
-    found = {}
+    slots = {}
     for name in _slot_names(interp, type(owner)):
         held = interp.try_attr(owner, name)
         if held is not NULL:
-            found[name] = held
-    return found
+            slots[name] = held
+    return slots
 
 
 def _holds_more(cls: type, slots: int) -> bool:
@@ -387,12 +387,12 @@ def _exception_change(interp: Interpreter, cls: type, name: str, owner: object, 
 
 
 def _all_exceptions(cls: type) -> list[type]:
-    found = [cls]
+    classes = [cls]
     below: list[type] = type.__subclasses__(cls)
     for sub in below:
         if sub.__module__ == "builtins":
-            found += _all_exceptions(sub)
-    return found
+            classes += _all_exceptions(sub)
+    return classes
 
 
 _cls: Any
@@ -469,10 +469,10 @@ STORING_NEW.add(weakref.ref)
 
 
 def _call_ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    found = interp.unread(fn, *args, **kwargs)
+    referent = interp.unread(fn, *args, **kwargs)
     if interp.is_outer(fn):
-        return interp.state.load_source(CallSource(interp.source(fn), dereference), found)
-    return found
+        return interp.state.load_source(CallSource(interp.source(fn), dereference), referent)
+    return referent
 
 
 CALLABLE_OBJECTS[weakref.ref] = _call_ref

@@ -240,8 +240,8 @@ def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
     value = instances.own_value(interp, obj, name)
     if meta is NULL:
         return value
-    found = class_value(interp, cls, name, meta)  # whose type, guarded, tells that it does not come first
-    return descriptors.bind(interp, found, obj, cls, name) if value is NULL else value
+    attribute = class_value(interp, cls, name, meta)  # whose type, guarded, tells that it does not come first
+    return descriptors.bind(interp, attribute, obj, cls, name) if value is NULL else value
 
 
 _IMMUTABLE: Final = frozenset({property, staticmethod, classmethod})

@@ -121,8 +121,8 @@ class TracedGenerator:
                 hints=("Close the generator, or exhaust it.",),
                 skip_frame=True,  # it is closed by now: no code that goes on here could have Python tell of the error
             )
-        except BaseException as found:  # a finalizer cannot raise: the root frame does
-            interp.pending = found
+        except BaseException as error:  # a finalizer cannot raise: the root frame does
+            interp.pending = error
 
     def __repr__(self) -> str:
         return f"<generator object {self.__qualname__} at {id(self):#x}>"
@@ -272,9 +272,9 @@ def _thrown(interp: Interpreter, args: tuple[Any, ...]) -> BaseException:
             TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}")
         )
     if not is_a(exc, BaseException):
-        wanted, found = text.to_repr(interp, kind), text.to_repr(interp, type(exc))
+        wanted, actual = text.to_repr(interp, kind), text.to_repr(interp, type(exc))
         raise interp.throw(
-            TypeError(f"calling {wanted} should have returned an instance of BaseException, not {found}")
+            TypeError(f"calling {wanted} should have returned an instance of BaseException, not {actual}")
         )
     if traceback is not None:
         exc.__traceback__ = traceback

@@ -20,8 +20,8 @@ from argand.errors import graph_break
 
 def own_dict(obj: Any) -> dict[str, Any] | None:
     """The namespace of an object as it is, None if it has none."""
-    found = namespace(obj)
-    return found if is_a(found, dict) else None
+    attributes = namespace(obj)
+    return attributes if is_a(attributes, dict) else None
 
 
 def own_value(interp: Interpreter, obj: Any, name: str) -> Any:

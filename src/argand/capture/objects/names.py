@@ -262,8 +262,8 @@ def load_module(interp: Interpreter, module: Any, *names: Any) -> Any:
 
 
 def _own_text(interp: Interpreter, module: Any, name: str) -> str | None:
-    found = interp.try_attr(module, name)
-    return found if is_a(found, str) else None
+    text = interp.try_attr(module, name)
+    return text if is_a(text, str) else None
 
 
 def import_from(interp: Interpreter, module: Any, name: str) -> Any:
@@ -274,9 +274,9 @@ def import_from(interp: Interpreter, module: Any, name: str) -> Any:
         if not is_a(observed.value, AttributeError):
             raise
     package, path = _own_text(interp, module, "__name__"), _own_text(interp, module, "__file__")
-    found = sys.modules.get(f"{package}.{name}")
-    if found is not None:
-        return load_module(interp, found, f"{package}.{name}")
+    submodule = sys.modules.get(f"{package}.{name}")
+    if submodule is not None:
+        return load_module(interp, submodule, f"{package}.{name}")
     where = f"({path})" if path else "(unknown location)"
     raise interp.throw(
         ImportError(

@@ -146,11 +146,11 @@ def list_index(items: Any, value: Any, start: int, stop: int) -> int:
 
 
 def list_count(items: Any, value: Any) -> int:
-    found = 0
+    count = 0
     for item in items:
         if item is value or item == value:
-            found += 1
-    return found
+            count += 1
+    return count
 
 
 def sum_items(items: Any, start: Any) -> Any:

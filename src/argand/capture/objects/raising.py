@@ -53,8 +53,8 @@ def match_group(interp: Interpreter, exc: BaseException, pattern: Any) -> tuple[
         group.__traceback__ = exc.__traceback__
         return None, group
     if is_a(exc, BaseExceptionGroup):
-        found, rest = interp.native(exc.split, pattern)
-        return rest, found
+        matching, rest = interp.native(exc.split, pattern)
+        return rest, matching
     return exc, None
 
 
@@ -133,14 +133,14 @@ def do_raise(interp: Interpreter, exc: Any, cause: Any) -> ObservedException:
 
 def _raises_outer(exc: BaseException) -> GraphBreak:
     """Raising changes the exception (traceback, context): one that existed before is raised for real."""
-    found = graph_break(
+    stop = graph_break(
         kind="raise of an exception from outside",
         context=type(exc).__name__,
         explanation=f"A {type(exc).__name__} that existed before the captured code is raised.",
         hints=("Raise a new exception: `raise Error(...) from old`.",),
     )
-    found.exception = exc
-    return found
+    stop.exception = exc
+    return stop
 
 
 def reraise_current(interp: Interpreter, frame: Frame) -> ObservedException:

@@ -66,8 +66,8 @@ def standing_for(interp: Access, value: Any, *, as_field: bool = False) -> TextP
     has = {name: method for name, method in _OPTIONAL.items() if interp.types.lookup(cls, name) is not NULL}
     if as_field and is_a(value, type):
         has["__getitem__"] = _item
-    made: TextProxy = type(_C.type_name(cls), (TextProxy,), has)(interp, value)
-    return made
+    proxy: TextProxy = type(_C.type_name(cls), (TextProxy,), has)(interp, value)
+    return proxy
 
 
 def _item(proxy: Any, key: Any) -> Any:

@@ -33,10 +33,10 @@ def answer(interp: Interpreter, question: Any, value: Any, cls: Any, base: Any) 
         interp.types.rely_on(cls)  # its bases decide
     if is_a(base, abc.ABCMeta):
         interp.types.namespaces.ask(base)
-    found = bool(interp.unread(question, value, base))
-    if not found and type(base) is not type and is_a(cls, type):
+    result = bool(interp.unread(question, value, base))
+    if not result and type(base) is not type and is_a(cls, type):
         note(interp, cls, base)
-    return found
+    return result
 
 
 def _protocol(interp: Interpreter, value: Any, base: Any) -> None:
@@ -48,22 +48,22 @@ def _protocol(interp: Interpreter, value: Any, base: Any) -> None:
     cls = type(value)
     names = sorted(typing._get_protocol_attrs(base))  # type: ignore[attr-defined]
     lookup = interp.types.lookup
-    found = [lookup(cls, name) for name in names]
+    metas = [lookup(cls, name) for name in names]
     if interp.is_tensor(value) or not is_heap(cls):
         return
     interp.note_class(cls)
     asked = sys.version_info < (3, 12)  # hasattr, which runs properties
-    if asked and (lookup(cls, "__getattr__") is not NULL or any(type(meta) is property for meta in found)):
+    if asked and (lookup(cls, "__getattr__") is not NULL or any(type(meta) is property for meta in metas)):
         raise undecided(base, "asks an object with properties or __getattr__")
     if not interp.is_outer(value):
         return
     if any(name in interp.state.overlay_names(value) for name in names):
         raise undecided(base, "asks for an attribute that was set before")
     source = interp.source(value)
-    for name, meta in zip(names, found):
+    for name, meta in zip(names, metas):
         if type(meta) is types.MemberDescriptorType:
-            there = hasattr(value, name)
-            interp.state.guard(source, "has_attr" if there else "not_has_attr", name)
+            present = hasattr(value, name)
+            interp.state.guard(source, "has_attr" if present else "not_has_attr", name)
     held = instances.own_dict(value)
     if held is not None:
         base_dict = instance_dict(interp.types, source, value)
@@ -90,12 +90,12 @@ def note(interp: Interpreter, cls: type, base: Any) -> None:
         return
     if id(cls) in interp.local_classes or id(base) in interp.local_classes:
         return
-    found = interp.unregistered
-    if found is None:
-        found = interp.unregistered = Unregistered()
-        interp.state.guards.add(CallSource(ConstSource(None), found), "id", True, shown=False)
-    if not any(one is cls and other is base for one, other in found.pairs):
-        found.pairs.append((cls, base))
+    unregistered = interp.unregistered
+    if unregistered is None:
+        unregistered = interp.unregistered = Unregistered()
+        interp.state.guards.add(CallSource(ConstSource(None), unregistered), "id", True, shown=False)
+    if not any(one is cls and other is base for one, other in unregistered.pairs):
+        unregistered.pairs.append((cls, base))
 
 
 def by_mark(interp: Interpreter, meta: type, value: Any) -> bool:

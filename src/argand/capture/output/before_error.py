@@ -39,32 +39,32 @@ class Points:
 
     Fields:
         state: of the capture.
-        found: (the node before the operation's, the effects: None where there are none).
+        reached: (the node before the operation's, the effects: None where there are none).
         by_name: the operation's node -> (where it stands in the program, the effects).
         lost: there is an operation before which there are effects that could not be written down.
     """
 
     state: CaptureState
-    found: list[tuple[fx.Node, CodeType | None]] = field(default_factory=list)
+    reached: list[tuple[fx.Node, CodeType | None]] = field(default_factory=list)
     by_name: dict[str, tuple[str, CodeType | None]] = field(default_factory=dict)
     lost: bool = False
 
     def add(self, marker: fx.Node) -> bool:
         """Note an operation that is about to be recorded behind `marker`. False: its effects cannot be written down."""
-        if self.found and self.found[-1][0] is marker:
+        if self.reached and self.reached[-1][0] is marker:
             return True  # inside a subgraph: effects before it count
         code: CodeType | None = None
         if any_pending(self.state):
-            code = _written_down(self.state) if len(self.found) < _MOST else None
+            code = _written_down(self.state) if len(self.reached) < _MOST else None
             if code is None:
                 self.lost = True
                 return False
-        self.found.append((marker, code))
+        self.reached.append((marker, code))
         return True
 
     def settle(self) -> None:
         """The graph's nodes get no other names any more."""
-        for marker, code in self.found:
+        for marker, code in self.reached:
             node = marker.next
             while not node.op.startswith("call_") and node.op != "root":
                 node = node.next
@@ -174,8 +174,8 @@ def _effects_before(error: BaseException, points: Points) -> CodeType | None:
             if at.name in points.by_name and at.meta.get("stack_trace", "") == points.by_name[at.name][0]:
                 return points.by_name[at.name][1]
             trace = at.meta.get("stack_trace", "")
-            for there, code in points.by_name.values():
-                if trace and there == trace:
+            for trace_there, code in points.by_name.values():
+                if trace and trace_there == trace:
                     return code
         step = step.tb_next
     return next((code for _, code in points.by_name.values()), None)

@@ -14,34 +14,34 @@ from argand.capture.output.emit import Emitter
 from argand.capture.output.resumes import Continuation, Resume, leave_out_caller
 
 
-def _load(emitter: Emitter, found: Resume) -> None:
-    if found.made.freevars:
-        emitter.asm.make_function(found.made.code, found.made.freevars)
+def _load(emitter: Emitter, resume: Resume) -> None:
+    if resume.body.freevars:
+        emitter.asm.make_function(resume.body.code, resume.body.freevars)
     else:
-        emitter.asm.load_global(found.name)
+        emitter.asm.load_global(resume.name)
 
 
-def hand_on(emitter: Emitter, found: Resume, arguments: list[str]) -> None:
+def hand_on(emitter: Emitter, resume: Resume, arguments: list[str]) -> None:
     """Return a Continuation to the frame that runs the chain."""
     asm = emitter.asm
     asm.load_const_callable(Continuation)
-    _load(emitter, found)
+    _load(emitter, resume)
     _give_away(emitter, arguments)
     asm.build_tuple(2)
     asm.call(1)
     asm.return_value()
 
 
-def call_resume(emitter: Emitter, found: Resume, arguments: list[str]) -> None:
+def call_resume(emitter: Emitter, resume: Resume, arguments: list[str]) -> None:
     """Call the resume function and, where a loop lies ahead, whatever it hands back to be called."""
     asm = emitter.asm
     catch = Label()
     with asm.covered_by(catch, 0):
         asm.load_const_callable(_C.call_with_list)
-        _load(emitter, found)
+        _load(emitter, resume)
         _give_away(emitter, arguments)
         asm.call(2)
-        if found.loops:
+        if resume.loops:
             _run_chain(emitter)
         asm.return_value()
     asm.bind(catch)

@@ -56,15 +56,15 @@ class Replay:
     def _evaluate_shadow(self, entry: Shadow) -> None:
         before, after = entry.snapshot, shadows.contents(entry.shadow)
         target = self._target(entry.original)
-        made = entry.shadow
+        shadow = entry.shadow
         if not shadows.same_contents(self.state, (before[0], None, None), (after[0], None, None)):
-            if isinstance(made, dict):
-                self.values.push_map(made)
+            if isinstance(shadow, dict):
+                self.values.push_map(shadow)
                 helper: Any = rebuild.write_dict
             else:
                 self.values.push_list(after[0])
                 helper = {list: rebuild.write_list, set: rebuild.write_set, collections.deque: rebuild.write_deque}[
-                    next(base for base in (list, set, collections.deque) if isinstance(made, base))
+                    next(base for base in (list, set, collections.deque) if isinstance(shadow, base))
                 ]
             self._later(helper, target, self._temp())
         if shadows.reinserted(entry):

@@ -192,10 +192,10 @@ def _bound_builtin(values: Values, obj: Any) -> None:
         values.asm.load_const(obj)
         return
     values.push(obj.__self__)
-    found = (vars(cls)[obj.__name__] for cls in type(obj.__self__).__mro__ if obj.__name__ in vars(cls))
-    first = next(found, None)
+    candidates = (vars(cls)[obj.__name__] for cls in type(obj.__self__).__mro__ if obj.__name__ in vars(cls))
+    first = next(candidates, None)
     if is_a(first, types.FunctionType):  # `super().method`: not what the object's own class says
-        meant = next((f for f in found if hasattr(f, "__objclass__") and f.__get__(obj.__self__) == obj), None)
+        meant = next((f for f in candidates if hasattr(f, "__objclass__") and f.__get__(obj.__self__) == obj), None)
         if meant is None:
             raise unreconstructable(obj, "a method of a base class")
         values.emitter.call_helper(rebuild.bound, (meant,))

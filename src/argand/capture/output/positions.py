@@ -48,11 +48,11 @@ def push(values: Values, obj: object) -> str:
     if id(owner) in values.plan.cyclic or any(entry.shadow is owner for entry in changed_shadows(values.state)):
         return "over a container that has changed"  # it would be made before the container gets its contents
     consumed = len(owner) - len(left)
-    found = _place(owner, obj, left, consumed)
-    if found is None:
+    place = _place(owner, obj, left, consumed)
+    if place is None:
         return "in an order that a copy may not have"
     values.push(owner)
-    values.emitter.call_helper(rebuild.iterator_at, (*found, consumed))
+    values.emitter.call_helper(rebuild.iterator_at, (*place, consumed))
     return ""
 
 
@@ -76,8 +76,8 @@ def _place(owner: Any, obj: object, left: list[object], consumed: int) -> tuple[
         known = consumed == 0 or keeps_order(owner) or (type(owner) in (set, frozenset) and copy_keeps_order(owner))
         return ("", False) if known else None
     if type(obj) is not _ODICT_ITERATOR:
-        found = _KINDS[type(obj)]
-        return found if _same(rebuild.all_of(owner, *found)[consumed:], left) else None
+        walk = _KINDS[type(obj)]
+        return walk if _same(rebuild.all_of(owner, *walk)[consumed:], left) else None
     kinds = [(f"odict {name}", backwards) for name in ("keys", "values", "items") for backwards in (False, True)]
     fitting = [kind for kind in kinds if _same(rebuild.all_of(owner, *kind)[consumed:], left)]
     return fitting[0] if len(fitting) == 1 else None

@@ -36,18 +36,18 @@ Exit: TypeAlias = "tuple[Instruction, Instruction, tuple[Slot, ...]]"
 
 def slots(instructions: Sequence[Instruction]) -> dict[Instruction, tuple[Slot, ...]]:
     """What the slots of the stack hold before each reachable instruction."""
-    found: dict[Instruction, tuple[Slot, ...]] = {}
+    stacks: dict[Instruction, tuple[Slot, ...]] = {}
     index = {inst: i for i, inst in enumerate(instructions)}
     todo: list[tuple[Instruction, tuple[Slot, ...]]] = [(instructions[0], ())]
     while todo:
         inst, stack = todo.pop()
-        known = found.get(inst)
+        known = stacks.get(inst)
         if known is not None:
             merged = tuple(a if a == b else UNSURE for a, b in zip(known, stack))
             if merged == known:
                 continue
             stack = merged
-        found[inst] = stack
+        stacks[inst] = stack
         handler = inst.handler
         if handler is not None:
             todo.append((handler.target, stack[: handler.depth] + (VALUE,) * (1 + handler.lasti)))
@@ -55,7 +55,7 @@ def slots(instructions: Sequence[Instruction]) -> dict[Instruction, tuple[Slot, 
             todo.append((inst.target, after(inst, stack, True)))
         if not inst.is_terminator:
             todo.append((instructions[index[inst] + 1], after(inst, stack, False)))
-    return found
+    return stacks
 
 
 def after(inst: Instruction, before: tuple[Slot, ...], jump: bool = False) -> tuple[Slot, ...]:
@@ -98,25 +98,25 @@ def exits_of(instructions: Sequence[Instruction], inst: Instruction) -> list[Exi
     if inst.opname == "TO_BOOL" and following is not None and following.opname.startswith("POP_JUMP_IF"):
         inst, stack = following, after(inst, stack)
         following = instructions[index[inst] + 1]
-    found: list[Exit] = []
+    exits: list[Exit] = []
     if following is not None:
-        found.append((inst, following, after(inst, stack, False)))
+        exits.append((inst, following, after(inst, stack, False)))
     if inst.opname == "FOR_ITER" and PY312 and inst.target is not None:  # its target, END_FOR, must stay there
         last = index[inst.target] + (1 if PY313 else 0)
-        found.append((instructions[last], instructions[last + 1], stack[:-1]))
+        exits.append((instructions[last], instructions[last + 1], stack[:-1]))
     elif inst.target is not None:
-        found.append((inst, inst.target, after(inst, stack, True)))
-    return None if any(UNSURE in there for _, _, there in found) else found
+        exits.append((inst, inst.target, after(inst, stack, True)))
+    return None if any(UNSURE in stack_there for _, _, stack_there in exits) else exits
 
 
 def _bound_method(copy: Instruction) -> list[Instruction]:
     """A method load as the load of a bound method and a NULL: the same for every object."""
     opname, arg = ("LOAD_ATTR", 0) if copy.opname == "LOAD_METHOD" else (copy.opname, (copy.arg or 0) & ~1)
     copy.opname, copy.arg = opname, arg
-    made = [copy, Instruction("PUSH_NULL", None, None, None, copy.positions, None, copy.handler)]
+    instructions = [copy, Instruction("PUSH_NULL", None, None, None, copy.positions, None, copy.handler)]
     if not PY313:
-        made.append(Instruction("SWAP", 2, 2, None, copy.positions, None, copy.handler))
-    return made
+        instructions.append(Instruction("SWAP", 2, 2, None, copy.positions, None, copy.handler))
+    return instructions
 
 
 def binding_shows(stack: Sequence[object]) -> bool:
@@ -154,7 +154,7 @@ def body(
     wanted = reachable(instructions)
     originals = [inst for inst in instructions if inst in wanted]
     copies_in_order, copies = clone_instructions(originals)
-    pending = {slot[0] for _, _, there in exits for slot in there if isinstance(slot, tuple)}
+    pending = {slot[0] for _, _, exit_stack in exits for slot in exit_stack if isinstance(slot, tuple)}
     falls: dict[Instruction, list[Instruction]] = {}
     tail: list[Instruction] = []
     for inst, goal, stack in exits:
@@ -216,11 +216,11 @@ def _no_longer_handled(held: list[str | None], saved: list[int], emitter: Emitte
 
 def stored_from(instructions: Sequence[Instruction], start: Instruction) -> set[str]:
     """Locals that are assigned or deleted from an instruction on."""
-    found: set[str] = set()
+    names: set[str] = set()
     for inst in reachable(instructions, start):
         if inst.opname.startswith("STORE_FAST") or inst.opname == "DELETE_FAST":
-            found.update((inst.argval,) if isinstance(inst.argval, str) else inst.argval)
-    return found
+            names.update((inst.argval,) if isinstance(inst.argval, str) else inst.argval)
+    return names
 
 
 _FRAME_ATTRIBUTES = frozenset(

@@ -50,7 +50,7 @@ class Reconstructor(Values):
             self._number(obj)
             return
         obj = shadows.origin(self.state, obj)
-        name = self.made.get(id(obj))
+        name = self.temps.get(id(obj))
         if name is not None:
             self.asm.load_fast(name)
             return
@@ -93,7 +93,7 @@ class Reconstructor(Values):
 
     def _subclass(self, worn: Dressed) -> None:
         """A tensor of the program's class, with its attributes, over what the graph returns."""
-        name = self.made.get(id(worn.tensor))
+        name = self.temps.get(id(worn.tensor))
         if name is not None:
             self.asm.load_fast(name)
             return

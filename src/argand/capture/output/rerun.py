@@ -184,21 +184,23 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
         entry: of `entry_of`.
     """
     builder = state.graph
-    found = builder.on_data
-    if found.known is None:
+    on_data = builder.on_data
+    if on_data.known is None:
         return None
     random = draws(state)
-    needed = found.noticed or (found.possible and any_pending(state))
+    needed = on_data.noticed or (on_data.possible and any_pending(state))
     # Some of the blocks that the frame begins in may be left before the operation: only its own code knows which.
-    needed = needed or (found.possible and entry is not None and not entry.of_torch)
-    again = not found.outside and (needed or not (gives_away or random))
-    points = found.points if found.outside and found.points is not None and found.points.any else None
+    needed = needed or (on_data.possible and entry is not None and not entry.of_torch)
+    again = not on_data.outside and (needed or not (gives_away or random))
+    points = on_data.points if on_data.outside and on_data.points is not None and on_data.points.any else None
     if not again and entry is None and points is None:
         return None
     devices = tuple(dict.fromkeys(info.device for info in builder.tensors.values())) if random and again else ()
     code = weakref.ref(state.code)
-    answered = _answered(found) if again else ()
-    return Rerun(code, found.known, answered, found.noticed, found.may_split, devices, entry, Label(), points=points)
+    answered = _answered(on_data) if again else ()
+    return Rerun(
+        code, on_data.known, answered, on_data.noticed, on_data.may_split, devices, entry, Label(), points=points
+    )
 
 
 def _lacks_memory(error: Exception) -> bool:
@@ -211,10 +213,10 @@ def draws(state: CaptureState) -> bool:
     return any(_draws(node) for node in (*state.graph.effectful, *state.graph.writing))
 
 
-def _answered(found: OnData) -> tuple[type[Exception], ...]:
+def _answered(on_data: OnData) -> tuple[type[Exception], ...]:
     """Errors that may be the program's. Others are the backend's, and not to be covered up."""
     short = (MemoryError, torch.OutOfMemoryError)
-    return (Exception,) if found.foreign else (*RAISED, *short) if found.possible else short
+    return (Exception,) if on_data.foreign else (*RAISED, *short) if on_data.possible else short
 
 
 def entry_of(ending: Ending) -> Entry | None:
@@ -226,7 +228,7 @@ def entry_of(ending: Ending) -> Entry | None:
     inst = inst.target if inst.offset is None and inst.target is not None else inst
     if inst.handler is None:
         return None
-    names = iter(own.made.arg_names)
+    names = iter(own.body.arg_names)
     stack = [None if slot is StackSlot.NULL else next(names) for slot in own.layout]
     if any(name is not None and SAVED_CELL_MARK in name for name in stack):
         return None

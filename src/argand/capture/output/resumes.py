@@ -50,13 +50,13 @@ class Resume:
     """A resume function's code and what its callers must know.
 
     Fields:
-        made: the code and its arguments; it carries the name of the user's function.
+        body: the code and its arguments; it carries the name of the user's function.
         name: `__resume_at_<offset>_<n>`, the global that holds the function where it needs no closure.
         loops: whether a loop can be reached in it; then it may return a `Continuation`.
         layout: the slots of the stack where it begins.
     """
 
-    made: ResumeCode
+    body: ResumeCode
     name: str
     loops: bool
     layout: tuple[StackSlot, ...] = ()
@@ -81,8 +81,8 @@ class Resumes:
 
     def of(self, code: CodeType) -> Resume | None:
         """The resume function whose code this is; None for a user's function."""
-        found = self._resumes.get(code)
-        return found() if found is not None else None
+        reference = self._resumes.get(code)
+        return reference() if reference is not None else None
 
     def get(
         self,
@@ -104,19 +104,19 @@ class Resumes:
         goal = target if code is own else origin.by_offset.get(offset)
         if own is None or goal is None or goal.opname != target.opname:  # one that only this resume function has
             own, origin, goal = code, _Origin(weakref.ref(code), instructions, {}), target
-        made = self._made.get(own)
-        if made is None:
-            made = self._made.add(own, {})
+        resumes = self._made.get(own)
+        if resumes is None:
+            resumes = self._made.add(own, {})
         key = (goal.offset, id(goal), tuple(layout), tuple(names))
-        found = made.get(key)
-        return found or made.setdefault(key, self._make(own, origin, goal, layout, names))
+        resume = resumes.get(key)
+        return resume or resumes.setdefault(key, self._make(own, origin, goal, layout, names))
 
     def _origin(self, code: CodeType, instructions: Sequence[Instruction]) -> _Origin:
-        found = self._origins.get(code)
-        if found is None:
+        origin = self._origins.get(code)
+        if origin is None:
             by_offset = {inst.offset: inst for inst in instructions if inst.offset is not None}
-            found = self._origins.add(code, _Origin(weakref.ref(code), instructions, by_offset))
-        return found
+            origin = self._origins.add(code, _Origin(weakref.ref(code), instructions, by_offset))
+        return origin
 
     def _make(
         self, code: CodeType, origin: _Origin, goal: Instruction, layout: Sequence[StackSlot], names: Sequence[str]
@@ -124,8 +124,8 @@ class Resumes:
         name = resume_name(goal, next(NUMBERS))
         plain = build_resume_code(code, origin.instructions, goal, layout, names, name)
         resume = Resume(under_users_name(plain, code), name, has_loop(origin.instructions, goal), tuple(layout))
-        self._origins.set(resume.made.code, origin)
-        self._resumes.set(resume.made.code, weakref.ref(resume))
+        self._origins.set(resume.body.code, origin)
+        self._resumes.set(resume.body.code, weakref.ref(resume))
         return resume
 
 

@@ -65,13 +65,13 @@ def give_up(kind: str, explanation: str, *hints: str) -> errors.GraphBreak:
 
 def break_where_made(state: CaptureState, obj: object) -> errors.GraphBreak:
     """The break must be where `obj` comes into being: the frame then goes on with the real one."""
-    found = give_up(
+    stop = give_up(
         "value cannot be rebuilt",
         f"A {type(obj).__name__} that came up in the captured code is needed after it.",
         "make it outside the compiled function, or do not let it outlive the captured part",
     )
-    found.needed = obj
-    return found
+    stop.needed = obj
+    return stop
 
 
 class Transformer:
@@ -319,7 +319,7 @@ class Transformer:
         self._store_cells(emitter, cells)
         self._set_modes(emitter)
         own = self.known_resumes.of(self.state.code)
-        for name in own.made.arg_names[: own.made.stack_args] if own is not None else ():  # `held` has what is left
+        for name in own.body.arg_names[: own.body.stack_args] if own is not None else ():  # `held` has what is left
             asm.load_const(None)
             asm.store_fast(name)
         emitter.clear({*filter(None, held)}, chain.overwritten(self.frame, locals_))
@@ -337,10 +337,10 @@ class Transformer:
 
     def _cell_values(self, values: Values, wanted: set[str]) -> list[tuple[str, str]]:
         """Contents of this frame's own cells, evaluated into temporaries. `wanted` may grow meanwhile."""
-        found: dict[str, str] = {}
-        while todo := sorted(wanted - found.keys()):
+        temps: dict[str, str] = {}
+        while todo := sorted(wanted - temps.keys()):
             for name in todo:
-                found[name] = ""
+                temps[name] = ""
                 cell = self._slot(name)
                 if not isinstance(cell, types.CellType):
                     continue
@@ -350,8 +350,8 @@ class Transformer:
                     continue
                 if not is_a(contents, LazyLocal):
                     values.push(contents)
-                    found[name] = values.emitter.store_temp("c")
-        return [(name, temp) for name, temp in found.items() if temp]
+                    temps[name] = values.emitter.store_temp("c")
+        return [(name, temp) for name, temp in temps.items() if temp]
 
     def _store_cells(self, emitter: Emitter, cells: list[tuple[str, str]]) -> None:
         for name, temp in cells:
@@ -558,17 +558,17 @@ class Transformer:
             StackSlot.NULL if slot is None else StackSlot.HANDLED if isinstance(slot, Handled) else StackSlot.VALUE
             for slot in stack
         ]
-        found = self.known_resumes.get(self.state.code, self.instructions, target, layout, names)
-        made = found.made
-        self.resumes.append(made)
-        if not made.freevars:
-            self.globals[found.name] = types.FunctionType(made.code, self.state.globals, found.name)
+        resume = self.known_resumes.get(self.state.code, self.instructions, target, layout, names)
+        body = resume.body
+        self.resumes.append(body)
+        if not body.freevars:
+            self.globals[resume.name] = types.FunctionType(body.code, self.state.globals, resume.name)
         arguments = [slot for slot in stack if slot is not None]
-        arguments += made.arg_names[made.stack_args :]
+        arguments += body.arg_names[body.stack_args :]
         if self.is_link:
-            chain.hand_on(emitter, found, arguments)
+            chain.hand_on(emitter, resume, arguments)
         else:
-            chain.call_resume(emitter, found, arguments)
+            chain.call_resume(emitter, resume, arguments)
 
     def _resume_at_handler(
         self, emitter: Emitter, handler: ExceptionHandler, held: list[str | None], exc: str, inst: Instruction

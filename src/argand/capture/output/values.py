@@ -26,15 +26,15 @@ _PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes, ty
 def unreconstructable(obj: object, why: str = "") -> errors.GraphBreak:
     """The frame needs an object after the graph that cannot be made by transformed code."""
     cls = types.GeneratorType if type(obj) is TracedGenerator else type(obj)
-    found = errors.graph_break(
+    stop = errors.graph_break(
         kind="value cannot be rebuilt",
         context=f"{cls.__module__}.{cls.__qualname__}{': ' + why if why else ''}",
         explanation=f"A {cls.__qualname__} made in the captured code is needed after it and cannot be rebuilt.",
         hints=("make it outside the compiled function, or do not let it outlive the captured part",),
         skip_frame=True,
     )
-    found.needed = obj  # the graph may break where it was made instead
-    return found
+    stop.needed = obj  # the graph may break where it was made instead
+    return stop
 
 
 class Again(Exception):
@@ -83,7 +83,7 @@ class Values:
         self.asm = emitter.asm
         self.plan = plan or Plan()
         self.dry = plan is None
-        self.made: dict[int, str] = {}
+        self.temps: dict[int, str] = {}
         self._keep: list[object] = []
         self.root_cells: dict[int, str] = {}
         self.used_cells: set[str] = set()
@@ -117,7 +117,7 @@ class Values:
     def remember(self, obj: object) -> None:
         """value -> value; it can be loaded again."""
         self.asm.dup()
-        self.made[id(obj)] = self.emitter.store_temp("o")
+        self.temps[id(obj)] = self.emitter.store_temp("o")
         self._keep.append(obj)  # parts that `__reduce__` made live on, so that no other object takes their id
 
     def fill(self, helper: Function, obj: object, push_value: Callable[[], object]) -> None:
@@ -125,7 +125,7 @@ class Values:
         push_value()
         value = self.emitter.store_temp("f")
         self.asm.load_const_callable(helper)
-        self.asm.load_fast(self.made[id(obj)])
+        self.asm.load_fast(self.temps[id(obj)])
         self.asm.load_fast(value)
         self.asm.call(2)
         self.asm.pop_top()

@@ -28,10 +28,10 @@ def _contiguous(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any
     copy = {"memory_format": torch.contiguous_format}
     siblings: list[Any] | None = None
     if builder.dynamics is not None and symbolic_tensors.involved(builder, infos, args, copy):
-        made, siblings = builder.compute_dynamic(_T.clone, args, copy, infos, device, None, None)
+        meta, siblings = builder.compute_dynamic(_T.clone, args, copy, infos, device, None, None)
     else:
-        made = builder.compute(_T.clone, args, copy, infos, device, None, None)
-    result = builder.finish_call(target_of(func), nodes, {}, made, device, False)
+        meta = builder.compute(_T.clone, args, copy, infos, device, None, None)
+    result = builder.finish_call(target_of(func), nodes, {}, meta, device, False)
     first = builder.maybe_same.get(id(tensor), tensor)
     builder.maybe_same[id(result)] = first
     builder.maybe_same[id(first)] = first

@@ -78,10 +78,10 @@ def call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(owner, numpy.ndarray):
         fn = getattr(_value(state, owner, name), name)
     numpy_settings.rely(state, name)
-    made = state.interpreter.native(fn, *given, **named)
-    if isinstance(made, numpy.ndarray) and made.dtype.hasobject:
+    result = state.interpreter.native(fn, *given, **named)
+    if isinstance(result, numpy.ndarray) and result.dtype.hasobject:
         raise _break(name, "an array of Python objects is made")
-    return made
+    return result
 
 
 def traced_call(state: CaptureState, fn: Function, args: Sequence[object], kwargs: Kwargs) -> object:

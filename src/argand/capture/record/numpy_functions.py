@@ -22,14 +22,14 @@ def is_numpy(fn: Function) -> bool:
     """Whether a callable belongs to numpy."""
     owner = callables.fact(fn, "__self__")
     candidates = [fn, type(fn), owner if is_a(owner, type) else type(owner)]
-    found = False
+    numpys = False
     for candidate in candidates:
         module = callables.text_of(candidate, "__module__")
         if module == "numpy" or module.startswith("numpy."):
             if module.startswith(_IMPURE):
                 return False
-            found = True
-    return found
+            numpys = True
+    return numpys
 
 
 def is_array(obj: object) -> bool:

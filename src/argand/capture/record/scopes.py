@@ -48,15 +48,15 @@ def fixed_sizes(builder: GraphBuilder, info: TensorInfo) -> None:
 def escaped(builder: GraphBuilder, home: fx.Graph) -> errors.GraphBreak:
     """The break for a tensor that left the function in which it was made otherwise than as its result."""
     what, sequence = builder.finished.get(id(home), ("a function that became a subgraph", -1))
-    found = errors.graph_break(
+    stop = errors.graph_break(
         kind="tensor leaves a subgraph",
         context=what,
         explanation=f"A tensor made in the function given to {what} is used outside of it without being its result.",
         hints=("Return the tensor from the function.",),
     )
     if sequence >= 0:
-        found.sequence = sequence
-    return found
+        stop.sequence = sequence
+    return stop
 
 
 def placeholder(graph: fx.Graph, name: str) -> fx.Node:

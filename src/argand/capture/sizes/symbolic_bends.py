@@ -105,26 +105,26 @@ def _differs(doctor: Doctor, sizes: Any, values: dict[Sym, int]) -> bool:
     if any(table.maximum.get(sym, value) < value for sym, value in values.items()):
         return False
     assignment = {**{sym: v for sym, v in table.hints.items() if sym not in table.definitions}, **values}
-    made = doctor.computed(assignment)
-    if made is None:
+    results = doctor.computed(assignment)
+    if results is None:
         return False
     try:
         expected = [tuple([int(table.evaluate(size, assignment)) for size in shape]) for shape in sizes]
     except (ArithmeticError, ValueError, KeyError):
         return False
-    return [tuple(tensor.shape) for tensor in _tensors(made)] != expected
+    return [tuple(tensor.shape) for tensor in _tensors(results)] != expected
 
 
 def _sizes(builder: GraphBuilder, result: object) -> list[list[object]] | None:
     """The sizes of the tensors in a result as expressions; None where one follows no formula."""
-    found: list[list[Any]] = []
+    tensors_sizes: list[list[Any]] = []
     for tensor in _tensors(result):
         info = builder.tensors.get(id(tensor))
         sizes: list[Any] = list(tensor.shape) if info is None or info.dynamic is None else info.dynamic.sizes
         if len(sizes) != tensor.dim() or any(not isinstance(size, int | Expr) for size in sizes):
             return None
-        found.append(sizes)
-    return found
+        tensors_sizes.append(sizes)
+    return tensors_sizes
 
 
 def _tensors(value: object) -> list[torch.Tensor]:

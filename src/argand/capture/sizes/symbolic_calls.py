@@ -84,14 +84,14 @@ class Doctor:
         self.run = run
         self.func = func
         self.args, self.kwargs = args, kwargs
-        self.made: object = None
+        self.result: object = None
         self.grad = False
         self.exprs: list[tuple[Any, int]] = []
         self._collect((args, kwargs))
-        found: set[Sym] = set()
+        inputs: set[Sym] = set()
         for expr, _ in self.exprs:
-            found |= self.dynamics.table.inputs(expr)
-        self.symbols = [sym for sym in self.dynamics.table.symbols if sym in found]
+            inputs |= self.dynamics.table.inputs(expr)
+        self.symbols = [sym for sym in self.dynamics.table.symbols if sym in inputs]
 
     def _collect(self, value: Any) -> None:
         if isinstance(value, _Tensor):
@@ -117,7 +117,7 @@ class Doctor:
         Raises:
             Restart: the call works at the sizes of this call only under a condition that is now learned.
         """
-        made = self.run(*self.arguments_at(0))
+        result = self.run(*self.arguments_at(0))
         siblings = []
         grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
@@ -128,10 +128,10 @@ class Doctor:
             siblings.clear()
         finally:
             torch._C._set_grad_enabled(grad)
-        if not siblings or not all(same_structure(made, sibling) for sibling in siblings):
-            self.made = made
+        if not siblings or not all(same_structure(result, sibling) for sibling in siblings):
+            self.result = result
             self.learn()
-        return made, siblings
+        return result, siblings
 
     def arguments_at(self, index: int) -> tuple[object, object]:
         """The arguments at the hint (0) or at the probe of sibling `index`."""
@@ -174,22 +174,22 @@ class Doctor:
         return {sym: v for sym, v in table.assignments[index].items() if sym not in table.definitions}
 
     def _equalities(self) -> list[Relation]:
-        found: dict[Relation, None] = {}
+        equalities: dict[Relation, None] = {}
         for i, (a, size) in enumerate(self.exprs):
             for b, other in self.exprs[i + 1 :]:
                 if size == other and a is not b and (isinstance(a, Expr) or isinstance(b, Expr)) and a != b:
                     left, right = (a, b) if isinstance(a, Expr) else (b, a)
-                    found[Relation("eq", left, right)] = None
-        return list(found)
+                    equalities[Relation("eq", left, right)] = None
+        return list(equalities)
 
     def _works_when_equal(self, relation: Relation) -> bool:
         places = self.dynamics.places
         if not all(sym in places for sym in relation.symbols):
             return False
-        found = solve(relation, [sym for sym in self.dynamics.table.symbols if sym in places])
-        if found is None:
+        solution = solve(relation, [sym for sym in self.dynamics.table.symbols if sym in places])
+        if solution is None:
             return False
-        sym, value = found
+        sym, value = solution
         for i in PROBED:
             assignment = self._probe(i)
             assignment[sym] = self.dynamics.table.evaluate(value, assignment)
@@ -210,7 +210,7 @@ class Doctor:
         return None
 
     def _works(self, assignment: dict[Sym, Any]) -> bool:
-        return same_structure(self.made, self.computed(assignment))
+        return same_structure(self.result, self.computed(assignment))
 
     def computed(self, assignment: dict[Sym, Any]) -> object:
         """The call's result at any sizes; None where it fails."""
@@ -233,8 +233,8 @@ class Doctor:
             strides = symbolic_tensors.strides_of(self.builder, info)
             if None in info.dynamic.sizes or None in strides:
                 raise ValueError("sizes that nothing fits")
-            made = symbolic_tensors.empty(self.dynamics, info.dynamic.sizes, strides, info.tensor.dtype, assignment)
-            return made.requires_grad_() if self.grad and value.requires_grad else made
+            tensor = symbolic_tensors.empty(self.dynamics, info.dynamic.sizes, strides, info.tensor.dtype, assignment)
+            return tensor.requires_grad_() if self.grad and value.requires_grad else tensor
         real = type(value)
         if real in SYMBOLIC:
             return self.dynamics.table.evaluate(value.expr, assignment)

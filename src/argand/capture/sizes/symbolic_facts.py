@@ -21,10 +21,10 @@ class Bounds:
 
     def add(self, relation: Relation) -> None:
         """Learn from a condition that is guarded."""
-        found = single(relation)
-        if found is None:
+        bound = single(relation)
+        if bound is None:
             return
-        sym, low, high = found
+        sym, low, high = bound
         if low is not None:
             self.low[sym] = max(low, self.low.get(sym, low))
         if high is not None:
@@ -119,12 +119,12 @@ def single(relation: Relation) -> tuple[Sym, int | None, int | None] | None:
 
 def moduli(relation: Relation) -> int:
     """The least common multiple of the constant divisors in a condition."""
-    found = 1
+    multiple = 1
     for side in (relation.left, relation.right):
         if isinstance(side, Expr) and side.has_divmod:
             for divisor in _divisors(side):
-                found = math.lcm(found, divisor)
-    return found
+                multiple = math.lcm(multiple, divisor)
+    return multiple
 
 
 def is_range(relation: Relation) -> bool:
@@ -134,14 +134,14 @@ def is_range(relation: Relation) -> bool:
 
 
 def _divisors(expr: Expr) -> list[int]:
-    found = []
+    divisors = []
     for monomial, _ in expr.poly:
         for atom in monomial:
             if isinstance(atom, (FloorDiv, Mod)):
-                found += _divisors(atom.left)
+                divisors += _divisors(atom.left)
                 if isinstance(atom.right, Const) and atom.right.value > 0:
-                    found.append(atom.right.value)
-    return found
+                    divisors.append(atom.right.value)
+    return divisors
 
 
 def solve(relation: Relation, order: list[Sym]) -> tuple[Sym, Expr] | None:

@@ -62,16 +62,16 @@ class Policy:
         shape = tuple(real.shape)
         self._watch(source, shape)
         static = own.get(directives.STATIC) or ()
-        found: dict[int, tuple[int | None, int | None] | None] = {}
+        ranges: dict[int, tuple[int | None, int | None] | None] = {}
         varying = self.history.varying
         for dim, size in enumerate(shape):
             if marked is not None and dim in marked:
-                found[dim] = marked[dim]
+                ranges[dim] = marked[dim]
             elif dim in static or size < 2:
                 continue
             elif (self.everything and not module_owned) or (varying and str(Place(source, "size", dim)) in varying):
-                found[dim] = None
-        return found
+                ranges[dim] = None
+        return ranges
 
     def _watch(self, source: Source, shape: tuple[int, ...]) -> None:
         name = source.name()
@@ -141,13 +141,13 @@ def number_input(state: CaptureState, source: Source, value: Any) -> object:
     what = "int" if type(value) is int else "float"
     low, high = (2, None) if what == "int" and value > 1 else (None, -1 if what == "int" else None)
     place = Place(source, what)
-    found = dynamics.symbol(place, value, low=low, high=high)
-    if not isinstance(found, Expr):
+    expr = dynamics.symbol(place, value, low=low, high=high)
+    if not isinstance(expr, Expr):
         state.note_constant(f"{source.name()}: {what}")
         return value
     if what == "float":
         state.guard(source, "type", float)
-    return dynamics.wrap(found, value)
+    return dynamics.wrap(expr, value)
 
 
 def tensor_input(state: CaptureState, source: Source, real: torch.Tensor, dims: Any) -> tuple[list[int], list[int]]:
@@ -207,17 +207,17 @@ def _size(dynamics: Dynamics, place: Place, hint: int, given: tuple[int | None, 
 
 def _strides(sizes: list[object], hints: tuple[int, ...], strides: tuple[int, ...]) -> list[Any]:
     """The strides as expressions of the sizes, where the tensor is dense in some order of its dims."""
-    found: list[Any] = list(strides)
+    steps: list[Any] = list(strides)
     step: Any = 1
     step_hint = 1
     for dim in sorted(range(len(sizes)), key=lambda d: (strides[d], hints[d] != 1, -d)):
         if hints[dim] == 1:
             if strides[dim] == step_hint:
-                found[dim] = step
+                steps[dim] = step
             continue
         if strides[dim] != step_hint:
             break  # not dense from here on: these strides are guarded as they are
-        found[dim] = step
+        steps[dim] = step
         step = step * sizes[dim]
         step_hint *= hints[dim]
-    return found
+    return steps

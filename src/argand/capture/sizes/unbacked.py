@@ -50,9 +50,9 @@ class Unbacked:
         for turn in range(5):
             prime = _prime(5 * number + turn)
             values.append(_STEP * prime if kind == "int" else prime * 1.3819660112501051)
-        made = self.dynamics.table.observed(f"u{number}", values, words, low=low, high=high, kind=kind)
-        self.origins[made] = Origin(words)
-        return made
+        sym = self.dynamics.table.observed(f"u{number}", values, words, low=low, high=high, kind=kind)
+        self.origins[sym] = Origin(words)
+        return sym
 
     def found_in(self, node: fx.Node, sizes: list[object]) -> None:
         """The tensor of `node` has these sizes."""
@@ -67,11 +67,11 @@ class Unbacked:
     def among(self, *values: Any) -> list[Sym]:
         """The unbacked symbols that expressions or conditions depend on."""
         table = self.dynamics.table
-        found: dict[Sym, None] = {}
+        symbols: dict[Sym, None] = {}
         for value in values:
             for side in (value.left, value.right) if isinstance(value, Relation) else (value,):
-                found.update((sym, None) for sym in table.inputs(side) if sym in self.origins)
-        return sorted(found, key=lambda sym: sym.name)
+                symbols.update((sym, None) for sym in table.inputs(side) if sym in self.origins)
+        return sorted(symbols, key=lambda sym: sym.name)
 
     def decide(self, op: str, left: Any, right: Any) -> object:
         """Whether `left op right`, where facts prove it either way; else a SymbolicBool, which no branch can take."""

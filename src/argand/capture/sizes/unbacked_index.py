@@ -77,10 +77,10 @@ class _Index:
                 dim += len(self.sizes) - taken
                 converted.append(item)
                 continue
-            found = self._item(item, dim)
-            if found is None:
+            parts = self._item(item, dim)
+            if parts is None:
                 return None
-            converted += found
+            converted += parts
             dim += _dims_of(item)
         tensor = unbacked_ops.temporary(self.builder, self.sizes, self.tensor) if self.cut else self.tensor
         return tensor, tuple(converted)
@@ -134,9 +134,9 @@ class _Index:
         """A length; where the stand-ins contradict what is known of it (they are large), a symbol that equals it."""
         if all(value >= 0 for value in self.unbacked.dynamics.table.vector(length)):
             return length
-        made = self.unbacked.new("the size of a slice", low=0)
-        self.unbacked.learn(Relation("eq", made, length))
-        return made
+        size = self.unbacked.new("the size of a slice", low=0)
+        self.unbacked.learn(Relation("eq", size, length))
+        return size
 
 
 def _dims_of(item: Any) -> int:

@@ -53,8 +53,8 @@ def item(builder: GraphBuilder, tensor: Any) -> Any:
         return NotImplemented
     unbacked = of(builder)
     key = ("item", id(tensor), len(builder.writing))
-    found = unbacked.memo.get(key)
-    if found is None:
+    number = unbacked.memo.get(key)
+    if number is None:
         node = compat.new_node(builder.graph, "call_method", "item", (builder.node_of(info),), {})
         builder.annotate(node)
         builder.calls += 1
@@ -65,8 +65,8 @@ def item(builder: GraphBuilder, tensor: Any) -> Any:
         unbacked.origins[sym].node = node
         dynamics = unbacked.dynamics
         node.meta.update(expr=sym, unbacked=(sym,), example_value=dynamics.table.hints[sym])
-        found = unbacked.memo[key] = dynamics.wrap(sym, dynamics.table.hints[sym])
-    return found
+        number = unbacked.memo[key] = dynamics.wrap(sym, dynamics.table.hints[sym])
+    return number
 
 
 def read(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
@@ -102,12 +102,12 @@ def _count(builder: GraphBuilder, words: str, key: Any, low: int = 0) -> Any:
     """The symbol for a size; the same one for the same question."""
     unbacked = of(builder)
     known = None if key is None else (*key, len(builder.writing))
-    found = unbacked.memo.get(known) if known is not None else None
-    if found is None:
-        found = unbacked.new(words, low=low)
+    count = unbacked.memo.get(known) if known is not None else None
+    if count is None:
+        count = unbacked.new(words, low=low)
         if known is not None:
-            unbacked.memo[known] = found
-    return found
+            unbacked.memo[known] = count
+    return count
 
 
 def _numel(builder: GraphBuilder, tensor: Any) -> Any:
@@ -138,19 +138,19 @@ def _made(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, specs: list[
     tensors, others = [], []
     for sizes, dtype, grad in specs:
         strides = (1, sizes[0]) if func in _TRANSPOSED and len(sizes) == 2 else None
-        made, siblings = _stand_ins(unbacked, sizes, dtype, grad and torch.is_grad_enabled(), strides)
-        tensors.append(made)
+        stand_in, siblings = _stand_ins(unbacked, sizes, dtype, grad and torch.is_grad_enabled(), strides)
+        tensors.append(stand_in)
         others.append(siblings)
     whole = tensors[0] if many is None else many(tensors)
     result = builder.finish_call(target_of(func), node_args, node_kwargs, whole, device, False)
-    for made, siblings in zip(tensors, others):
-        symbolic_tensors.note(builder, made, siblings)
+    for stand_in, siblings in zip(tensors, others):
+        symbolic_tensors.note(builder, stand_in, siblings)
     return result
 
 
 def _stand_ins(unbacked: Unbacked, sizes: list[Any], dtype: torch.dtype, grad: bool, strides: Any = None) -> Any:
     table = unbacked.dynamics.table
-    made = []
+    stand_ins = []
     for index in (0, *symbolic_tensors.PROBED):
         assignment = table.assignments[index]
         shape = tuple([int(table.evaluate(size, assignment)) for size in sizes])
@@ -159,8 +159,8 @@ def _stand_ins(unbacked: Unbacked, sizes: list[Any], dtype: torch.dtype, grad: b
         steps = meta_tensors.contiguous(shape)
         if strides is not None:
             steps = tuple([int(table.evaluate(step, assignment)) for step in strides])
-        made.append(meta_tensors.new(shape, steps, dtype, grad and index == 0))
-    return made[0], tuple(made[1:])
+        stand_ins.append(meta_tensors.new(shape, steps, dtype, grad and index == 0))
+    return stand_ins[0], tuple(stand_ins[1:])
 
 
 def nonzero(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
@@ -275,8 +275,8 @@ def repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) 
     if None in sizes or (dim is not None and (type(dim) is not int or not -len(sizes) <= dim < len(sizes))):
         return NotImplemented
     count = _count(builder, words, None)
-    made = [count] if dim is None else [count if d == dim % len(sizes) else size for d, size in enumerate(sizes)]
-    return _made(builder, func, args, kwargs, [(made, tensor.dtype, tensor.requires_grad)], None)
+    repeated = [count] if dim is None else [count if d == dim % len(sizes) else size for d, size in enumerate(sizes)]
+    return _made(builder, func, args, kwargs, [(repeated, tensor.dtype, tensor.requires_grad)], None)
 
 
 def one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
@@ -299,9 +299,9 @@ def temporary(builder: GraphBuilder, sizes: list[Any], like: Any, dtype: torch.d
     unbacked = of(builder)
     info = builder.tensors[id(like)]
     dtype = dtype or like.dtype
-    made, siblings = _stand_ins(unbacked, sizes, dtype, like.requires_grad and dtype is like.dtype)
-    builder.tensors[id(made)] = TensorInfo(made, info.node, info.device, dynamic=Dynamic(siblings, sizes))
-    return made
+    stand_in, siblings = _stand_ins(unbacked, sizes, dtype, like.requires_grad and dtype is like.dtype)
+    builder.tensors[id(stand_in)] = TensorInfo(stand_in, info.node, info.device, dynamic=Dynamic(siblings, sizes))
+    return stand_in
 
 
 def record(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, meta_args: Any) -> Any:
@@ -310,8 +310,8 @@ def record(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, meta_args: 
     node_args = tuple([builder.to_node(arg, infos) for arg in args])
     node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
     device = metadata.logical_device(func, infos, kwargs)
-    made, siblings = builder.compute_dynamic(func, args, kwargs, infos, device, meta_args, {})
-    result = builder.finish_call(target_of(func), node_args, node_kwargs, made, device, False)
+    stand_in, siblings = builder.compute_dynamic(func, args, kwargs, infos, device, meta_args, {})
+    result = builder.finish_call(target_of(func), node_args, node_kwargs, stand_in, device, False)
     return symbolic_tensors.attach(builder, result, siblings)
 
 

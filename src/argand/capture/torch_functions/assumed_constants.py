@@ -23,8 +23,8 @@ def call(state: CaptureState, fn: Any, name: str, args: Args, kwargs: Kwargs) ->
     with torch._C.DisableTorchFunction():
         real_args = [values.real(arg) for arg in args]
         real_kwargs = {key: values.real(value) for key, value in kwargs.items()}
-        found = state.interpreter.native(fn, *real_args, **real_kwargs)
-        return _held(state.graph, found)
+        result = state.interpreter.native(fn, *real_args, **real_kwargs)
+        return _held(state.graph, result)
 
 
 def _held(builder: GraphBuilder, value: Any) -> object:

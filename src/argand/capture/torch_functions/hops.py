@@ -58,8 +58,8 @@ class Call:
             for leaf, value in zip(self.leaves, given):
                 if type(leaf) is Place:
                     tensors[leaf.index] = value
-            made = body(*tensors, *surroundings)
-            return pytree.tree_unflatten(fill(self.results, made), self.result_spec)
+            results = body(*tensors, *surroundings)
+            return pytree.tree_unflatten(fill(self.results, results), self.result_spec)
 
         return captured
 
@@ -101,8 +101,8 @@ def checkpoint(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor,
         needed = not options["use_reentrant"] or any(t.requires_grad for t in own)
         with torch.set_grad_enabled(torch.is_grad_enabled() and needed), recomputed():
             return run(*own)
-    made = torch.utils.checkpoint.checkpoint(run, *own, **options)
-    return tuple(made)
+    results = torch.utils.checkpoint.checkpoint(run, *own, **options)
+    return tuple(results)
 
 
 # ---------------------------------------------------------------------- torch.autograd.grad
@@ -149,8 +149,8 @@ def autograd_function(
     """An autograd.Function whose forward and backward are graphs."""
     call: FunctionCall = forward.meta["call"]
     cls = _function_classes()[call.once]
-    made = cls.apply((call, forward, backward, flat), *[flat[i] for i in call.positions])
-    return tuple(made)
+    results = cls.apply((call, forward, backward, flat), *[flat[i] for i in call.positions])
+    return tuple(results)
 
 
 def _forward(ctx: Any, static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -158,22 +158,22 @@ def _forward(ctx: Any, static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, 
     tensors = list(flat)
     for position, value in zip(call.positions, args):
         tensors[position] = value
-    made = forward(*[tensors[i] for i in call.inputs])
+    outputs = forward(*[tensors[i] for i in call.inputs])
 
     def pick(places: Any) -> list[torch.Tensor]:
-        return [tensors[i] if kind == "flat" else made[i] for kind, i in places]
+        return [tensors[i] if kind == "flat" else outputs[i] for kind, i in places]
 
     ctx.save_for_backward(*pick(call.saved))
     ctx.raw = pick(call.raw)
     ctx.call, ctx.graph = call, backward
-    results = tuple(made[: call.results])
+    results = tuple(outputs[: call.results])
     ctx.mark_non_differentiable(*[results[i] for i in call.fixed])
     return results
 
 
 def _backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
-    made = ctx.graph(*grads, *ctx.saved_tensors, *ctx.raw)
-    return (None, *[None if i is None else made[i] for i in ctx.call.gradients])
+    outputs = ctx.graph(*grads, *ctx.saved_tensors, *ctx.raw)
+    return (None, *[None if i is None else outputs[i] for i in ctx.call.gradients])
 
 
 def _function_classes() -> tuple[Any, Any]:
@@ -284,8 +284,8 @@ def register_hook(body: fx.GraphModule, tensor: torch.Tensor, *surroundings: tor
     """Tensor.register_hook of a graph that takes the gradient and returns the new one, or nothing."""
 
     def hook(grad: torch.Tensor) -> torch.Tensor | None:
-        made = body(grad, *surroundings)
-        return made[0] if made else None
+        outputs = body(grad, *surroundings)
+        return outputs[0] if outputs else None
 
     tensor.register_hook(hook)
     return ()

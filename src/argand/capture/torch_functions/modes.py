@@ -95,8 +95,8 @@ def restored() -> Iterator[Snapshot]:
 
 def changed_by(graph: fx.Graph) -> str:
     """What of torch's state running a graph changes on the way: "" nothing, "grad" grad mode only, "more"."""
-    found = {node.target for node in graph.nodes if node.op == "call_function" and node.target in _WRITERS}
-    return "more" if found - {torch._C._set_grad_enabled} else "grad" if found else ""
+    writers = {node.target for node in graph.nodes if node.op == "call_function" and node.target in _WRITERS}
+    return "more" if writers - {torch._C._set_grad_enabled} else "grad" if writers else ""
 
 
 _WRITERS = frozenset(
@@ -154,13 +154,13 @@ def guard_functions() -> tuple[tuple[Callable[[], Any], object], ...]:
         torch._C._len_torch_dispatch_stack,
         torch._C._get_tracing_state,
     ]
-    found: list[tuple[Callable[[], Any], Any]] = [(check, check()) for check in checks]
+    answers: list[tuple[Callable[[], Any], Any]] = [(check, check()) for check in checks]
     if torch.are_deterministic_algorithms_enabled():
         fills = torch._C._get_deterministic_fill_uninitialized_memory
-        found.append((fills, fills()))
+        answers.append((fills, fills()))
     if torch._C._is_any_autocast_enabled():
-        found.append((autocast_state, autocast_state()))
-    return tuple(found)
+        answers.append((autocast_state, autocast_state()))
+    return tuple(answers)
 
 
 def guard_surroundings(state: CaptureState) -> None:

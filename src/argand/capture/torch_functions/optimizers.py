@@ -104,7 +104,7 @@ def _foreach_scaled(builder: GraphBuilder, func: Function, args: Args, kwargs: K
     if any(len(item) != count for item in (*given, scales)):
         return NotImplemented
     name = func.__name__.removeprefix("_foreach_")
-    made = []
+    scaled = []
     for x, a, b, scale in zip(*given, scales):
         if isinstance(scale, torch.Tensor):
             one = _add_scaled(builder, name, x, a, b, scale)
@@ -112,8 +112,8 @@ def _foreach_scaled(builder: GraphBuilder, func: Function, args: Args, kwargs: K
             one = builder.call(getattr(torch.Tensor, name), (x, a, b), {"value": scale})
         if one is NotImplemented:
             raise _refused(name)
-        made.append(one)
-    return None if name.endswith("_") else tuple(made)
+        scaled.append(one)
+    return None if name.endswith("_") else tuple(scaled)
 
 
 def _add_scaled(builder: GraphBuilder, name: str, x: Any, a: Any, b: Any, scale: Any) -> object:

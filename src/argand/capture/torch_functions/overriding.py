@@ -100,7 +100,7 @@ def _overloaded(types: Any, args: Args, kwargs: Kwargs) -> list[object]:
     wanted = [cls for cls in types if cls not in PLAIN]
     if not wanted:
         return []
-    found: dict[type, Any] = {}
+    first_of: dict[type, Any] = {}
     pending = [*args, *kwargs.values()]
     flat: list[Any] = []
     for value in pending:
@@ -108,8 +108,8 @@ def _overloaded(types: Any, args: Args, kwargs: Kwargs) -> list[object]:
     for value in flat:
         cls = type(value)
         if cls in wanted:
-            found.setdefault(cls, value)
-    return [found[cls] for cls in wanted if cls in found]
+            first_of.setdefault(cls, value)
+    return [first_of[cls] for cls in wanted if cls in first_of]
 
 
 class TraceMode(TorchFunctionMode):

@@ -69,8 +69,8 @@ def _new(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
         raise _refused(cls, "from something else than one tensor")
     if is_a(rest[0], _Tensor):
         return subclasses.convert(state, rest[0], cls)
-    made = state.interpreter.call(_Tensor, tuple(rest))
-    return subclasses.convert(state, made, cls, fresh=True)
+    tensor = state.interpreter.call(_Tensor, tuple(rest))
+    return subclasses.convert(state, tensor, cls, fresh=True)
 
 
 @handler(torch.Tensor._make_subclass)
@@ -128,9 +128,9 @@ def _turned_off(interp: Interpreter, cls: type, name: str, owner: object, args: 
 
 
 def _make_switch(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    made = fn(*args, **kwargs)  # nothing happens until it is entered
-    state.interpreter.born[id(made)] = (made, state.interpreter.number)
-    return made
+    switch = fn(*args, **kwargs)  # nothing happens until it is entered
+    state.interpreter.born[id(switch)] = (switch, state.interpreter.number)
+    return switch
 
 
 for _switch in (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction):

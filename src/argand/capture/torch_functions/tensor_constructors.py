@@ -32,16 +32,16 @@ def _from_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs
     if isinstance(data, _T):
         return _copy_of_tensor(builder, func, data, kwargs)
     if type(data) is Traced or (module_of(type(data)) == "numpy" and type(data).__name__ == "ndarray"):
-        made = numpy_calls.to_tensor(builder.state, data, func.__name__)
+        tensor = numpy_calls.to_tensor(builder.state, data, func.__name__)
         target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
-        return builder.call(_T.to, (made,), target) if target else made
-    made = _of_numbers(builder, func, data, args, kwargs)
-    if made is not None:
-        return made
+        return builder.call(_T.to, (tensor,), target) if target else tensor
+    tensor = _of_numbers(builder, func, data, args, kwargs)
+    if tensor is not None:
+        return tensor
     if _holds_tensor(data):
-        made = _joined(builder, func, data, kwargs)
-        if made is not NotImplemented:
-            return made
+        tensor = _joined(builder, func, data, kwargs)
+        if tensor is not NotImplemented:
+            return tensor
         raise errors.graph_break(
             kind="data-dependent value",
             context=func.__name__,
@@ -74,9 +74,9 @@ def _of_numbers(builder: GraphBuilder, func: Function, data: object, args: Args,
             raise metadata.call_raises(func.__name__, error) from None
     if count < _MANY:
         return None
-    made = builder.call(_T.clone, (builder.constant(held),), {})
+    tensor = builder.call(_T.clone, (builder.constant(held),), {})
     device = kwargs.get("device")
-    return made if device is None else builder.call(_T.to, (made, device), {})
+    return tensor if device is None else builder.call(_T.to, (tensor, device), {})
 
 
 _MANY = 1000
@@ -123,9 +123,9 @@ def _joined(builder: GraphBuilder, func: Function, data: object, kwargs: Kwargs)
                 items.append(builder.call(_T.to, (item,), {"dtype": like.dtype, "device": "cpu"}))
             else:
                 items.append(builder.call(torch.full, ((1,), part), {"dtype": like.dtype}))
-        made = builder.call(_T.reshape, (builder.call(torch.cat, (items,), {}), tuple(like.shape)), {})
+        tensor = builder.call(_T.reshape, (builder.call(torch.cat, (items,), {}), tuple(like.shape)), {})
         target = {"device": kwargs["device"]} if kwargs.get("device") is not None else {}
-        return builder.call(_T.to, (made,), target) if target else made
+        return builder.call(_T.to, (tensor,), target) if target else tensor
 
 
 def _flat(data: object) -> Iterator[object]:
@@ -154,8 +154,8 @@ def _copy_of_tensor(builder: GraphBuilder, func: Function, data: object, kwargs:
             explanation=f"torch.{func.__name__} copies the values of a tensor.",
             hints=("Use x.clone().detach(), and x.requires_grad_() where needed.",),
         )
-    made = builder.call(_T.clone, (builder.call(_T.detach, (data,), {}),), {})
-    return builder.call(_T.to, (made,), target) if target else made
+    tensor = builder.call(_T.clone, (builder.call(_T.detach, (data,), {}),), {})
+    return builder.call(_T.to, (tensor,), target) if target else tensor
 
 
 @special(*named(_T, "new_tensor"))

@@ -59,8 +59,8 @@ def _rarely_set(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) ->
     if info.source is None or info.real is None:
         raise metadata.hidden_state(func)
     with torch._C.DisableTorchFunction():
-        found = func(info.real)
-    if found is not None and found is not False:
+        flag = func(info.real)
+    if flag is not None and flag is not False:
         raise metadata.hidden_state(func)
-    builder.state.guard(AttrSource(info.source, func.__self__.__name__), "id", found)
-    return found
+    builder.state.guard(AttrSource(info.source, func.__self__.__name__), "id", flag)
+    return flag

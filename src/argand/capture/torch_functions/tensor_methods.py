@@ -51,19 +51,19 @@ def _data_dependent(explanation: str, *hints: str) -> Special:
         if name == "item" and (number := size_tensors.number(builder, args[0])) is not None:
             return number
         if name in _WITH_SYMBOLS:
-            made = getattr(unbacked_ops, _WITH_SYMBOLS[name])(builder, func, args, kwargs)
-            if made is not NotImplemented:
-                return made
+            result = getattr(unbacked_ops, _WITH_SYMBOLS[name])(builder, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
         if name in ("__bool__", "is_nonzero"):
-            found = data_dependent.branch(name)
+            stop = data_dependent.branch(name)
         else:
             said = data_dependent.READS.get(name, f"{callable_words(func)} is called")
-            found = errors.graph_break(
+            stop = errors.graph_break(
                 kind="data-dependent value", context=name, explanation=f"{said}: {explanation}", hints=hints
             )
         if name in _OF_CONSTANTS and name != "tolist" and args and _is_no_number(builder, args[0]):
-            found.exception = RuntimeError("not a tensor of one element")  # the program's error: eager's text
-        raise found
+            stop.exception = RuntimeError("not a tensor of one element")  # the program's error: eager's text
+        raise stop
 
     return handler
 
@@ -192,9 +192,9 @@ def _to(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> ob
         if isinstance(other, _T):
             device = info_of(builder, other).device
         elif not isinstance(other, torch.dtype):
-            found = _target_device(other)
-            if found is not None:
-                device, meta_args[1] = found, _META
+            target = _target_device(other)
+            if target is not None:
+                device, meta_args[1] = target, _META
     if device == info.device:
         return builder.record(func, args, kwargs, device=device, meta_args=tuple(meta_args), meta_kwargs=meta_kwargs)
     meta_kwargs["copy"] = True
@@ -290,9 +290,9 @@ def _grad_fn(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
 def _is_leaf(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> bool:
     info = info_of(builder, args[0])
     if info.source is not None and info.real is not None:
-        found = bool(info.real.is_leaf)
-        builder.state.guard(AttrSource(info.source, "is_leaf"), "id", found)
-        return found
+        leaf = bool(info.real.is_leaf)
+        builder.state.guard(AttrSource(info.source, "is_leaf"), "id", leaf)
+        return leaf
     return bool(args[0].is_leaf)
 
 
@@ -357,9 +357,9 @@ def _getitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
     index = _with_known_bounds(builder, args[1])
     if index is not args[1]:
         return builder.call(func, (args[0], index), kwargs)
-    made = unbacked_index.getitem(builder, func, args)
-    if made is not NotImplemented:
-        return made
+    result = unbacked_index.getitem(builder, func, args)
+    if result is not NotImplemented:
+        return result
     if _has_boolean_index(args[1]):
         raise errors.graph_break(
             kind="dynamic output shape",
@@ -444,9 +444,9 @@ def _break_on_tensor_slices(index: object) -> None:
 @special(torch.where)
 def _where(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) + len(kwargs) == 1:
-        made = unbacked_ops.nonzero(builder, func, args, kwargs)
-        if made is not NotImplemented:
-            return made
+        result = unbacked_ops.nonzero(builder, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         raise errors.graph_break(
             kind="dynamic output shape",
             context="torch.where(condition)",
@@ -460,9 +460,9 @@ def _where(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
 def _repeat_interleave(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0])
     if isinstance(repeats, _T) and kwargs.get("output_size") is None:
-        made = unbacked_ops.repeat_interleave(builder, func, args, kwargs)
-        if made is not NotImplemented:
-            return made
+        result = unbacked_ops.repeat_interleave(builder, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         raise errors.graph_break(
             kind="dynamic output shape",
             context="repeat_interleave",
@@ -476,27 +476,27 @@ def _repeat_interleave(builder: GraphBuilder, func: Function, args: Args, kwargs
 def _one_hot(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     if classes == -1:
-        made = unbacked_ops.one_hot(builder, func, args, kwargs)
-        if made is not NotImplemented:
-            return made
+        result = unbacked_ops.one_hot(builder, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         raise errors.graph_break(
             kind="dynamic output shape",
             context="one_hot",
             explanation="one_hot without num_classes looks at the largest value (data-dependent).",
             hints=("pass num_classes=...",),
         )
-    made = torch.empty((*args[0].shape, classes), dtype=torch.int64, device=_META)
-    return _with_result(builder, func, args, kwargs, made)
+    result = torch.empty((*args[0].shape, classes), dtype=torch.int64, device=_META)
+    return _with_result(builder, func, args, kwargs, result)
 
 
-def _with_result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, made: object) -> object:
+def _with_result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, result: object) -> object:
     """Record a node whose metadata are already known."""
     infos: list[Any] = []
     node_args = tuple(builder.to_node(arg, infos) for arg in args)
     node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
     data_errors.check(builder, func, args, infos)
     device = metadata.logical_device(func, infos, kwargs)
-    return builder.finish_call(target_of(func), node_args, node_kwargs, made, device, False)
+    return builder.finish_call(target_of(func), node_args, node_kwargs, result, device, False)
 
 
 from argand.capture.record import contiguity as _contiguity  # noqa: E402,F401  (registers its functions)

@@ -53,27 +53,27 @@ def _grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
     _require_whole(state, inputs, bool(options.get("allow_unused") or options.get("materialize_grads")))
     shown, same = _replayed(builder, outputs, inputs, grads, options)
     with torch._C.DisableTorchFunction():
-        made = builder.record(
+        recorded = builder.record(
             hops.autograd_grad, (outputs, inputs, grads), options, meta_kwargs={**options, "shown": shown}
         )
-        for tensor, like in zip(made, shown):
+        for tensor, like in zip(recorded, shown):
             if isinstance(tensor, torch.Tensor) and not like[1]:
                 builder.unsure.add(id(tensor))
-    found = list(made)
+    results = list(recorded)
     for i, one in same.items():
-        found[i] = found[one] if one >= 0 or grads is None else grads[~one]
-    return tuple(found)
+        results[i] = results[one] if one >= 0 or grads is None else grads[~one]
+    return tuple(results)
 
 
 def _tensors(state: CaptureState, value: object, optional: bool = False) -> list[object]:
-    found = list(value) if isinstance(value, (tuple, list)) else [value]
-    for item in found:
+    tensors = list(value) if isinstance(value, (tuple, list)) else [value]
+    for item in tensors:
         if optional and item is None:
             continue
         if type(item) not in (torch.Tensor, torch.nn.Parameter):
             raise _refused(f"A {type(item).__name__} is not captured there.")
         state.tensor_info(item)
-    return found
+    return tensors
 
 
 def _require_whole(state: CaptureState, inputs: list[object], unused: bool) -> None:
@@ -92,8 +92,8 @@ def _require_whole(state: CaptureState, inputs: list[object], unused: bool) -> N
 
 def _require(state: CaptureState, info: TensorInfo, name: str, wanted: object) -> None:
     with torch._C.DisableTorchFunction():
-        found = getattr(info.real, name)
-    if info.source is None or found is not wanted:
+        actual = getattr(info.real, name)
+    if info.source is None or actual is not wanted:
         raise _refused("A tensor from outside has a gradient history, or hooks, that the graph does not have.")
     source = AttrSource(info.source, name)
     if wanted is None:
@@ -127,20 +127,20 @@ def _replayed(
         seeds = None if grads is None else [real(tensor) for tensor in grads]
         try:
             with torch.set_grad_enabled(enabled):
-                found = torch.autograd.grad(given[0], given[1], seeds, **options)
+                gradients = torch.autograd.grad(given[0], given[1], seeds, **options)
         except Exception as error:
             raise metadata.meta_failure("torch.autograd.grad", error) from None
-    like = [None if g is None else (g.requires_grad, g.stride() == t.stride()) for g, t in zip(found, given[1])]
-    return tuple(like), _same(found, values, seeds or [])
+    like = [None if g is None else (g.requires_grad, g.stride() == t.stride()) for g, t in zip(gradients, given[1])]
+    return tuple(like), _same(gradients, values, seeds or [])
 
 
-def _same(found: Any, values: dict[fx.Node, object], seeds: list[object]) -> dict[int, int]:
+def _same(gradients: Any, values: dict[fx.Node, object], seeds: list[object]) -> dict[int, int]:
     same: dict[int, int] = {}
     known = {id(value) for value in values.values()}
-    for i, gradient in enumerate(found):
+    for i, gradient in enumerate(gradients):
         if gradient is None:
             continue
-        earlier = next((j for j in range(i) if found[j] is gradient), None)
+        earlier = next((j for j in range(i) if gradients[j] is gradient), None)
         seed = next((j for j, other in enumerate(seeds) if other is gradient), None)
         if seed is not None:
             same[i] = ~seed

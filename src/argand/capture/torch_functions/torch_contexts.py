@@ -86,11 +86,11 @@ handler(modes.write_flags)(_writer(modes.write_flags))
 @handler(modes.read_flags)
 def _read_flags(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     with torch._C.DisableTorchFunction():
-        found = modes.flags()
-    for index, value in enumerate(found):
+        flags = modes.flags()
+    for index, value in enumerate(flags):
         _guard_entry(state, index, value)
-    state.keep(found)
-    return found
+    state.keep(flags)
+    return flags
 
 
 def _sdpa_kernel(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -120,14 +120,14 @@ class Entered:
 
 def still_open(entered: list[Entered]) -> errors.GraphBreak:
     """The break for a mode that is entered when the graph ends: the graph ends before it instead."""
-    found = errors.graph_break(
+    stop = errors.graph_break(
         kind="graph ends inside a torch-function mode",
         context=type(entered[0].mode).__name__,
         explanation="The graph would end inside a `with` block that changes what torch functions do.",
         hints=("Avoid the graph break inside the block; the reasons are listed as breaks of the code in it.",),
     )
-    found.sequence = entered[0].sequence
-    return found
+    stop.sequence = entered[0].sequence
+    return stop
 
 
 @handler(*all_of("_C._push_on_torch_function_stack"))

@@ -16,15 +16,15 @@ from argand.capture.torch_functions import hops, modes
 
 def _leaves(tree: object) -> list[Any]:
     if isinstance(tree, list | tuple):
-        found = []
+        leaves = []
         for item in tree:
-            found.extend(_leaves(item))
-        return found
+            leaves.extend(_leaves(item))
+        return leaves
     if isinstance(tree, dict):
-        found = []
+        leaves = []
         for key in sorted(tree):
-            found.extend(_leaves(tree[key]))
-        return found
+            leaves.extend(_leaves(tree[key]))
+        return leaves
     return [tree]
 
 
@@ -87,15 +87,15 @@ def cond(pred: bool, true_fn: Function, false_fn: Function, operands: Any = ()) 
 
 def vjp(func: Function, *primals: object, has_aux: bool = False) -> Any:
     """torch.func.vjp: the value now, the gradients by a second run of `func` when they are asked for."""
-    made = func(*primals)
+    results = func(*primals)
 
     def pull(cotangents: object, retain_graph: bool = True, create_graph: bool | None = None) -> object:
         return hops.pullback(func, primals, has_aux, cotangents)
 
     if has_aux:
-        output, aux = made
+        output, aux = results
         return output, pull, aux
-    return made, pull
+    return results, pull
 
 
 @contextlib.contextmanager
@@ -116,24 +116,24 @@ def scan(combine_fn: Function, init: object, xs: object, reverse: bool) -> objec
     if reverse:
         steps.reverse()
     carry = init
-    made = []
+    outs = []
     for step in steps:
         carry, out = combine_fn(carry, _rebuild(xs, [leaf[step] for leaf in leaves]))
-        made.append(out)
+        outs.append(out)
     if reverse:
-        made.reverse()
-    columns = [_leaves(out) for out in made]
+        outs.reverse()
+    columns = [_leaves(out) for out in outs]
     stacked = [torch.stack([column[i] for column in columns]) for i in range(len(columns[0]))]
-    return carry, _rebuild(made[0], stacked)
+    return carry, _rebuild(outs[0], stacked)
 
 
 def map_rows(f: Function, xs: object, *args: object) -> object:
     """torch's map: `f` of each row."""
     leaves = _leaves(xs)
-    made = [f(_rebuild(xs, [leaf[step] for leaf in leaves]), *args) for step in range(leaves[0].shape[0])]
-    columns = [_leaves(out) for out in made]
+    outs = [f(_rebuild(xs, [leaf[step] for leaf in leaves]), *args) for step in range(leaves[0].shape[0])]
+    columns = [_leaves(out) for out in outs]
     stacked = [torch.stack([column[i] for column in columns]) for i in range(len(columns[0]))]
-    return _rebuild(made[0], stacked)
+    return _rebuild(outs[0], stacked)
 
 
 class PositionsInTensors(TorchFunctionMode):
@@ -167,9 +167,9 @@ def flex_mask_of_everything(cls: Any, device: torch.device) -> object:
     """The block mask that torch makes where there is none: one block, seen by all; without computing that."""
     ones = torch.ones([1, 1, 1], dtype=torch.int32, device=device)
     zeros = torch.zeros([1, 1, 1, 1], dtype=torch.int32, device=device)
-    made = cls.from_kv_blocks(ones, zeros, BLOCK_SIZE=1 << 30, seq_lengths=(1, 1), compute_q_blocks=False)
-    made.q_num_blocks, made.q_indices = ones, zeros
-    return made
+    mask = cls.from_kv_blocks(ones, zeros, BLOCK_SIZE=1 << 30, seq_lengths=(1, 1), compute_q_blocks=False)
+    mask.q_num_blocks, mask.q_indices = ones, zeros
+    return mask
 
 
 def nothing() -> object:

@@ -104,9 +104,9 @@ def id_of(interp: Interpreter, obj: Any) -> int:
         pin_value(state, original)
     if interp.is_outer(original) or (info is None and classify.is_constant(original)):
         return id(original)
-    made = LocalId(id(original))
-    made.of = obj
-    return made
+    number = LocalId(id(original))
+    number.of = obj
+    return number
 
 
 def guard(state: CaptureState) -> None:

@@ -100,11 +100,11 @@ def symbol(name: object, place: object, hint: object, low: object, high: object)
         events.bus.detail("symbol", "capture", f"create_symbol {name} = {hint} for {place} {limits}", symbol=str(name))
 
 
-def relation(made: object, position: Any) -> None:
+def relation(condition: object, position: Any) -> None:
     """The capture relies on a relation between sizes."""
     if "symbol_guard" in events.bus.named:
         where = "" if position is None else f"  # {position[0].co_filename}:{position[1]} in {position[0].co_name}"
-        events.bus.detail("symbol_guard", "capture", f"eval {made}{where}")
+        events.bus.detail("symbol_guard", "capture", f"eval {condition}{where}")
 
 
 def side_effects(state: CaptureState) -> None:

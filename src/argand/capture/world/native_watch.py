@@ -130,4 +130,4 @@ def _shape(code: types.CodeType) -> frozenset[str] | None:
 def _parts(code: types.CodeType) -> list[types.CodeType]:
     """The code and that of the functions in it."""
     inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return [code, *[part for found in inner for part in _parts(found)]]
+    return [code, *[part for constant in inner for part in _parts(constant)]]

@@ -24,14 +24,14 @@ def changed_shadows(state: CaptureState) -> list[Shadow]:
 def pending(state: CaptureState) -> list[Shadow | Overlay]:
     """Everything to replay, in order."""
     changed = {id(entry) for entry in changed_shadows(state)}
-    found: list[Shadow | Overlay] = []
+    entries: list[Shadow | Overlay] = []
     for entry in state.effect_order:
         if isinstance(entry, Shadow):
             if id(entry) in changed:
-                found.append(entry)
+                entries.append(entry)
         elif entry.values:
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries
 
 
 def whole_globals(skip_frame: bool = False) -> errors.GraphBreak:

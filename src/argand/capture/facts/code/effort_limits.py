@@ -54,9 +54,9 @@ class Clock:
                 yield
         except time_limit.OutOfTime:
             raise out_of_time("", skip_frame=True) from None
-        except GraphBreak as found:
-            if found.reason.kind == OUT_OF_TIME:
-                found.skip_frame = found.skip_frame or self._ran_out
+        except GraphBreak as stop:
+            if stop.reason.kind == OUT_OF_TIME:
+                stop.skip_frame = stop.skip_frame or self._ran_out
                 self._ran_out, self._left = True, 2 * float(config.capture_time_limit)
                 begin = time.thread_time()
             raise

@@ -132,6 +132,6 @@ def _code_of(fn: Function) -> types.CodeType | None:
     if isinstance(fn, functools.partial):
         return _code_of(fn.func)
     calls = (base.__dict__.get("__call__") for base in type(fn).__mro__)
-    found = (call for call in (getattr(fn, "__func__", fn), *calls) if isinstance(call, types.FunctionType))
-    function = next(found, None)
+    functions = (call for call in (getattr(fn, "__func__", fn), *calls) if isinstance(call, types.FunctionType))
+    function = next(functions, None)
     return None if function is None else function.__code__

@@ -31,20 +31,20 @@ class TaintedText:
 def formatted_tensor(text: TaintedText) -> GraphBreak:
     """The graph break for a use of such a value: where it was made, so that the real one is made there."""
     if text.like == "":
-        found = graph_break(
+        stop = graph_break(
             kind="data-dependent text",
             explanation="A text that contains the values of a tensor is needed while the graph is captured.",
             hints=("Print or format tensors outside of the compiled function.",),
         )
     else:
-        found = graph_break(
+        stop = graph_break(
             kind="random number of Python's",
             explanation="A number that Python's random module draws at each call is needed while capturing.",
             hints=("Draw it outside of the compiled function and pass it in, or use torch.rand.",),
         )
     if text.sequence >= 0:
-        found.sequence = text.sequence
-    return found
+        stop.sequence = text.sequence
+    return stop
 
 
 def _refuse(self: TaintedText, *args: object, **kwargs: object) -> object:

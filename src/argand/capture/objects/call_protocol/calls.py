@@ -169,9 +169,9 @@ def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list
 
 def _defining_class(fn: Any, cls: type, name: str) -> type:
     """The C class that a bound method comes from (a super() call may skip classes that also have one)."""
-    found = callables.fact(fn, "__objclass__")
-    if found is not None:
-        return found
+    owner = callables.fact(fn, "__objclass__")
+    if owner is not None:
+        return owner
     wanted = fn.__qualname__.rpartition(".")[0]
     candidates = [k for k in cls.__mro__ if name in k.__dict__ and type(k.__dict__[name]) is not types.FunctionType]
     for klass in candidates:

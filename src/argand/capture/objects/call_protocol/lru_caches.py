@@ -31,8 +31,8 @@ class Answer:
         self.fn, self.args, self.kwargs, self.value = fn, args, kwargs, value
 
     def __call__(self, _: object) -> bool:
-        found = self.fn(*self.args, **self.kwargs)
-        return found is self.value or (type(found) is type(self.value) and bool(found == self.value))
+        result = self.fn(*self.args, **self.kwargs)
+        return result is self.value or (type(result) is type(self.value) and bool(result == self.value))
 
 
 def behind(interp: Interpreter, fn: Any) -> Any:
@@ -41,9 +41,9 @@ def behind(interp: Interpreter, fn: Any) -> Any:
     Raises:
         GraphBreak: that is not the function any more; C code keeps the function itself.
     """
-    found = fn.__dict__.get("__wrapped__", NULL)
-    if any(part is found for part in interp.unread(gc.get_referents, fn)):
-        return found
+    wrapped = fn.__dict__.get("__wrapped__", NULL)
+    if any(part is wrapped for part in interp.unread(gc.get_referents, fn)):
+        return wrapped
     raise graph_break(
         kind="cached function with another wrapped one",
         context="functools.lru_cache",
@@ -58,10 +58,10 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
         keys.check_hash(interp, value)
     cache = interp.lru_caches.setdefault(id(fn), (fn, {}))[1]
     key = interp.unread(functools._make_key, tuple(args), kwargs, False)
-    found = interp.unread(cache.get, key, NULL)
-    if found is NULL:
-        found = cache[key] = _computed(interp, fn, args, kwargs)
-    return found
+    result = interp.unread(cache.get, key, NULL)
+    if result is NULL:
+        result = cache[key] = _computed(interp, fn, args, kwargs)
+    return result
 
 
 def _computed(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -44,16 +44,16 @@ def _bodies(
     """The node's tensors (`first`, then what the functions read) and the graphs; `meta["call"]` of each says which of
     the node's tensors it takes."""
     flat = [state.tensor_info(t) for t in first]
-    made = []
+    bodies = []
     for name, scope, outputs in parts:
         module = subgraphs.close(state.graph, scope, outputs)
         for info in scope.order:
             if all(info is not other for other in flat):
                 flat.append(info)
-        made.append((name, module, scope))
-    for _, module, scope in made:
+        bodies.append((name, module, scope))
+    for _, module, scope in bodies:
         module.meta["call"] = tuple(next(i for i, o in enumerate(flat) if o is info) for info in scope.order)
-    return flat, [(name, module) for name, module, _ in made]
+    return flat, [(name, module) for name, module, _ in bodies]
 
 
 def _cond(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -113,8 +113,8 @@ def _while_loop(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     for _, module in bodies:
         module.meta["count"] = len(infos)
     shown = [(subgraphs.copy_of(t, False), info.device) for t, info in zip(start.tensors, infos)]
-    made = subgraphs.record(state.graph, hops.while_loop, bodies, [*infos, *lifted], shown)
-    return start.rebuilt(made)
+    results = subgraphs.record(state.graph, hops.while_loop, bodies, [*infos, *lifted], shown)
+    return start.rebuilt(results)
 
 
 def _stepwise(state: CaptureState, xs: object, dim: int, what: str) -> None:

@@ -45,16 +45,16 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     kind = query.device.type
     if torch.is_autocast_enabled(kind):
         to = torch.get_autocast_dtype(kind)
-        if any(found.tensor.dtype is not to for found in inputs[:3]):
+        if any(each.tensor.dtype is not to for each in inputs[:3]):
             raise _refused(f"Autocast is on, and its tensors are not {to}.", "Convert them before the call.")
-    grad = torch.is_grad_enabled() and any(found.tensor.requires_grad for found in inputs[:3])
+    grad = torch.is_grad_enabled() and any(each.tensor.requires_grad for each in inputs[:3])
     scored, new_score = _mod(state, given["score_mod"], query, grad, "score_mod")
     masked, seen = _mod(state, mask_mod, query, None, "mask_mod")
     _check(state, query, inputs, own.leaves, scored, masked, seen)
     bodies = [("score_mod", subgraphs.close(state.graph, scored, [new_score])),
               ("mask_mod", subgraphs.close(state.graph, masked, [seen]))]  # fmt: skip
     flat = list(inputs)
-    positions = [[_position(flat, found) for found in scope.order] for scope in (scored, masked)]
+    positions = [[_position(flat, each) for each in scope.order] for scope in (scored, masked)]
     bodies[0][1].meta["call"] = flex.FlexCall(
         tuple([flex.At(leaf.index) if hasattr(leaf, "index") else leaf for leaf in own.leaves[3:]]),
         float(symbolic_ops.plain(given["scale"])),
@@ -62,15 +62,15 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
         tuple(positions[0]),
         tuple(positions[1]),
     )
-    made = subgraphs.record(state.graph, flex.flex_attention, bodies, flat, _results(state, inputs, scored))
-    return tuple(made)
+    results = subgraphs.record(state.graph, flex.flex_attention, bodies, flat, _results(state, inputs, scored))
+    return tuple(results)
 
 
-def _position(flat: list[Any], found: object) -> int:
+def _position(flat: list[Any], info: object) -> int:
     """Where a tensor is among those of the node, added if it is none of them."""
-    at = next((i for i, other in enumerate(flat) if other is found), len(flat))
+    at = next((i for i, other in enumerate(flat) if other is info), len(flat))
     if at == len(flat):
-        flat.append(found)
+        flat.append(info)
     return at
 
 
@@ -94,20 +94,20 @@ def _mod(
         for place in ("batch", "head", "query_index", "key_index"):
             given.append(_scalar(state, scope, place, torch.int64, device, False))
         result = state.interpreter.call(torch_polyfills.flex_mod, (function, *given), {})
-        found = subgraphs.flatten(state, result, what)
-    if len(found.leaves) != 1 or len(found.tensors) != 1 or found.tensors[0].dim() or result is not found.tensors[0]:
+        flat = subgraphs.flatten(state, result, what)
+    if len(flat.leaves) != 1 or len(flat.tensors) != 1 or flat.tensors[0].dim() or result is not flat.tensors[0]:
         raise _refused(f"Its {name} does not return one scalar tensor.", "Return one from it.")
     if subgraphs.has_effects(state.graph, scope):
         raise _refused(f"Its {name} draws random numbers.", "Draw them before the call and look them up.")
-    return scope, found.tensors[0]
+    return scope, flat.tensors[0]
 
 
 def _scalar(
     state: CaptureState, scope: Scope, name: str, dtype: torch.dtype, device: torch.device, grad: bool
 ) -> torch.Tensor:
     with torch._C.DisableTorchFunction():
-        made = torch.empty((), dtype=dtype, device="meta", requires_grad=grad)
-    return state.graph.register(made, placeholder(scope.graph, name), device)
+        scalar = torch.empty((), dtype=dtype, device="meta", requires_grad=grad)
+    return state.graph.register(scalar, placeholder(scope.graph, name), device)
 
 
 def _check(
@@ -115,11 +115,11 @@ def _check(
     masked: Scope, seen: torch.Tensor,
 ) -> None:  # fmt: skip
     """Refuse what torch refuses when the operator runs."""
-    if any(found.tensor.requires_grad for found in masked.order):
+    if any(info.tensor.requires_grad for info in masked.order):
         raise _refused("Its mask_mod reads a tensor that requires grad.", "Detach the tensor.")
     if seen.dtype is not torch.bool:
         raise _refused("Its mask_mod does not return a bool.", "Return a comparison.")
-    if any(found.device != query.device for found in (*inputs, *scored.order, *masked.order)):
+    if any(info.device != query.device for info in (*inputs, *scored.order, *masked.order)):
         raise _refused("Its tensors are on several devices.", "Move them to one device.")
     if not leaves[3:] or query.tensor.numel() == 0 or inputs[1].tensor.numel() == 0:
         raise _refused("A tensor is empty.", "Call it with elements.")
@@ -129,7 +129,7 @@ def _check(
 
 
 def _needs_grad(inputs: list[Any], scored: Scope) -> bool:
-    return torch.is_grad_enabled() and any(found.tensor.requires_grad for found in (*inputs[:3], *scored.order))
+    return torch.is_grad_enabled() and any(info.tensor.requires_grad for info in (*inputs[:3], *scored.order))
 
 
 def _results(state: CaptureState, inputs: list[Any], scored: Scope) -> list[tuple[torch.Tensor, torch.device]]:

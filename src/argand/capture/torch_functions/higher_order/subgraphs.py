@@ -260,12 +260,12 @@ def record(
     builder.calls += 1
     builder.kept.add(node)
     node.meta["example_value"] = tuple(tensor for tensor, _ in results)
-    made = []
+    stand_ins = []
     for index, (tensor, device) in enumerate(results):
         part = compat.new_node(builder.graph, "call_function", operator.getitem, (node, index), {})
         part.meta.update({k: node.meta[k] for k in ("stack_trace", "user_line") if k in node.meta})
-        made.append(builder.register(tensor, part, device))
-    return made
+        stand_ins.append(builder.register(tensor, part, device))
+    return stand_ins
 
 
 def copy_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
@@ -277,8 +277,8 @@ def copy_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
 def leaf_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     """A stand-in with the same metadata that is a leaf."""
     with torch._C.DisableTorchFunction():
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
-        return made.requires_grad_() if requires_grad and (made.is_floating_point() or made.is_complex()) else made
+        leaf = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+        return leaf.requires_grad_() if requires_grad and (leaf.is_floating_point() or leaf.is_complex()) else leaf
 
 
 def has_effects(builder: GraphBuilder, opened: Scope) -> bool:
@@ -297,10 +297,10 @@ def on_meta(body: fx.GraphModule) -> fx.GraphModule:
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in body.graph.nodes:
-        made = copies[node] = graph.node_copy(node, copies.__getitem__)
+        copy = copies[node] = graph.node_copy(node, copies.__getitem__)
         if node in making:
-            made.args = tuple([_META if isinstance(arg, torch.device) else arg for arg in made.args])
-            made.kwargs = {**made.kwargs, **({"device": _META} if "device" in made.kwargs else {})}
+            copy.args = tuple([_META if isinstance(arg, torch.device) else arg for arg in copy.args])
+            copy.kwargs = {**copy.kwargs, **({"device": _META} if "device" in copy.kwargs else {})}
     copied = compat.CapturedGraph({**held, **plain, **inner}, graph)
     copied.meta.update(body.meta)
     return copied

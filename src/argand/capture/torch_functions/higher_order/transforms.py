@@ -62,9 +62,9 @@ def _checkpointed(state: CaptureState, function: Any, given: Any, options: dict[
         for info in infos:
             builder.node_of(info)
         result = state.interpreter.call(function, given[0], given[1])
-    made = subgraphs.flatten(state, result, what, subclasses="kept")
-    inside = [t for t in made.tensors if state.tensor_info(t).node.graph is scope.graph]
-    if reentrant and (len(inside) != len(made.tensors) or not isinstance(result, (torch.Tensor, tuple))):
+    flat_result = subgraphs.flatten(state, result, what, subclasses="kept")
+    inside = [t for t in flat_result.tensors if state.tensor_info(t).node.graph is scope.graph]
+    if reentrant and (len(inside) != len(flat_result.tensors) or not isinstance(result, (torch.Tensor, tuple))):
         raise _refused(
             "activation checkpoint", what, "The checkpointed function returns its argument, or a container.",
             "Pass use_reentrant=False.",
@@ -78,7 +78,7 @@ def _checkpointed(state: CaptureState, function: Any, given: Any, options: dict[
         subgraphs.record(builder, hops.checkpoint, [("checkpoint_body", body)], [*infos, *_rest(scope, infos)], results)
     )
     ids = {id(t) for t in inside}
-    return made.rebuilt([next(outer) if id(t) in ids else t for t in made.tensors])
+    return flat_result.rebuilt([next(outer) if id(t) in ids else t for t in flat_result.tensors])
 
 
 def _unique(state: CaptureState, tensors: list[torch.Tensor]) -> list[Any]:
@@ -140,9 +140,9 @@ def _has_from_torch(interp: Any, cls: object, name: str) -> bool:
 
 def _check_backward_class(interp: Any, cls: object, what: str) -> None:
     """The class of the backward nodes, which `apply` calls, is the one that torch has made for this class."""
-    made = interp.getattr(cls, "_backward_cls")
-    ours = isinstance(made, type) and torch.autograd.function.BackwardCFunction in made.__mro__
-    if not ours or interp.getattr(made, "_forward_cls") is not cls:
+    backward_class = interp.getattr(cls, "_backward_cls")
+    ours = isinstance(backward_class, type) and torch.autograd.function.BackwardCFunction in backward_class.__mro__
+    if not ours or interp.getattr(backward_class, "_forward_cls") is not cls:
         raise _refused(
             "autograd.Function", what, "The class of its backward nodes was replaced.",
             "Leave _backward_cls as torch has set it.",
@@ -202,37 +202,37 @@ class _Captured:
         with subgraphs.scope(state, self.what) as forward, subgraphs.grad_mode(False):
             result = _forward(state, self.cls, context, self.rest, self.kwargs)
         outputs = result if isinstance(result, tuple) else (result,)
-        made = self._results(outputs, forward)
+        results = self._results(outputs, forward)
         self._refuse(context)
         with (
             subgraphs.scope(state, f"the backward of {self.what}", feeds=forward) as backward,
             subgraphs.grad_mode(False),
         ):
-            stand_ins = [self._gradient(tensor, backward) for tensor in made]
+            stand_ins = [self._gradient(tensor, backward) for tensor in results]
             remaining = iter(stand_ins)
             grads = tuple(next(remaining) if isinstance(out, torch.Tensor) else None for out in outputs)
             answer = state.interpreter.call(state.interpreter.getattr(self.cls, "backward"), (context, *grads), {})
         gradients = self._gradients(answer)
-        flat, call, graphs = self._graphs(infos, context, forward, backward, made, gradients)
+        flat, call, graphs = self._graphs(infos, context, forward, backward, results, gradients)
         graphs[0].meta["call"] = call
         bodies = [("function_forward", graphs[0]), ("function_backward", graphs[1])]
         fixed = set(call.fixed)
-        shown = [(subgraphs.copy_of(t, i not in fixed), state.tensor_info(t).device) for i, t in enumerate(made)]
+        shown = [(subgraphs.copy_of(t, i not in fixed), state.tensor_info(t).device) for i, t in enumerate(results)]
         new = iter(subgraphs.record(builder, hops.autograd_function, bodies, flat, shown))
         rebuilt = tuple(next(new) if isinstance(out, torch.Tensor) else out for out in outputs)
         return rebuilt if isinstance(result, tuple) else rebuilt[0]
 
     def _results(self, outputs: Any, forward: Scope) -> list[torch.Tensor]:
         """The tensors that forward returns, each made there, each once."""
-        made = [out for out in outputs if isinstance(out, torch.Tensor)]
-        inside = all(self.state.tensor_info(t).node.graph is forward.graph for t in made)
-        if not made or not inside or len({id(t) for t in made}) != len(made):
+        results = [out for out in outputs if isinstance(out, torch.Tensor)]
+        inside = all(self.state.tensor_info(t).node.graph is forward.graph for t in results)
+        if not results or not inside or len({id(t) for t in results}) != len(results):
             raise _returns_input(self.what)
         for out in outputs:
             if not (out is None or isinstance(out, torch.Tensor | bool | int | float | str)):
                 raise _refused("autograd.Function", self.what, "Its forward returns nested containers.",
                                "Return a tensor or a tuple of tensors.")  # fmt: skip
-        return made
+        return results
 
     def _refuse(self, context: FunctionContext) -> None:
         if context.argand_refused == "mark_dirty":
@@ -268,7 +268,7 @@ class _Captured:
         return given
 
     def _graphs(
-        self, infos: list[Any], context: FunctionContext, forward: Scope, backward: Scope, made: Any, gradients: Any
+        self, infos: list[Any], context: FunctionContext, forward: Scope, backward: Scope, results: Any, gradients: Any
     ) -> Any:
         """(the node's tensors, how they go together, [forward graph, backward graph])."""
         state, builder = self.state, self.builder
@@ -276,7 +276,7 @@ class _Captured:
         backward_graph = subgraphs.close(builder, backward, kept)
         inner = [info for info in backward.order if info.node.graph is forward.graph]
         outer = [info for info in backward.order if info.node.graph is not forward.graph]
-        forward_outputs = [*made, *[info.tensor for info in inner]]
+        forward_outputs = [*results, *[info.tensor for info in inner]]
         forward_graph = subgraphs.close(builder, forward, forward_outputs)
         flat = list(infos)
         for info in (*forward.order, *outer):
@@ -291,9 +291,9 @@ class _Captured:
             for info in backward.order:
                 if (id(info.tensor) in user_saved) is wanted:
                     is_inner = info.node.graph is forward.graph
-                    target.append(("made", _place(made, inner, info)) if is_inner else ("flat", number[id(info)]))
+                    target.append(("made", _place(results, inner, info)) if is_inner else ("flat", number[id(info)]))
                     ordered.append(info)
-        _reorder(backward_graph, backward, len(made), ordered)
+        _reorder(backward_graph, backward, len(results), ordered)
         positions = tuple(number[id(state.tensor_info(a))] for a in self.rest if isinstance(a, torch.Tensor))
         fixed = {id(t) for t in context.argand_fixed}
         outputs = iter(range(len(kept)))
@@ -301,11 +301,11 @@ class _Captured:
         call = hops.FunctionCall(
             positions=positions,
             inputs=tuple(number[id(info)] for info in forward.order),
-            results=len(made),
+            results=len(results),
             saved=tuple(saved),
             raw=tuple(raw),
             fixed=tuple(
-                i for i, t in enumerate(made) if id(t) in fixed or not (t.is_floating_point() or t.is_complex())
+                i for i, t in enumerate(results) if id(t) in fixed or not (t.is_floating_point() or t.is_complex())
             ),
             gradients=tuple(g for g, arg in zip(of_argument, self.rest) if isinstance(arg, torch.Tensor)),
             once="once_differentiable" in getattr(getattr(self.cls.backward, "__code__", None), "co_qualname", ""),
@@ -313,12 +313,12 @@ class _Captured:
         return flat, call, [forward_graph, backward_graph]
 
 
-def _place(made: list[torch.Tensor], inner: list[Any], info: Any) -> int:
+def _place(results: list[torch.Tensor], inner: list[Any], info: Any) -> int:
     """Which output of the forward graph a tensor is."""
-    for i, tensor in enumerate(made):
+    for i, tensor in enumerate(results):
         if tensor is info.tensor:
             return i
-    return len(made) + next(i for i, other in enumerate(inner) if other is info)
+    return len(results) + next(i for i, other in enumerate(inner) if other is info)
 
 
 def _reorder(module: Any, scope: Scope, grads: int, ordered: list[Any]) -> None:
@@ -364,14 +364,14 @@ def _transform(
             builder.register(tensor, placeholder(scope.graph, info.node.name), info.device)
         given, named = flat.rebuilt(inputs)
         result = state.interpreter.call(func, given, named)
-        made = subgraphs.flatten(state, result, what)
+        flat_result = subgraphs.flatten(state, result, what)
     if name in ("vjp", "jvp", "jacrev", "jacfwd") and subgraphs.has_effects(builder, scope):
         raise _refused(
             "random numbers in a function transform", what,
             f"The function given to {what} draws random numbers.", "Draw them outside and pass them in.",
         )  # fmt: skip
-    body = subgraphs.close(builder, scope, made.tensors)
-    call = hops.Call(flat.leaves, flat.spec, made.leaves, made.spec, len(infos), options)
+    body = subgraphs.close(builder, scope, flat_result.tensors)
+    call = hops.Call(flat.leaves, flat.spec, flat_result.leaves, flat_result.spec, len(infos), options)
     if extra is not None:
         call.extra, call.extra_spec, call.extras = extra.leaves, extra.spec, len(extras)
     body.meta["call"] = call
