@@ -12,15 +12,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
 import torch
 from torch import fx
+from torch.fx.node import Target
 
 from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.exceptions import ExcState, ObservedException
 from argand.capture.facts.frames import Frame, LazyLocal, Program, Session
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.on_data import OnData
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.per_code import PerCode
@@ -79,61 +81,61 @@ class Access(Protocol):
 
     # ---- what stands for an object, and what is known of it --------------------------------------------------------
 
-    def is_outer(self, obj: Any) -> bool:
+    def is_outer(self, obj: object) -> bool:
         """Whether an object existed before the frame."""
 
-    def source(self, obj: Any) -> Source:
+    def source(self, obj: object) -> Source:
         """Where an outer object was found."""
 
-    def shadow(self, obj: Any) -> Any:
+    def shadow(self, obj: object) -> Any:
         """What stands for an outer container; any other object as it is."""
 
-    def plain(self, obj: Any) -> Any:
+    def plain(self, obj: object) -> Any:
         """An object as native code may have it: outer containers in it, at any depth, replaced by their shadows."""
 
-    def origin(self, obj: Any) -> Any:
+    def origin(self, obj: object) -> Any:
         """The object that a shadow stands for; any other as it is."""
 
-    def state_has_origin(self, *objs: Any) -> bool:
+    def state_has_origin(self, *objs: object) -> bool:
         """Whether one of the objects is a shadow."""
 
-    def same_origin(self, a: Any, b: Any) -> bool:
+    def same_origin(self, a: object, b: object) -> bool:
         """Whether two objects here are one to the program."""
 
-    def pin(self, obj: Any) -> None:
+    def pin(self, obj: object) -> None:
         """The program depends on which object this is: on its hash, id or default text."""
 
-    def benign(self, obj: Any) -> bool:
+    def benign(self, obj: object) -> bool:
         """Whether native code that compares, hashes, orders or formats an object runs no Python of the program."""
 
-    def is_constant(self, obj: Any) -> bool:
+    def is_constant(self, obj: object) -> bool:
         """Whether an object is an atom, or a container of atoms."""
 
-    def check_known(self, obj: Any) -> None:
+    def check_known(self, obj: object) -> None:
         """End the graph for an outer object of a native class that nothing is known of."""
 
-    def is_tensor(self, obj: Any) -> bool:
+    def is_tensor(self, obj: object) -> bool:
         """Whether an object is the stand-in of a tensor."""
 
-    def tensor_attr(self, obj: Any, name: str) -> Any:
+    def tensor_attr(self, obj: object, name: str) -> Any:
         """An attribute of a stand-in."""
 
-    def tensor_setattr(self, obj: Any, name: str, value: Any) -> None:
+    def tensor_setattr(self, obj: object, name: str, value: object) -> None:
         """An attribute of a stand-in set."""
 
-    def textual(self, obj: Any) -> Any:
+    def textual(self, obj: object) -> Any:
         """An object for native formatting: parts whose text methods are Python code replaced by proxies."""
 
-    def textual_field(self, obj: Any) -> Any:
+    def textual_field(self, obj: object) -> Any:
         """The same for formatting that reads what is in the object."""
 
-    def textual_items(self, obj: Any) -> Any:
+    def textual_items(self, obj: object) -> Any:
         """The same for the items of a container."""
 
-    def taint(self, like: Any = "") -> TaintedText:
+    def taint(self, like: object = "") -> TaintedText:
         """The text of a tensor, or another value that only the running program knows."""
 
-    def refuse_tainted(self, values: Any) -> None:
+    def refuse_tainted(self, values: object) -> None:
         """End the graph if native code would get such a text, at any depth."""
 
     # ---- outer objects, read under guards --------------------------------------------------------------------------
@@ -141,34 +143,34 @@ class Access(Protocol):
     def load_argument(self, lazy: LazyLocal) -> Any:
         """An argument of the root frame, read for the first time."""
 
-    def load_function(self, fn: Any) -> None:
+    def load_function(self, fn: Function) -> None:
         """A function found in a class: it is an outer object from now on."""
 
-    def load_member(self, member: Any) -> Any:
+    def load_member(self, member: object) -> Any:
         """A member of an enum, its name and value guarded."""
 
     def load_class(self, cls: type) -> None:
         """A class that is written to: it is an outer object from now on."""
 
-    def read_overlay(self, obj: Any, name: str) -> Any:
+    def read_overlay(self, obj: object, name: str) -> Any:
         """A pending write of an attribute: the value, DELETED, or NULL if there is none."""
 
-    def container_length(self, obj: Any) -> int:
+    def container_length(self, obj: object) -> int:
         """`len` of a container."""
 
-    def outer_has_key(self, container: dict[Any, Any], key: Any) -> bool:
+    def outer_has_key(self, container: dict[Any, Any], key: object) -> bool:
         """`key in container` for an outer dict."""
 
-    def outer_item(self, container: Any, key: Any) -> Any:
+    def outer_item(self, container: object, key: object) -> Any:
         """An item of an outer container."""
 
     def note_class(self, cls: type) -> None:
         """The program relies on attributes of a class: it is guarded that it is not changed."""
 
-    def note_local_class(self, cls: Any) -> None:
+    def note_local_class(self, cls: object) -> None:
         """The program has made a class."""
 
-    def note_local_function(self, fn: Any) -> None:
+    def note_local_function(self, fn: Function) -> None:
         """The program has made a function."""
 
     def guard_classes(self) -> None:
@@ -185,62 +187,62 @@ class Access(Protocol):
 
     # ---- native code and torch -------------------------------------------------------------------------------------
 
-    def native(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def native(self, fn: Function, /, *args: object, **kwargs: object) -> Any:
         """Call native code for the program: what it may read of its arguments is guarded, or the graph ends."""
 
-    def unread(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def unread(self, fn: Function, /, *args: object, **kwargs: object) -> Any:
         """As `native`, for code that stores, moves or counts its arguments and does not look into them."""
 
-    def reading(self, what: str, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def reading(self, what: str, fn: Function, /, *args: object, **kwargs: object) -> Any:
         """As `native`, for code that only compares, hashes or formats its arguments (`native_reads.READS`)."""
 
     def observe(self, exc: BaseException) -> ObservedException:
         """An exception that native code raised, as the program sees it."""
 
-    def replay(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def replay(self, fn: Function, args: list[Any], kwargs: Kwargs) -> None:
         """Have a call with constant arguments happen at each run."""
 
     def suspended(self) -> AbstractContextManager[Any]:
         """Inside it torch functions are not recorded."""
 
-    def wants_torch_call(self, fn: Any, module: str) -> bool:
+    def wants_torch_call(self, fn: Function, module: str) -> bool:
         """Whether a Python function may be torch's."""
 
     def is_torch_class(self, cls: type) -> bool:
         """Whether calls of a class may be torch's."""
 
-    def torch_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def torch_call(self, fn: Function, args: list[Any], kwargs: Kwargs) -> Any:
         """A call that may be torch's: its result, or NotImplemented."""
 
-    def special_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def special_call(self, fn: Function, args: list[Any], kwargs: Kwargs) -> Any:
         """A call of an object that may be torch's."""
 
 
 class Interpreter(Access, Protocol):
     """What runs the program: Python's protocols, as the program would use them, and the frames."""
 
-    def call(self, fn: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def call(self, fn: object, args: object = (), kwargs: Kwargs | None = None) -> Any:
         """`fn(*args, **kwargs)`."""
 
-    def getattr(self, obj: Any, name: str) -> Any:
+    def getattr(self, obj: object, name: str) -> Any:
         """`obj.name`."""
 
-    def try_attr(self, obj: Any, name: str) -> Any:
+    def try_attr(self, obj: object, name: str) -> Any:
         """`getattr(obj, name, NULL)`."""
 
-    def setattr(self, obj: Any, name: str, value: Any) -> None:
+    def setattr(self, obj: object, name: str, value: object) -> None:
         """`obj.name = value`."""
 
-    def getitem(self, container: Any, key: Any) -> Any:
+    def getitem(self, container: object, key: object) -> Any:
         """`container[key]`."""
 
-    def truth(self, value: Any) -> bool:
+    def truth(self, value: object) -> bool:
         """`bool(value)`."""
 
-    def equal(self, a: Any, b: Any) -> bool:
+    def equal(self, a: object, b: object) -> bool:
         """`bool(a == b)`."""
 
-    def is_callable(self, obj: Any) -> bool:
+    def is_callable(self, obj: object) -> bool:
         """`callable(obj)`."""
 
     def throw(self, exc: BaseException) -> ObservedException:
@@ -249,13 +251,13 @@ class Interpreter(Access, Protocol):
     def handled(self) -> BaseException | None:
         """`sys.exception()`."""
 
-    def polyfill(self, fn: Any, *args: Any) -> Any:
+    def polyfill(self, fn: object, *args: object) -> Any:
         """Interpret a helper function of argand's on the program's behalf."""
 
-    def enter(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def enter(self, fn: Function, args: Args, kwargs: Kwargs) -> Any:
         """A call from native code: exceptions of the program go into that as they are."""
 
-    def trampoline(self, fn: Any) -> Any:
+    def trampoline(self, fn: Function) -> Any:
         """A native callable that interprets `fn`; what is not callable stays as it is."""
 
     @property
@@ -294,7 +296,7 @@ class GuardSet(Protocol):
         self,
         source: Source | None,
         kind: str,
-        *args: Any,
+        *args: object,
         position: tuple[CodeType, int] | None = None,
         label: str | None = None,
         shown: bool | None = None,
@@ -352,16 +354,16 @@ class CaptureState(Protocol):
     def user_stack(self) -> tuple[UserLine, ...]:
         """The user's lines being interpreted, outermost first."""
 
-    def load_source(self, source: Source, value: Any) -> Any:
+    def load_source(self, source: Source, value: object) -> Any:
         """Install the guards that make `value`, found at `source`, predictable; returns what goes on the stack."""
 
-    def guard(self, source: Source | None, kind: str, *args: Any, label: str | None = None) -> None:
+    def guard(self, source: Source | None, kind: str, *args: object, label: str | None = None) -> None:
         """Require `kind(*args)` of `source`."""
 
-    def source_of(self, obj: Any) -> Source | None:
+    def source_of(self, obj: object) -> Source | None:
         """Where an object came from, if it existed before the frame."""
 
-    def is_outer(self, obj: Any) -> bool:
+    def is_outer(self, obj: object) -> bool:
         """Whether an object itself (not its shadow) existed before the frame."""
 
     def object_by_id(self, obj_id: int) -> Any:
@@ -370,43 +372,43 @@ class CaptureState(Protocol):
     def tensor_info(self, tensor: torch.Tensor) -> TensorInfo:
         """What is known of a stand-in."""
 
-    def resolve(self, obj: Any) -> Any:
+    def resolve(self, obj: object) -> Any:
         """The shadow of an object if it has one, else the object."""
 
-    def shadow(self, obj: Any) -> Any:
+    def shadow(self, obj: object) -> Any:
         """The shadow of an outer container, made now if need be; any other object as it is."""
 
-    def deep_resolve(self, obj: Any) -> Any:
+    def deep_resolve(self, obj: object) -> Any:
         """An object with every outer container in it, at any depth, replaced by its shadow."""
 
-    def item(self, container: Any, key: Any) -> Any:
+    def item(self, container: object, key: object) -> Any:
         """An item of an outer container that has no shadow."""
 
-    def refuse_written_names(self, container: Any) -> None:
+    def refuse_written_names(self, container: object) -> None:
         """End the graph before globals are read as a dict while names of theirs have been written."""
 
-    def read_overlay(self, obj: Any, name: str) -> Any:
+    def read_overlay(self, obj: object, name: str) -> Any:
         """The value written to an attribute of an outer object, DELETED, or UNSET."""
 
-    def write_overlay(self, obj: Any, name: str, value: Any) -> None:
+    def write_overlay(self, obj: object, name: str, value: object) -> None:
         """Pending `obj.name = value`."""
 
-    def delete_overlay(self, obj: Any, name: str) -> None:
+    def delete_overlay(self, obj: object, name: str) -> None:
         """Pending `del obj.name`."""
 
-    def overlay_names(self, obj: Any) -> dict[str, Any]:
+    def overlay_names(self, obj: object) -> dict[str, Any]:
         """All pending attribute writes of an object."""
 
-    def write_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
+    def write_global(self, globals_: dict[str, Any], name: str, value: object) -> None:
         """Pending `globals_[name] = value` (DELETED deletes)."""
 
-    def write_cell(self, cell: Any, value: Any) -> None:
+    def write_cell(self, cell: CellType, value: object) -> None:
         """Pending write of the contents of an outer cell (DELETED empties it)."""
 
     def note_constant(self, place: str) -> None:
         """A number that varies is needed as a constant: it is one from the beginning next time."""
 
-    def keep(self, obj: Any) -> None:
+    def keep(self, obj: object) -> None:
         """Keep an object alive as long as the capture: its id is in use."""
 
 
@@ -453,53 +455,53 @@ class GraphBuilder(Protocol):
     def node_of(self, info: TensorInfo) -> fx.Node:
         """The node that stands for a tensor in the graph being recorded."""
 
-    def to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
+    def to_node(self, value: object, infos: list[TensorInfo]) -> Any:
         """An argument of a call as an argument of its node; `infos` gets what is known of tensors in it."""
 
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """Record a torch call and return its result: stand-ins for tensors, real values for everything else."""
 
     def record(
         self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        func: Function,
+        args: Args,
+        kwargs: Kwargs,
         *,
         device: torch.device | None = None,
-        meta_args: tuple[Any, ...] | None = None,
-        meta_kwargs: dict[str, Any] | None = None,
+        meta_args: Args | None = None,
+        meta_kwargs: Kwargs | None = None,
     ) -> Any:
         """The general case of `call`."""
 
     def compute(
         self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        func: Function,
+        args: Args,
+        kwargs: Kwargs,
         infos: list[TensorInfo],
         device: torch.device,
-        meta_args: tuple[Any, ...] | None,
-        meta_kwargs: dict[str, Any] | None,
+        meta_args: Args | None,
+        meta_kwargs: Kwargs | None,
     ) -> Any:
         """The result of a call on stand-ins: nothing is recorded."""
 
     def compute_dynamic(
-        self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
+        self, func: object, args: object, kwargs: object, infos: list[TensorInfo], device: torch.device, *meta: Any
     ) -> tuple[Any, list[Any]]:
         """The same at the sizes of this call and at the probes."""
 
     def finish_call(
-        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any, device: torch.device, writes: bool
+        self, target: Target, args: Args, kwargs: Kwargs, meta: object, device: torch.device, writes: bool
     ) -> Any:
         """Make the node of a call whose result on stand-ins is `meta`."""
 
-    def note_mutation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_mutation(self, args: Args, kwargs: Kwargs) -> None:
         """A call writes to its first argument or to `out`."""
 
     def annotate(self, node: fx.Node) -> None:
         """Note where in the program an operation stands."""
 
-    def number_node(self, value: Any) -> Any:
+    def number_node(self, value: object) -> Any:
         """The node of a symbolic number."""
 
     def item(self, tensor: torch.Tensor) -> Any:
@@ -526,13 +528,13 @@ class Dynamics(Symbols, Protocol):
     @property
     def bounds(self) -> Bounds: ...
 
-    def symbol(self, place: Place, hint: Any, *, low: int | None = 2, high: int | None = None) -> Any:
+    def symbol(self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None) -> Any:
         """The expression for the number found at `place`; the number itself where it is to be a constant."""
 
-    def wrap(self, expr: Any, hint: Any) -> Any:
+    def wrap(self, expr: object, hint: object) -> Any:
         """An expression as the program sees it: a symbolic number, or the plain one if nothing varies."""
 
-    def select(self, name: str, left: Any, right: Any) -> Any:
+    def select(self, name: str, left: object, right: object) -> Any:
         """`min` or `max` of two numbers, decided by a guard."""
 
     def require(self, relation: Relation) -> None:
@@ -544,7 +546,7 @@ class Dynamics(Symbols, Protocol):
     def learn(self, relation: Relation, asserted: bool = False) -> None:
         """Probes must meet a condition: interpret the frame again."""
 
-    def give_up(self, symbols: Any, why: Relation) -> None:
+    def give_up(self, symbols: object, why: Relation) -> None:
         """These symbols are constants after all: interpret the frame again."""
 
     def nearer(self) -> None:
@@ -553,7 +555,7 @@ class Dynamics(Symbols, Protocol):
     def nodes(self, builder: GraphBuilder) -> Nodes:
         """The scalar nodes of the graph."""
 
-    def text(self, value: Any) -> str:
+    def text(self, value: object) -> str:
         """An expression or condition in the user's terms."""
 
 
@@ -566,13 +568,13 @@ class Unbacked(Protocol):
     @property
     def dynamics(self) -> Dynamics: ...
 
-    def new(self, words: str, *, low: int | None = None, high: int | None = None, kind: Any = "int") -> Sym:
+    def new(self, words: str, *, low: int | None = None, high: int | None = None, kind: object = "int") -> Sym:
         """A symbol; `words` say what it is, `low` and `high` what its value is for certain."""
 
     def found_in(self, node: fx.Node, sizes: list[Any]) -> None:
         """The tensor of `node` has these sizes."""
 
-    def among(self, *values: Any) -> list[Sym]:
+    def among(self, *values: object) -> list[Sym]:
         """The unbacked symbols that expressions or conditions depend on."""
 
     def proven(self, relation: Relation) -> bool:
@@ -581,7 +583,7 @@ class Unbacked(Protocol):
     def learn(self, relation: Relation) -> None:
         """From here on the condition holds: the program raises otherwise."""
 
-    def decide(self, op: str, left: Any, right: Any) -> Any:
+    def decide(self, op: str, left: object, right: object) -> Any:
         """Whether `left op right`, where facts prove it either way; else a SymbolicBool."""
 
     def possible(self, assignment: dict[Sym, Any], symbols: list[Sym]) -> bool:
@@ -590,8 +592,8 @@ class Unbacked(Protocol):
     def undecided(self, relation: Relation) -> GraphBreak:
         """The break for a condition that nothing is known of."""
 
-    def needed(self, value: Any) -> GraphBreak:
+    def needed(self, value: object) -> GraphBreak:
         """The break for a use of the number itself."""
 
-    def unfitted(self, what: str, *values: Any) -> GraphBreak:
+    def unfitted(self, what: str, *values: object) -> GraphBreak:
         """The break for an operation of which nobody knows what it does for all values."""
