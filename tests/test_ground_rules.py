@@ -149,7 +149,6 @@ def test_annotations_of_capture_say_types() -> None:
     """`object` where nothing is asked of a value, what is asked of it (`facts/interfaces.py`), or the type that it has."""
     count = sum(len(re.findall(r"\bAny\b", path.read_text())) for path in (SRC / "capture").rglob("*.py"))
     assert count <= ANY_IN_CAPTURE, f"{count} times Any in capture"
-    assert count == ANY_IN_CAPTURE, f"capture says Any only {count} times: write that down"
 
 
 def test_names_of_capture_say_their_subject() -> None:
