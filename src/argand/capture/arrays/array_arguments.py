@@ -55,7 +55,7 @@ def leaves(value: Any) -> Iterator[object]:
         yield value
 
 
-def mapped(value: Any, of_leaf: Callable[[Any], Any]) -> object:
+def mapped(value: Any, of_leaf: Callable[[object], object]) -> object:
     """The same containers of what `of_leaf` makes of their leaves."""
     if type(value) in (tuple, list):
         return type(value)([mapped(item, of_leaf) for item in value])
@@ -69,7 +69,7 @@ def traced_in(value: object) -> list[Traced]:
     return [leaf for leaf in leaves(value) if type(leaf) is Traced]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Arguments with arrays of made-up values for those that are traced."""
     return mapped(value, lambda leaf: leaf._a_dummy if type(leaf) is Traced else leaf)
 
@@ -114,7 +114,7 @@ def is_scalar(value: object) -> bool:
     return isinstance(value._a_dummy if type(value) is Traced else value, numpy.generic)
 
 
-def dtype_of(value: Any) -> Any:
+def dtype_of(value: object) -> Any:
     return value._a_dummy.dtype if type(value) is Traced else numpy.asarray(value).dtype
 
 

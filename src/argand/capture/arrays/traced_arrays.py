@@ -166,7 +166,7 @@ class Arrays:
             return self.named(known[0], (args[0], array) if known[1] else (array, args[0]))
         raise refusal(name, "a constant array meets one that the graph computes")
 
-    def named(self, ufunc: str, args: Args) -> Any:
+    def named(self, ufunc: str, args: Args) -> object:
         """An operator, by the name of its ufunc."""
         if any(isinstance(arg, torch.Tensor) for arg in args):
             raise refusal(ufunc, "an array meets a tensor")
@@ -188,7 +188,7 @@ class Arrays:
             check_power(target, other)
         return self.call(getattr(numpy, ufunc), (target, other), {"out": (target,)})
 
-    def method(self, array: Traced, name: str, args: Args, kwargs: Kwargs) -> Any:
+    def method(self, array: Traced, name: str, args: Args, kwargs: Kwargs) -> object:
         """`array.name(*args, **kwargs)`."""
         if name == "fill" and len(args) == 1 and not kwargs:
             self.set_item(array, ..., args[0])
@@ -200,15 +200,15 @@ class Arrays:
         if scalar and name in ("ravel", "flatten", "reshape", "repeat", "transpose"):
             raise refusal(name, "it is called on a scalar")
 
-        def expected(given: Any, *rest: Any, **named: Any) -> Any:
+        def expected(given: object, *rest: object, **named: object) -> object:
             return getattr(given, name)(*rest, **named)
 
         return self._run(name, expected, expected, (array, *args), kwargs)
 
-    def attribute(self, array: Traced, name: str) -> Any:
+    def attribute(self, array: Traced, name: str) -> object:
         """`array.T` and the like."""
 
-        def read(given: Any) -> Any:
+        def read(given: object) -> object:
             return getattr(given, name)
 
         def rewritten(given: Any) -> object:
@@ -232,7 +232,7 @@ class Arrays:
 
     # ---------------------------------------------------------------- items
 
-    def item(self, array: Traced, key: Any) -> Any:
+    def item(self, array: Traced, key: object) -> object:
         """`array[key]`."""
         if has_mask(key):
             raise needs_values("indexing by a mask")
@@ -284,7 +284,7 @@ class Arrays:
 
     # ---------------------------------------------------------------- the three runs
 
-    def _run(self, name: str, fn: Function, other: Function, args: Args, kwargs: Kwargs) -> Any:
+    def _run(self, name: str, fn: Function, other: Function, args: Args, kwargs: Kwargs) -> object:
         expected = self._expect(name, fn, args, kwargs)
         integers = all(array._a_dummy.dtype.kind in "biu" for array in traced_in((args, kwargs)))
         if name != "astype" and integers and getattr(expected, "dtype", dtype_of(0)).kind == "f":
@@ -319,7 +319,7 @@ class Arrays:
         except Exception as e:  # numpy's error: the program gets it where the call really runs
             raise refusal(name, f"numpy says {type(e).__name__}: {e}") from e
 
-    def _results(self, name: str, expected: Any, checked: Any, result: object, inputs: list[Traced]) -> object:
+    def _results(self, name: str, expected: object, checked: Any, result: object, inputs: list[Traced]) -> object:
         if isinstance(expected, tuple | list):
             if not isinstance(result, tuple | list) or len(result) != len(expected):
                 raise refusal(name, "its torch equivalent gives another number of results")

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import torch
 
@@ -172,7 +172,7 @@ class Explanation:
         if self.compile_times:
             yield explain_rich.styled(self._times_line(), "dim")
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         """Unpacks as (explanation, out_guards, graphs, ops_per_graph, break_reasons, explanation_verbose)."""
         return iter((self.summary, self.out_guards, self.graphs, self.ops_per_graph, self.break_reasons, str(self)))
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from argand.errors import BreakReason
 
-Ops = list[Any]
+Ops = list[object]
 
 
 def ops_of(graph: torch.fx.GraphModule) -> Ops:

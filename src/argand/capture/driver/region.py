@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-CompilerFn = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+CompilerFn = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., object]]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

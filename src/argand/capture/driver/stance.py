@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from argand._core import _C
 from argand.capture.objects.call_protocol import native_handlers
 from argand.errors import ConfigError
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 STANCES = {
     "default": "compile as usual",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from argand.config import config
 from argand.errors import ConfigError
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class _Setting:
@@ -66,13 +66,13 @@ class error_on_graph_break:
         return wrapper  # type: ignore[return-value]
 
 
-def wanted(overlay: Callable[[Any, str], Any] | None = None) -> bool:
+def wanted(overlay: Callable[[object, str], object] | None = None) -> bool:
     """Whether a graph break is an error at this moment.
 
     Arguments:
         overlay: reads an attribute that captured code wrote, or gives something that is neither bool nor None.
     """
-    value: Any = SETTING.error
+    value: object = SETTING.error
     if overlay is not None:
         written = overlay(SETTING, "error")
         if written is None or written is True or written is False:

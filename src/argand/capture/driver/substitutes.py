@@ -13,7 +13,7 @@ from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import torch_calls
 from argand.errors import ConfigError
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def _error_on_graph_break(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:

@@ -18,6 +18,7 @@ import argand.capture.interp.handlers  # noqa: F401  (registers them: `wants` lo
 from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.exceptions import CAPTURE_FOLDER, InternalFailure, ObservedException, innermost_file
 from argand.capture.facts.frames import NULL, LazyLocal
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import held_items, is_a, module_of, raw_length
 from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import ConstSource, LocalSource, Source
@@ -49,7 +50,7 @@ _PLAIN_METACLASSES: frozenset[type] = frozenset({type, abc.ABCMeta, enum.EnumMet
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
 
 
-def _own_getitem(container: Any, key: Any) -> Any:
+def _own_getitem(container: Any, key: object) -> object:
     """An item of a container, past any `__getitem__` of its class, which is the program's and not asked here."""
     for base in CONTAINERS:
         if is_a(container, base) and hasattr(base, "__getitem__"):
@@ -57,7 +58,7 @@ def _own_getitem(container: Any, key: Any) -> Any:
     return container[key]
 
 
-_AN_EMPTY_DEQUE: Final[collections.deque[Any]] = collections.deque(maxlen=0)
+_AN_EMPTY_DEQUE: Final[collections.deque[object]] = collections.deque(maxlen=0)
 
 
 def raised_here(error: BaseException) -> bool:
@@ -73,15 +74,15 @@ class Access:
         self.types = TypeFacts(SYMBOLIC)
         self.renew_facts()
         self.outer: dict[int, Any] = state.outer
-        self.global_values: dict[tuple[int, str], Any] = {}
+        self.global_values: dict[tuple[int, str], object] = {}
         self.builtin_names: set[str] = set()
-        self.module_values: dict[tuple[int, str], Any] = {}
-        self.attr_values: dict[int, dict[str, Any]] = {}
-        self.class_values: dict[tuple[int, str], Any] = {}
-        self.outer_cells: dict[int, tuple[Any, Source]] = {}
-        self.local_cells: dict[int, Any] = {}
-        self.cell_values: dict[int, Any] = {}
-        self.local_functions: dict[int, Any] = {}
+        self.module_values: dict[tuple[int, str], object] = {}
+        self.attr_values: dict[int, dict[str, object]] = {}
+        self.class_values: dict[tuple[int, str], object] = {}
+        self.outer_cells: dict[int, tuple[object, Source]] = {}
+        self.local_cells: dict[int, object] = {}
+        self.cell_values: dict[int, object] = {}
+        self.local_functions: dict[int, object] = {}
         self.local_classes: dict[int, type] = {}
         self.tainted = False
         self.unregistered: Unregistered | None = None
@@ -89,14 +90,14 @@ class Access:
         self.patience = Patience()
         self.number = -1
         self.handled_outside: BaseException | None = None  # by whoever called the captured code
-        self.unseen: list[Any] = []
+        self.unseen: list[object] = []
         """Iterators of comprehensions whose containers were added to without being looked at."""
-        self.born: dict[int, tuple[Any, int]] = {}
+        self.born: dict[int, tuple[object, int]] = {}
         """id -> (object, number of the root instruction that made it), for objects that may be impossible to rebuild:
         generators, classes, and exceptions (where they were raised)."""
-        self.odd_keys: dict[int, Any] = {}
+        self.odd_keys: dict[int, object] = {}
         """Dicts and sets, by id, that have keys with Python-level `__hash__` or `__eq__`."""
-        self.lru_caches: dict[int, tuple[Any, dict[Any, Any]]] = {}
+        self.lru_caches: dict[int, tuple[object, dict[object, object]]] = {}
         self._noted_classes: set[int] = set()
         self.inlined: dict[int, types.FunctionType] = {}
         """Functions whose code, or whose defaults, the answer depends on."""
@@ -113,11 +114,11 @@ class Access:
 
     # ---- tensors ---------------------------------------------------------------------------------------------------
 
-    def is_tensor(self, obj: Any) -> bool:
+    def is_tensor(self, obj: object) -> bool:
         """Whether an object is a tensor (in a capture: a stand-in)."""
         return is_a(obj, torch.Tensor)
 
-    def tensor_attr(self, obj: Any, name: str) -> Any:
+    def tensor_attr(self, obj: object, name: str) -> object:
         """Attribute of a tensor: the trace mode answers."""
         if name == "__dict__":
             return tensor_attributes.namespace(self.state, obj)
@@ -129,7 +130,7 @@ class Access:
             error = e
         raise self.observe(error)
 
-    def tensor_setattr(self, obj: Any, name: str, value: Any) -> None:
+    def tensor_setattr(self, obj: object, name: str, value: object) -> None:
         """Attribute of a tensor set: the trace mode sees properties, Python attributes are kept on the stand-in."""
         tensor_attributes.refuse_write(self.state, obj, name)
         self.unread(setattr, obj, name, value)
@@ -137,13 +138,13 @@ class Access:
     def observe(self, exc: BaseException) -> ObservedException:
         raise NotImplementedError
 
-    def native(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def native(self, fn: Any, /, *args: object, **kwargs: object) -> object:
         raise NotImplementedError
 
-    def unread(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def unread(self, fn: Any, /, *args: object, **kwargs: object) -> Any:
         raise NotImplementedError
 
-    def reading(self, what: str, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def reading(self, what: str, fn: object, /, *args: object, **kwargs: object) -> object:
         """As `native`, for code that only compares, hashes or formats its arguments (`native_reads.READS`)."""
         if self.outer:
             native_reads.check(self, fn, (*args, *kwargs.values()), what)
@@ -151,15 +152,15 @@ class Access:
 
     # ---- outer objects ---------------------------------------------------------------------------------------------
 
-    def is_outer(self, obj: Any) -> bool:
+    def is_outer(self, obj: object) -> bool:
         """Whether an object existed before the frame."""
         return id(obj) in self.outer
 
-    def source(self, obj: Any) -> Source:
+    def source(self, obj: object) -> Source:
         """Source of an outer object."""
         return self.state.source_of(obj) or ConstSource(obj)
 
-    def shadow(self, obj: Any) -> Any:
+    def shadow(self, obj: object) -> object:
         """What stands for a container (itself if it is local)."""
         if id(obj) not in self.outer:
             return obj
@@ -167,7 +168,7 @@ class Access:
             raise unseen_object(obj)
         return self.state.shadow(obj)
 
-    def plain(self, obj: Any) -> Any:
+    def plain(self, obj: Any) -> object:
         """The object as native code may have it: outer containers in it, at any depth, replaced by their shadows."""
         cls = type(obj)
         if cls in self.fast or cls in SYMBOLIC:
@@ -181,12 +182,12 @@ class Access:
                 raise unseen_object(obj)
         return self.state.deep_resolve(obj)
 
-    def origin(self, obj: Any) -> Any:
+    def origin(self, obj: object) -> object:
         """The object that a shadow stands for."""
         entry = self.state.shadow_origin.get(id(obj))
         return obj if entry is None else entry.original
 
-    def same_origin(self, a: Any, b: Any) -> bool:
+    def same_origin(self, a: object, b: object) -> bool:
         """Whether two objects here are one to the program."""
         if type(a) is type(b) and type(a) not in ATOMS:
             identity.compared(self.state, a)
@@ -195,21 +196,21 @@ class Access:
             contiguity.compared(self.state.graph, a, b)
         return self.origin(a) is self.origin(b)
 
-    def pin(self, obj: Any) -> None:
+    def pin(self, obj: object) -> None:
         """The program depends on which object this is: on its hash, id or default text."""
         if id(obj) in self.outer:
             identity.pin(self.state, obj)
 
-    def state_has_origin(self, *objs: Any) -> bool:
+    def state_has_origin(self, *objs: object) -> bool:
         """Whether one of the objects is a shadow."""
         return any(id(obj) in self.state.shadow_origin for obj in objs)
 
-    def read_overlay(self, obj: Any, name: str) -> Any:
+    def read_overlay(self, obj: object, name: str) -> object:
         """A pending write: the value, DELETED, or NULL if there is none."""
         value = self.state.read_overlay(obj, name)
         return NULL if value is UNSET else value
 
-    def load_argument(self, lazy: LazyLocal) -> Any:
+    def load_argument(self, lazy: LazyLocal) -> object:
         """Read an argument of the root frame for the first time."""
         return self.state.load_source(LocalSource(lazy.name, lazy.index), lazy.value)
 
@@ -217,7 +218,7 @@ class Access:
         """Context in which torch functions are not recorded (imports of modules)."""
         return torch._C.DisableTorchFunction()
 
-    def container_length(self, obj: Any) -> int:
+    def container_length(self, obj: object) -> int:
         """`len` of a container, guarded if it is outer and untouched."""
         if id(obj) in self.outer and id(obj) not in self.state.shadows:
             self.state.refuse_written_names(obj)
@@ -226,7 +227,7 @@ class Access:
             return length
         return int(self.unread(len, self.shadow(obj)))
 
-    def outer_has_key(self, container: dict[Any, Any], key: Any) -> bool:
+    def outer_has_key(self, container: dict[object, object], key: object) -> bool:
         """`key in container` for an outer dict."""
         if id(container) in self.state.shadows or not self._plain_key(key):
             self.pin(key)
@@ -238,11 +239,11 @@ class Access:
         self.state.guard(source, "has_key" if present else "not_has_key", key)
         return present
 
-    def _plain_key(self, key: Any) -> bool:
+    def _plain_key(self, key: object) -> bool:
         """Whether a key means the same outside: a stand-in is only a key of shadows."""
         return (type(key) in self.fast and not self.is_tensor(key)) or is_a(key, type)
 
-    def outer_item(self, container: Any, key: Any) -> Any:
+    def outer_item(self, container: object, key: object) -> object:
         """An item of an outer container: by its own source while the container is untouched."""
         if is_a(container, collections.deque) and self.types.lookup(type(key), "__index__") is NULL:
             return self.unread(operator.getitem, _AN_EMPTY_DEQUE, key)  # refused, in other words than by the method
@@ -260,7 +261,7 @@ class Access:
 
     # ---- may native code have it? ----------------------------------------------------------------------------------
 
-    def benign(self, obj: Any) -> bool:
+    def benign(self, obj: object) -> bool:
         """Whether native code that compares, hashes, orders or formats the object runs no Python of the program."""
         fast = self.fast
         if type(obj) in fast:
@@ -282,7 +283,7 @@ class Access:
                 identity.compared(self.state, obj)
         return True
 
-    def is_constant(self, obj: Any, depth: int = 0, constants: set[int] | None = None) -> bool:
+    def is_constant(self, obj: object, depth: int = 0, constants: set[int] | None = None) -> bool:
         """An atom, or a container of atoms.
 
         Arguments:
@@ -304,19 +305,19 @@ class Access:
             constants.add(id(obj))
         return True
 
-    def textual(self, obj: Any) -> Any:
+    def textual(self, obj: object) -> object:
         """The object for native formatting: parts with Python-level text methods replaced by proxies."""
         return textual(self, self.plain(obj), {})
 
-    def textual_field(self, obj: Any) -> Any:
+    def textual_field(self, obj: object) -> object:
         """The object for native formatting that reads what is in it: a proxy, which has that interpreted."""
         return obj if type(obj) in PLAIN_VALUES else standing_for(self, obj, as_field=True)
 
-    def textual_items(self, obj: Any) -> Any:
+    def textual_items(self, obj: object) -> object:
         """The same for the items of a container, whose own text is native code's."""
         return textual_items(self, self.plain(obj), {})
 
-    def check_known(self, obj: Any) -> None:
+    def check_known(self, obj: object) -> None:
         """End the graph for an outer object of a native class that argand knows nothing of (iterators, files...)."""
         cls = type(obj)
         if cls in self.fast or id(obj) not in self.outer or is_a(obj, CONTAINERS):
@@ -326,7 +327,7 @@ class Access:
         if self.is_native_iterator(obj) or native_reads.kind(cls) == native_reads.OPAQUE:
             raise unseen_object(obj)
 
-    def is_native_iterator(self, obj: Any) -> bool:
+    def is_native_iterator(self, obj: object) -> bool:
         """Whether `next(obj)` is native code, which changes the object unseen."""
         cls = type(obj)
         return self.types.lookup(cls, "__next__") is not NULL and not self.types.python_level(cls, "__next__")
@@ -389,17 +390,17 @@ class Access:
         self.born[id(cls)] = (cls, self.number)
         self.state.note_local(cls)
 
-    def note_local_function(self, fn: Any) -> None:
+    def note_local_function(self, fn: object) -> None:
         """A function made by the program."""
         self.local_functions[id(fn)] = fn
         self.state.note_local(fn)
 
-    def load_function(self, fn: Any) -> None:
+    def load_function(self, fn: object) -> None:
         """Make a function found in a class known as an outer object: its attributes are read and written outside."""
         if not (id(fn) in self.outer or id(fn) in self.local_functions):
             self.state.load_source(ConstSource(fn), fn)
 
-    def load_member(self, member: Any) -> Any:
+    def load_member(self, member: object) -> object:
         """A member of an enum: what it is called and its value are guarded once, whatever native code reads of it."""
         if not (id(member) in self.outer or id(type(member)) in self.local_classes):
             self.state.load_source(ConstSource(member), member)
@@ -412,7 +413,7 @@ class Access:
 
     # ---- texts of tensors ----------------------------------------------------------------------------------------
 
-    def taint(self, like: Any = "") -> TaintedText:
+    def taint(self, like: object = "") -> TaintedText:
         """The text of a tensor, or another value that only the running program knows."""
         self.tainted = True
         return TaintedText(self.number, like)
@@ -444,7 +445,7 @@ class Access:
             or torch_calls._hashable_handler(cls) is not None
         )
 
-    def torch_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def torch_call(self, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
         """A call that may be torch's: its result, or NotImplemented."""
         try:
             return self.state.torch_call(fn, tuple(args), kwargs)
@@ -458,7 +459,7 @@ class Access:
             raise InternalFailure(error) from error
         return self.observe(error)
 
-    def special_call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def special_call(self, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
         """A call of an object that may be torch's."""
         try:
             return torch_calls.special_call(self.state, fn, tuple(args), kwargs)
@@ -466,7 +467,7 @@ class Access:
             error = e
         raise self.observe_torch(error)
 
-    def replay(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def replay(self, fn: object, args: list[object], kwargs: dict[str, object]) -> None:
         """Have a call with constant arguments happen at each run (logging, warnings); dropped if they are not."""
         if all(self.is_constant(value) for value in (*args[1:], *kwargs.values())):
             self.state.extra_effects.append((fn, [self.plain(arg) for arg in args], dict(kwargs)))

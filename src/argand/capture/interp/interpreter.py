@@ -87,7 +87,7 @@ class RootExit:
     kind: str
     frame: Frame
     sequence: int
-    value: Any = None
+    value: object = None
     exc: BaseException | None = None
     instruction: Instruction | None = None
     reason: BreakReason | None = None
@@ -103,7 +103,7 @@ class Trampoline:
         self.fn = fn
         self.__name__ = fn.__name__ if is_a(fn, FunctionType | BuiltinFunctionType) else type(fn).__name__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self.interp.enter(self.fn, args, kwargs)
 
 
@@ -120,10 +120,10 @@ class Interpreter(Access):
         state.interpreter = self
         self.session = session or Session()
         self.programs = self.session.programs
-        self.policies: dict[int, tuple[Any, CodeType]] = {}
+        self.policies: dict[int, tuple[object, CodeType]] = {}
         self.trampoline_type = Trampoline
         self.frames: list[Frame] = []
-        self.generators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.generators: weakref.WeakSet[object] = weakref.WeakSet()
         self.base_exc = ExcState(None)
         self.propagating: BaseException | None = None
         self.inline_limit: int = getattr(state.config, "inline_limit", 600)
@@ -215,7 +215,7 @@ class Interpreter(Access):
         """The frame of the function to capture, its arguments not read yet."""
         state = self.state
         program = self.session.root_program(state.code)
-        fast: list[Any] = [NULL] * program.nslots
+        fast: list[object] = [NULL] * program.nslots
         for i, value in enumerate(state.args):
             fast[i] = value if value is NULL else LazyLocal(program.names[i], i, value)
         frame = Frame(program, fast, state.globals, state.builtins, self.base_exc)
@@ -326,7 +326,7 @@ class Interpreter(Access):
         """What `sys.exception()` is for the interpreted program."""
         return self.frames[-1].exc.topmost() if self.frames else None
 
-    def native(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def native(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> object:
         """Call native code on behalf of the program: its exceptions are the program's.
 
         Raises:
@@ -344,7 +344,7 @@ class Interpreter(Access):
             error = e
         raise self.observe(error)
 
-    def unread(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def unread(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> object:
         """As `native`, for code that stores, moves, counts or hands on its arguments and does not look into them."""
         try:
             return self.untouched(fn, args, kwargs)
@@ -356,7 +356,7 @@ class Interpreter(Access):
             error = e
         raise self.observe(error)
 
-    def untouched(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def untouched(self, fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """`fn(*args, **kwargs)` in which no code of the program runs: where it would, the graph breaks before it."""
         settled = self.settled
         if type(fn) is FunctionType:
@@ -378,7 +378,7 @@ class Interpreter(Access):
         exc.__traceback__ = CAPTURED_TRACEBACK
         return ObservedException(exc)
 
-    def enter(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def enter(self, fn: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Called from native code: interpret a call; user exceptions go into the native code as they are."""
         try:
             return self.call(fn, args, kwargs)
@@ -394,11 +394,11 @@ class Interpreter(Access):
         finally:
             del exc  # its traceback refers to this frame
 
-    def trampoline(self, fn: Any) -> Any:
+    def trampoline(self, fn: object) -> object:
         """A native callable that interprets `fn`; what is not callable stays as it is."""
         return Trampoline(self, fn) if type(fn) is not Trampoline and self.is_callable(fn) else fn
 
-    def is_callable(self, obj: Any) -> bool:
+    def is_callable(self, obj: object) -> bool:
         """`callable(obj)`, which is a fact about its class: that it has `__call__` or not is guarded."""
         cls = type(obj)
         self.note_class(cls)
@@ -413,11 +413,11 @@ class Interpreter(Access):
     truth = operators.truth
     getitem = operators.getitem
 
-    def equal(self, a: Any, b: Any) -> bool:
+    def equal(self, a: object, b: object) -> bool:
         """`bool(a == b)`."""
         return operators.truth(self, operators.compare(self, COMPARE["=="], a, b))
 
-    def polyfill(self, fn: Any, *args: Any) -> Any:
+    def polyfill(self, fn: object, *args: object) -> object:
         """Interpret a helper function of argand's on the program's behalf."""
         return self.call(fn, args)
 

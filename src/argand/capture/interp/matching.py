@@ -30,15 +30,15 @@ def pattern_flags(cls: type) -> int:
     return cls.__flags__ & (_SEQUENCE | _MAPPING)
 
 
-def is_mapping(interp: Interpreter, subject: Any) -> bool:
+def is_mapping(interp: Interpreter, subject: object) -> bool:
     return bool(_flags(interp, subject) & _MAPPING)
 
 
-def is_sequence(interp: Interpreter, subject: Any) -> bool:
+def is_sequence(interp: Interpreter, subject: object) -> bool:
     return bool(_flags(interp, subject) & _SEQUENCE)
 
 
-def _flags(interp: Interpreter, subject: Any) -> int:
+def _flags(interp: Interpreter, subject: object) -> int:
     cls = classes.type_of(subject)
     flags = pattern_flags(cls)
     if is_heap(cls) and id(cls) not in interp.local_classes:
@@ -47,11 +47,11 @@ def _flags(interp: Interpreter, subject: Any) -> int:
     return flags
 
 
-def match_keys(interp: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def match_keys(interp: Interpreter, subject: object, keys: tuple[object, ...]) -> tuple[object, ...] | None:
     """Values of the keys, or None if one is missing."""
     values = []
     missing = interp.unread(object)  # which a `get` of the program's may look at
-    seen: dict[Any, None] = {}
+    seen: dict[object, None] = {}
     get = interp.getattr(subject, "get") if keys else None
     for key in keys:
         keys_of.check_hash(interp, key, seen)
@@ -65,7 +65,7 @@ def match_keys(interp: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tupl
     return tuple(values)
 
 
-def _attribute(interp: Interpreter, subject: Any, cls: Any, name: Any, seen: set[str]) -> Any:
+def _attribute(interp: Interpreter, subject: object, cls: Any, name: Any, seen: set[str]) -> object:
     if name in seen:
         raise interp.throw(TypeError(f"{_C.type_name(cls)}() got multiple sub-patterns for attribute {name!r}"))
     seen.add(name)
@@ -78,15 +78,15 @@ def _attribute(interp: Interpreter, subject: Any, cls: Any, name: Any, seen: set
 
 
 def match_class(
-    interp: Interpreter, subject: Any, cls: Any, count: int, keyword_names: tuple[str, ...]
-) -> tuple[Any, ...] | None:
+    interp: Interpreter, subject: object, cls: object, count: int, keyword_names: tuple[str, ...]
+) -> tuple[object, ...] | None:
     """Attributes for the sub-patterns of a class pattern, or None if it does not match."""
     if not is_a(cls, type):
         raise interp.throw(TypeError(f"called match pattern must be a {_CLASS}"))
     if not instance_checks.is_instance(interp, subject, cls):
         return None
     seen: set[str] = set()
-    values: list[Any] = []
+    values: list[object] = []
     if count:
         match_self = False
         try:

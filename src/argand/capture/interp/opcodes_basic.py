@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import GeneratorType
-from typing import Any
 
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
@@ -20,7 +19,7 @@ from argand.graph.python_operators import BINARY, COMPARE, INVERT, NEGATIVE, POS
 
 @opcode("NOP", "RESUME")
 @opcode("PRECALL", until=(3, 11))
-def nothing(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def nothing(interp: Interpreter, frame: Frame, arg: object) -> None:
     """Nothing to do here."""
 
 
@@ -29,19 +28,19 @@ def nothing(interp: Interpreter, frame: Frame, arg: Any) -> None:
 
 @opcode("POP_TOP")
 @opcode("END_FOR", since=(3, 13))
-def pop_top(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def pop_top(interp: Interpreter, frame: Frame, arg: object) -> None:
     if type(frame.stack[-1]) is GeneratorType:
         generators.refuse_to_drop(frame.stack[-1])
     frame.stack.pop()
 
 
 @opcode("END_FOR", since=(3, 12), until=(3, 12))
-def end_for_312(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def end_for_312(interp: Interpreter, frame: Frame, arg: object) -> None:
     del frame.stack[-2:]
 
 
 @opcode("PUSH_NULL")
-def push_null(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def push_null(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack.append(NULL)
 
 
@@ -57,18 +56,18 @@ def swap(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 
 @opcode("LOAD_CONST")
-def load_const(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def load_const(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack.append(arg)
 
 
 @opcode("RETURN_VALUE")
-def return_value(interp: Interpreter, frame: Frame, arg: Any) -> object:
+def return_value(interp: Interpreter, frame: Frame, arg: object) -> object:
     frame.result = frame.stack.pop()
     return RETURN
 
 
 @opcode("RETURN_CONST", since=(3, 12))
-def return_const(interp: Interpreter, frame: Frame, arg: Any) -> object:
+def return_const(interp: Interpreter, frame: Frame, arg: object) -> object:
     frame.result = arg
     return RETURN
 
@@ -136,7 +135,7 @@ def delete_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
 # The root frame's arguments are read, and guarded, when they are first needed.
 
 
-def read_argument(interp: Interpreter, frame: Frame, slot: int) -> Any:
+def read_argument(interp: Interpreter, frame: Frame, slot: int) -> object:
     value = frame.fast[slot]
     if type(value) is LazyLocal:
         value = frame.fast[slot] = interp.load_argument(value)
@@ -274,7 +273,7 @@ def load_from_dict_or_globals(interp: Interpreter, frame: Frame, arg: str) -> No
 
 
 @opcode("LOAD_LOCALS", since=(3, 12))
-def load_locals(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def load_locals(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack.append(frame.locals)
 
 
@@ -289,17 +288,17 @@ def delete_name(interp: Interpreter, frame: Frame, arg: str) -> None:
 
 
 @opcode("LOAD_BUILD_CLASS")
-def load_build_class(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def load_build_class(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack.append(names.load_builtin(interp, frame, "__build_class__"))
 
 
 @opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def load_assertion_error(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack.append(AssertionError)
 
 
 @opcode("SETUP_ANNOTATIONS")
-def setup_annotations(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def setup_annotations(interp: Interpreter, frame: Frame, arg: object) -> None:
     if names.lookup_in(interp, frame.locals, "__annotations__") is NULL:
         operators.setitem(interp, frame.locals, "__annotations__", {})
 
@@ -322,7 +321,7 @@ def import_from(interp: Interpreter, frame: Frame, arg: str) -> None:
 # ---- attributes ----------------------------------------------------------------------------------------------------
 
 
-def _push_method(frame: Frame, method: Any, owner: Any) -> None:
+def _push_method(frame: Frame, method: object, owner: object) -> None:
     """(function, self) for a method, (NULL, value) for anything else; on 3.13 the callable comes first."""
     if owner is NULL and not PY313:
         frame.stack.append(NULL)
@@ -401,33 +400,33 @@ def binary_op(interp: Interpreter, frame: Frame, arg: BinaryOperator) -> None:
 
 
 @opcode("BINARY_SUBSCR")
-def binary_subscr(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def binary_subscr(interp: Interpreter, frame: Frame, arg: object) -> None:
     key = frame.stack.pop()
     frame.stack[-1] = interp.getitem(frame.stack[-1], key)
 
 
 @opcode("STORE_SUBSCR")
-def store_subscr(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def store_subscr(interp: Interpreter, frame: Frame, arg: object) -> None:
     key = frame.stack.pop()
     container = frame.stack.pop()
     operators.setitem(interp, container, key, frame.stack.pop())
 
 
 @opcode("DELETE_SUBSCR")
-def delete_subscr(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def delete_subscr(interp: Interpreter, frame: Frame, arg: object) -> None:
     key = frame.stack.pop()
     operators.delitem(interp, frame.stack.pop(), key)
 
 
 @opcode("BINARY_SLICE", since=(3, 12))
-def binary_slice(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def binary_slice(interp: Interpreter, frame: Frame, arg: object) -> None:
     stop = frame.stack.pop()
     start = frame.stack.pop()
     frame.stack[-1] = interp.getitem(frame.stack[-1], slice(start, stop))
 
 
 @opcode("STORE_SLICE", since=(3, 12))
-def store_slice(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def store_slice(interp: Interpreter, frame: Frame, arg: object) -> None:
     stop = frame.stack.pop()
     start = frame.stack.pop()
     container = frame.stack.pop()
@@ -435,22 +434,22 @@ def store_slice(interp: Interpreter, frame: Frame, arg: Any) -> None:
 
 
 @opcode("UNARY_NEGATIVE")
-def unary_negative(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def unary_negative(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack[-1] = operators.unary(interp, NEGATIVE, frame.stack[-1])
 
 
 @opcode("UNARY_POSITIVE", until=(3, 11))
-def unary_positive(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def unary_positive(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack[-1] = operators.unary(interp, POSITIVE, frame.stack[-1])
 
 
 @opcode("UNARY_INVERT")
-def unary_invert(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def unary_invert(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack[-1] = operators.unary(interp, INVERT, frame.stack[-1])
 
 
 @opcode("UNARY_NOT")
-def unary_not(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def unary_not(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack[-1] = not interp.truth(frame.stack[-1])
 
 
@@ -507,7 +506,7 @@ def _do_call(interp: Interpreter, frame: Frame, count: int, names_: tuple[str, .
     else:
         fn = first
         args.insert(0, second)
-    kwargs: dict[str, Any] | None = None
+    kwargs: dict[str, object] | None = None
     if names_:
         split = len(args) - len(names_)
         kwargs = dict(zip(names_, args[split:]))

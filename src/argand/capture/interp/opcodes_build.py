@@ -49,7 +49,7 @@ def build_set(interp: Interpreter, frame: Frame, arg: int) -> None:
 @opcode("BUILD_MAP")
 def build_map(interp: Interpreter, frame: Frame, arg: int) -> None:
     items = _pop_n(frame, 2 * arg)
-    result: dict[Any, Any] = {}
+    result: dict[object, object] = {}
     for key, value in zip(items[::2], items[1::2]):
         keys.check_hash(interp, key, result)
         interp.unread(result.__setitem__, key, value)
@@ -70,7 +70,7 @@ def build_slice(interp: Interpreter, frame: Frame, arg: int) -> None:
 _PLAIN_KEYS = (int, str, bool, bytes, type(None))
 
 
-def _add_unseen(interp: Interpreter, frame: Frame, arg: int, method: Any, *values: Any) -> bool:
+def _add_unseen(interp: Interpreter, frame: Frame, arg: int, method: object, *values: object) -> bool:
     """Add to the container of a comprehension whose loop a graph break entered in the middle: at each run, without
     looking at what the container holds. Nothing can see it before the loop's end, where the graph breaks.
 
@@ -144,7 +144,7 @@ def dict_merge(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 
 @opcode("LIST_TO_TUPLE", until=(3, 11))
-def list_to_tuple(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def list_to_tuple(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack[-1] = tuple(interp.shadow(frame.stack[-1]))
 
 
@@ -173,7 +173,7 @@ def build_string(interp: Interpreter, frame: Frame, arg: int) -> None:
     frame.stack.append(interp.taint() if tainted else "".join(parts))
 
 
-def _convert(interp: Interpreter, kind: int, value: Any) -> Any:
+def _convert(interp: Interpreter, kind: int, value: object) -> object:
     if kind == 1:
         return text.to_str(interp, value)
     if kind == 2:
@@ -196,12 +196,12 @@ def convert_value(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 
 @opcode("FORMAT_SIMPLE", since=(3, 13))
-def format_simple(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def format_simple(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack[-1] = text.to_format(interp, frame.stack[-1], "")
 
 
 @opcode("FORMAT_WITH_SPEC", since=(3, 13))
-def format_with_spec(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def format_with_spec(interp: Interpreter, frame: Frame, arg: object) -> None:
     spec = frame.stack.pop()
     frame.stack[-1] = text.to_format(interp, frame.stack[-1], spec)
 
@@ -220,7 +220,7 @@ def make_function(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 
 @opcode("MAKE_FUNCTION", since=(3, 13))
-def make_function_313(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def make_function_313(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack.append(classes.make_function(interp, frame, frame.stack.pop(), None))
 
 
@@ -239,22 +239,22 @@ def set_function_attribute(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 
 @opcode("GET_LEN")
-def get_len(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def get_len(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack.append(operators.length(interp, frame.stack[-1]))
 
 
 @opcode("MATCH_MAPPING")
-def match_mapping(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def match_mapping(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack.append(matching.is_mapping(interp, frame.stack[-1]))
 
 
 @opcode("MATCH_SEQUENCE")
-def match_sequence(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def match_sequence(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack.append(matching.is_sequence(interp, frame.stack[-1]))
 
 
 @opcode("MATCH_KEYS")
-def match_keys(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def match_keys(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack.append(matching.match_keys(interp, frame.stack[-2], frame.stack[-1]))
 
 

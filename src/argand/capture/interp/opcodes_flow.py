@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY312, PY313
 from argand.capture.facts.exceptions import ObservedException
@@ -85,7 +83,7 @@ def jump_if_false_or_pop(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 
 @opcode("TO_BOOL", since=_V313)
-def to_bool(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def to_bool(interp: Interpreter, frame: Frame, arg: object) -> None:
     value = frame.stack[-1]
     if value is True or value is False:
         return
@@ -100,7 +98,7 @@ def to_bool(interp: Interpreter, frame: Frame, arg: Any) -> None:
 
 
 @opcode("GET_ITER")
-def get_iter(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def get_iter(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.stack[-1] = iteration.get_iter(interp, frame.stack[-1])
 
 
@@ -130,7 +128,7 @@ def for_iter(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 
 @opcode("PUSH_EXC_INFO")
-def push_exc_info(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def push_exc_info(interp: Interpreter, frame: Frame, arg: object) -> None:
     exc = frame.stack.pop()
     frame.stack.append(Previous(frame.exc.value))
     frame.stack.append(exc)
@@ -138,18 +136,18 @@ def push_exc_info(interp: Interpreter, frame: Frame, arg: Any) -> None:
 
 
 @opcode("POP_EXCEPT")
-def pop_except(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def pop_except(interp: Interpreter, frame: Frame, arg: object) -> None:
     frame.exc.value = frame.stack.pop().value
 
 
 @opcode("CHECK_EXC_MATCH")
-def check_exc_match(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def check_exc_match(interp: Interpreter, frame: Frame, arg: object) -> None:
     pattern = frame.stack.pop()
     frame.stack.append(raising.matches(interp, frame.stack[-1], pattern))
 
 
 @opcode("CHECK_EG_MATCH")
-def check_eg_match(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def check_eg_match(interp: Interpreter, frame: Frame, arg: object) -> None:
     pattern = frame.stack.pop()
     rest, match = raising.match_group(interp, frame.stack.pop(), pattern)
     if match is not None:
@@ -159,7 +157,7 @@ def check_eg_match(interp: Interpreter, frame: Frame, arg: Any) -> None:
 
 
 @opcode("PREP_RERAISE_STAR", until=_V311)
-def prep_reraise_star(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def prep_reraise_star(interp: Interpreter, frame: Frame, arg: object) -> None:
     excs = frame.stack.pop()
     frame.stack[-1] = raising.prepare_reraise_star(interp, frame.stack[-1], excs)
 
@@ -182,7 +180,7 @@ def raise_varargs(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 
 @opcode("BEFORE_WITH")
-def before_with(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def before_with(interp: Interpreter, frame: Frame, arg: object) -> None:
     manager = frame.stack.pop()
     enter, leave = raising.context_methods(interp, manager)
     frame.stack.append(leave)
@@ -190,7 +188,7 @@ def before_with(interp: Interpreter, frame: Frame, arg: Any) -> None:
 
 
 @opcode("WITH_EXCEPT_START")
-def with_except_start(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def with_except_start(interp: Interpreter, frame: Frame, arg: object) -> None:
     exc = frame.stack[-1]
     leave = frame.stack[-4]
     frame.stack.append(interp.call(leave, (type(exc), exc, exc.__traceback__)))
@@ -200,19 +198,19 @@ def with_except_start(interp: Interpreter, frame: Frame, arg: Any) -> None:
 
 
 @opcode("RETURN_GENERATOR")
-def return_generator(interp: Interpreter, frame: Frame, arg: Any) -> object:
+def return_generator(interp: Interpreter, frame: Frame, arg: object) -> object:
     frame.result = generators.make(interp, frame)
     return GENERATOR
 
 
 @opcode("YIELD_VALUE")
-def yield_value(interp: Interpreter, frame: Frame, arg: Any) -> object:
+def yield_value(interp: Interpreter, frame: Frame, arg: object) -> object:
     frame.result = frame.stack.pop()
     return YIELD
 
 
 @opcode("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def get_yield_from_iter(interp: Interpreter, frame: Frame, arg: object) -> None:
     value = frame.stack[-1]
     if type(value) is not generators.TracedGenerator:
         frame.stack[-1] = iteration.get_iter(interp, value)
@@ -234,13 +232,13 @@ def send(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 
 @opcode("END_SEND", since=_V312)
-def end_send(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def end_send(interp: Interpreter, frame: Frame, arg: object) -> None:
     value = frame.stack.pop()
     frame.stack[-1] = value
 
 
 @opcode("CLEANUP_THROW", since=_V312)
-def cleanup_throw(interp: Interpreter, frame: Frame, arg: Any) -> None:
+def cleanup_throw(interp: Interpreter, frame: Frame, arg: object) -> None:
     exc = frame.stack[-1]
     if not isinstance(exc, StopIteration):
         frame.stack.pop()

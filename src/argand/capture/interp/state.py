@@ -19,6 +19,7 @@ from argand._core import _C
 from argand.capture.arrays import traced_arrays
 from argand.capture.facts import classify
 from argand.capture.facts.code.stack_text import line_of_code
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
 from argand.capture.facts.overlays import DELETED, UNSET, Overlay, Shadow
 from argand.capture.facts.sources import (
@@ -45,6 +46,7 @@ from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.torch_functions import torch_calls
 from argand.capture.world import identity, shadows
 from argand.capture.world.pending import whole_globals
+from argand.config import Section
 
 _WHICH_OBJECT = frozenset(("id", "is_none"))
 """Guards that a constant of the transformed code meets for ever; what such an object holds may change."""
@@ -64,10 +66,10 @@ class CaptureState:
         self,
         code: types.CodeType,
         globals_: dict[str, Any],
-        builtins: dict[str, Any],
+        builtins: dict[str, object],
         closure: tuple[types.CellType, ...] | None,
-        args: tuple[Any, ...],
-        config: Any,
+        args: tuple[object, ...],
+        config: Section,
         graph: GraphBuilder,
     ) -> None:
         self.code = code
@@ -92,20 +94,20 @@ class CaptureState:
         self.effect_order: list[Shadow | Overlay] = []
         self.tensors: dict[int, TensorInfo] = graph.tensors
         self.inputs_by_real: dict[int, torch.Tensor] = {}
-        self._loaded: dict[Source, tuple[Any, Any]] = {}
-        self._object_at: dict[Source, Any] = {}
-        self._outer_objects: dict[int, Any] = {}
-        self._dict_shadows: dict[int, dict[str, Any]] = {}
-        self._keep: list[Any] = []
+        self._loaded: dict[Source, tuple[object, object]] = {}
+        self._object_at: dict[Source, object] = {}
+        self._outer_objects: dict[int, object] = {}
+        self._dict_shadows: dict[int, dict[str, object]] = {}
+        self._keep: list[object] = []
         self.local_objects: set[int] = set()
         self.extra_effects: list[Any] = []
-        self.arrays: Any = None
-        self.autocast: tuple[Any, ...] = ()  # `modes.autocast_state` at the frame's entry
+        self.arrays: object = None
+        self.autocast: tuple[object, ...] = ()  # `modes.autocast_state` at the frame's entry
         self.policy: Policy | None = None
         self.memory: Memory | None = None
         self.data_numbers = config.capture_scalar_outputs
         self.data_sizes = config.capture_dynamic_output_shape_ops
-        self.open_modes: list[tuple[int, Any, Any]] = []
+        self.open_modes: list[tuple[int, object, Any]] = []
 
     # ---------------------------------------------------------------- positions
 
@@ -123,7 +125,7 @@ class CaptureState:
 
     # ---------------------------------------------------------------- loading from outside
 
-    def load_source(self, source: Source, value: Any) -> Any:
+    def load_source(self, source: Source, value: object) -> object:
         """Install the guards that make `value`, found at `source`, predictable; returns what goes on the stack.
 
         Arguments:
@@ -146,7 +148,7 @@ class CaptureState:
         self._loaded[source] = (value, result)
         return result
 
-    def _load(self, source: Source, value: Any) -> Any:
+    def _load(self, source: Source, value: Any) -> object:
         if answers_itself(type(value)) or (is_a(value, type) and answers_itself(value)):
             raise errors.graph_break(
                 kind="class that its metaclass compares or reads",
@@ -264,7 +266,7 @@ class CaptureState:
                 self.guards.add(source, "id", value)
         self._register(source, value)
 
-    def _register(self, source: Source, value: Any, keep_first: bool = False) -> None:
+    def _register(self, source: Source, value: object, keep_first: bool = False) -> None:
         if id(value) not in self.outer or not keep_first:
             self.outer[id(value)] = source
         self._object_at[source] = value
@@ -299,7 +301,7 @@ class CaptureState:
 
     # ---------------------------------------------------------------- questions
 
-    def source_of(self, obj: Any) -> Source | None:
+    def source_of(self, obj: object) -> Source | None:
         """Where `obj` came from, if it existed before the frame (a shadow or a stand-in answers for its original)."""
         source = self.outer.get(id(obj))
         if source is not None:
@@ -311,7 +313,7 @@ class CaptureState:
         info = self.tensors.get(id(obj) if worn is None else id(worn.plain))
         return info.source if info is not None else None
 
-    def is_outer(self, obj: Any) -> bool:
+    def is_outer(self, obj: object) -> bool:
         """Whether `obj` itself (not its shadow) existed before the frame and was loaded by `load_source`."""
         return id(obj) in self.outer
 
@@ -335,11 +337,11 @@ class CaptureState:
             )
         return info
 
-    def object_by_id(self, obj_id: int) -> Any:
+    def object_by_id(self, obj_id: int) -> object:
         """The registered outer object with this id."""
         return self._outer_objects[obj_id]
 
-    def guard(self, source: Source | None, kind: str, *args: Any, label: str | None = None) -> None:
+    def guard(self, source: Source | None, kind: str, *args: object, label: str | None = None) -> None:
         """Require `kind(*args)` of `source` (kinds: `_core/_C.pyi`, GuardTree.check). Sources may be arguments."""
         if is_a(source, ConstSource) and kind in _WHICH_OBJECT:
             return
@@ -347,17 +349,17 @@ class CaptureState:
 
     # ---------------------------------------------------------------- containers that existed before
 
-    def refuse_written_names(self, container: Any) -> None:
+    def refuse_written_names(self, container: object) -> None:
         """End the graph before globals are read as a dict while names of theirs have been written."""
         if type(container) is dict and id(container) in self.overlay:
             raise whole_globals()
 
-    def resolve(self, obj: Any) -> Any:
+    def resolve(self, obj: object) -> object:
         """The shadow of `obj` if it has one, else `obj`."""
         entry = self.shadows.get(id(obj))
         return obj if entry is None else entry.shadow
 
-    def shadow(self, obj: Any) -> Any:
+    def shadow(self, obj: object) -> object:
         """The shadow of an outer container, made now if need be; any other object as it is."""
         entry = self.shadows.get(id(obj))
         if entry is not None:
@@ -377,7 +379,7 @@ class CaptureState:
             self._adopt_instance_dict(owner, shadow)
         return shadow
 
-    def _adopt_instance_dict(self, owner: Any, shadow: dict[str, Any]) -> None:
+    def _adopt_instance_dict(self, owner: object, shadow: dict[str, object]) -> None:
         """From now on attribute writes to `owner` go to the shadow of its `__dict__`."""
         self._dict_shadows[id(owner)] = shadow
         pending = self.overlay.get(id(owner))
@@ -390,13 +392,13 @@ class CaptureState:
                 shadow[name] = value
             del pending.values[name]
 
-    def deep_resolve(self, obj: Any) -> Any:
+    def deep_resolve(self, obj: object) -> object:
         """`obj` with every outer container in it, at any depth, replaced by its shadow (for native calls)."""
         if classify.is_plain_atom(obj):
             return obj
         return shadows.deep_resolve(self, obj)
 
-    def item(self, container: Any, key: Any) -> Any:
+    def item(self, container: Any, key: object) -> object:
         """Element `key` of an outer list, tuple or dict that has no shadow, loaded through its item source."""
         source = self.outer[id(container)]
         if is_a(container, dict):
@@ -418,7 +420,7 @@ class CaptureState:
             self._keep.append(obj)
         return overlay
 
-    def read_overlay(self, obj: Any, name: str) -> Any:
+    def read_overlay(self, obj: object, name: str) -> object:
         """The value written to attribute `name` of an outer object during capture, DELETED, or UNSET."""
         adopted = self._dict_shadows.get(id(obj))
         if adopted is not None and name in adopted:
@@ -430,7 +432,7 @@ class CaptureState:
             return DELETED  # was there, and the shadow of __dict__ no longer has it
         return UNSET
 
-    def write_overlay(self, obj: Any, name: str, value: Any) -> None:
+    def write_overlay(self, obj: object, name: str, value: object) -> None:
         """Pending `object.__setattr__(obj, name, value)`."""
         adopted = self._dict_shadows.get(id(obj))
         if adopted is not None and not classify.is_slot(type(obj), name):
@@ -438,7 +440,7 @@ class CaptureState:
             return
         self._overlay_of(obj, "attr").values[name] = value
 
-    def delete_overlay(self, obj: Any, name: str) -> None:
+    def delete_overlay(self, obj: object, name: str) -> None:
         """Pending `object.__delattr__(obj, name)`; the caller has checked that the attribute exists."""
         adopted = self._dict_shadows.get(id(obj))
         if adopted is not None and name in adopted:
@@ -446,12 +448,12 @@ class CaptureState:
             return
         self._overlay_of(obj, "attr").values[name] = DELETED
 
-    def overlay_names(self, obj: Any) -> dict[str, Any]:
+    def overlay_names(self, obj: object) -> dict[str, object]:
         """All pending attribute writes of `obj`."""
         overlay = self.overlay.get(id(obj))
         return {} if overlay is None else overlay.values
 
-    def write_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
+    def write_global(self, globals_: dict[str, object], name: str, value: object) -> None:
         """Pending `globals_[name] = value` (DELETED deletes)."""
         shadow = self.shadows.get(id(globals_))
         if shadow is not None:
@@ -462,22 +464,22 @@ class CaptureState:
             return
         self._overlay_of(globals_, "global").values[name] = value
 
-    def write_cell(self, cell: types.CellType, value: Any) -> None:
+    def write_cell(self, cell: types.CellType, value: object) -> None:
         """Pending `cell.cell_contents = value` of an outer cell (DELETED empties it)."""
         self._overlay_of(cell, "cell").values["cell_contents"] = value
 
     # ---------------------------------------------------------------- torch
 
-    def torch_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def torch_call(self, fn: Function, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Call something of torch's; NotImplemented when it is plain Python to be interpreted (see torch_calls)."""
         return torch_calls.torch_call(self, fn, args, kwargs)
 
-    def note_local(self, obj: Any) -> None:
+    def note_local(self, obj: object) -> None:
         """`obj` (a function or class) was made by the captured code itself."""
         self.local_objects.add(id(obj))
         self._keep.append(obj)
 
-    def keep(self, obj: Any) -> None:
+    def keep(self, obj: object) -> None:
         """Keep `obj` alive as long as the capture: its id is in use."""
         self._keep.append(obj)
 

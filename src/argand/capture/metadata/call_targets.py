@@ -6,7 +6,6 @@ import functools
 import operator
 import types
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -33,7 +32,7 @@ class Target:
     """
 
     op: str
-    target: Any
+    target: object
     swap: bool = False
     mutates: bool = False
     keep: bool = False
@@ -55,7 +54,7 @@ RANDOM = frozenset(
 
 
 def _operator_table() -> dict[object, Target]:
-    table: dict[Any, Target] = {}
+    table: dict[object, Target] = {}
     for op in BINARY.values():
         for special in (op.inplace,) if op.inplace else (op.method, op.reflected):
             for spelling in (special, special.replace("true", "")):  # `__div__`, as in Python 2
@@ -82,7 +81,7 @@ OPERATOR_OPCODES = frozenset(("BINARY_OP", "COMPARE_OP", *(op.opcode for op in U
 
 
 @functools.lru_cache(maxsize=8192)
-def target_of(func: Any) -> Target:
+def target_of(func: object) -> Target:
     target = _TARGETS.get(func)
     if target is not None:
         return target

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ def new(shape: Ints, strides: Ints | None, dtype: torch.dtype, requires_grad: bo
     return torch.empty_strided(shape, strides, dtype=dtype, device=_META)
 
 
-def needs_grad(*operands: Any) -> bool:
+def needs_grad(*operands: object) -> bool:
     """Whether autograd would record an operation on these."""
     if not torch.is_grad_enabled():
         return False

@@ -35,8 +35,8 @@ FACTORIES: frozenset[object] = frozenset(getattr(torch, name) for name in _FACTO
 }
 
 
-LAYOUT_READS: frozenset[Any] = frozenset((_Tensor.stride, _Tensor.is_contiguous, _Tensor.dim_order))
-UNSURE_LAYOUT: frozenset[Any] = frozenset(
+LAYOUT_READS: frozenset[object] = frozenset((_Tensor.stride, _Tensor.is_contiguous, _Tensor.dim_order))
+UNSURE_LAYOUT: frozenset[object] = frozenset(
     function
     for owner, names in (
         (torch, "svd svd_lowrank pca_lowrank nonzero_static native_batch_norm _native_batch_norm_legit max_unpool2d"),
@@ -52,7 +52,7 @@ UNSURE_LAYOUT: frozenset[Any] = frozenset(
 """Functions whose results eager lays out as no meta kernel says: the tracer tries them out on zeros."""
 
 
-def is_layout_unsure(func: Any, infos: list[TensorInfo]) -> bool:
+def is_layout_unsure(func: object, infos: list[TensorInfo]) -> bool:
     """Whether nobody knows how a call's results lie in memory."""
     return func in UNSURE_LAYOUT and sum(info.tensor.numel() for info in infos) > metas.PROBE_LIMIT
 
@@ -250,7 +250,7 @@ def _on_stand_ins(
     return result
 
 
-def _unknown_casts(func: Any) -> errors.GraphBreak:
+def _unknown_casts(func: object) -> errors.GraphBreak:
     name = getattr(func, "__name__", str(func))
     return errors.graph_break(
         kind="composed function under autocast",

@@ -54,7 +54,7 @@ def _pixel_unshuffle(x: torch.Tensor, downscale_factor: int) -> None:
 
 
 def _then_torch(check: Callable[..., None]) -> Function:
-    def rule(*args: object, **kwargs: Any) -> object:
+    def rule(*args: object, **kwargs: object) -> object:
         check(*args, **kwargs)
         raise Unknown  # the tracer is right where the sizes agree
 

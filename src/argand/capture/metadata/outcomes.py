@@ -58,8 +58,8 @@ Outcome: TypeAlias = "Made | Written | Several | int | float | bool | type[NotNe
 
 
 def stand_ins(
-    func: Any, call: kinds.Call, devices: tuple[torch.device, ...], write: Callable[[], object] = lambda: None
-) -> Any:
+    func: object, call: kinds.Call, devices: tuple[torch.device, ...], write: Callable[[], object] = lambda: None
+) -> object:
     """The results of a call of a kind, as stand-ins.
 
     Arguments:
@@ -114,7 +114,7 @@ class _Given:
         self._tracer = tracer
         self._devices = iter(devices)
 
-    def of(self, kind: Any) -> Any:
+    def of(self, kind: object) -> Any:
         if type(kind) is kinds.Sizes:
             return self._tensor(kind)
         return kinds.rebuilt(kind, self.of)

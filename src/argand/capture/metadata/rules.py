@@ -16,9 +16,9 @@ from argand.capture.metadata.meta_tensors import needs_grad, new
 from argand.graph.metadata.strides import iterator_strides
 from argand.graph.operators.recurrent import FUNCTIONS, recurrence
 
-Rule: TypeAlias = Callable[..., Any]
+Rule: TypeAlias = Callable[..., object]
 
-RULES: Final[dict[Any, Rule]] = {}
+RULES: Final[dict[object, Rule]] = {}
 
 
 class Unknown(Exception):
@@ -29,7 +29,7 @@ class Misfit(Exception):
     """Eager raises for these arguments, where torch's metadata would not."""
 
 
-def tensor(value: Any) -> torch.Tensor:
+def tensor(value: object) -> torch.Tensor:
     """The argument if it is a tensor; Unknown otherwise."""
     if not isinstance(value, torch.Tensor):
         raise Unknown
@@ -83,7 +83,7 @@ def _istft(x: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, w
 RULES[torch.istft] = RULES[torch.Tensor.istft] = _istft
 
 
-def _foobar(x: Any, *flags: bool, **more: bool) -> torch.Tensor:
+def _foobar(x: object, *flags: bool, **more: bool) -> torch.Tensor:
     """ATen's op for trying out errors (docs/minifier.md): it has no meta kernel."""
     if needs_grad(tensor(x)):
         raise Unknown
@@ -98,7 +98,7 @@ if hasattr(torch.ops.aten, "_foobar"):
 
 
 def _rule(kind: str) -> Rule:
-    def apply(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    def apply(*args: object, **kwargs: object) -> tuple[torch.Tensor, ...]:
         call = recurrence(kind, args, kwargs)
         if call is None:
             raise _unusual(kind, "its arguments are not those of torch.nn's layers")

@@ -18,7 +18,7 @@ from argand.errors import graph_break
 # ---- writes --------------------------------------------------------------------------------------------------------
 
 
-def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+def store_attr(interp: Interpreter, obj: object, name: str, value: object) -> None:
     """`obj.name = value`."""
     cls = type(obj)
     if interp.is_tensor(obj) and cls in interp.fast:
@@ -37,7 +37,7 @@ def store_attr(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
     generic_write(interp, obj, name, value)
 
 
-def generic_write(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+def generic_write(interp: Interpreter, obj: object, name: str, value: object) -> None:
     """`object.__setattr__` (or `type.__setattr__`)."""
     if is_a(obj, type):
         _write_class(interp, obj, name, value)
@@ -66,7 +66,7 @@ _DESCRIPTOR_METHODS = {"setter": ("fset", "__set__"), "deleter": ("fdel", "__del
 
 
 def _through_descriptor(
-    interp: Interpreter, meta: Any, obj: Any, name: str, what: str, values: tuple[Any, ...]
+    interp: Interpreter, meta: object, obj: object, name: str, what: str, values: tuple[object, ...]
 ) -> bool:
     """Set or delete by a property, or by a descriptor whose method is Python; False where `meta` is neither."""
     of_property, special = _DESCRIPTOR_METHODS[what]
@@ -83,14 +83,14 @@ def _through_descriptor(
     return False
 
 
-_ACCEPTED: dict[str, Any] = {
+_ACCEPTED: dict[str, object] = {
     "__name__": str, "__qualname__": str, "__doc__": object, "__dict__": dict, "__annotations__": dict, "args": tuple,
     "__traceback__": types.TracebackType | None, "__cause__": BaseException | None,
     "__context__": BaseException | None, "__suppress_context__": bool, "__class__": object,
 }  # fmt: skip
 
 
-def _refuse_native(meta: Any, obj: Any, name: str, *values: Any) -> None:
+def _refuse_native(meta: object, obj: object, name: str, *values: object) -> None:
     """End the graph where C code of a class checks or converts what is written, or does something else with it."""
     if type(meta) is types.MemberDescriptorType and is_heap(meta.__objclass__):
         return
@@ -104,7 +104,7 @@ def _refuse_native(meta: Any, obj: Any, name: str, *values: Any) -> None:
     )
 
 
-def _write_class(interp: Interpreter, cls: type, name: str, value: Any) -> None:
+def _write_class(interp: Interpreter, cls: type, name: str, value: object) -> None:
     meta_attr = interp.types.lookup(type(cls), name)
     if meta_attr is not NULL:
         setter = interp.types.lookup(type(meta_attr), "__set__")
@@ -153,7 +153,7 @@ def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> No
 # ---- deletions -----------------------------------------------------------------------------------------------------
 
 
-def delete_attr(interp: Interpreter, obj: Any, name: str) -> None:
+def delete_attr(interp: Interpreter, obj: object, name: str) -> None:
     """`del obj.name`."""
     cls = type(obj)
     deleter = interp.types.lookup(cls, "__delattr__")
@@ -163,7 +163,7 @@ def delete_attr(interp: Interpreter, obj: Any, name: str) -> None:
     generic_delete(interp, obj, name)
 
 
-def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
+def generic_delete(interp: Interpreter, obj: object, name: str) -> None:
     """`object.__delattr__` (or `type.__delattr__`)."""
     if interp.is_tensor(obj) or is_a(obj, types.ModuleType):
         if interp.is_tensor(obj) and tensor_attributes.delete(interp, obj, name):
@@ -182,7 +182,7 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
     meta = facts.lookup(cls, name)
     if meta is not NULL and _through_descriptor(interp, meta, obj, name, "deleter", ()):
         return
-    if cls is types.FunctionType:
+    if type(obj) is types.FunctionType:
         interp.load_function(obj)
     if interp.is_outer(obj):
         if generic_is_absent(interp, obj, name):
@@ -198,7 +198,7 @@ def generic_delete(interp: Interpreter, obj: Any, name: str) -> None:
     interp.unread(delattr if is_a(target, types.FunctionType) else object.__delattr__, target, name)
 
 
-def generic_is_absent(interp: Interpreter, obj: Any, name: str) -> bool:
+def generic_is_absent(interp: Interpreter, obj: object, name: str) -> bool:
     """Whether an outer object has no attribute of its own by this name."""
     meta = interp.types.lookup(type(obj), name)
     if meta is not NULL and type(meta) in descriptors.MEMBERS:

@@ -42,7 +42,7 @@ _PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
 # ---- entry points --------------------------------------------------------------------------------------------------
 
 
-def load_attr(interp: Interpreter, obj: Any, name: str) -> Any:
+def load_attr(interp: Interpreter, obj: object, name: str) -> object:
     """`obj.name`; AttributeError as the program would see it."""
     value = read(interp, obj, name)
     if value is NULL:
@@ -50,7 +50,7 @@ def load_attr(interp: Interpreter, obj: Any, name: str) -> Any:
     return value
 
 
-def try_attr(interp: Interpreter, obj: Any, name: str) -> Any:
+def try_attr(interp: Interpreter, obj: object, name: str) -> object:
     """`getattr(obj, name, NULL)`: only AttributeError counts as absence."""
     try:
         return read(interp, obj, name)
@@ -60,7 +60,7 @@ def try_attr(interp: Interpreter, obj: Any, name: str) -> Any:
         raise
 
 
-def _type_of(obj: Any) -> type:
+def _type_of(obj: object) -> type:
     return types.GeneratorType if type(obj) is generators.TracedGenerator else type(obj)
 
 
@@ -95,7 +95,7 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
     return _read_instance(interp, obj, name)
 
 
-def _read_native(interp: Interpreter, obj: Any, name: str) -> Any:
+def _read_native(interp: Interpreter, obj: object, name: str) -> object:
     if interp.is_tensor(obj):
         if tensor_attributes.of_the_program(interp.types.lookup(type(obj), name)):
             return generic_read(interp, obj, name)
@@ -117,7 +117,7 @@ _TELLS_MORE: Final = frozenset({types.GenericAlias, types.UnionType})
 """Classes that find attributes in their own way and say so in their own words."""
 
 
-def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
+def load_method(interp: Interpreter, obj: object, name: str) -> tuple[object, object]:
     """(function, obj) where the attribute is a plain method, else (value, NULL)."""
     cls = type(obj)
     if cls in interp.fast:
@@ -141,7 +141,7 @@ def load_method(interp: Interpreter, obj: Any, name: str) -> tuple[Any, Any]:
     return load_attr(interp, obj, name), NULL
 
 
-def _unbound(method: Any) -> bool:
+def _unbound(method: object) -> bool:
     """Whether CPython calls a method without binding it first: messages name the class that has it."""
     return type(method) is types.MethodDescriptorType or type(method) is types.FunctionType
 
@@ -149,19 +149,19 @@ def _unbound(method: Any) -> bool:
 # ---- instances -----------------------------------------------------------------------------------------------------
 
 
-def is_own_hook(hook: Any) -> bool:
+def is_own_hook(hook: object) -> bool:
     """Whether a `__getattribute__`, `__setattr__` or `__delattr__` is other than the C code of a builtin class."""
     return type(hook) is not types.WrapperDescriptorType
 
 
-def call_hook(interp: Interpreter, hook: Any, obj: Any, *args: Any) -> Any:
+def call_hook(interp: Interpreter, hook: object, obj: object, *args: object) -> Any:
     """What such a hook of the class of `obj` answers: whatever was put there, CPython binds and calls it."""
     if type(hook) is types.FunctionType:
         return interp.call(hook, (obj, *args))
     return interp.call(descriptors.bind(interp, hook, obj, type(obj)), args)
 
 
-def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
+def _read_instance(interp: Interpreter, obj: object, name: str) -> object:
     cls = type(obj)
     facts = interp.types
     getter = facts.lookup(cls, "__getattribute__")
@@ -187,7 +187,7 @@ def _read_instance(interp: Interpreter, obj: Any, name: str) -> Any:
     return interp.call(descriptors.bind(interp, hook, obj, cls), (name,))
 
 
-def _is_module_hook(hook: Any) -> bool:
+def _is_module_hook(hook: object) -> bool:
     """Whether a `__getattr__` is nn.Module's as torch wrote it, and not what a program put in its place."""
     if not is_a(hook, types.FunctionType):
         return False
@@ -195,7 +195,7 @@ def _is_module_hook(hook: Any) -> bool:
     return code.co_name == "__getattr__" and code.co_filename == sys.modules["torch.nn.modules.module"].__file__
 
 
-def _module_attr(interp: Interpreter, obj: Any, name: str, hook: Any) -> Any:
+def _module_attr(interp: Interpreter, obj: object, name: str, hook: Any) -> object:
     """What `nn.Module.__getattr__` would find, without interpreting it; NULL if this is not its affair.
 
     The same three tables in the same order, by the same guarded reads that interpreting it makes.
@@ -215,7 +215,7 @@ def _module_attr(interp: Interpreter, obj: Any, name: str, hook: Any) -> Any:
     return NULL
 
 
-def _read_natively(interp: Interpreter, obj: Any, name: str) -> Any:
+def _read_natively(interp: Interpreter, obj: object, name: str) -> object:
     """An attribute of an object whose C class finds attributes in its own way (a proxy, an object with a namespace for
     each thread)."""
     try:
@@ -226,7 +226,7 @@ def _read_natively(interp: Interpreter, obj: Any, name: str) -> Any:
     return NULL
 
 
-def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
+def generic_read(interp: Interpreter, obj: object, name: str) -> object:
     """`object.__getattribute__`, NULL instead of AttributeError for what is not there."""
     cls = type(obj)
     facts = interp.types
@@ -247,7 +247,7 @@ def generic_read(interp: Interpreter, obj: Any, name: str) -> Any:
 _IMMUTABLE: Final = frozenset({property, staticmethod, classmethod})
 
 
-def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
+def class_value(interp: Interpreter, cls: type, name: str, value: object) -> object:
     """A value found in a class: mutable ones are outer objects themselves."""
     kind = type(value)
     if id(cls) in interp.local_classes or kind is types.FunctionType:
@@ -269,7 +269,7 @@ def class_value(interp: Interpreter, cls: type, name: str, value: Any) -> Any:
 # ---- classes -------------------------------------------------------------------------------------------------------
 
 
-def _read_class(interp: Interpreter, obj: type, name: str) -> Any:
+def _read_class(interp: Interpreter, obj: type, name: str) -> object:
     meta = type(obj)
     facts = interp.types
     getter = facts.lookup(meta, "__getattribute__")
@@ -310,7 +310,7 @@ def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) ->
     return NULL
 
 
-def _read_class_member(interp: Interpreter, meta_attr: Any, obj: type, meta: type, name: str) -> Any:
+def _read_class_member(interp: Interpreter, meta_attr: object, obj: type, meta: type, name: str) -> object:
     """`__name__`, `__mro__` and the like. What the version of a class does not tell of is guarded itself."""
     value = interp.native(getattr, obj, name)
     if not is_heap(obj) or id(obj) in interp.local_classes:
@@ -325,7 +325,7 @@ def _read_class_member(interp: Interpreter, meta_attr: Any, obj: type, meta: typ
 _OF_CLASS_ITSELF: Final = frozenset({"__name__", "__qualname__"})
 
 
-def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
+def _read_super(interp: Interpreter, proxy: Any, name: str) -> object:
     self_class = proxy.__self_class__
     if self_class is None or name == "__class__":
         return _read_native(interp, proxy, name)
@@ -343,7 +343,7 @@ def _read_super(interp: Interpreter, proxy: Any, name: str) -> Any:
 # ---- modules, functions, bound methods -----------------------------------------------------------------------------
 
 
-def read_module(interp: Interpreter, module: Any, name: str) -> Any:
+def read_module(interp: Interpreter, module: object, name: str) -> object:
     cls = type(module)
     if cls is not types.ModuleType and type(interp.types.lookup(cls, name)) is property:
         interp.note_class(cls)
@@ -355,7 +355,7 @@ def read_module(interp: Interpreter, module: Any, name: str) -> Any:
     return value
 
 
-def _load_module_attr(interp: Interpreter, module: Any, name: str) -> Any:
+def _load_module_attr(interp: Interpreter, module: Any, name: str) -> object:
     namespace = object.__getattribute__(module, "__dict__")
     state = interp.state
     if id(namespace) == id(state.globals) or (id(namespace), name) in interp.global_values:
@@ -437,7 +437,7 @@ _FUNCTION_FIELDS: Final = frozenset(
 )
 
 
-def method_parts(interp: Interpreter, method: Any) -> tuple[Any, Any]:
+def method_parts(interp: Interpreter, method: Any) -> tuple[object, object]:
     """Function and instance of a bound method."""
     if interp.is_outer(method):
         source = interp.source(method)
@@ -450,7 +450,7 @@ _OF_METHODS: Final = frozenset(dir(types.MethodType)) - {"__doc__"}
 """What bound methods have themselves; anything else, and the text, is their function's."""
 
 
-def _read_method(interp: Interpreter, method: Any, name: str) -> Any:
+def _read_method(interp: Interpreter, method: object, name: str) -> object:
     func, owner = method_parts(interp, method)
     if name == "__func__":
         return func

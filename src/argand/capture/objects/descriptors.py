@@ -36,7 +36,7 @@ def is_data_descriptor(facts: TypeFacts, kind: type) -> bool:
     return facts.lookup(kind, "__set__") is not NULL or facts.lookup(kind, "__delete__") is not NULL
 
 
-def function_of(interp: Interpreter, function: Any, cls: type) -> Any:
+def function_of(interp: Interpreter, function: object, cls: type) -> object:
     """A function found in a class, given back. One with cells (that calls `super()`) becomes an outer object:
     captured code makes such functions too, and those are made anew where the graph ends."""
     if type(function) is not types.FunctionType or function.__closure__ is None:
@@ -51,7 +51,7 @@ def function_of(interp: Interpreter, function: Any, cls: type) -> Any:
     return function
 
 
-def bind(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str = "") -> Any:
+def bind(interp: Interpreter, meta: Any, obj: object, cls: type, name: str = "") -> object:
     """What a class attribute `meta` gives when read through an instance (`obj` NULL: through the class)."""
     kind = type(meta)
     if obj is None:  # an instance, which `__get__` called from Python takes for none at all
@@ -92,19 +92,19 @@ _BINDERS: Final = frozenset({types.MethodType, type(functools.lru_cache(maxsize=
 """Native classes whose `__get__` stores the object in a bound method, and looks at nothing of it."""
 
 
-def lookup_special(interp: Interpreter, obj: Any, name: str) -> Any:
+def lookup_special(interp: Interpreter, obj: object, name: str) -> object:
     """A special method, looked up on the type and bound; NULL if there is none."""
     cls = type(obj)
     method = interp.types.lookup(cls, name)
     return NULL if method is NULL else bind(interp, method, obj, cls)
 
 
-def call_special(interp: Interpreter, obj: Any, name: str, *args: Any) -> Any:
+def call_special(interp: Interpreter, obj: object, name: str, *args: object) -> Any:
     """What a special method answers."""
     return interp.call(lookup_special(interp, obj, name), args)
 
 
-def _bind_none(interp: Interpreter, meta: Any, kind: type, cls: type) -> Any:
+def _bind_none(interp: Interpreter, meta: Any, kind: type, cls: type) -> object:
     """What an attribute of `type(None)`, whose namespace never changes, gives when read through None."""
     if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in MEMBERS:
         return meta
@@ -118,7 +118,7 @@ def _bind_none(interp: Interpreter, meta: Any, kind: type, cls: type) -> Any:
     )
 
 
-def _bind_native(interp: Interpreter, meta: Any, getter: Any, obj: Any, cls: type, name: str) -> Any:
+def _bind_native(interp: Interpreter, meta: Any, getter: Any, obj: object, cls: type, name: str) -> object:
     """What a descriptor gives whose `__get__` is C code: by a rule that says what it reads, or as a guarded attribute.
 
     Raises:
@@ -146,7 +146,7 @@ def _bind_native(interp: Interpreter, meta: Any, getter: Any, obj: Any, cls: typ
     return _guarded_attribute(interp, meta, obj, cls, name)
 
 
-def _bind_classmethod(interp: Interpreter, meta: Any, cls: type) -> Any:
+def _bind_classmethod(interp: Interpreter, meta: object, cls: type) -> object:
     func = c_part(classmethod, meta, "__func__")
     if type(func) is types.FunctionType:
         return interp.unread(types.MethodType, function_of(interp, func, cls), cls)
@@ -156,7 +156,7 @@ def _bind_classmethod(interp: Interpreter, meta: Any, cls: type) -> Any:
     return bind(interp, func, cls, type(cls))
 
 
-def _read_property(interp: Interpreter, meta: property, obj: Any, name: str) -> Any:
+def _read_property(interp: Interpreter, meta: property, obj: object, name: str) -> object:
     if obj is NULL:
         return meta
     getter = c_part(property, meta, "fget")
@@ -165,7 +165,7 @@ def _read_property(interp: Interpreter, meta: property, obj: Any, name: str) -> 
     return interp.call(getter, (obj,))
 
 
-def property_error(meta: property, obj: Any, name: str, what: str) -> AttributeError:
+def property_error(meta: property, obj: object, name: str, what: str) -> AttributeError:
     """CPython's message, by asking the property, which lacks the function, for one of another class of the name."""
     instance = type(type(obj).__name__, (), {"__qualname__": type(obj).__qualname__})()
     try:
@@ -180,7 +180,7 @@ def property_error(meta: property, obj: Any, name: str, what: str) -> AttributeE
     return AttributeError(name)
 
 
-def _read_cached_property(interp: Interpreter, meta: Any, obj: Any) -> Any:
+def _read_cached_property(interp: Interpreter, meta: object, obj: object) -> object:
     name = interp.getattr(meta, "attrname")
     value = NULL if name is None else instances.own_value(interp, obj, name)
     if value is not NULL:  # a subclass made it a data descriptor
@@ -196,7 +196,7 @@ def _read_cached_property(interp: Interpreter, meta: Any, obj: Any) -> Any:
 _LAZY: Final = frozenset({"__bound__", "__constraints__", "__default__", "__value__"})
 
 
-def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
+def read_member(interp: Interpreter, meta: Any, obj: object, cls: type) -> object:
     """A slot or an attribute that C code computes."""
     if obj is NULL:
         return meta
@@ -222,7 +222,7 @@ def read_member(interp: Interpreter, meta: Any, obj: Any, cls: type) -> Any:
     return interp.unread(meta.__get__, interp.shadow(obj), cls)
 
 
-def _guarded_attribute(interp: Interpreter, meta: Any, obj: Any, cls: type, name: str) -> Any:
+def _guarded_attribute(interp: Interpreter, meta: Any, obj: object, cls: type, name: str) -> object:
     """What C code gives for an attribute of an outer object, or that it gives none: read again by the guards."""
     try:
         value = meta.__get__(obj, cls)

@@ -53,22 +53,22 @@ class TracedGenerator:
     def __iter__(self) -> TracedGenerator:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         return self._native(None, None)
 
-    def send(self, value: Any) -> Any:
+    def send(self, value: object) -> object:
         """As a generator's `send`."""
         return self._native(value, None)
 
-    def throw(self, *args: Any) -> Any:
+    def throw(self, *args: object) -> object:
         """As a generator's `throw`."""
         return self._native(None, args)
 
-    def close(self) -> Any:
+    def close(self) -> object:
         """As a generator's `close`."""
         return self._interp.enter(close_in, (self,), {})
 
-    def _native(self, value: Any, thrown: tuple[Any, ...] | None) -> Any:
+    def _native(self, value: object, thrown: tuple[object, ...] | None) -> object:
         interp = self._interp
         try:
             if thrown is None:
@@ -102,7 +102,7 @@ class TracedGenerator:
         return is_suspended(self)
 
     @property
-    def gi_yieldfrom(self) -> Any:
+    def gi_yieldfrom(self) -> object:
         receiver = yielding_from(self)
         return None if receiver is NULL else receiver
 
@@ -147,7 +147,7 @@ def make(interp: Interpreter, frame: Frame) -> TracedGenerator:
     return generator
 
 
-def argument(generator: TracedGenerator, index: int) -> Any:
+def argument(generator: TracedGenerator, index: int) -> object:
     """A local variable of the body of a generator; NULL once that is over."""
     return NULL if generator._finished else generator._frame.fast[index]
 
@@ -157,14 +157,14 @@ def is_suspended(generator: TracedGenerator) -> bool:
     return generator._started and not generator._finished and not generator.gi_running
 
 
-def ends_visibly(obj: Any) -> bool:
+def ends_visibly(obj: object) -> bool:
     """Whether closing this generator, when nothing refers to it any more, may run code of the program."""
     return type(obj) is TracedGenerator and any(
         inst.opname == "PUSH_EXC_INFO" for inst in obj._frame.program.instructions
     )
 
 
-def refuse_to_drop(generator: Any) -> None:
+def refuse_to_drop(generator: object) -> None:
     """A generator from outside leaves the stack of a resume function, which alone may hold it.
 
     Raises:
@@ -182,13 +182,13 @@ def refuse_to_drop(generator: Any) -> None:
         generator = generator.gi_yieldfrom
 
 
-def abandoned_by_exception(values: list[Any]) -> bool:
+def abandoned_by_exception(values: list[object]) -> bool:
     """Whether a frame that an exception leaves holds suspended generators. They live on with the exception's
     traceback, which captured code does not have."""
     return any(type(value) is TracedGenerator and is_suspended(value) for value in values)
 
 
-def resume(generator: TracedGenerator, value: Any, thrown: BaseException | None = None) -> tuple[bool, Any]:
+def resume(generator: TracedGenerator, value: object, thrown: BaseException | None = None) -> tuple[bool, object]:
     """Run to the next yield. Returns (finished, yielded or returned value)."""
     interp = generator._interp
     if generator.gi_running:
@@ -239,7 +239,7 @@ def stop_iteration_error(exc: BaseException) -> BaseException:
     return error
 
 
-def yielding_from(generator: TracedGenerator) -> Any:
+def yielding_from(generator: TracedGenerator) -> object:
     """The iterator that a suspended generator delegates to, or NULL."""
     if not generator._started or generator._finished or generator.gi_running:
         return NULL
@@ -281,7 +281,7 @@ def _thrown(interp: Interpreter, args: tuple[Any, ...]) -> BaseException:
     return exc
 
 
-def throw(generator: TracedGenerator, *args: Any) -> tuple[bool, Any]:
+def throw(generator: TracedGenerator, *args: object) -> tuple[bool, object]:
     """`generator.throw(...)`: (finished, value)."""
     interp = generator._interp
     exc = _thrown(interp, args)
@@ -289,7 +289,7 @@ def throw(generator: TracedGenerator, *args: Any) -> tuple[bool, Any]:
     if receiver is NULL:
         return resume(generator, None, exc)
     generator.gi_running = True
-    result: Any = None
+    result: object = None
     done = False
     try:
         if is_a(exc, GeneratorExit):
@@ -309,8 +309,8 @@ def throw(generator: TracedGenerator, *args: Any) -> tuple[bool, Any]:
 
 
 def _throw_into(
-    interp: Interpreter, receiver: Any, exc: BaseException, args: tuple[Any, ...]
-) -> tuple[bool, Any, BaseException | None]:
+    interp: Interpreter, receiver: object, exc: BaseException, args: tuple[object, ...]
+) -> tuple[bool, object, BaseException | None]:
     """(delegate finished, value, exception to throw into the delegating generator)."""
     if type(receiver) is TracedGenerator:
         done, result = throw(receiver, *args)
@@ -326,7 +326,7 @@ def _throw_into(
         raise
 
 
-def _after_delegate(generator: TracedGenerator, result: Any) -> tuple[bool, Any]:
+def _after_delegate(generator: TracedGenerator, result: object) -> tuple[bool, object]:
     """The delegate returned in answer to a throw: go on behind the `yield from`."""
     frame = generator._frame
     if PY312:
@@ -338,7 +338,7 @@ def _after_delegate(generator: TracedGenerator, result: Any) -> tuple[bool, Any]
     return resume(generator, result)
 
 
-def _close_iterator(interp: Interpreter, receiver: Any) -> None:
+def _close_iterator(interp: Interpreter, receiver: object) -> None:
     if type(receiver) is TracedGenerator:
         close_in(receiver)
         return
@@ -347,7 +347,7 @@ def _close_iterator(interp: Interpreter, receiver: Any) -> None:
         interp.call(method)
 
 
-def close_in(generator: TracedGenerator) -> Any:
+def close_in(generator: TracedGenerator) -> object:
     """`generator.close()`."""
     interp = generator._interp
     if generator._finished:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Final
+from typing import Final
 
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
@@ -14,7 +14,7 @@ from argand.capture.objects import descriptors, generators, virtual
 from argand.capture.record import tensor_attributes
 
 
-def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
+def is_instance(interp: Interpreter, value: object, cls: object) -> bool:
     """`is_a(value, cls)`."""
     if type(value) is generators.TracedGenerator:
         value = _A_GENERATOR
@@ -38,7 +38,7 @@ def is_instance(interp: Interpreter, value: Any, cls: Any) -> bool:
     return virtual.answer(interp, isinstance, value, type(value), cls)
 
 
-def _of_claimed_class(interp: Interpreter, value: Any, cls: type) -> bool:
+def _of_claimed_class(interp: Interpreter, value: object, cls: type) -> bool:
     """As `is_instance`, where reading `__class__` of the object runs code: abstract classes ask it first."""
     actual, hook = type(value), interp.types.lookup(type(cls), "__instancecheck__")
     if actual is cls:
@@ -54,7 +54,7 @@ def _of_claimed_class(interp: Interpreter, value: Any, cls: type) -> bool:
     return is_a(claimed, type) and is_subclass(interp, claimed, cls)
 
 
-def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
+def is_subclass(interp: Interpreter, value: object, cls: object) -> bool:
     """`issubclass(value, cls)`."""
     if type(cls) is tuple:
         return any(is_subclass(interp, value, item) for item in interp.shadow(cls))
@@ -66,7 +66,7 @@ def is_subclass(interp: Interpreter, value: Any, cls: Any) -> bool:
     return virtual.answer(interp, issubclass, value, value, cls)
 
 
-def _generator() -> Any:
+def _generator() -> object:
     yield
 
 

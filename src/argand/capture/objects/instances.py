@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import types
-from typing import Any
 
 from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, STOP
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.overlays import DELETED
@@ -18,13 +18,13 @@ from argand.capture.record import tensor_attributes
 from argand.errors import graph_break
 
 
-def own_dict(obj: Any) -> dict[str, Any] | None:
+def own_dict(obj: object) -> dict[str, object] | None:
     """The namespace of an object as it is, None if it has none."""
     attributes = namespace(obj)
     return attributes if is_a(attributes, dict) else None
 
 
-def own_value(interp: Interpreter, obj: Any, name: str) -> Any:
+def own_value(interp: Interpreter, obj: object, name: str) -> object:
     """Item of the instance's own dict, NULL if absent."""
     if not interp.is_outer(obj):
         obj_dict = own_dict(interp.shadow(obj))
@@ -40,7 +40,7 @@ def own_value(interp: Interpreter, obj: Any, name: str) -> Any:
     if known is not STOP:
         return known
     obj_dict = own_dict(obj)
-    value: Any = NULL
+    value: object = NULL
     if obj_dict is not None:
         base = instance_dict_source(interp.types, interp.source(obj), obj)
         if name in obj_dict:
@@ -53,7 +53,7 @@ def own_value(interp: Interpreter, obj: Any, name: str) -> Any:
     return value
 
 
-def instance_dict(interp: Interpreter, obj: Any) -> Any:
+def instance_dict(interp: Interpreter, obj: object) -> object:
     """`obj.__dict__`: that of an outer object is an outer dict, and its shadow takes pending writes over."""
     if not interp.is_outer(obj):
         if interp.is_tensor(obj):
@@ -71,7 +71,7 @@ def instance_dict(interp: Interpreter, obj: Any) -> Any:
     return real
 
 
-def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+def write_instance(interp: Interpreter, obj: object, name: str, value: object) -> None:
     """Set an item of the instance's own dict."""
     if type(obj) is types.FunctionType:
         interp.load_function(obj)
@@ -89,11 +89,11 @@ def write_instance(interp: Interpreter, obj: Any, name: str, value: Any) -> None
         interp.unread(_setter_of(interp, target), target, name, value)
 
 
-def _setter_of(interp: Interpreter, obj: Any) -> Any:
+def _setter_of(interp: Interpreter, obj: object) -> Function:
     return object.__setattr__ if is_heap(type(obj)) and not is_a(obj, type) else type(obj).__setattr__
 
 
-def write_outer(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
+def write_outer(interp: Interpreter, obj: object, name: str, value: object) -> None:
     """A pending write of an attribute of an outer object."""
     if is_a(obj, CONTAINERS) and own_dict(obj) is not None:
         # A container subclass: its attributes live in the shadow's dict, written back with it.
@@ -109,7 +109,7 @@ def write_outer(interp: Interpreter, obj: Any, name: str, value: Any) -> None:
     interp.state.write_overlay(obj, name, value)
 
 
-def missing(interp: Interpreter, obj: Any, name: str) -> ObservedException:
+def missing(interp: Interpreter, obj: object, name: str) -> ObservedException:
     """The AttributeError for an attribute that is not there. A bound method asks its function last."""
     while type(obj) is types.MethodType:
         obj = obj.__func__

@@ -23,14 +23,14 @@ class NativeIterator:
 
     __slots__ = ("interp", "iterator")
 
-    def __init__(self, interp: Interpreter, iterator: Any) -> None:
+    def __init__(self, interp: Interpreter, iterator: object) -> None:
         self.interp = interp
         self.iterator = iterator
 
     def __iter__(self) -> NativeIterator:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         interp = self.interp
         try:
             goes_on, value = next_value(interp, self.iterator)
@@ -54,11 +54,11 @@ class NativeIterable:
 
     __slots__ = ("interp", "value")
 
-    def __init__(self, interp: Interpreter, value: Any) -> None:
+    def __init__(self, interp: Interpreter, value: object) -> None:
         self.interp = interp
         self.value = value
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> object:
         interp = self.interp
         try:
             return iter(native_iterable(interp, self.value))
@@ -73,7 +73,7 @@ class NativeIterable:
             del exc  # its traceback refers to this frame
 
 
-def native_iterable_later(interp: Interpreter, value: Any) -> Any:
+def native_iterable_later(interp: Interpreter, value: object) -> Any:
     """As `native_iterable`, where `__iter__` is called when the native code asks for the iterator."""
     if interp.types.python_level(type(value), "__iter__") or not is_iterable(interp, value):
         return NativeIterable(interp, value)
@@ -153,7 +153,7 @@ def next_value(interp: Interpreter, iterator: Any) -> tuple[bool, Any]:
         raise
 
 
-def send_to(interp: Interpreter, receiver: Any, value: Any) -> tuple[bool, Any]:
+def send_to(interp: Interpreter, receiver: object, value: object) -> tuple[bool, object]:
     """One step of `yield from`: (receiver finished, value)."""
     if type(receiver) is generators.TracedGenerator:
         return generators.resume(receiver, value)
@@ -169,7 +169,7 @@ def send_to(interp: Interpreter, receiver: Any, value: Any) -> tuple[bool, Any]:
         raise
 
 
-_EXAMPLES: Final[tuple[Any, ...]] = (
+_EXAMPLES: Final[tuple[object, ...]] = (
     iter([]), iter(()), iter({}), iter({}.items()), iter({}.values()), iter(range(0)), iter(""), iter(set()),
     enumerate([]), zip(), reversed([]),
 )  # fmt: skip
@@ -189,7 +189,7 @@ def iter_next(interp: Interpreter, iterator: Any) -> Any:
     return value if goes_on else STOP
 
 
-def native_iterable(interp: Interpreter, value: Any, hint: bool = False) -> Any:
+def native_iterable(interp: Interpreter, value: object, hint: bool = False) -> Any:
     """Something that native code may iterate over in place of `value`.
 
     Arguments:
@@ -211,7 +211,7 @@ def native_iterable(interp: Interpreter, value: Any, hint: bool = False) -> Any:
     return NativeIterator(interp, iterator)
 
 
-def native_elements(interp: Interpreter, value: Any, exact: bool = False) -> Any:
+def native_elements(interp: Interpreter, value: object, exact: bool = False) -> object:
     """Something that the methods of sets may take elements from in place of `value`: they copy any set as it is.
 
     Arguments:
@@ -222,7 +222,7 @@ def native_elements(interp: Interpreter, value: Any, exact: bool = False) -> Any
     return native_iterable(interp, value)
 
 
-def after_hint(interp: Interpreter, value: Any, source: Any) -> Any:
+def after_hint(interp: Interpreter, value: object, source: object) -> object:
     """What native code may iterate over in place of `value`, which has been asked how long it will be."""
     if type(value) is generators.TracedGenerator and value.gi_code is polyfills.iterate_reversed.__code__:
         sequence = generators.argument(value, 0)
@@ -236,7 +236,7 @@ def after_hint(interp: Interpreter, value: Any, source: Any) -> Any:
     return source if is_a(source, NativeIterator) else interp.unread(iter, source)
 
 
-def to_list(interp: Interpreter, value: Any, hint: bool = False) -> list[Any]:
+def to_list(interp: Interpreter, value: object, hint: bool = False) -> list[Any]:
     """`list(value)`.
 
     Arguments:
@@ -249,26 +249,26 @@ def to_list(interp: Interpreter, value: Any, hint: bool = False) -> list[Any]:
     return result
 
 
-def each(interp: Interpreter, value: Any) -> Iterator[Any]:
+def each(interp: Interpreter, value: object) -> Iterator[object]:
     """The elements one by one: what is done with one may raise before the next is asked for."""
     iterator = value.iterator if type(value) is NativeIterator else get_iter(interp, value)
     while (item := iter_next(interp, iterator)) is not STOP:
         yield item
 
 
-def is_settled(value: Any) -> bool:
+def is_settled(value: object) -> bool:
     """Whether iterating over this runs no code of the program."""
     return type(value) in _SETTLED
 
 
-def holds_only(interp: Interpreter, value: Any, kinds: frozenset[type]) -> bool:
+def holds_only(interp: Interpreter, value: object, kinds: frozenset[type]) -> bool:
     """Whether iterating over this runs no code of the program, and gives values of these types (int among them)."""
     if type(value) is range:
         return True
     return is_settled(value) and kinds.issuperset(map(type, native_iterable(interp, value)))
 
 
-def _ask_length(interp: Interpreter, value: Any) -> None:
+def _ask_length(interp: Interpreter, value: object) -> None:
     """PyObject_LengthHint: calls `__len__`, else `__length_hint__`, and minds only its errors."""
     lookup = interp.types.lookup
     if lookup(type(value), "__len__") is not NULL and _ask_size(interp, value):
@@ -290,7 +290,7 @@ def _ask_length(interp: Interpreter, value: Any) -> None:
         raise interp.throw(ValueError("__length_hint__() should return >= 0"))
 
 
-def _ask_size(interp: Interpreter, value: Any) -> bool:
+def _ask_size(interp: Interpreter, value: object) -> bool:
     """`len(value)` where a TypeError means that there is no answer."""
     try:
         interp.call(len, [value])
@@ -301,7 +301,7 @@ def _ask_size(interp: Interpreter, value: Any) -> bool:
     return True
 
 
-def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
+def unpack(interp: Interpreter, value: object, count: int) -> list[object]:
     """`a, b = value`."""
     cls = type(value)
     if cls is tuple or cls is list:
@@ -311,7 +311,7 @@ def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
     elif not is_iterable(interp, value):
         raise interp.throw(TypeError(f"cannot unpack non-iterable {_C.type_name(cls)} object"))
     iterator = get_iter(interp, value)
-    items: list[Any] = []
+    items: list[object] = []
     while len(items) < count:
         item = iter_next(interp, iterator)
         if item is STOP:
@@ -322,11 +322,11 @@ def unpack(interp: Interpreter, value: Any, count: int) -> list[Any]:
     return items
 
 
-def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> list[Any]:
+def unpack_star(interp: Interpreter, value: object, before: int, after: int) -> list[object]:
     """`a, *b, c = value`."""
     if not is_iterable(interp, value):
         raise interp.throw(TypeError(f"cannot unpack non-iterable {_C.type_name(type(value))} object"))
-    items: list[Any] = []
+    items: list[object] = []
     iterator = get_iter(interp, value)
     while len(items) < before:
         item = iter_next(interp, iterator)
@@ -348,7 +348,7 @@ def unpack_star(interp: Interpreter, value: Any, before: int, after: int) -> lis
 # ---- dicts for ** --------------------------------------------------------------------------------------------------
 
 
-def mapping_items(interp: Interpreter, values: Any, by_keys: bool = False) -> Iterable[tuple[Any, Any]] | None:
+def mapping_items(interp: Interpreter, values: object, by_keys: bool = False) -> Iterable[tuple[object, object]] | None:
     """Items of any mapping in its order, None if it is not one.
 
     Arguments:
@@ -368,7 +368,7 @@ def mapping_items(interp: Interpreter, values: Any, by_keys: bool = False) -> It
     return ((key, interp.getitem(values, key)) for key in names)
 
 
-def dict_update(interp: Interpreter, target: dict[Any, Any], values: Any) -> None:
+def dict_update(interp: Interpreter, target: dict[object, object], values: object) -> None:
     """`{**values}`."""
     items = mapping_items(interp, values)
     if items is None:
@@ -378,7 +378,7 @@ def dict_update(interp: Interpreter, target: dict[Any, Any], values: Any) -> Non
         target[key] = value
 
 
-def dict_merge(interp: Interpreter, target: dict[Any, Any], values: Any, fn: Any) -> None:
+def dict_merge(interp: Interpreter, target: dict[object, object], values: object, fn: object) -> None:
     """`fn(**values)`."""
     items = mapping_items(interp, values)
     if items is None:

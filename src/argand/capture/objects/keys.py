@@ -18,7 +18,7 @@ from argand.capture.objects import descriptors
 from argand.capture.world import native_reads
 
 
-def check_hash(interp: Interpreter, key: Any, held: Any = None) -> None:
+def check_hash(interp: Interpreter, key: Any, held: object = None) -> None:
     """Before native code hashes a key and compares it with others: what that reads must be guarded.
 
     Arguments:
@@ -51,7 +51,7 @@ def check_hash(interp: Interpreter, key: Any, held: Any = None) -> None:
         interp.odd_keys[id(interp.shadow(held))] = interp.odd_keys[id(held)] = held
 
 
-def _check_equal(interp: Interpreter, key: Any, held: Any) -> None:
+def _check_equal(interp: Interpreter, key: object, held: object) -> None:
     """Native code compares a key with those of its hash, by their methods: the same is done here, under guards."""
     hashed = interp.unread(hash, key)
     equality = interp.types.python_level
@@ -65,7 +65,7 @@ def _check_equal(interp: Interpreter, key: Any, held: Any) -> None:
             raise _impure_key(key)
 
 
-def _impure_key(key: Any) -> BaseException:
+def _impure_key(key: object) -> BaseException:
     return errors.graph_break(
         kind="key whose hash or equality changes",
         context=type(key).__name__,
@@ -79,7 +79,7 @@ def to_hash_value(result: int) -> int:
     return (-2 if result == -1 else int(result)) if -(1 << 63) <= result < 1 << 63 else hash(int(result))
 
 
-def native_key(interp: Interpreter, key: Any) -> Any:
+def native_key(interp: Interpreter, key: object) -> object:
     """A key or index that native code can use: Python-level `__index__` is interpreted first."""
     if type(key) in interp.fast:
         return key
@@ -95,7 +95,7 @@ def native_key(interp: Interpreter, key: Any) -> Any:
     return key
 
 
-def to_index(interp: Interpreter, value: Any) -> Any:
+def to_index(interp: Interpreter, value: object) -> object:
     """`operator.index`, interpreted for Python-level `__index__`."""
     slot = interp.types.slot(type(value), "__index__")
     if slot is Slot.PYTHON and not is_a(value, int):  # an int is what it holds
@@ -110,7 +110,7 @@ def to_index(interp: Interpreter, value: Any) -> Any:
     return interp.native(operator.index, value)
 
 
-def _slice_bound(interp: Interpreter, part: Any) -> Any:
+def _slice_bound(interp: Interpreter, part: object) -> object:
     cls = type(part)
     if cls in interp.fast:
         return part

@@ -30,7 +30,7 @@ from argand.errors import graph_break
 # ---- globals and builtins ------------------------------------------------------------------------------------------
 
 
-def load_global(interp: Interpreter, frame: Frame, name: str) -> Any:
+def load_global(interp: Interpreter, frame: Frame, name: str) -> object:
     """The value of a global or builtin name as seen by a frame."""
     key = (id(frame.globals), name)
     value = interp.global_values.get(key, STOP)
@@ -41,12 +41,12 @@ def load_global(interp: Interpreter, frame: Frame, name: str) -> Any:
     return value
 
 
-def globals_source(interp: Interpreter, globals_: dict[str, Any]) -> Source | None:
+def globals_source(interp: Interpreter, globals_: dict[str, object]) -> Source | None:
     """Source of a globals dict; None for the root frame's own, whose names have sources themselves."""
     return None if globals_ is interp.state.globals else ConstSource(globals_)
 
 
-def _outer_global(interp: Interpreter, frame: Frame, name: str) -> Any:
+def _outer_global(interp: Interpreter, frame: Frame, name: str) -> object:
     globals_ = frame.globals
     base = globals_source(interp, globals_)
     if name not in globals_:
@@ -58,7 +58,7 @@ def _outer_global(interp: Interpreter, frame: Frame, name: str) -> Any:
     return interp.state.load_source(source, globals_[name])
 
 
-def load_builtin(interp: Interpreter, frame: Frame, name: str) -> Any:
+def load_builtin(interp: Interpreter, frame: Frame, name: str) -> object:
     builtins = frame.builtins
     try:
         value = builtins[name]
@@ -72,7 +72,7 @@ def load_builtin(interp: Interpreter, frame: Frame, name: str) -> Any:
     return interp.state.load_source(DictItemSource(ConstSource(builtins), name), value)
 
 
-def store_global(interp: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
+def store_global(interp: Interpreter, globals_: dict[str, object], name: str, value: object) -> None:
     """Write (or, with NULL, delete) a global: an effect to replay."""
     interp.global_values[id(globals_), name] = value
     interp.state.write_global(globals_, name, DELETED if value is NULL else value)
@@ -89,7 +89,7 @@ def delete_global(interp: Interpreter, frame: Frame, name: str) -> None:
 # ---- class namespaces ----------------------------------------------------------------------------------------------
 
 
-def lookup_in(interp: Interpreter, mapping: Any, name: str) -> Any:
+def lookup_in(interp: Interpreter, mapping: object, name: str) -> object:
     """`mapping[name]`, or NULL where that raises KeyError."""
     if mapping is None:
         return NULL
@@ -138,7 +138,7 @@ def bind_free_variables(interp: Interpreter, frame: Frame, count: int) -> None:
         interp.state.load_source(source, cell)
 
 
-def closed_over(interp: Interpreter, fn: Any, name: str) -> Any:
+def closed_over(interp: Interpreter, fn: Any, name: str) -> object:
     """Contents of a free variable of a function, NULL if it has none of this name."""
     code = fn.__code__
     if name not in code.co_freevars:
@@ -153,14 +153,14 @@ def closed_over(interp: Interpreter, fn: Any, name: str) -> Any:
     return read_cell(interp, cell)
 
 
-def new_cell(interp: Interpreter, value: Any) -> CellType:
+def new_cell(interp: Interpreter, value: object) -> CellType:
     """A cell that belongs to the traced program."""
     cell = CellType() if value is NULL else CellType(value)
     interp.local_cells[id(cell)] = cell
     return cell
 
 
-def read_cell(interp: Interpreter, cell: Any) -> Any:
+def read_cell(interp: Interpreter, cell: Any) -> object:
     """Contents of a cell, NULL if empty."""
     if interp.outer_cells and id(cell) in interp.outer_cells:
         value = interp.cell_values.get(id(cell), STOP)
@@ -173,7 +173,7 @@ def read_cell(interp: Interpreter, cell: Any) -> Any:
         return NULL
 
 
-def _load_outer_cell(interp: Interpreter, cell: CellType) -> Any:
+def _load_outer_cell(interp: Interpreter, cell: CellType) -> object:
     try:
         contents = cell.cell_contents
     except ValueError:
@@ -209,7 +209,7 @@ def unbound_cell(interp: Interpreter, frame: Frame, slot: int) -> BaseException:
 # ---- imports -------------------------------------------------------------------------------------------------------
 
 
-def import_module(interp: Interpreter, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+def import_module(interp: Interpreter, frame: Frame, name: str, fromlist: object, level: int) -> object:
     """`__import__`, with the module loaded for real if need be: a module's top level runs once, so doing it now is what
     the program asked for."""
     importer = frame.builtins.get("__import__")
@@ -234,7 +234,7 @@ def import_module(interp: Interpreter, frame: Frame, name: str, fromlist: Any, l
     return load_module(interp, module, full if fromlist else full.partition(".")[0])
 
 
-def load_called(interp: Interpreter, module: Any, args: Sequence[Any]) -> Any:
+def load_called(interp: Interpreter, module: object, args: Sequence[object]) -> object:
     """What a function that imports gave for `args`, an absolute name first."""
     name = args[0] if args else None
     asked = (name, name.partition(".")[0]) if type(name) is str else ()
@@ -242,7 +242,7 @@ def load_called(interp: Interpreter, module: Any, args: Sequence[Any]) -> Any:
     return load_module(interp, module, *asked, own)
 
 
-def load_module(interp: Interpreter, module: Any, *names: Any) -> Any:
+def load_module(interp: Interpreter, module: object, *names: object) -> object:
     """What an import gave; as long as `sys.modules` has it under its name, importing it again finds it.
 
     Arguments:
@@ -261,12 +261,12 @@ def load_module(interp: Interpreter, module: Any, *names: Any) -> Any:
     )
 
 
-def _own_text(interp: Interpreter, module: Any, name: str) -> str | None:
+def _own_text(interp: Interpreter, module: object, name: str) -> str | None:
     text = interp.try_attr(module, name)
     return text if is_a(text, str) else None
 
 
-def import_from(interp: Interpreter, module: Any, name: str) -> Any:
+def import_from(interp: Interpreter, module: object, name: str) -> object:
     """`from module import name`."""
     try:
         return interp.getattr(module, name)

@@ -25,7 +25,7 @@ from argand.graph.python_operators import BinaryOperator, Comparison, UnaryOpera
 # ---- binary --------------------------------------------------------------------------------------------------------
 
 
-def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> Any:
+def binary(interp: Interpreter, op: BinaryOperator, left: object, right: object) -> object:
     """`left op right`."""
     fast = interp.fast
     ta, tb = type(left), type(right)
@@ -65,7 +65,7 @@ def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> An
 _MOVED: Final = frozenset({list, tuple, int})
 
 
-def _arithmetic(interp: Interpreter, native: Callable[..., Any], *operands: Any) -> Any:
+def _arithmetic(interp: Interpreter, native: Callable[..., object], *operands: object) -> object:
     if any(is_a(operand, decimal.Decimal) for operand in operands):
         raise errors.graph_break(
             kind="decimal arithmetic",
@@ -76,7 +76,7 @@ def _arithmetic(interp: Interpreter, native: Callable[..., Any], *operands: Any)
     return interp.native(native, *operands)
 
 
-def _inplace_outer(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> Any:
+def _inplace_outer(interp: Interpreter, op: BinaryOperator, left: object, right: object) -> object:
     """`outer += x`: the shadow changes, the name keeps the original."""
     target = interp.shadow(left)
     iterates = is_a(left, list | collections.deque) and op.name == "add" and iteration.is_iterable(interp, right)
@@ -85,13 +85,13 @@ def _inplace_outer(interp: Interpreter, op: BinaryOperator, left: Any, right: An
     return left if result is target else result
 
 
-def _ask(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
+def _ask(interp: Interpreter, name: str, a: object, b: object) -> object:
     """`type(a).name(a, b)`, or NotImplemented where it has no such method."""
     method = descriptors.lookup_special(interp, a, name)
     return NotImplemented if method is NULL else interp.call(method, (b,))
 
 
-def _binary_protocol(interp: Interpreter, op: BinaryOperator, a: Any, b: Any) -> Any:
+def _binary_protocol(interp: Interpreter, op: BinaryOperator, a: object, b: object) -> object:
     ta, tb = type(a), type(b)
     if op.inplace and not _is_sequence(ta, interp, op.inplace):
         result = _ask(interp, op.inplace, a, b)
@@ -128,7 +128,7 @@ def _is_sequence(cls: type, interp: Interpreter, name: str) -> bool:
     return issubclass(cls, SEQUENCES) and not interp.types.python_level(cls, name)
 
 
-def unary(interp: Interpreter, op: UnaryOperator, value: Any) -> Any:
+def unary(interp: Interpreter, op: UnaryOperator, value: object) -> object:
     """`op value`."""
     if interp.types.python_level(type(value), op.method):
         return descriptors.call_special(interp, value, op.method)
@@ -138,7 +138,7 @@ def unary(interp: Interpreter, op: UnaryOperator, value: Any) -> Any:
 # ---- comparison ----------------------------------------------------------------------------------------------------
 
 
-def compare(interp: Interpreter, op: Comparison, left: Any, right: Any) -> Any:
+def compare(interp: Interpreter, op: Comparison, left: object, right: object) -> object:
     """`left op right`."""
     fast = interp.fast
     ta, tb = type(left), type(right)
@@ -167,14 +167,14 @@ def compare(interp: Interpreter, op: Comparison, left: Any, right: Any) -> Any:
     return interp.reading("compare", op.native, left, right)
 
 
-def refuse_buffers(interp: Interpreter, *operands: Any) -> None:
+def refuse_buffers(interp: Interpreter, *operands: object) -> None:
     """End the graph where native code would read a bytearray or the like that existed before."""
     for operand in operands:
         if is_a(operand, BUFFERS):
             interp.check_known(operand)
 
 
-def compare_containers(interp: Interpreter, op: Comparison, a: Any, b: Any) -> Any:
+def compare_containers(interp: Interpreter, op: Comparison, a: object, b: object) -> object:
     """Containers with elements whose comparison is Python code."""
     kind = _kind(a)
     if kind is not _kind(b) or kind is None:
@@ -199,14 +199,14 @@ def compare_containers(interp: Interpreter, op: Comparison, a: Any, b: Any) -> A
     return equal if op.method == "__eq__" else not equal
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: object) -> Any:
     for kind in (list, tuple, dict, collections.deque):
         if is_a(value, kind):
             return kind
     return set if is_a(value, set | frozenset) else None
 
 
-def bare(container: Any) -> Any:
+def bare(container: object) -> object:
     """A list, tuple or dict with what C code finds in it, past any method of its class."""
     if type(container) in CONTAINERS:
         return container
@@ -216,7 +216,7 @@ def bare(container: Any) -> Any:
     return tuple(items) if is_a(container, tuple) else list(items)
 
 
-def rich(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
+def rich(interp: Interpreter, name: str, a: object, b: object) -> object:
     """`type(a).__name__(a, b)`, with NotImplemented as an answer; `object.__ne__` goes by `__eq__`."""
     if name == "__ne__" and interp.types.lookup(type(a), name) is object.__ne__:
         result = rich(interp, "__eq__", a, b)
@@ -224,7 +224,7 @@ def rich(interp: Interpreter, name: str, a: Any, b: Any) -> Any:
     return _ask(interp, name, a, b)
 
 
-def _compare_protocol(interp: Interpreter, op: Comparison, a: Any, b: Any) -> Any:
+def _compare_protocol(interp: Interpreter, op: Comparison, a: object, b: object) -> object:
     ta, tb = type(a), type(b)
     tried = False
     if ta is not tb and issubclass(tb, ta):
@@ -248,7 +248,7 @@ def _compare_protocol(interp: Interpreter, op: Comparison, a: Any, b: Any) -> An
     )
 
 
-def identical(interp: Interpreter, a: Any, b: Any) -> bool:
+def identical(interp: Interpreter, a: object, b: object) -> bool:
     """`a is b`: a shadow is the same object as what it stands for."""
     if type(a) in identity.VALUES:
         identity.values_compared(interp.state, a, b)
@@ -259,7 +259,7 @@ def identical(interp: Interpreter, a: Any, b: Any) -> bool:
     return interp.same_origin(a, b)
 
 
-def contains(interp: Interpreter, container: Any, item: Any) -> bool:
+def contains(interp: Interpreter, container: object, item: object) -> bool:
     """`item in container`."""
     cls = type(container)
     if cls in interp.fast and type(item) in interp.fast:
@@ -283,7 +283,7 @@ def contains(interp: Interpreter, container: Any, item: Any) -> bool:
     return bool(interp.polyfill(polyfills.iterable_contains, items, item))
 
 
-def _container_contains(interp: Interpreter, container: Any, item: Any) -> bool:
+def _container_contains(interp: Interpreter, container: object, item: object) -> bool:
     if is_a(container, dict | set | frozenset):
         keys.check_hash(interp, item, container)
         if interp.is_outer(container) and is_a(container, dict):
@@ -298,7 +298,7 @@ def _container_contains(interp: Interpreter, container: Any, item: Any) -> bool:
 # ---- truth, length, hash -------------------------------------------------------------------------------------------
 
 
-def truth(interp: Interpreter, value: Any) -> bool:
+def truth(interp: Interpreter, value: object) -> bool:
     """`bool(value)`."""
     cls = type(value)
     if cls in interp.fast:
@@ -320,7 +320,7 @@ def truth(interp: Interpreter, value: Any) -> bool:
     return result
 
 
-def length(interp: Interpreter, value: Any) -> int:
+def length(interp: Interpreter, value: object) -> int:
     """`len(value)`."""
     slot = interp.types.slot(type(value), "__len__")
     if slot is Slot.CONTAINER:
@@ -340,14 +340,14 @@ class _Length:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
-    def __len__(self) -> Any:
+    def __len__(self) -> object:
         return self.value
 
 
-def to_hash(interp: Interpreter, value: Any) -> int:
+def to_hash(interp: Interpreter, value: object) -> int:
     """`hash(value)`."""
     cls = type(value)
     if interp.types.python_level(cls, "__hash__"):
@@ -363,7 +363,7 @@ def to_hash(interp: Interpreter, value: Any) -> int:
 # ---- items ---------------------------------------------------------------------------------------------------------
 
 
-def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
+def getitem(interp: Interpreter, container: Any, key: Any) -> object:
     """`container[key]`."""
     cls = type(container)
     if cls is list or cls is tuple or cls is dict or cls is str:
@@ -397,7 +397,7 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> Any:
     return interp.native(operator.getitem, container, keys.native_key(interp, key))
 
 
-def _getitem_class(interp: Interpreter, cls: type, key: Any, slot: Slot) -> Any:
+def _getitem_class(interp: Interpreter, cls: type, key: object, slot: Slot) -> object:
     if slot is not Slot.ABSENT:
         return interp.native(operator.getitem, cls, key)
     hook = interp.types.lookup(cls, "__class_getitem__")
@@ -409,7 +409,7 @@ def _getitem_class(interp: Interpreter, cls: type, key: Any, slot: Slot) -> Any:
     return interp.native(operator.getitem, cls, interp.plain(key))
 
 
-def _getitem_dict(interp: Interpreter, container: dict[Any, Any], key: Any) -> Any:
+def _getitem_dict(interp: Interpreter, container: dict[object, object], key: object) -> object:
     keys.check_hash(interp, key, container)
     if interp.is_outer(container):
         if interp.outer_has_key(container, key):
@@ -431,7 +431,7 @@ def _getitem_dict(interp: Interpreter, container: dict[Any, Any], key: Any) -> A
     return interp.call(descriptors.bind(interp, missing, container, cls), (key,))
 
 
-def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
+def setitem(interp: Interpreter, container: Any, key: object, value: object) -> None:
     """`container[key] = value`."""
     cls = type(container)
     if (cls is list or cls is dict) and type(key) in interp.fast and type(key) is not slice:
@@ -455,7 +455,7 @@ def setitem(interp: Interpreter, container: Any, key: Any, value: Any) -> None:
         _write_item(interp, slot, operator.setitem, container, key, value)
 
 
-def delitem(interp: Interpreter, container: Any, key: Any) -> None:
+def delitem(interp: Interpreter, container: object, key: object) -> None:
     """`del container[key]`."""
     slot = interp.types.slot(type(container), "__delitem__")
     if slot is Slot.PYTHON:
@@ -469,7 +469,7 @@ def delitem(interp: Interpreter, container: Any, key: Any) -> None:
 
 
 def _write_item(
-    interp: Interpreter, slot: Slot, write: Callable[..., None], container: Any, key: Any, *value: Any
+    interp: Interpreter, slot: Slot, write: Callable[..., None], container: object, key: object, *value: object
 ) -> None:
     """Items of containers are references, which C code only moves; what else has items may do anything with them."""
     interp.check_known(container)

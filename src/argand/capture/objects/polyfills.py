@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 _MISSING = object()
 
 
-def list_equal(a: Any, b: Any) -> Any:
+def list_equal(a: Any, b: Any) -> object:
     if len(a) != len(b):
         return False
     return tuple_equal(a, b)
@@ -53,7 +53,7 @@ def sequence_lt(a: Any, b: Any) -> Any:
     return len(a) < len(b)
 
 
-def sequence_le(a: Any, b: Any) -> Any:
+def sequence_le(a: Any, b: Any) -> object:
     i = 0
     while i < len(a) and i < len(b):
         x, y = a[i], b[i]
@@ -91,14 +91,14 @@ SEQUENCE_ORDER: Final[dict[str, FunctionType]] = {
 }
 
 
-def sequence_contains(items: Any, value: Any) -> bool:
+def sequence_contains(items: Any, value: object) -> bool:
     for item in items:
         if item is value or item == value:
             return True
     return False
 
 
-def iterable_contains(items: Any, value: Any) -> bool:
+def iterable_contains(items: Any, value: object) -> bool:
     for item in items:
         if item is value or item == value:
             return True
@@ -127,7 +127,7 @@ def iterate_reversed(obj: Any, size: int) -> Iterator[Any]:
         i -= 1
 
 
-def iterate_sentinel(fn: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
+def iterate_sentinel(fn: Callable[[], object], sentinel: object) -> Iterator[object]:
     while True:
         value = fn()
         if value is sentinel or value == sentinel:
@@ -135,7 +135,7 @@ def iterate_sentinel(fn: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
         yield value
 
 
-def list_index(items: Any, value: Any, start: int, stop: int) -> int:
+def list_index(items: Any, value: object, start: int, stop: int) -> int:
     i = start
     while i < stop and i < len(items):
         item = items[i]
@@ -153,7 +153,7 @@ def list_count(items: Any, value: Any) -> int:
     return count
 
 
-def sum_items(items: Any, start: Any) -> Any:
+def sum_items(items: Any, start: object) -> object:
     total = start
     for item in items:
         total = total + item
@@ -181,9 +181,9 @@ def all_items(items: Any) -> bool:
     return True
 
 
-def pick_best(items: Any, key: Any, default: Any, has_default: bool, largest: bool) -> Any:
+def pick_best(items: Any, key: Any, default: Any, has_default: bool, largest: bool) -> object:
     best = _MISSING
-    best_key: Any = None
+    best_key: object = None
     for item in items:
         item_key = item if key is None else key(item)
         if best is _MISSING or (item_key > best_key if largest else item_key < best_key):

@@ -15,17 +15,17 @@ from argand.errors import GraphBreak, graph_break
 NO_CAUSE = object()
 
 
-def is_exception_class(obj: Any) -> bool:
+def is_exception_class(obj: object) -> bool:
     return is_a(obj, type) and issubclass(obj, BaseException)
 
 
-def _check_pattern(interp: Interpreter, pattern: Any) -> None:
+def _check_pattern(interp: Interpreter, pattern: object) -> None:
     for item in pattern if is_a(pattern, tuple) else (pattern,):
         if not is_exception_class(item):
             raise interp.throw(TypeError("catching classes that do not inherit from BaseException is not allowed"))
 
 
-def matches(interp: Interpreter, exc: BaseException, pattern: Any) -> bool:
+def matches(interp: Interpreter, exc: BaseException, pattern: object) -> bool:
     """`except pattern:` for an exception."""
     pattern = interp.plain(pattern)
     _check_pattern(interp, pattern)
@@ -33,11 +33,11 @@ def matches(interp: Interpreter, exc: BaseException, pattern: Any) -> bool:
     return any(_in_mro(item, mro) for item in (pattern if is_a(pattern, tuple) else (pattern,)))
 
 
-def _in_mro(cls: Any, mro: tuple[type, ...]) -> bool:
+def _in_mro(cls: object, mro: tuple[type, ...]) -> bool:
     return any(cls is item for item in mro)
 
 
-def match_group(interp: Interpreter, exc: BaseException, pattern: Any) -> tuple[Any, Any]:
+def match_group(interp: Interpreter, exc: BaseException, pattern: object) -> tuple[object, Any]:
     """`except* pattern:`: (what does not match, what does)."""
     pattern = interp.plain(pattern)
     _check_pattern(interp, pattern)
@@ -77,7 +77,7 @@ def _leaf_ids(exc: BaseException, into: set[int]) -> None:
         into.add(id(exc))
 
 
-def prepare_reraise_star(interp: Interpreter, original: BaseException, excs: list[Any]) -> Any:
+def prepare_reraise_star(interp: Interpreter, original: BaseException, excs: list[Any]) -> object:
     """What leaves a `try ... except*` statement: the exceptions raised in its handlers and what was not handled."""
     if not excs:
         return None
@@ -100,7 +100,7 @@ def prepare_reraise_star(interp: Interpreter, original: BaseException, excs: lis
     return raised[0] if len(raised) == 1 else interp.unread(BaseExceptionGroup, "", raised)
 
 
-def _instantiate(interp: Interpreter, cls: Any) -> BaseException:
+def _instantiate(interp: Interpreter, cls: object) -> BaseException:
     value = interp.call(cls)
     if not is_a(value, BaseException):
         raise interp.throw(
@@ -112,7 +112,7 @@ def _instantiate(interp: Interpreter, cls: Any) -> BaseException:
     return value
 
 
-def do_raise(interp: Interpreter, exc: Any, cause: Any) -> ObservedException:
+def do_raise(interp: Interpreter, exc: object, cause: object) -> ObservedException:
     """`raise exc` or `raise exc from cause`."""
     if is_exception_class(exc):
         value = _instantiate(interp, exc)
@@ -151,7 +151,7 @@ def reraise_current(interp: Interpreter, frame: Frame) -> ObservedException:
     return ObservedException(exc)
 
 
-def context_methods(interp: Interpreter, manager: Any) -> tuple[Any, Any]:
+def context_methods(interp: Interpreter, manager: object) -> tuple[object, object]:
     """Bound `__enter__` and `__exit__`, looked up on the type."""
     name = _C.type_name(type(manager))
     enter = descriptors.lookup_special(interp, manager, "__enter__")

@@ -23,7 +23,7 @@ _NAMED: Final = re.compile(
 _SAYS_NOTHING: Final = frozenset({"__init__", "__init_subclass__", "__subclasshook__", "__new__"})
 
 
-def is_stand_in(obj: Any) -> bool:
+def is_stand_in(obj: object) -> bool:
     """Whether an object is of a class of argand's own, in place of one that the program has."""
     return type(obj) in _CLASSES or type(obj) is generators.TracedGenerator
 
@@ -44,7 +44,7 @@ def refuse_named(exc: BaseException) -> None:
             )
 
 
-def refuse_inspection(method: Any, obj: Any) -> None:
+def refuse_inspection(method: Any, obj: object) -> None:
     """End the graph where a method of `object`'s would look at a stand-in.
 
     Raises:

@@ -22,7 +22,7 @@ _MODULE_TEXT: Final = importlib._bootstrap._module_repr  # type: ignore[attr-def
 # ---- text ----------------------------------------------------------------------------------------------------------
 
 
-def to_str(interp: Interpreter, value: Any) -> Any:
+def to_str(interp: Interpreter, value: object) -> object:
     """`str(value)`."""
     cls = type(value)
     if cls is str or cls is TaintedText:
@@ -39,7 +39,7 @@ def to_str(interp: Interpreter, value: Any) -> Any:
     return str(interp.native(str, interp.plain(value)))
 
 
-def to_repr(interp: Interpreter, value: Any) -> Any:
+def to_repr(interp: Interpreter, value: object) -> Any:
     """`repr(value)`."""
     cls = type(value)
     if interp.is_tensor(value) and not interp.types.python_level(cls, "__repr__"):
@@ -60,13 +60,13 @@ def to_repr(interp: Interpreter, value: Any) -> Any:
     )
 
 
-def _text(interp: Interpreter, method: str, result: Any) -> Any:
+def _text(interp: Interpreter, method: str, result: object) -> object:
     if not is_a(result, str) and type(result) is not TaintedText:
         raise interp.throw(TypeError(f"{method} returned non-string (type {_C.type_name(type(result))})"))
     return result
 
 
-def to_format(interp: Interpreter, value: Any, spec: Any) -> Any:
+def to_format(interp: Interpreter, value: object, spec: object) -> object:
     """`format(value, spec)`."""
     cls = type(value)
     if cls in interp.fast:

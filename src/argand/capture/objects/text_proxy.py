@@ -27,7 +27,7 @@ class TextProxy:
 
     __slots__ = ("_interp", "_value")
 
-    def __init__(self, interp: Access, value: Any) -> None:
+    def __init__(self, interp: Access, value: object) -> None:
         object.__setattr__(self, "_interp", interp)
         object.__setattr__(self, "_value", value)
 
@@ -40,23 +40,23 @@ class TextProxy:
     def __format__(self, spec: str) -> str:
         return str(_entered(self, format, spec))
 
-    def __getattribute__(self, name: str) -> Any:  # also what every object has: `{0.__class__}`, `{0.__dict__[k]}`
+    def __getattribute__(self, name: str) -> object:  # also what every object has: `{0.__class__}`, `{0.__dict__[k]}`
         return _field(self, getattr, name)
 
 
-def _entered(proxy: TextProxy, function: Callable[..., Any], *args: Any) -> Any:
+def _entered(proxy: TextProxy, function: Callable[..., object], *args: object) -> Any:
     """`function(value, *args)`, interpreted."""
     interp: Any = object.__getattribute__(proxy, "_interp")
     return interp.enter(function, (object.__getattribute__(proxy, "_value"), *args), {})
 
 
-def _field(proxy: TextProxy, function: Callable[..., Any], key: Any) -> Any:
+def _field(proxy: TextProxy, function: Callable[..., object], key: object) -> object:
     """What formatting goes on with."""
     interp: Access = object.__getattribute__(proxy, "_interp")
     return interp.textual_field(_entered(proxy, function, key))
 
 
-def standing_for(interp: Access, value: Any, *, as_field: bool = False) -> TextProxy:
+def standing_for(interp: Access, value: object, *, as_field: bool = False) -> TextProxy:
     """A proxy of a value.
 
     Arguments:
@@ -86,7 +86,7 @@ def _index(proxy: Any) -> int:
     return int(_entered(proxy, operator.index))
 
 
-_OPTIONAL: Final[dict[str, Callable[..., Any]]] = {
+_OPTIONAL: Final[dict[str, Callable[..., object]]] = {
     "__getitem__": _item, "__float__": _float, "__int__": _int, "__index__": _index,
 }  # fmt: skip
 
@@ -97,7 +97,7 @@ _TEXT_METHODS = frozenset(("__str__", "__repr__", "__format__", "__index__", "__
 _TEXTS_OF_ATTRIBUTES = (BaseException, types.ModuleType, type)  # read as a program reads them
 
 
-def textual(interp: Access, obj: Any, copies: dict[int, Any]) -> Any:
+def textual(interp: Access, obj: object, copies: dict[int, object]) -> object:
     """See `Access.textual`; `copies` as for `textual_items`."""
     cls = type(obj)
     if cls in interp.fast:
@@ -109,7 +109,7 @@ def textual(interp: Access, obj: Any, copies: dict[int, Any]) -> Any:
     return textual_items(interp, obj, copies)
 
 
-def textual_items(interp: Access, obj: Any, copies: dict[int, Any]) -> Any:
+def textual_items(interp: Access, obj: object, copies: dict[int, object]) -> object:
     """See `Access.textual_items`. One that holds itself does so in its copy, whose text has an ellipsis there.
 
     Arguments:
@@ -128,14 +128,14 @@ def textual_items(interp: Access, obj: Any, copies: dict[int, Any]) -> Any:
             raise unseen_object(obj)
         return copies[key]
     if is_a(obj, list):
-        items: list[Any] = []
+        items: list[object] = []
         copies[key] = items
         items.extend(textual(interp, item, copies) for item in list.__iter__(obj))
     elif is_a(obj, tuple):
         copies[key] = None
         copies[key] = tuple(textual(interp, item, copies) for item in tuple.__iter__(obj))
     elif type(obj) is dict:
-        values: dict[Any, Any] = {}
+        values: dict[object, object] = {}
         copies[key] = values
         values.update((name, textual(interp, value, copies)) for name, value in obj.items())
     return copies.get(key, obj)

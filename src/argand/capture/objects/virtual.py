@@ -10,6 +10,7 @@ from typing import Any
 
 from argand import errors
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource, ConstSource, DictItemSource, instance_dict
@@ -25,7 +26,7 @@ def is_protocol(cls: type) -> bool:
     return is_a(cls, _PROTOCOL) and bool(cls._is_protocol)
 
 
-def answer(interp: Interpreter, question: Any, value: Any, cls: Any, base: Any) -> bool:
+def answer(interp: Interpreter, question: Function, value: object, cls: object, base: Any) -> bool:
     """isinstance or issubclass (`question`) of `value`, which is of the class `cls` or that class itself."""
     if question is isinstance and is_protocol(base):
         _protocol(interp, value, base)
@@ -39,7 +40,7 @@ def answer(interp: Interpreter, question: Any, value: Any, cls: Any, base: Any) 
     return result
 
 
-def _protocol(interp: Interpreter, value: Any, base: Any) -> None:
+def _protocol(interp: Interpreter, value: object, base: Any) -> None:
     """Guard which members of a runtime protocol an object has, in its class and in itself.
 
     Raises:

@@ -37,7 +37,7 @@ def check(state: CaptureState) -> None:
                 )
 
 
-def _taken_away(entry: Shadow | Overlay) -> Iterator[Any]:
+def _taken_away(entry: Shadow | Overlay) -> Iterator[object]:
     if isinstance(entry, Shadow):
         kept = {id(item) for item in _held(shadows.contents(entry.shadow)[0])}
         yield from (item for item in _held(entry.snapshot[0]) if id(item) not in kept)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from types import CodeType
-from typing import Any
 
 _READERS = "_argand_readers"
 
@@ -31,7 +30,7 @@ class _Gone:
 
     __slots__ = ("names", "namespace")
 
-    def __init__(self, namespace: dict[str, Any], names: tuple[str, ...]) -> None:
+    def __init__(self, namespace: dict[str, object], names: tuple[str, ...]) -> None:
         self.namespace = namespace
         self.names = names
 

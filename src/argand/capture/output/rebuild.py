@@ -110,7 +110,7 @@ def exception_members(obj: BaseException) -> dict[str, object]:
 
 def slots_of(obj: object) -> dict[str, object] | None:
     """What the members hold that `__slots__` of its classes made; None if one cannot be set by its name."""
-    slots: dict[str, Any] = {}
+    slots: dict[str, object] = {}
     seen: set[str] = set()
     for base in type(obj).__mro__:
         for name, member in namespace(base).items() if not is_native(base) else ():

@@ -7,7 +7,6 @@ import types
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import fx
@@ -114,7 +113,7 @@ class Transformer:
         self._final = False
         self.real_frame = False
 
-    def build(self, make_callable: Callable[[fx.GraphModule, list[torch.Tensor]], Any]) -> Transformed:
+    def build(self, make_callable: Callable[[fx.GraphModule, list[torch.Tensor]], object]) -> Transformed:
         """Emit twice: a dry run that finds graph outputs and shared values, then for good.
 
         Raises:

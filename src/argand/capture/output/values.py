@@ -160,7 +160,7 @@ class Values:
         else:
             build(self.push_each(every))
 
-    def push_map(self, obj: dict[Any, Any]) -> None:
+    def push_map(self, obj: dict[Any, object]) -> None:
         """-> a new dict of what a mapping holds."""
         items = list(raw_items(obj))
         if len(items) >= _MANY and _are_plain([part for item in items for part in item]):

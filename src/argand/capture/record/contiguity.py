@@ -38,7 +38,7 @@ def _contiguous(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any
     return result if siblings is None else symbolic_tensors.attach(builder, result, siblings)
 
 
-def compared(builder: GraphBuilder, a: Any, b: Any) -> None:
+def compared(builder: GraphBuilder, a: object, b: object) -> None:
     """`a is b` is asked of two objects.
 
     Raises:

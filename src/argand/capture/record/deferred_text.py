@@ -18,7 +18,7 @@ class Piece:
         spec: the format specification.
     """
 
-    value: Any
+    value: object
     conversion: str = ""
     spec: str = ""
 

@@ -15,7 +15,7 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.record import constants
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 
-_ARITHMETIC: dict[Any, Any] = {
+_ARITHMETIC: dict[object, Any] = {
     spelling: op.native
     for op in (*map(ARITHMETIC.__getitem__, ("add", "sub", "mul", "floordiv")), NEGATIVE)
     for spelling in (op.native, getattr(torch, op.name, op.native), op.name)
@@ -60,7 +60,7 @@ def _of_node(builder: GraphBuilder, node: object, written: set[fx.Node], depth: 
 
 def numbers(
     builder: GraphBuilder, infos: list[TensorInfo], args: Args, kwargs: Kwargs
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+) -> tuple[tuple[object, ...], dict[str, object]] | None:
     """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
     changed = False
 

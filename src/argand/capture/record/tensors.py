@@ -83,7 +83,7 @@ class GraphBuilder:
         self.kept: set[fx.Node] = set()
         self.mutated: dict[int, TensorInfo] = {}
         self.calls = 0
-        self.arguments: tuple[Any, ...] = ()
+        self.arguments: tuple[object, ...] = ()
         self.state: CaptureState = None  # type: ignore[assignment]
         self.dynamics: Dynamics | None = None
         self.on_data = OnData()
@@ -124,7 +124,7 @@ class GraphBuilder:
 
     # ---------------------------------------------------------------- calls
 
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Record a torch call and return its result: stand-ins for tensors, real values for everything else.
 
         Raises:
@@ -150,14 +150,14 @@ class GraphBuilder:
 
     def record(
         self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        func: object,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         *,
         device: torch.device | None = None,
-        meta_args: tuple[Any, ...] | None = None,
-        meta_kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+        meta_args: tuple[object, ...] | None = None,
+        meta_kwargs: dict[str, object] | None = None,
+    ) -> object:
         """The general case of `call`.
 
         Arguments:
@@ -175,11 +175,11 @@ class GraphBuilder:
         self,
         func: Any,
         args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
         device: torch.device | None,
-        meta_args: tuple[Any, ...] | None,
-        meta_kwargs: dict[str, Any] | None,
-    ) -> Any:
+        meta_args: tuple[object, ...] | None,
+        meta_kwargs: dict[str, object] | None,
+    ) -> object:
         infos: list[TensorInfo] = []
         self.arguments = (*args, *kwargs.values())
         node_args = tuple([self.to_node(arg, infos) for arg in args])
@@ -194,7 +194,7 @@ class GraphBuilder:
             self.note_mutation(args, kwargs)
         first = infos[0].tensor if infos else None
         before, shapes = metadata.version(first), metadata.out_shapes(kwargs)
-        siblings: list[Any] | None = None
+        siblings: list[object] | None = None
         try:
             if self.dynamics is not None and symbolic_tensors.involved(self, infos, args, kwargs):
                 symbolic_index.guard_part(self, getattr(func, "__name__", ""), args, kwargs)
@@ -235,20 +235,20 @@ class GraphBuilder:
     def compute(
         self,
         func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         infos: list[TensorInfo],
         device: torch.device,
-        meta_args: tuple[Any, ...] | None,
-        meta_kwargs: dict[str, Any] | None,
-    ) -> Any:
+        meta_args: tuple[object, ...] | None,
+        meta_kwargs: dict[str, object] | None,
+    ) -> object:
         args = args if meta_args is None else meta_args
         kwargs = kwargs if meta_kwargs is None else meta_kwargs
         return metadata.compute(func, args, kwargs, infos)
 
     def compute_dynamic(
-        self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
-    ) -> tuple[Any, list[Any]]:
+        self, func: object, args: object, kwargs: object, infos: list[TensorInfo], device: torch.device, *meta: object
+    ) -> tuple[object, list[object]]:
         """The metadata at the sizes of this call and at the probes."""
         doctor = self._doctor(func, args, kwargs, infos, device, *meta)
         unbacked = doctor.dynamics.unbacked
@@ -257,7 +257,7 @@ class GraphBuilder:
         return doctor.compute()
 
     def _doctor(
-        self, func: Any, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
+        self, func: object, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
     ) -> Doctor:
         def run(plain_args: Any, plain_kwargs: Any) -> Any:
             return self.compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs)
@@ -266,7 +266,7 @@ class GraphBuilder:
         args = args if meta_args is None else meta_args
         return Doctor(self, run, func, args, kwargs if meta_kwargs is None else meta_kwargs)
 
-    def _operator(self, func: Any, kwargs: dict[str, Any]) -> Target | None:
+    def _operator(self, func: object, kwargs: dict[str, object]) -> Target | None:
         """The operator that the program wrote, where `func` is the method behind one."""
         target = METHODS_OF_OPERATORS.get(func)
         if target is None or kwargs:
@@ -277,12 +277,12 @@ class GraphBuilder:
     def finish_call(
         self,
         target: Target,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        meta: Any,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        meta: object,
         device: torch.device,
         writes: bool,
-    ) -> Any:
+    ) -> object:
         if meta.__class__ is not _Tensor and not metadata.has_tensor(meta):
             if meta is NotImplemented or (meta is not None and not writes and not target.keep):
                 return meta
@@ -300,7 +300,7 @@ class GraphBuilder:
             (self.writing if writes else self.effectful).add(node)
         return self._wrap(meta, node, device)
 
-    def _wrap(self, meta: Any, node: fx.Node, device: torch.device) -> Any:
+    def _wrap(self, meta: object, node: fx.Node, device: torch.device) -> object:
         if isinstance(meta, _Tensor):
             info = self.tensors.get(id(meta))
             if info is not None:
@@ -331,7 +331,7 @@ class GraphBuilder:
             node.meta["stack_trace"], node.meta["user_line"] = stack_trace(frames)
             narration.operation(node, frames)
 
-    def note_mutation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_mutation(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         written = kwargs.get("out", args[0] if args else None)
         for item in written if isinstance(written, tuple | list) else (written,):
             info = self.tensors.get(id(item))
@@ -341,7 +341,7 @@ class GraphBuilder:
                 if info.constant is not None:
                     constants.forget(self, info)
 
-    def to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
+    def to_node(self, value: Any, infos: list[TensorInfo]) -> object:
         cls = type(value)
         if cls is _Tensor or cls is _Parameter:
             info = self.tensors.get(id(value))
@@ -363,7 +363,7 @@ class GraphBuilder:
             )
         return self._odd_to_node(value, infos)
 
-    def number_node(self, value: Any) -> Any:
+    def number_node(self, value: Any) -> object:
         """The node of a symbolic number; in a subgraph, the plain number, which is a constant from now on."""
         if self.graph is not self.root or self.dynamics is None:
             return value.number()
@@ -371,7 +371,7 @@ class GraphBuilder:
             return self.dynamics.nodes(self).condition(value.relation)
         return self.dynamics.nodes(self).of(value.expr)
 
-    def _odd_to_node(self, value: Any, infos: list[TensorInfo]) -> Any:
+    def _odd_to_node(self, value: object, infos: list[TensorInfo]) -> object:
         if type(value) in SYMBOLIC:
             return self.number_node(value)
         if isinstance(value, tuple | list):
@@ -428,7 +428,7 @@ class GraphBuilder:
                 module.meta["unbacked"] = True
         return module
 
-    def _output(self, value: Any) -> Any:
+    def _output(self, value: object) -> object:
         return self.number_node(value) if type(value) in SYMBOLIC else self.node_of(self.tensors[id(value)])
 
     def drop_dead(self, graph: fx.Graph) -> None:

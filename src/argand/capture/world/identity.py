@@ -86,7 +86,7 @@ def is_settled(state: CaptureState, function: types.FunctionType) -> bool:
 class LocalId(int):
     """`id()` of an object made in the captured code: whoever needs it afterwards needs that of the rebuilt object."""
 
-    of: Any
+    of: object
 
 
 def id_of(interp: Interpreter, obj: Any) -> int:

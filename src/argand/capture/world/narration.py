@@ -41,7 +41,7 @@ class _Told:
         self.ops = frame.program.ops
         self.line = -1
 
-    def __getitem__(self, pc: int) -> Any:
+    def __getitem__(self, pc: int) -> object:
         frame = self.frame
         instruction = frame.program.instructions[pc]
         line = instruction.lineno

@@ -220,7 +220,7 @@ def held(obj: Any) -> Any:
     return None
 
 
-def unseen_object(obj: Any, fn: Function | None = None) -> GraphBreak:
+def unseen_object(obj: object, fn: Function | None = None) -> GraphBreak:
     """The graph break for native code that would look into an outer object that no guard can follow."""
     cls = type(obj)
     name = callables.text_of(fn, "__qualname__")

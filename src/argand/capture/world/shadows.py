@@ -128,7 +128,7 @@ def _new_tuple(cls: type, items: list[Any], like: object) -> object:
         ) from None
 
 
-def _make_dict(state: CaptureState, obj: dict[Any, Any], source: Source) -> object:
+def _make_dict(state: CaptureState, obj: dict[object, object], source: Source) -> object:
     keys = tuple(key for key, _ in raw_items(obj))
     by_tensor = bool(keys) and all(is_a(key, torch.Tensor) for key in keys)
     for key in keys:

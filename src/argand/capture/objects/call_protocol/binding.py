@@ -38,12 +38,12 @@ def bind_arguments(
 
 
 def _bind_general(
-    interp: Interpreter, func: types.FunctionType, program: Program, args: Any, kwargs: dict[str, Any]
-) -> list[Any]:
+    interp: Interpreter, func: types.FunctionType, program: Program, args: Any, kwargs: dict[str, object]
+) -> list[object]:
     code = program.code
     names = code.co_varnames
     count, kwonly, flags = program.argcount, program.kwonly, program.flags
-    fast: list[Any] = [NULL] * program.nslots
+    fast: list[object] = [NULL] * program.nslots
     total = count + kwonly
     given = len(args)
     fast[: min(given, count)] = args[:count]
@@ -53,7 +53,7 @@ def _bind_general(
         slot += 1
     elif given > count:
         raise binding_error(interp, func, args, kwargs)
-    extra: dict[str, Any] | None = None
+    extra: dict[str, object] | None = None
     if flags & CO_VARKEYWORDS:
         extra = fast[slot] = {}
     positional_only = code.co_posonlyargcount
@@ -76,7 +76,7 @@ def _bind_general(
 def _fill_defaults(
     interp: Interpreter,
     func: types.FunctionType,
-    fast: list[Any],
+    fast: list[object],
     names: tuple[str, ...],
     count: int,
     total: int,
@@ -103,7 +103,7 @@ def _fill_defaults(
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
-def _compared(values: Iterable[Any]) -> bool:
+def _compared(values: Iterable[object]) -> bool:
     """Whether the guard on inlined functions compares these defaults by value, as `_core/guard_functions.c` does."""
     return all(type(value) in _ATOMS for value in values)
 
@@ -125,7 +125,7 @@ def _guard_count(interp: Interpreter, func: types.FunctionType) -> None:
             interp.state.guard(part, "len", len(values))
 
 
-def default_value(interp: Interpreter, func: types.FunctionType, index: int, value: Any) -> Any:
+def default_value(interp: Interpreter, func: types.FunctionType, index: int, value: object) -> object:
     """A positional default; mutable ones are outer objects of the function."""
     if id(func) in interp.local_functions:
         return value
@@ -135,7 +135,7 @@ def default_value(interp: Interpreter, func: types.FunctionType, index: int, val
     return interp.state.load_source(FuncDefaultsSource(base or ConstSource(func), index), value)
 
 
-def keyword_default_value(interp: Interpreter, func: types.FunctionType, name: str, value: Any) -> Any:
+def keyword_default_value(interp: Interpreter, func: types.FunctionType, name: str, value: object) -> object:
     """A keyword-only default."""
     if id(func) in interp.local_functions:
         return value
@@ -168,7 +168,7 @@ def _signature(func: types.FunctionType) -> str:
     return ", ".join(parts)
 
 
-def binding_error(interp: Interpreter, func: types.FunctionType, args: Any, kwargs: dict[str, Any]) -> BaseException:
+def binding_error(interp: Interpreter, func: types.FunctionType, args: Any, kwargs: dict[str, object]) -> BaseException:
     """CPython's own error for a call that does not fit, from an empty function of the same signature."""
     namespace: dict[str, Any] = {}
     text = _signature(func).replace(".", "_")

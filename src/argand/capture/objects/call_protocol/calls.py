@@ -11,6 +11,7 @@ from argand._core import _C
 from argand.capture.facts import callables
 from argand.capture.facts.code import effort_limits
 from argand.capture.facts.frames import GENERATOR, NULL, Frame
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, mro_of
 from argand.capture.facts.sources import AttrSource
@@ -26,7 +27,7 @@ _STORING: Final = frozenset({"append", "insert", "__setitem__", "setdefault"})
 _LRU: Final = type(functools.lru_cache(maxsize=None)(len))
 
 
-def call(interp: Interpreter, fn: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+def call(interp: Interpreter, fn: Any, args: Any = (), kwargs: dict[str, object] | None = None) -> object:
     """`fn(*args, **kwargs)`.
 
     Arguments:
@@ -59,7 +60,7 @@ def call(interp: Interpreter, fn: Any, args: Any = (), kwargs: dict[str, Any] | 
     return _call_instance(interp, fn, list(args), kwargs or {})
 
 
-def _refuse_tainted(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> None:
+def _refuse_tainted(interp: Interpreter, fn: object, args: Any, kwargs: dict[str, Any] | None) -> None:
     """The text of a tensor may be stored by native code, not used by it."""
     if is_a(fn, type) and issubclass(fn, BaseException):
         return
@@ -73,7 +74,7 @@ def _refuse_tainted(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, A
 # ---- Python functions ----------------------------------------------------------------------------------------------
 
 
-def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> object:
     """Inline a Python function, unless a handler, torch or the skip list says otherwise."""
     code = fn.__code__
     known = interp.policies.get(id(code))
@@ -104,7 +105,7 @@ def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any
     return frame.result
 
 
-def by_handler(fn: Any, handler: Callable[..., Any], *given: Any) -> Any:
+def by_handler(fn: Function, handler: Callable[..., object], *given: object) -> object:
     """Run a handler of `fn`. Arguments that it does not know how to take (too many, too few, of another kind) are left
     to CPython, which refuses them or not."""
     try:
@@ -119,14 +120,14 @@ def by_handler(fn: Any, handler: Callable[..., Any], *given: Any) -> Any:
 # ---- native callables ----------------------------------------------------------------------------------------------
 
 
-def _call_builtin(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_builtin(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
     owner = fn.__self__
     if owner is not None and not is_a(owner, types.ModuleType):
         return _call_method(interp, fn, owner, fn.__name__, args, kwargs)
     return native_handlers.native_fallback(interp, fn, args, kwargs)
 
 
-def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, object]) -> object:
     """An unbound method of a C class: `list.append(x, 1)`."""
     if args:
         stand_ins.refuse_inspection(fn, args[0])
@@ -140,7 +141,9 @@ def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict
     return by_handler(fn, handler, interp, fn.__objclass__, fn.__name__, args[0], args[1:], kwargs)
 
 
-def _call_method(interp: Interpreter, fn: Any, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_method(
+    interp: Interpreter, fn: Any, owner: object, name: str, args: list[object], kwargs: dict[str, object]
+) -> object:
     """A bound method of an object of a C class, or of a class that derives from one."""
     if is_a(owner, type):
         handler = native_handlers.CLASS_METHODS.get((id(owner), name))
@@ -183,7 +186,7 @@ def _defining_class(fn: Any, cls: type, name: str) -> type:
 # ---- callable objects ----------------------------------------------------------------------------------------------
 
 
-def _call_instance(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_instance(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
     cls = type(fn)
     if cls is functools.partial:
         return _call_partial(interp, fn, args, kwargs)
@@ -211,7 +214,7 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[s
     return call(interp, descriptors.bind(interp, method, fn, cls), args, kwargs)
 
 
-def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, object]) -> object:
     if not interp.is_outer(fn):
         return call(interp, fn.func, [*fn.args, *args], {**fn.keywords, **kwargs})
     source = interp.source(fn)
@@ -225,7 +228,7 @@ def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[st
 # ---- f(*args, **kwargs) --------------------------------------------------------------------------------------------
 
 
-def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:
+def star_arguments(interp: Interpreter, fn: object, args: object) -> object:
     """The positional arguments of `f(*args)`."""
     if type(args) is tuple or type(args) is list:
         return interp.shadow(args)
@@ -235,7 +238,7 @@ def star_arguments(interp: Interpreter, fn: Any, args: Any) -> Any:
     return iteration.to_list(interp, args, hint=True)
 
 
-def star_keywords(interp: Interpreter, fn: Any, kwargs: Any) -> dict[str, Any]:
+def star_keywords(interp: Interpreter, fn: object, kwargs: object) -> dict[str, object]:
     """The keyword arguments of `f(**kwargs)`."""
     if kwargs is None:
         return {}

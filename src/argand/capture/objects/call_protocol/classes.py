@@ -61,13 +61,13 @@ def set_function_attribute(function: types.FunctionType, flag: int, value: Any) 
 # ---- class statements ----------------------------------------------------------------------------------------------
 
 
-def build_class(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def build_class(interp: Interpreter, fn: object, args: list[Any], kwargs: dict[str, object]) -> object:
     """`__build_class__(func, name, *bases, metaclass=..., **kwargs)`."""
     func, name, *given = args
     kwargs = dict(kwargs)
     bases = _resolve_bases(interp, tuple(given))
     explicit = kwargs.pop("metaclass", NULL)
-    meta: Any = explicit if explicit is not NULL else (type(bases[0]) if bases else type)
+    meta: object = explicit if explicit is not NULL else (type(bases[0]) if bases else type)
     if is_a(meta, type):
         meta = _winner(interp, meta, bases)
     prepare = interp.try_attr(meta, "__prepare__")
@@ -95,7 +95,7 @@ def _check_class_cell(interp: Interpreter, cell: types.CellType, cls: type) -> N
         raise interp.throw(TypeError(f"__class__ set to {inside!r} defining {cls.__name__!r} as {cls!r}"))
 
 
-def _run_body(interp: Interpreter, func: types.FunctionType, namespace: Any) -> Any:
+def _run_body(interp: Interpreter, func: types.FunctionType, namespace: object) -> object:
     program = interp.session.program(func.__code__)
     frame = Frame(
         program,
@@ -110,8 +110,8 @@ def _run_body(interp: Interpreter, func: types.FunctionType, namespace: Any) -> 
     return frame.result
 
 
-def _resolve_bases(interp: Interpreter, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    bases: list[Any] = []
+def _resolve_bases(interp: Interpreter, given: tuple[object, ...]) -> tuple[object, ...]:
+    bases: list[object] = []
     for base in given:
         if not is_a(base, type):
             entries = interp.try_attr(base, "__mro_entries__")
@@ -125,7 +125,7 @@ def _resolve_bases(interp: Interpreter, given: tuple[Any, ...]) -> tuple[Any, ..
     return tuple(bases)
 
 
-def _winner(interp: Interpreter, meta: type, bases: tuple[Any, ...]) -> type:
+def _winner(interp: Interpreter, meta: type, bases: tuple[object, ...]) -> type:
     for base in bases:
         kind = type(base)
         if issubclass(meta, kind):
@@ -147,7 +147,7 @@ _SAFE_HOOK_MODULES: Final = frozenset(
 )
 
 
-def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, Any]) -> object:
     """`type.__new__(meta, name, bases, namespace, **kwargs)`: native, where it runs no Python code behind our back."""
     if len(args) != 3:
         return interp.native(type.__new__, meta, *args, **kwargs)
@@ -173,7 +173,7 @@ def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, 
     return cls
 
 
-def _init_subclass_of(interp: Interpreter, bases: Any) -> Any:
+def _init_subclass_of(interp: Interpreter, bases: object) -> object:
     for base in bases if is_a(bases, tuple) else ():
         if is_a(base, type):
             hook = interp.types.lookup(base, "__init_subclass__")
@@ -185,14 +185,14 @@ def _init_subclass_of(interp: Interpreter, bases: Any) -> Any:
 
 def _new_type_with_hooks(
     interp: Interpreter,
-    meta: Any,
+    meta: object,
     name: str,
     bases: tuple[type, ...],
-    namespace: dict[str, Any],
-    kwargs: dict[str, Any],
-    pending: list[tuple[str, Any, Any]],
-    hook: Any,
-) -> Any:
+    namespace: dict[str, object],
+    kwargs: dict[str, object],
+    pending: list[tuple[str, object, Any]],
+    hook: object,
+) -> object:
     """As `type.__new__`, with `__set_name__` and `__init_subclass__` interpreted."""
     held = dict(namespace)
     for key, _value, _hook in pending:
@@ -215,7 +215,7 @@ def _new_type_with_hooks(
 class _Quiet:
     """First of the bases while a class is made, so that its bases' `__init_subclass__` does not run natively."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Nothing: the real one is interpreted afterwards."""
 
 
@@ -224,7 +224,7 @@ class _QuietSlots:
 
     __slots__ = ()
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Nothing: the real one is interpreted afterwards."""
 
 
@@ -248,7 +248,7 @@ def _new_quietly(interp: Interpreter, meta: Any, name: str, bases: tuple[type, .
 # ---- instances -----------------------------------------------------------------------------------------------------
 
 
-def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_class(interp: Interpreter, cls: type, args: list[object], kwargs: dict[str, object]) -> object:
     """`cls(*args, **kwargs)`."""
     if cls is type and len(args) == 1 and not kwargs:
         return type_of(args[0])
@@ -269,7 +269,7 @@ def call_class(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str
     return type_call(interp, cls, args, kwargs)
 
 
-def type_of(value: Any) -> type:
+def type_of(value: object) -> type:
     """`type(value)`."""
     if type(value) is TaintedText:
         return float if value.like == 0.0 else str
@@ -278,7 +278,7 @@ def type_of(value: Any) -> type:
     return types.GeneratorType if type(value) is generators.TracedGenerator else type(value)
 
 
-def type_call(interp: Interpreter, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def type_call(interp: Interpreter, cls: type, args: list[object], kwargs: dict[str, object]) -> object:
     """What `type.__call__` does: `__new__`, then `__init__`."""
     if answers_itself(cls):
         raise graph_break(
@@ -327,7 +327,7 @@ def has_finalizer(cls: type) -> BaseException:
     )
 
 
-def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def native_new(interp: Interpreter, owner: type, args: list[object], kwargs: dict[str, object]) -> object:
     """`owner.__new__(cls, ...)` of a C class."""
     if owner is type:
         return new_type(interp, args[0], args[1:], kwargs)
@@ -352,7 +352,7 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
     return native_handlers.native_fallback(interp, owner.__new__, args, kwargs)
 
 
-def refuse_nested_partial(interp: Interpreter, function: Any) -> None:
+def refuse_nested_partial(interp: Interpreter, function: object) -> None:
     """`functools.partial` takes another one apart that it is given, unless that has attributes."""
     if is_a(function, functools.partial) and interp.is_outer(function):
         raise native_reads.unseen_object(function, functools.partial)

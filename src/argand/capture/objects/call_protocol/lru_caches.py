@@ -13,6 +13,7 @@ import types
 from typing import Any
 
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource, ConstSource
@@ -27,7 +28,7 @@ _STEADY = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | ty
 class Answer:
     """A guard: the cache gives what it gave."""
 
-    def __init__(self, fn: Any, args: list[Any], kwargs: dict[str, Any], value: Any) -> None:
+    def __init__(self, fn: Any, args: list[object], kwargs: dict[str, object], value: object) -> None:
         self.fn, self.args, self.kwargs, self.value = fn, args, kwargs, value
 
     def __call__(self, _: object) -> bool:
@@ -35,7 +36,7 @@ class Answer:
         return result is self.value or (type(result) is type(self.value) and bool(result == self.value))
 
 
-def behind(interp: Interpreter, fn: Any) -> Any:
+def behind(interp: Interpreter, fn: object) -> object:
     """The function that a cached function calls, whatever has become of its attribute `__wrapped__`.
 
     Raises:
@@ -52,7 +53,7 @@ def behind(interp: Interpreter, fn: Any) -> Any:
     )
 
 
-def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
     """One call of a cached function; calls with equal arguments give the same object within a capture."""
     for value in (*args, *kwargs.values()):
         keys.check_hash(interp, value)
@@ -64,7 +65,7 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
     return result
 
 
-def _computed(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
     if id(fn.__wrapped__) in interp.local_functions:
         return interp.call(fn.__wrapped__, args, kwargs)
     if _is_kept(interp, fn, args, kwargs):
@@ -89,20 +90,20 @@ def _computed(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, A
     )
 
 
-def _asked(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _asked(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
     """What the cache itself gives."""
     with interp.suspended():
         return interp.unread(fn, *args, **kwargs)
 
 
-def _guarded(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any], value: Any) -> Any:
+def _guarded(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object], value: object) -> object:
     """The cache's answer, which it must give again."""
     state = interp.state
     state.guards.add(CallSource(ConstSource(None), Answer(fn, args, kwargs, value)), "id", True, shown=False)
     return value
 
 
-def _is_kept(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def _is_kept(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> bool:
     """Whether the cache has a value for these plain arguments, which is the answer whatever has changed since.
 
     C code keeps it in a dict that nothing but the garbage collector shows.

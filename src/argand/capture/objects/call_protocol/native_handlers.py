@@ -25,9 +25,9 @@ from argand.errors import graph_break
 
 Args = list[Any]
 """Arguments of native code that is emulated: a list of the handler's own."""
-Handler = Callable[["Interpreter", Function, Args, Kwargs], Any]
+Handler = Callable[["Interpreter", Function, Args, Kwargs], object]
 """(interpreter, callable, positional arguments, keyword arguments) -> result."""
-MethodHandler = Callable[["Interpreter", type, str, Any, Args, Kwargs], Any]
+MethodHandler = Callable[["Interpreter", type, str, object, Args, Kwargs], object]
 """(interpreter, class that has the method, its name, self, positional arguments, keyword arguments) -> result."""
 
 FUNCTIONS: Final[dict[int, Handler]] = {}
@@ -38,7 +38,7 @@ CLASS_METHODS: Final[dict[tuple[int, str], Handler]] = {}
 """By (id of class, name): methods called on the class, such as dict.fromkeys."""
 CALLABLE_OBJECTS: Final[dict[type, Handler]] = {}
 """By type of the callable object: operator.itemgetter and the like."""
-KEEP: Final[list[Any]] = []
+KEEP: Final[list[object]] = []
 SAFE_NEW: Final[set[type]] = {object}
 """C classes whose `__new__` touches nothing but its arguments."""
 STORING_NEW: Final[set[type]] = set()
@@ -53,12 +53,12 @@ HELPER_FILES: Final[set[str]] = set()
 """Files of argand's own interpreted helpers."""
 
 
-def INLINE(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def INLINE(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
     """The policy of ordinary Python functions (never called)."""
     return NotImplemented
 
 
-def function(*fns: Any) -> Callable[[Handler], Handler]:
+def function(*fns: object) -> Callable[[Handler], Handler]:
     """Register the handler of callables."""
 
     def register(handler: Handler) -> Handler:
@@ -106,14 +106,14 @@ def other_methods(cls: type, handler: MethodHandler, without: Collection[str] = 
             METHODS.setdefault((id(cls), name), handler)
 
 
-def add_functions(handler: Handler, *fns: Any) -> None:
+def add_functions(handler: Handler, *fns: object) -> None:
     """Register one handler for several callables."""
     for fn in fns:
         KEEP.append(fn)
         enter(FUNCTIONS, id(fn), handler)
 
 
-def replace_function(fn: Any, handler: Handler) -> None:
+def replace_function(fn: object, handler: Handler) -> None:
     """The handler of a callable from now on, whatever it was."""
     KEEP.append(fn)
     FUNCTIONS[id(fn)] = handler
@@ -122,7 +122,7 @@ def replace_function(fn: Any, handler: Handler) -> None:
 # ---- ready-made handlers -------------------------------------------------------------------------------------------
 
 
-def pure(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def pure(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
     """Call natively: nothing but the arguments is read. Ends the graph if one has Python-level special methods."""
     args = [interp.plain(arg) for arg in args]
     kwargs = {name: interp.plain(value) for name, value in kwargs.items()}
@@ -132,12 +132,12 @@ def pure(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) 
     return interp.native(fn, *args, **kwargs)
 
 
-def constructor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def constructor(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
     """Call natively and do not look into the arguments: they are only stored."""
     return interp.unread(fn, *args, **kwargs)
 
 
-def python_object_in_native(fn: Any, arg: Any) -> BaseException:
+def python_object_in_native(fn: object, arg: object) -> BaseException:
     """The graph break for native code that would run Python methods of an argument."""
     return graph_break(
         kind="Python object used by native code",
@@ -150,13 +150,13 @@ def python_object_in_native(fn: Any, arg: Any) -> BaseException:
 def breaking(kind: str, explanation: str, hint: str) -> Handler:
     """A handler that ends the graph."""
 
-    def handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
         raise graph_break(kind=kind, context=text.callable_name(fn), explanation=explanation, hints=(hint,))
 
     return handler
 
 
-def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def native_fallback(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
     """A native callable without a handler: torch's own, or the end of the graph."""
     if interp.dynamic and callables.text_of(fn, "__module__").startswith("numpy"):
         symbolic_ops.plain_arguments(args, kwargs)
@@ -168,7 +168,7 @@ def native_fallback(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[
     raise unknown_native(fn)
 
 
-def unknown_native(fn: Any) -> BaseException:
+def unknown_native(fn: Function) -> BaseException:
     """The graph break for a native callable that nothing is known about."""
     name = callables.spoken(fn) or type(fn).__name__
     return graph_break(
@@ -208,7 +208,7 @@ def policy_of(interp: Interpreter, fn: types.FunctionType) -> Handler:
     return INLINE
 
 
-def _torch_first(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _torch_first(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
     return interp.torch_call(fn, args, kwargs)
 
 
@@ -216,7 +216,7 @@ _WITH_ATTRIBUTES: Final = (types.FunctionType, types.ModuleType)
 """Guarded by which object they are: what code reads of their attributes is not."""
 
 
-def native_on_constants(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def native_on_constants(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
     """A Python function that only computes: natively if all it gets is constant, else inlined."""
     values = [*args, *kwargs.values()]
     if all(interp.is_constant(value) and not is_a(value, _WITH_ATTRIBUTES) for value in values):
@@ -226,7 +226,7 @@ def native_on_constants(interp: Interpreter, fn: Any, args: list[Any], kwargs: d
     return NotImplemented
 
 
-def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _singledispatch(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
     """functools.singledispatch: the implementation is looked up in the guarded registry, past the dispatch cache."""
     dispatch = names.closed_over(interp, fn, "dispatch")
     registry = names.closed_over(interp, dispatch, "registry") if is_a(dispatch, types.FunctionType) else NULL
@@ -245,7 +245,7 @@ def _singledispatch(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[
     return interp.call(implementation, args, kwargs)
 
 
-def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> object:
     """`functools.lru_cache`: see lru_caches.py."""
     handler = FUNCTIONS.get(id(fn))
     if handler is not None:
