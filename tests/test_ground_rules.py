@@ -101,7 +101,7 @@ LINES_OF_A_FILE = 600
 LINES_OF_A_FUNCTION = 60
 FILES_OF_A_FOLDER = 20
 # Still longer or larger: each goes from here when it is split.
-LARGER = {"src/argand/debug/doctor", "src/argand/debug/minify"}
+LARGER = {"src/argand/debug/doctor"}
 LONGER_FUNCTIONS = {"minify"}
 
 
@@ -173,12 +173,11 @@ OTHER_READERS = {
     "debug/doctor/localise.py": "what its own child wrote into its own folder",
     "debug/doctor/records.py": "what its own child wrote into its own folder",
     "debug/minify/files.py": "/proc, and the reproduction that it just wrote",
-    "debug/minify/isolate.py": "/proc, and a file without a name",
     "debug/minify/sources.py": "a file that the user named in a setting",
-    "debug/minify/spawn.py": "what its own child wrote into its own folder",
-    "debug/minify/spawned.py": "the stage that it is in, which its parent made room for",
     "debug/minify/surgery.py": "loads the C library",
     "debug/frame_records/record_reader.py": "a descriptor of files.open_file",
+    "debug/trial/isolation.py": "/proc",
+    "debug/trial/process.py": "what its own child wrote into its own folder",
     "debug/repro.py": "a descriptor of files.open_file",
     "debug/runnable.py": "a descriptor of files.open_file",
     "report/html/collect.py": "a trace whose kind was looked at, in parts; its own folder",

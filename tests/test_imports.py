@@ -78,9 +78,7 @@ ALLOWED = {
         "report/command.py: argand.report.html.serve",
     },
     "a process that is to import it at a certain point": {
-        "debug/minify/isolate.py: argand.debug.gpus",
-        "debug/minify/serving.py: argand.debug.doctor.child",
-        "debug/minify/serving.py: argand.debug.minify.spawned",
+        "debug/trial/isolation.py: argand.debug.gpus",
     },
 }
 

@@ -15,7 +15,7 @@ def test_asking_sets_nothing_up() -> None:
     code = (
         "import torch; asked = []; torch.cuda.is_available = lambda: asked.append(1) or False\n"
         "from argand.debug import gpus\n"
-        "from argand.debug.minify.isolate import can_fork\n"
+        "from argand.debug.trial.isolation import can_fork\n"
         "assert not gpus.in_use() and can_fork() and gpus.generators()[1] == [] and not asked\n"
         "with gpus.kept_generators(): torch.rand(1)\n"
         "gpus.synchronize(); assert not asked and not torch.cuda.is_initialized()"

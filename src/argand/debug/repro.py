@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,18 +23,15 @@ from argand import files
 from argand.config import config
 from argand.debug import gpus
 from argand.debug.accuracy import AccuracyError
+from argand.debug.minify.attempts import attempt, run_file
 from argand.debug.minify.checks import BackendCheck
-from argand.debug.minify.code import graph_of
-from argand.debug.minify.files import Writer, copy_to_base, new_directory
-from argand.debug.minify.identity import Fingerprint, fingerprint
-from argand.debug.minify.isolate import Outcome
-from argand.debug.minify.limits import Limits
+from argand.debug.minify.files import Writer, copy_to_base, load_module, new_directory, program_of
 from argand.debug.minify.loop import MinifyResult, NotReproduced, Search, minify
-from argand.debug.minify.loop import run as run_check
 from argand.debug.minify.progress import Progress
-from argand.debug.minify.spawn import run_file
 from argand.debug.minify.surgery import Program
-from argand.debug.minify.varying import restore
+from argand.debug.trial.fingerprint import Fingerprint, fingerprint
+from argand.debug.trial.isolation import Limits
+from argand.debug.trial.outcome import Outcome
 from argand.errors import ConfigError
 
 __all__ = ["AccuracyError", "load", "minify_main", "minify_to_directory", "rand_strided", "run_repro"]
@@ -110,13 +106,6 @@ def run_repro(module: torch.nn.Module, args: Sequence[Any], check: BackendCheck)
     print("argand: this graph does not fail any more", file=sys.stderr)
 
 
-def program_of(module: torch.nn.Module, args: Sequence[Any]) -> Program:
-    """The graph that a written module is, with its inputs."""
-    gm, inputs = graph_of(module), list(args)
-    restore(gm, inputs)
-    return Program(gm, inputs)
-
-
 def minify_main(
     module: torch.nn.Module,
     args: Sequence[Any],
@@ -182,16 +171,6 @@ def _program_in(path: Path) -> Program:
         ) from error
 
 
-def load_module(path: Path) -> ModuleType:
-    """A written file as a module (its `__main__` part does not run)."""
-    made = ModuleType(f"argand_repro_{abs(hash(str(path)))}")
-    made.__file__ = str(path)
-    code = compile(files.read_script(path), str(path), "exec")
-    sys.modules[made.__name__] = made
-    exec(code, made.__dict__)
-    return made
-
-
 # ------------------------------------------------------------------------------- the procedure
 
 
@@ -241,7 +220,7 @@ def search_in(
         alone: run the written reproduction in a new process, to see whether it fails there too.
     """
     if wanted is None:
-        outcome = outcome or run_check(check, program, limits())
+        outcome = outcome or attempt(check, program, limits())
         wanted = fingerprint(outcome)
     writer = Writer(directory, check, wanted)
     writer.environment()
@@ -297,7 +276,7 @@ def fails_on_random_inputs(program: Program, check: BackendCheck, wanted: Finger
     patience = limits()
     if wanted.kind == "hung":
         patience = replace(patience, attempt_seconds=min(5.0, patience.attempt_seconds))
-    outcome = run_check(check, Program(program.gm, random_like(program.inputs)), patience)
+    outcome = attempt(check, Program(program.gm, random_like(program.inputs)), patience)
     return outcome.failed and wanted.matches(fingerprint(outcome), all_names(program))
 
 

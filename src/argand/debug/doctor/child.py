@@ -10,7 +10,6 @@ import itertools
 import json
 import linecache
 import os
-import pkgutil
 import random
 import runpy
 import sys
@@ -35,9 +34,9 @@ from argand.debug.accuracy import _parts as parts_of
 from argand.debug.doctor.records import CallRecord, Kept, Run, read, write
 from argand.debug.doctor.rounding import nudged, shake
 from argand.debug.doctor.visible import modules_of, plain_state
-from argand.debug.minify.isolate import RUNNER, mark, run_isolated
 from argand.debug.minify.surgery import clone_strided
 from argand.debug.observe import JOINT, Backend
+from argand.debug.trial.isolation import RUNNER, mark, run_isolated
 
 _MAX_CALLS = 400  # calls of compiled functions whose results are kept
 _COUNTED = 14  # calls of one function after which what is alive is counted
@@ -489,19 +488,6 @@ def _thread() -> str:
     """The name of this thread; "" of the one that runs the script."""
     here = threading.current_thread()
     return "" if here is threading.main_thread() or here.name == RUNNER else here.name
-
-
-def warm() -> None:
-    """Import what every child needs, before it is forked."""
-    importlib.import_module("argand.api")
-    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # torch imports it at the first meta kernel
-    for name in ("autograd", "passes", "lower", "schedule", "codegen", "runtime"):
-        package = importlib.import_module(f"argand.{name}")
-        for found in pkgutil.walk_packages(package.__path__, f"argand.{name}."):
-            if "triton" not in found.name:
-                importlib.import_module(found.name)
-    gc.collect()
-    gc.freeze()  # children need not look at what is there already, nor copy its pages
 
 
 def front_door(name: str) -> Any:

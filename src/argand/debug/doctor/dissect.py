@@ -21,16 +21,16 @@ from argand.config import config
 from argand.debug import gpus
 from argand.debug.doctor.child import Recorder
 from argand.debug.doctor.stages import Blame, Trial, blame
+from argand.debug.minify.attempts import attempt, fails_eagerly
 from argand.debug.minify.checks import BackendCheck, Surroundings
 from argand.debug.minify.files import new_directory
-from argand.debug.minify.identity import fingerprint
-from argand.debug.minify.isolate import Outcome
-from argand.debug.minify.limits import Limits
 from argand.debug.minify.loop import MinifyResult, NotReproduced, name_of
-from argand.debug.minify.loop import run as run_check
 from argand.debug.minify.surgery import Program, clone_inputs
 from argand.debug.observe import Backend
 from argand.debug.repro import search_in
+from argand.debug.trial.fingerprint import fingerprint
+from argand.debug.trial.isolation import Limits
+from argand.debug.trial.outcome import Outcome
 from argand.errors import ConfigError
 from argand.graph.nodes.meta import user_line
 
@@ -79,12 +79,8 @@ class Dissection:
         """Try a graph in a child; does not return when it fails."""
         if any(isinstance(v, torch.Tensor) and v.device.type == "meta" for v in program.inputs):
             return
-        outcome = run_check(check, program, Limits(self.seconds))
-        if not outcome.failed:
-            return
-        plain = replace(check, backend="eager", options={}, accuracy=False)
-        eager = run_check(plain, program, Limits(self.seconds))
-        if eager.failed and (eager.kind, eager.error) == (outcome.kind, outcome.error):
+        outcome = attempt(check, program, Limits(self.seconds))
+        if not outcome.failed or fails_eagerly(check, program, Limits(self.seconds), outcome):
             return
         finding: dict[str, Any] = {"graph": recorder.current, "outcome": str(outcome), "error": outcome.error}
         finding["detail"], finding["message"], finding["kind"] = outcome.detail, outcome.message, outcome.kind

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from argand.debug.doctor.child import OWN, PLAIN, Mode, warm
+from argand.debug.doctor.child import OWN, PLAIN, Mode
 from argand.debug.doctor.examination import only_others
 from argand.debug.doctor.flaky import blame_flaky
 from argand.debug.doctor.healthy import examine_healthy
@@ -19,6 +19,7 @@ from argand.debug.doctor.script_stages import UNCACHED
 from argand.debug.doctor.setup import source_of
 from argand.debug.doctor.torchs import blame_torch, prepare
 from argand.debug.doctor.verdict import Verdict
+from argand.debug.trial.process import warm
 from argand.errors import ConfigError
 from argand.files import printable
 

@@ -11,8 +11,8 @@ import torch
 
 from argand.debug.accuracy import Mismatch
 from argand.debug.accuracy import _parts as parts_of
-from argand.debug.minify.isolate import Outcome
 from argand.debug.minify.surgery import clone_strided
+from argand.debug.trial.outcome import Outcome
 
 _PLAIN = (int, float, bool, str, type(None), complex)
 _DEPTH = 12

@@ -26,8 +26,8 @@ from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repeated import with_variants
 from argand.debug.doctor.setup import source_of
 from argand.debug.minify.files import hardware_lines, new_directory
-from argand.debug.minify.identity import Fingerprint, fingerprint
 from argand.debug.observe import Backend
+from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 
 _SECONDS, _ATTEMPTS = 120.0, 400
 _BODIES = ("body", "orelse", "finalbody", "handlers")

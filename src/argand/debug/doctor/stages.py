@@ -21,12 +21,12 @@ from argand.backends.watch import CompileProgram, watching
 from argand.codegen.host.kernels import kernel_source
 from argand.config import config
 from argand.debug.benchmark.work import tensors_of
+from argand.debug.minify.attempts import attempt
 from argand.debug.minify.checks import BackendCheck
-from argand.debug.minify.identity import Fingerprint, fingerprint
-from argand.debug.minify.isolate import Outcome, can_fork, run_isolated
-from argand.debug.minify.limits import Limits
-from argand.debug.minify.spawn import run_spawned
 from argand.debug.minify.surgery import Program
+from argand.debug.trial.fingerprint import Fingerprint, fingerprint
+from argand.debug.trial.isolation import Limits
+from argand.debug.trial.outcome import Outcome
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.hints import size_hints
 from argand.ir.interpret import flatten, interpret
@@ -83,15 +83,8 @@ class Trial:
 
     def run(self, variant: CompileProgram | None, check: BackendCheck, settings: dict[str, Any]) -> Outcome:
         """One trial in a child process."""
-
-        return self.isolated(attempt, check, variant="" if variant is None else variant.__name__, settings=settings)
-
-    def isolated(self, function: Callable[..., Any], check: BackendCheck, **given: Any) -> Outcome:
-        """`function(check, gm, inputs, **given)` in a child: forked, or new where this process uses a GPU."""
-        gm, inputs = self.program.gm, self.program.inputs
-        if can_fork():
-            return run_isolated(lambda: function(check, gm, inputs, **given), time_limit=self.seconds)
-        return run_spawned(check, self.program, Limits(self.seconds), (f"{__name__}:{function.__name__}", given))
+        name = "" if variant is None else variant.__name__
+        return attempt(check, self.program, Limits(self.seconds), check_variant, variant=name, settings=settings)
 
     def same(self, outcome: Outcome) -> bool:
         """Whether this is the failure that was seen: by kind and type, whatever stage it shows in."""
@@ -103,7 +96,9 @@ class Trial:
         return found.kind in ("hung", "memory") or found.error == self.wanted.error
 
 
-def attempt(check: BackendCheck, gm: fx.GraphModule, inputs: list[Any], variant: str, settings: dict[str, Any]) -> None:
+def check_variant(
+    check: BackendCheck, gm: fx.GraphModule, inputs: list[Any], variant: str, settings: dict[str, Any]
+) -> None:
     """A check, whose ATen programs are compiled by the variant of this name ("": as always)."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(config.patch(settings))
@@ -323,8 +318,8 @@ def _no_kernels() -> Iterator[None]:
 
 def kernel_names(trial: Trial) -> list[str]:
     """Names of the kernels that the graph is compiled to."""
-
-    return trial.isolated(named_kernels, replace(trial.check, accuracy=False)).value or []
+    check = replace(trial.check, accuracy=False)
+    return attempt(check, trial.program, Limits(trial.seconds), named_kernels).value or []
 
 
 def named_kernels(check: BackendCheck, gm: fx.GraphModule, inputs: list[Any]) -> list[str]:

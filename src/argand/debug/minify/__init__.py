@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from argand.debug.accuracy import AccuracyError, same
     from argand.debug.minify.checks import BackendCheck, Surroundings
-    from argand.debug.minify.identity import Fingerprint, fingerprint, normalise
-    from argand.debug.minify.isolate import Outcome, mark, outcome_of, run_isolated
-    from argand.debug.minify.limits import Limits
     from argand.debug.minify.loop import MinifyResult, NotReproduced, minify
     from argand.debug.minify.surgery import Program
+    from argand.debug.trial.fingerprint import Fingerprint, fingerprint, normalise
+    from argand.debug.trial.isolation import Limits, mark, run_isolated
+    from argand.debug.trial.outcome import Outcome, outcome_of
 
 __all__ = [
     "AccuracyError",
@@ -61,14 +61,14 @@ _PLACES = {
     "same": "argand.debug.accuracy",
     "BackendCheck": "argand.debug.minify.checks",
     "Surroundings": "argand.debug.minify.checks",
-    "Fingerprint": "argand.debug.minify.identity",
-    "fingerprint": "argand.debug.minify.identity",
-    "normalise": "argand.debug.minify.identity",
-    "Outcome": "argand.debug.minify.isolate",
-    "mark": "argand.debug.minify.isolate",
-    "outcome_of": "argand.debug.minify.isolate",
-    "run_isolated": "argand.debug.minify.isolate",
-    "Limits": "argand.debug.minify.limits",
+    "Fingerprint": "argand.debug.trial.fingerprint",
+    "fingerprint": "argand.debug.trial.fingerprint",
+    "normalise": "argand.debug.trial.fingerprint",
+    "Outcome": "argand.debug.trial.outcome",
+    "mark": "argand.debug.trial.isolation",
+    "outcome_of": "argand.debug.trial.outcome",
+    "run_isolated": "argand.debug.trial.isolation",
+    "Limits": "argand.debug.trial.isolation",
     "MinifyResult": "argand.debug.minify.loop",
     "NotReproduced": "argand.debug.minify.loop",
     "minify": "argand.debug.minify.loop",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,8 @@ from argand.backends.registry import lookup_backend
 from argand.config import config
 from argand.debug import accuracy, gpus
 from argand.debug.accuracy import AccuracyError, run_forward_backward
-from argand.debug.minify.isolate import mark
 from argand.debug.minify.surgery import clone_inputs, output_node, steady
+from argand.debug.trial.isolation import mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,10 @@ class BackendCheck:
                 mark("accuracy")
                 for given, arguments, actual in made:
                     compare_with_eager(gm, given, arguments, actual, gradients, self.tolerance)
+
+    def eagerly(self) -> BackendCheck:
+        """The check of what the graph does without the compiler."""
+        return replace(self, backend="eager", options={}, after="dynamo", accuracy=False, run=True)
 
     def compile(self, gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """A callable for the graph."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ import torch
 from argand import files
 from argand.config import config
 from argand.debug.minify.checks import BackendCheck, Surroundings
-from argand.debug.minify.code import NotCode, literal, module_code
-from argand.debug.minify.identity import Fingerprint
+from argand.debug.minify.code import NotCode, graph_of, literal, module_code
 from argand.debug.minify.sources import Definitions, setup_lines
 from argand.debug.minify.surgery import Program
+from argand.debug.minify.varying import restore
+from argand.debug.trial.fingerprint import Fingerprint
 from argand.errors import ArgandError
 from argand.runtime import toolchain
 from argand.runtime.gpu.device.target import triton_version
@@ -121,8 +123,8 @@ class Writer:
         lines += ["", *(["import sys", ""] if definitions.paths else [])]
         lines += [f"sys.path.insert(0, {folder!r})" for folder in definitions.paths]
         lines += ["import torch", *(line for line in imports if line != "import torch")]
+        lines += ["from argand.debug.minify import Fingerprint"] if "minify_main" in main[0] else []
         lines += ["from argand.debug.minify.checks import BackendCheck, Surroundings"]
-        lines += ["from argand.debug.minify.identity import Fingerprint"] if "minify_main" in main[0] else []
         wanted = "minify_main" if "minify_main" in main[0] else "run_repro"
         lines += [f"from argand.debug.repro import load, rand_strided, {wanted}", "", ""]
         lines += [line for line in definitions.lines if not line.startswith("import ")]
@@ -188,6 +190,23 @@ def _input_text(value: Any) -> str:
     shape, stride = _text(tuple(value.shape)), _text(tuple(value.stride()))
     grad = ", requires_grad=True" if value.requires_grad else ""
     return f"rand_strided({shape}, {stride}, {value.dtype}, {str(value.device)!r}{grad})"
+
+
+def load_module(path: Path) -> ModuleType:
+    """A written file as a module (its `__main__` part does not run)."""
+    module = ModuleType(f"argand_repro_{abs(hash(str(path)))}")
+    module.__file__ = str(path)
+    code = compile(files.read_script(path), str(path), "exec")
+    sys.modules[module.__name__] = module
+    exec(code, module.__dict__)
+    return module
+
+
+def program_of(module: torch.nn.Module, args: Sequence[Any]) -> Program:
+    """The graph that a written module is, with its inputs."""
+    gm, inputs = graph_of(module), list(args)
+    restore(gm, inputs)
+    return Program(gm, inputs)
 
 
 def save(path: Path, data: Any) -> None:

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from argand.debug.minify.attempts import Check, attempt
 from argand.debug.minify.code import NotCode, path_of
-from argand.debug.minify.identity import Fingerprint, fingerprint
-from argand.debug.minify.isolate import Outcome, can_fork, run_isolated
-from argand.debug.minify.limits import Check, Limits
 from argand.debug.minify.simplify import SIMPLIFICATIONS, oddness
-from argand.debug.minify.spawn import run_spawned
 from argand.debug.minify.strategies import STRATEGIES, State, Strategy
 from argand.debug.minify.surgery import Program, ancestors
+from argand.debug.trial.fingerprint import Fingerprint, fingerprint
+from argand.debug.trial.isolation import Limits
+from argand.debug.trial.outcome import Outcome
 from argand.errors import ArgandError
 
 _PATIENCE = 4.0  # seconds, and four times as long as any attempt took, until a part of a program that hangs hangs
@@ -144,7 +144,7 @@ class Search:
         limits = self.limits
         if self.wanted.kind == "hung":  # parts of the program need not be waited for as long as all of it
             limits = replace(limits, attempt_seconds=min(limits.attempt_seconds, _PATIENCE + 4 * self.slowest))
-        outcome = run(self.check, candidate, limits)
+        outcome = attempt(self.check, candidate, limits)
         self.attempts += 1
         if outcome.kind != "hung":
             self.slowest = max(self.slowest, outcome.seconds)
@@ -173,15 +173,6 @@ class Search:
         self.history.append((name, self.state.program.nodes, candidate.nodes))
         self.state.program, self.state.known = candidate, None
         self.listener.shrunk(self)
-
-
-def run(check: Check, program: Program, limits: Limits) -> Outcome:
-    """One attempt, in a forked child or, where this process cannot be forked, in a new process."""
-    if not can_fork():
-        return run_spawned(check, program, limits)
-    return run_isolated(
-        lambda: check(program.gm, program.inputs), time_limit=limits.attempt_seconds, memory_limit=limits.memory
-    )
 
 
 def measure(program: Program) -> tuple[int, ...]:
@@ -214,7 +205,7 @@ def minify(
         limits: of time and memory.
         listener: told how it goes on.
         tried: what attempts of an earlier, interrupted search found; extended.
-        outcome: how the whole program fails, where `run` has just found that out.
+        outcome: how the whole program fails, where `attempt` has just found that out.
         simplify: go on with sizes, numbers and dtypes when no node can be left out.
 
     Raises:
@@ -222,7 +213,7 @@ def minify(
     """
     limits, listener = limits or Limits(), listener or Quiet()
     program = Program(gm, list(inputs))
-    outcome = outcome or run(check, program, limits)
+    outcome = outcome or attempt(check, program, limits)
     found = fingerprint(outcome)
     if not outcome.failed:
         raise NotReproduced(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from argand import events
-from argand.debug.minify.isolate import Outcome
 from argand.debug.minify.loop import Search
+from argand.debug.trial.outcome import Outcome
 
 
 class Progress:

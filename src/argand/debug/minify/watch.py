@@ -18,14 +18,14 @@ from argand.config import config
 from argand.debug import gpus
 from argand.debug.accuracy import AccuracyError, Mismatch
 from argand.debug.minify import aten
+from argand.debug.minify.attempts import attempt, fails_eagerly
 from argand.debug.minify.checks import BackendCheck, Surroundings
 from argand.debug.minify.files import Writer, copy_to_base, new_directory
-from argand.debug.minify.identity import Fingerprint, fingerprint
-from argand.debug.minify.isolate import Outcome, outcome_of
 from argand.debug.minify.loop import NotReproduced
-from argand.debug.minify.loop import run as run_check
 from argand.debug.minify.surgery import Program, clone_inputs
 from argand.debug.repro import limits, rand_strided, search_in
+from argand.debug.trial.fingerprint import Fingerprint, fingerprint
+from argand.debug.trial.outcome import Outcome, outcome_of
 from argand.errors import ArgandError, ConfigError
 from argand.graph.nodes.program import AtenProgram
 
@@ -184,8 +184,8 @@ def check_results(program: Program, check: BackendCheck) -> None:
     Raises:
         AccuracyError, ChildFailure: it fails.
     """
-    outcome = run_check(check, program, limits())
-    if not outcome.failed or (not outcome.data and _fails_eagerly(program, check, outcome)):
+    outcome = attempt(check, program, limits())
+    if not outcome.failed or (not outcome.data and fails_eagerly(check, program, limits(), outcome)):
         return
     found = _minify(program, check, outcome, outcome)
     error: ArgandError
@@ -208,8 +208,8 @@ def _try_first(program: Program, check: BackendCheck) -> None:
     writer = Writer(directory, check, Fingerprint("unknown"))
     with contextlib.suppress(ArgandError):
         print(f"argand: graph written to {writer.launcher(program)}", file=sys.stderr)
-    outcome = run_check(check, program, limits())
-    if outcome.kind in ("crashed", "hung", "memory") and not _fails_eagerly(program, check, outcome):
+    outcome = attempt(check, program, limits())
+    if outcome.kind in ("crashed", "hung", "memory") and not fails_eagerly(check, program, limits(), outcome):
         error = ChildFailure(f"the compiled graph {outcome}")
         error.add_note(_minify(program, check, outcome, outcome, directory))
         raise error
@@ -227,15 +227,8 @@ def _handle(program: Program, check: BackendCheck, error: Exception) -> None:
 def _handle_running(program: Program, check: BackendCheck, error: Exception) -> None:
     """The compiled graph raised: the same, unless eager raises too (then it is the program's own error)."""
     outcome = outcome_of(error, "run")
-    if not isinstance(error, AccuracyError) and not _fails_eagerly(program, check, outcome):
+    if not isinstance(error, AccuracyError) and not fails_eagerly(check, program, limits(), outcome):
         _handle(program, replace(check, accuracy=False), error)
-
-
-def _fails_eagerly(program: Program, check: BackendCheck, outcome: Outcome) -> bool:
-    """Whether the graph fails in the same way without the compiler."""
-    plain = replace(check, backend="eager", options={}, after="dynamo", accuracy=False, run=True)
-    eager = run_check(plain, program, limits())
-    return eager.failed and (eager.kind, eager.error) == (outcome.kind, outcome.error)
 
 
 def _minify(

@@ -474,18 +474,17 @@ def test_file_keeps_sizes_that_vary(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_new_processes_where_a_fork_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    from argand.debug.minify import Limits, isolate, loop
+    from argand.debug.minify import Limits, attempts
     from argand.errors import ArgandError
 
-    monkeypatch.setattr(isolate, "can_fork", lambda: False)
-    monkeypatch.setattr(loop, "can_fork", lambda: False)
+    monkeypatch.setattr(attempts, "can_fork", lambda: False)
     gm, inputs = graph_for(lambda x: torch.relu(x), torch.ones(2))
-    outcome = loop.run(BackendCheck(refuses_relu), Program(gm, inputs), Limits())
+    outcome = attempts.attempt(BackendCheck(refuses_relu), Program(gm, inputs), Limits())
     assert (outcome.kind, outcome.error, outcome.stage) == ("raised", "RuntimeError", "compile"), outcome
-    outcome = loop.run(BackendCheck("eager"), Program(gm, inputs), Limits())
+    outcome = attempts.attempt(BackendCheck("eager"), Program(gm, inputs), Limits())
     assert outcome.kind == "passed", outcome
     with pytest.raises(ArgandError, match="cannot be taken"):
-        loop.run(lambda gm, inputs: None, Program(gm, inputs), Limits())
+        attempts.attempt(lambda gm, inputs: None, Program(gm, inputs), Limits())
 
 
 def test_object_without_a_name_is_refused() -> None:

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from argand.debug.minify.isolate import Outcome
+from argand.debug.trial.outcome import Outcome
 
 _NORMALISE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),

@@ -1,4 +1,4 @@
-"""Runs a function in a forked child: whatever happens to it, an exception, a crash, a hang, is a value here.
+"""Runs a function in a forked child, within limits.
 
 The child has all that the process has (the user's backend, replaced lowerings, imported modules), so that an attempt
 costs a fork and not an import of torch. What it runs is run in a new thread: threads do not survive a fork, and
@@ -21,58 +21,29 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import IO, Any
 
 from argand import events
-from argand.errors import ArgandError, BackendCompilerFailed
+from argand.debug.trial.outcome import DETAIL, Outcome, outcome_of, outcome_of_process
+from argand.errors import ArgandError
 
-Kind = Literal["passed", "raised", "crashed", "hung", "memory"]
 RUNNER = "argand: run_isolated"  # name of the thread that runs the function, where that is not the main one
-_DETAIL = 20_000  # characters of a traceback or of output that are kept
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run in a child process ended.
+class Limits:
+    """What an attempt, and the whole search, may take.
 
     Arguments:
-        kind: "passed", "raised" (an exception), "crashed" (a signal), "hung" (over the time limit), "memory".
-        error: qualified name of the exception's type; of the signal, "SIGSEGV".
-        message: the exception's text.
-        stage: what was going on: an argand stage ("lower", "codegen"), or what `mark` said last ("compile", "run").
-        where: "file.py:function" of the innermost frame.
-        seconds: how long it took.
-        detail: the traceback, or the last output of a process that died.
-        data: what the exception has in its `data` attribute (`accuracy.AccuracyError`: output, kind, error, scale).
-        value: what the function returned, where it is plain data.
+        attempt_seconds: an attempt that takes longer hangs.
+        memory: bytes that an attempt may take beyond what the process has; 0 is no limit.
+        total_seconds: after so long the smallest program so far is the result; 0 is no limit.
     """
 
-    kind: Kind
-    error: str = ""
-    message: str = ""
-    stage: str = ""
-    where: str = ""
-    seconds: float = 0.0
-    detail: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
-    value: Any = None
-
-    @property
-    def failed(self) -> bool:
-        return self.kind != "passed"
-
-    def __str__(self) -> str:
-        text = self.message.strip().splitlines()
-        if self.kind == "passed":
-            return "passed"
-        if self.kind == "hung":
-            return f"hangs ({self.stage})"
-        if self.kind == "memory":
-            return f"runs out of memory ({self.stage})"
-        if self.kind == "crashed":
-            return f"crashes with {self.error} ({self.stage})"
-        return f"{self.error}: {text[0] if text else ''}" + (f" ({self.stage})" if self.stage else "")
+    attempt_seconds: float = 60.0
+    memory: int = 0
+    total_seconds: float = 0.0
 
 
 class _Stage:
@@ -86,10 +57,15 @@ class _Stage:
             self.memory[:64] = text.encode()[:64].ljust(64, b"\0")
 
     def read(self) -> str:
-        return "" if self.memory is None else bytes(self.memory[:64]).rstrip(b"\0").decode(errors="replace")
+        return "" if self.memory is None else stage_text(bytes(self.memory[:64]))
 
 
 _stage = _Stage()
+
+
+def stage_text(memory: bytes) -> str:
+    """What a child wrote into its line of memory."""
+    return memory[:64].rstrip(b"\0").decode(errors="replace")
 
 
 def mark(stage: str) -> None:
@@ -159,23 +135,26 @@ def run_isolated(
         if not ended:
             kill(child)
         status = os.waitpid(child, 0)[1]
-        seconds = time.monotonic() - start
-        output.seek(max(os.fstat(output.fileno()).st_size - _DETAIL, 0))
-        printed = output.read(_DETAIL).decode(errors="replace")
-    return outcome_of_process(data, ended, status, seconds, printed, _stage.read())
+        return outcome_of_process(data, ended, status, time.monotonic() - start, end_of(output), _stage.read())
+
+
+def end_of(output: IO[bytes]) -> str:
+    """The last of what a child printed."""
+    output.seek(max(os.fstat(output.fileno()).st_size - DETAIL, 0))
+    return output.read(DETAIL).decode(errors="replace")
 
 
 def _receive(pipe: int, deadline: float) -> tuple[bytes, bool]:
     """Everything that comes through the pipe, and whether it was closed before the deadline."""
-    found = b""
+    data = b""
     while True:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([pipe], [], [], left)[0]:
-            return found, False
+            return data, False
         part = os.read(pipe, 1 << 16)
         if not part:
-            return found, True
-        found += part
+            return data, True
+        data += part
 
 
 def kill(child: int) -> None:
@@ -185,62 +164,25 @@ def kill(child: int) -> None:
             os.kill(target, signal.SIGKILL)
 
 
-def outcome_of_process(data: bytes, ended: bool, status: int, seconds: float, printed: str, stage: str) -> Outcome:
-    """What became of a process.
-
-    Arguments:
-        data: the outcome that it wrote, as JSON; empty when it did not come so far.
-        ended: it ended by itself.
-        status: as of `os.waitpid`.
-    """
-    if not ended:
-        return Outcome("hung", "timeout", f"no end after {seconds:.1f} s", stage, seconds=seconds, detail=printed)
-    if data:
-        with contextlib.suppress(ValueError):
-            return Outcome(**{**json.loads(data), "seconds": seconds})
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        kind: Kind = "memory" if number == signal.SIGKILL else "crashed"  # the system kills what takes too much
-        return Outcome(kind, name, f"died of {name}", stage, _crash_place(printed), seconds, printed)
-    code = os.waitstatus_to_exitcode(status)
-    return Outcome("crashed", "exit", f"exited with code {code}", stage, seconds=seconds, detail=printed)
-
-
-def _crash_place(printed: str) -> str:
-    """The innermost Python frame of what faulthandler printed."""
-    for line in printed.splitlines():
-        if line.strip().startswith('File "'):
-            file, _, rest = line.strip().removeprefix('File "').partition('", line ')
-            return f"{os.path.basename(file)}:{rest.partition(' in ')[2]}"
-    return ""
-
-
 def _child(
     function: Callable[[], Any], receive: int, send: int, output: int, memory_limit: int, main_thread: bool
 ) -> None:
     """The life of the child; does not return."""
     try:
         os.close(receive)
-        with contextlib.suppress(OSError):
-            os.setsid()  # so that a compiler that it runs is killed with it
-        if output >= 0:
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            sys.stdout = open(1, "w", closefd=False, buffering=1)  # noqa: SIM115 - lives as long as the process
-            sys.stderr = open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
+        detach(output)
         faulthandler.enable(open(2, "w", closefd=False), all_threads=False)  # noqa: SIM115
         limit_memory(memory_limit)
         events.bus.sinks, events.bus.named = (), {}  # what attempts do belongs in no log and no trace
         events.bus.prepare = lambda: None
-        made: list[Outcome] = []
+        outcomes: list[Outcome] = []
         if main_thread:
-            made.append(call(function))
+            outcomes.append(call(function))
         else:
-            thread = threading.Thread(target=lambda: made.append(call(function)), name=RUNNER)
+            thread = threading.Thread(target=lambda: outcomes.append(call(function)), name=RUNNER)
             thread.start()
             thread.join()
-        text = json.dumps(asdict(made[0])).encode()
+        text = json.dumps(asdict(outcomes[0])).encode()
         with contextlib.suppress(Exception):  # the function may have closed it
             sys.stdout.flush()
         while text:
@@ -250,6 +192,17 @@ def _child(
         traceback.print_exc()
     finally:
         os._exit(70)
+
+
+def detach(output: int) -> None:
+    """In a fork: what it starts is killed with it, and what it prints goes to this descriptor (-1: as before)."""
+    with contextlib.suppress(OSError):
+        os.setsid()
+    if output >= 0:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout = open(1, "w", closefd=False, buffering=1)  # noqa: SIM115 - lives as long as the process
+        sys.stderr = open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
 
 
 def limit_memory(memory_limit: int) -> None:
@@ -274,42 +227,3 @@ def call(function: Callable[[], Any]) -> Outcome:
         return Outcome("passed", value=value)
     except BaseException as error:
         return outcome_of(error, _stage.read())
-
-
-def outcome_of(error: BaseException, stage: str = "") -> Outcome:
-    """The outcome that an exception is."""
-    inner: BaseException = error
-    while isinstance(inner, BackendCompilerFailed):
-        inner = inner.inner
-    kind: Kind = "raised"
-    text = inner.cause if isinstance(inner, ArgandError) else str(inner)
-    if isinstance(inner, MemoryError) or "can't allocate memory" in text or "CUDA out of memory" in text:
-        kind = "memory"
-    if isinstance(inner, ArgandError) and inner.stage not in ("argand", "backend", "internal"):
-        stage = inner.stage
-    data = getattr(inner, "data", None)
-    return Outcome(
-        kind,
-        _type_name(type(inner)),
-        text[:_DETAIL],
-        stage,
-        _innermost(inner),
-        detail="".join(traceback.format_exception(error))[-_DETAIL:],
-        data=data if isinstance(data, dict) else {},
-    )
-
-
-def _type_name(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _innermost(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    step = error.__traceback__
-    if step is None:
-        return ""
-    while step.tb_next is not None:
-        step = step.tb_next
-    code = step.tb_frame.f_code
-    return f"{os.path.basename(code.co_filename)}:{code.co_name}"

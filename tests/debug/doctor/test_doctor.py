@@ -17,9 +17,9 @@ from argand.debug.doctor.records import CallRecord, Difference, Run
 from argand.debug.doctor.repeated import Tally, tally
 from argand.debug.doctor.setup import setup_of
 from argand.debug.doctor.visible import changed, plain_state
-from argand.debug.minify.isolate import Outcome
+from argand.debug.trial.outcome import Outcome
 
-FAULTS = Path(__file__).resolve().parents[1] / "faults"
+FAULTS = Path(__file__).resolve().parents[2] / "faults"
 sys.path.insert(0, str(FAULTS))
 import healthy  # noqa: E402
 import run as faults_run  # noqa: E402
@@ -381,12 +381,10 @@ def test_what_changed_between_calls() -> None:
 def test_stages_are_tried_in_new_processes_where_a_fork_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a GPU is in use: the variant of the compiler goes there by its name."""
     from argand.debug.doctor import stages
-    from argand.debug.minify import BackendCheck
-    from argand.debug.minify.identity import Fingerprint
-    from argand.debug.minify.surgery import Program
+    from argand.debug.minify import BackendCheck, Fingerprint, Program, attempts
     from debug.minify_helpers import graph_for
 
-    monkeypatch.setattr(stages, "can_fork", lambda: False)
+    monkeypatch.setattr(attempts, "can_fork", lambda: False)
     program = Program(*graph_for(lambda x: torch.relu(x) + 1, torch.ones(3)))
     trial = stages.Trial(program, BackendCheck("native", accuracy=True), Fingerprint("wrong"))
     assert stages.kernel_names(trial) == ["cpp_fused_relu_add_0"]

@@ -14,12 +14,10 @@ import torch
 from torch import fx
 
 import warm
-from argand.debug.minify import BackendCheck, Limits
+from argand.debug.minify import BackendCheck, Fingerprint, Limits, Program
+from argand.debug.minify.attempts import run_file
 from argand.debug.minify.files import Writer
-from argand.debug.minify.identity import Fingerprint
-from argand.debug.minify.server import Server, environment
-from argand.debug.minify.spawn import run_file
-from argand.debug.minify.surgery import Program
+from argand.debug.trial.process import Server, environment
 from debug.minify_helpers import graph_for
 
 
@@ -52,7 +50,7 @@ def outcome(server: Server | None, kind: str, folder: Path, seconds: float = 60.
     path = Writer(folder, BackendCheck(backend_that(kind)), Fingerprint("unknown")).repro(program)
     text = path.read_text()
     assert "def behaves" in text
-    return run_file(path, Limits(attempt_seconds=seconds), None, server)
+    return run_file(path, Limits(attempt_seconds=seconds), server)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +107,7 @@ def test_a_server_that_is_gone_is_done_without(tmp_path: Path) -> None:
 def test_it_ends_when_nobody_is_left_to_ask() -> None:
     code = (
         "import json, os\n"
-        "from argand.debug.minify.server import Server, environment\n"
+        "from argand.debug.trial.process import Server, environment\n"
         "print(json.dumps(Server(environment()).process.pid), flush=True)\n"
         "os._exit(0)"
     )

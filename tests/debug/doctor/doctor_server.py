@@ -16,14 +16,14 @@ import tempfile
 import types
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 import argand.cli
 import warm
 from argand.debug.doctor import (
     alone,
     procedure,  # noqa: F401 - so that forks need not import it
 )
-from argand.debug.doctor.child import warm as import_all
+from argand.debug.trial.process import warm as import_all
 
 
 def in_fork(command: list[str], *, cwd: Path, timeout: float, **_: object) -> subprocess.CompletedProcess[str]:
