@@ -17,10 +17,10 @@ import typer
 import argand
 from argand import files
 from argand.config import config, default_cache_dir
-from argand.debug.doctor.command import doctor
+from argand.debug.commands.doctor import doctor
+from argand.debug.commands.late_options import note_late_options
+from argand.debug.commands.minify import minify
 from argand.debug.frame_records.replay import replay
-from argand.debug.late_options import note_late_options
-from argand.debug.minify.command import minify
 from argand.errors import ArgandError
 from argand.report import command as _report
 

@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 
-from argand.debug.accuracy import TOLERANCE, compare, in_float64, run_forward_backward, same, widened
+from argand.debug.accuracy import TOLERANCE, compare, same
+from argand.debug.trial.eager import in_float64, run_forward_backward, widened
 from debug.minify_helpers import graph_for
 
 

@@ -6,10 +6,13 @@ Stages know nobody above them: who wants to watch sets `watching` around a call 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from torch import fx
+
+from argand.backends.registry import Backend
 from argand.graph.nodes.program import AtenProgram
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
@@ -30,6 +33,16 @@ def watching(watcher: Watcher) -> Iterator[None]:
         yield
     finally:
         _watcher.reset(token)
+
+
+def compiled_through(function: Backend, watcher: Watcher) -> Backend:
+    """A backend that compiles ATen programs through what `watcher` makes of their compile function."""
+
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        with watching(watcher):
+            return function(gm, example_inputs, **options)
+
+    return compile_graph
 
 
 def watched(compile_program: CompileProgram, backend: str, boxed: bool) -> CompileProgram:

@@ -9,18 +9,15 @@ error is a result that is further from the float64 one than eager's is, by more 
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import fx
 
+from argand.debug.trial.tensors import parts_of
 from argand.errors import ArgandError
-from argand.graph.nodes.meta import attribute
 
 log = logging.getLogger("argand.debug.accuracy")
 
@@ -129,31 +126,16 @@ def compare(
         return _tensors(expected, actual, arbiter, where=where, **options)
     if type(expected) is not type(actual):
         return Mismatch(where, "type", 0.0, f"a {type(actual).__name__}, not a {type(expected).__name__}")
-    parts = _parts(expected)
+    parts = parts_of(expected)
     if parts is None:
         return _plain(expected, actual, where, tol)
-    others, arbiters = _parts(actual) or {}, (_parts(float64) or {}) if type(float64) is type(expected) else {}
+    others, arbiters = parts_of(actual) or {}, (parts_of(float64) or {}) if type(float64) is type(expected) else {}
     if parts.keys() != others.keys():
         return Mismatch(where, "structure", 0.0, f"parts {list(others)}, not {list(parts)}")
     for name, part in parts.items():
         found = compare(part, others[name], arbiters.get(name), where=where + name, **options)
         if found is not None:
             return found
-    return None
-
-
-def _parts(value: Any) -> dict[str, Any] | None:
-    """What a container holds, by how one would write it; None for what is none."""
-    if isinstance(value, (list, tuple)):
-        names: Sequence[str] = getattr(value, "_fields", ())
-        return {f".{names[i]}" if names else f"[{i}]": item for i, item in enumerate(value)}
-    if isinstance(value, Mapping):
-        return {f"[{key!r}]": item for key, item in value.items()}
-    if isinstance(value, torch.nn.Module):
-        return {f".{name}": item for name, item in (*value.named_parameters(), *value.named_buffers())}
-    fields = getattr(type(value), "__dataclass_fields__", None)
-    if fields is not None:
-        return {f".{name}": getattr(value, name, None) for name in fields}
     return None
 
 
@@ -276,92 +258,3 @@ def _special(
             return Mismatch(where, name, 0.0, said)
     infinite = torch.isinf(want) & torch.isinf(got) & (want != got)
     return Mismatch(where, "inf", 0.0, "infinities of the other sign") if bool(infinite.any()) else None
-
-
-# ------------------------------------------------------------------------------- running
-
-_WIDER = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}
-_WIDER_METHODS = {"float": "double", "half": "double", "bfloat16": "double"}
-
-
-def in_float64(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The same graph computing in float64: its dtype arguments, casts, parameters and constants."""
-    graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        made = env[node] = graph.node_copy(node, lambda source: env[source])
-        made.args = _widened(made.args)
-        made.kwargs = _widened(made.kwargs)
-        if made.op == "call_method":
-            made.target = _WIDER_METHODS.get(made.target, made.target)
-    root = {str(n.target): attribute(gm, str(n.target)) for n in graph.nodes if n.op in ("get_attr", "call_module")}
-    for name, value in root.items():
-        if isinstance(value, fx.GraphModule):
-            root[name] = in_float64(value)
-        elif isinstance(value, torch.Tensor):
-            root[name] = widened(value)
-        elif isinstance(value, torch.nn.Module):
-            root[name] = copy.deepcopy(value).double()
-    return fx.GraphModule(root, graph)
-
-
-def _widened(value: Any) -> Any:
-    if isinstance(value, torch.dtype):
-        return _WIDER.get(value, value)
-    if isinstance(value, (tuple, list)):
-        return type(value)(map(_widened, value))
-    if isinstance(value, dict):
-        return {key: _widened(item) for key, item in value.items()}
-    return value
-
-
-def widened(value: Any) -> Any:
-    """A tensor in float64, or a plain value as it is; leaves that require gradients stay such."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.layout is not torch.strided:
-        return value
-    made = torch.empty_strided(value.shape, value.stride(), dtype=torch.float64, device=value.device)
-    if all(stride or n < 2 for n, stride in zip(value.shape, value.stride())):
-        made.copy_(value.detach())
-    else:
-        made = value.detach().double()
-    return made.requires_grad_(value.requires_grad)
-
-
-def run_forward_backward(
-    function: Callable[..., Any], inputs: Sequence[Any], *, gradients: bool = True, at: Callable[[str], Any] = str
-) -> tuple[Any, list[torch.Tensor | None]]:
-    """Call a function, and differentiate a sum over its results where they require gradients.
-
-    Arguments:
-        inputs: tensors (leaves where they require gradients) or plain values; they may be written to.
-        gradients: also run the backward.
-        at: told "run" and "backward".
-
-    Returns:
-        the result and, for each input, its gradient (None where it has none).
-    """
-    at("run")
-    result = function(*inputs)
-    leaves = [part for part in _leaves(result) if isinstance(part, torch.Tensor) and part.requires_grad]
-    wanted = [v for v in inputs if isinstance(v, torch.Tensor) and v.requires_grad and v.is_leaf]
-    if not gradients or not leaves or not wanted:
-        return result, [None for _ in inputs]
-    at("backward")
-    total: Any = 0.0
-    for number, leaf in enumerate(leaves):
-        value = torch.view_as_real(leaf) if leaf.is_complex() else leaf
-        # weights that differ from element to element, so that what is swapped or missed shows
-        weights = torch.linspace(0.5, 1.5, max(1, value.numel()), dtype=torch.float64, device=value.device)
-        total = total + (value * weights.to(value.dtype)[: value.numel()].reshape(value.shape)).sum() * (number + 1)
-    found = torch.autograd.grad(total, wanted, allow_unused=True)
-    by_id = {id(value): gradient for value, gradient in zip(wanted, found)}
-    return result, [by_id.get(id(value)) if isinstance(value, torch.Tensor) else None for value in inputs]
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    parts = _parts(value)
-    if parts is None:
-        yield value
-    else:
-        for part in parts.values():
-            yield from _leaves(part)

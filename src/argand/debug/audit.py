@@ -25,7 +25,7 @@ from argand.capture.facts.code.directives import is_compiling
 from argand.config import config
 from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch
-from argand.debug.minify.surgery import clone_strided
+from argand.debug.trial.tensors import clone_strided
 
 _TOO_DEEP = 6
 

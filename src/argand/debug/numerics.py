@@ -17,11 +17,13 @@ from torch import fx
 
 from argand._core.calls import capture_off
 from argand.backends import native
+from argand.backends.registry import Backend
 from argand.backends.targets import devices_in, without_target
 from argand.backends.watch import CompileProgram, watching
 from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch
 from argand.debug.benchmark.work import tensors_of
+from argand.debug.trial.eager import in_float64, values_of_nodes, widened
 from argand.errors import ArgandError, UserLine
 from argand.graph.nodes.meta import user_line, user_lines
 from argand.graph.nodes.printing import target_name
@@ -30,8 +32,6 @@ from argand.graph.sizes.expr import Expr, Sym, evaluate
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import TensorRef
 from argand.runtime.host import load_module
-
-Backend = Callable[..., Callable[..., Any]]
 
 
 class NumericsError(ArgandError):
@@ -121,7 +121,7 @@ class CheckedGraph:
             inputs = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in args]
             state = gpus.generators()
             with torch.no_grad():
-                self.expected = _values(self.gm, inputs)
+                self.expected = values_of_nodes(self.gm, inputs)
                 gpus.set_generators(state)
                 self.right = _values_in_float64(self.gm, inputs)
             gpus.set_generators(state)
@@ -190,24 +190,8 @@ def _code(node: fx.Node) -> str:
     return f"{node.name} = {target_name(node.target)}({args})" + (f" ({line})" if line else "")
 
 
-def _values(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
-    """What each node of an ATen graph is, computed with ATen's kernels."""
-    found: dict[str, Any] = {}
-
-    class Keeper(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            value = super().run_node(n)
-            found[n.name] = value
-            return value
-
-    keeper = Keeper(gm, garbage_collect_values=False)
-    keeper.extra_traceback = False
-    keeper.run(*inputs)
-    return found
-
-
 def _values_in_float64(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
     try:
-        return _values(accuracy.in_float64(gm), [accuracy.widened(value) for value in inputs])
+        return values_of_nodes(in_float64(gm), list(map(widened, inputs)))
     except Exception:  # an op without a float64 kernel: eager's values alone decide
         return {}

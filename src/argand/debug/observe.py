@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Backend = Callable[..., Callable[..., Any]]
+from argand.backends.registry import Backend
 
 
 class Observer(Protocol):

@@ -13,7 +13,7 @@ import torch
 
 import argand
 import warm
-from argand.debug.benchmark.bench import Recorder, tensors_in
+from argand.debug.benchmark.bench import Recorder
 from argand.debug.benchmark.bench_profile import Row, Side
 from argand.debug.benchmark.bench_reasons import Measured, reasons
 from argand.debug.benchmark.bench_text import as_text, table, verdict
@@ -190,14 +190,6 @@ def test_tables_are_aligned_and_cut() -> None:
     assert "(3 more)" in lines[5] and "(outside" in lines[6]
     assert [milliseconds(us) for us in (0.5, 1500.0, 2e6)] == ["0.500us", "1.500ms", "2.000s"]
     assert [amount(value, "B") for value in (None, 12, 1.5e3, 2e9)] == ["", "12 B", "1.50 kB", "2.00 GB"]
-
-
-def test_tensors_are_found_in_outputs() -> None:
-    from transformers.modeling_outputs import BaseModelOutput
-
-    x, y = torch.ones(1), torch.ones(2)
-    assert list(tensors_in(BaseModelOutput(last_hidden_state=x, hidden_states=(y,)))) == [x, y]
-    assert list(tensors_in([{"a": x}, (y, 3), "text"])) == [x, y]
 
 
 SCRIPT = """

@@ -22,12 +22,15 @@ from typing import Any
 import torch
 
 from argand._core import _C
+from argand.backends.registry import Backend
 from argand.capture.facts.code.directives import is_compiling
 from argand.debug import gpus
 from argand.debug.benchmark import bench_profile
 from argand.debug.benchmark.bench_reasons import Measured, reasons
 from argand.debug.benchmark.work import GraphWork, graph_work
-from argand.debug.observe import JOINT, Backend
+from argand.debug.observe import JOINT
+from argand.debug.trial.surroundings import Surroundings
+from argand.debug.trial.tensors import tensors_in
 from argand.events import Event, bus
 from argand.graph.nodes.printing import describe
 
@@ -37,41 +40,14 @@ _MIN_ROUNDS = 5
 _MAX_PROFILED = 30
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Tensors in lists, tuples, dicts and objects with a `__dict__` (dataclasses, model outputs)."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple, set)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from tensors_in(getattr(value, name, None))
-
-
 @dataclass(slots=True)
 class Call:
     """Arguments of one layout with which a compiled function was called, and the settings it was called under."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    grad: bool
-    inference: bool
-    autocast: dict[str, torch.dtype]
+    surroundings: Surroundings
     count: int = 0
-
-    @contextlib.contextmanager
-    def settings(self) -> Iterator[None]:
-        """As at the call."""
-        with contextlib.ExitStack() as stack:
-            if self.inference:
-                stack.enter_context(torch.inference_mode())
-            stack.enter_context(torch.set_grad_enabled(self.grad))
-            stack.enter_context(gpus.autocast_as(self.autocast))
-            yield
 
     def shapes(self) -> str:
         """`f32[8, 16][16, 1]` and so on: dtype, sizes and strides of every tensor."""
@@ -94,9 +70,7 @@ class Recorded:
         """Keep the arguments of this call; of one layout those of the last."""
         signature = _signature(args, kwargs)
         count = self.calls[signature].count if signature in self.calls else 0
-        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        made = Call(args, kwargs, grad, inference, gpus.autocast(), count + 1)
-        self.calls[signature] = made
+        self.calls[signature] = Call(args, kwargs, Surroundings.now(), count + 1)
 
     @property
     def name(self) -> str:
@@ -204,7 +178,7 @@ class _Iteration:
     def decide(self, function: Callable[..., Any]) -> None:
         """Find out whether the result has a backward that is still to be made."""
         outputs = _differentiable(self.run(function))
-        if not self.call.grad or not outputs:
+        if not self.call.surroundings.grad or not outputs:
             return
         try:
             _backward(outputs)
@@ -249,7 +223,7 @@ def measure(recorded: Recorded, graphs: dict[str, GraphWork], *, seconds: float 
     def compiled() -> None:
         iteration.run(recorded.compiled)
 
-    with call.settings():
+    with call.surroundings.restored():
         iteration.decide(recorded.compiled)
         times = interleaved({"eager": eager, "compiled": compiled}, iteration.clear, seconds)
         costs = bench_profile.operation_work(eager)

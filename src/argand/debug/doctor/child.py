@@ -26,17 +26,16 @@ import torch
 
 from argand import events
 from argand.backends.interop import torch_compile_observed
-from argand.backends.registry import lookup_backend
+from argand.backends.registry import Backend, lookup_backend
 from argand.capture.facts.code.directives import is_compiling
 from argand.config import config
 from argand.debug import gpus
-from argand.debug.accuracy import _parts as parts_of
 from argand.debug.doctor.records import CallRecord, Kept, Run, read, write
 from argand.debug.doctor.rounding import nudged, shake
 from argand.debug.doctor.visible import modules_of, plain_state
-from argand.debug.minify.surgery import clone_strided
-from argand.debug.observe import JOINT, Backend
+from argand.debug.observe import JOINT
 from argand.debug.trial.isolation import RUNNER, mark, run_isolated
+from argand.debug.trial.tensors import clone_strided, named_leaves
 
 _MAX_CALLS = 400  # calls of compiled functions whose results are kept
 _COUNTED = 14  # calls of one function after which what is alive is counted
@@ -389,7 +388,7 @@ class Recorder:
                         self.kept.flatten(value, f"{key}{buffer}", record.values)
             for where, tensor in self.here.returned:
                 self.kept.flatten(tensor, where, record.values)
-            self.here.returned = [] if self.mode.count else _tensors_in(result)
+            self.here.returned = [] if self.mode.count else _memory_of(result)
             record.ended = True
             write(self.folder, number, record)
             if self.mode.count:
@@ -537,17 +536,10 @@ def leaves_behind(value: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
-def _tensors_in(result: Any) -> list[tuple[str, torch.Tensor]]:
+def _memory_of(result: Any) -> list[tuple[str, torch.Tensor]]:
     """The memory of what a call returned, with names."""
-    found: list[tuple[str, torch.Tensor]] = []
-
-    def look(value: Any, where: str, depth: int) -> None:
-        if isinstance(value, torch.Tensor):
-            if value.layout is torch.strided and value.device.type != "meta":
-                found.append((where, value.detach()))
-        elif depth < 8 and not isinstance(value, torch.nn.Module):
-            for name, part in (parts_of(value) or {}).items():
-                look(part, where + name, depth + 1)
-
-    look(result, _BEFORE, 0)
-    return found[:64]
+    return [
+        (where, leaf.detach())
+        for where, leaf in named_leaves(result, _BEFORE, 8)
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.device.type != "meta"
+    ][:64]

@@ -17,20 +17,22 @@ from torch import fx
 
 from argand._core.calls import capture_off
 from argand.backends.borrowed import torch_backend
+from argand.backends.registry import Backend
 from argand.config import config
 from argand.debug import gpus
 from argand.debug.doctor.child import Recorder
 from argand.debug.doctor.stages import Blame, Trial, blame
 from argand.debug.minify.attempts import attempt, fails_eagerly
-from argand.debug.minify.checks import BackendCheck, Surroundings
+from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.files import new_directory
 from argand.debug.minify.loop import MinifyResult, NotReproduced, name_of
-from argand.debug.minify.surgery import Program, clone_inputs
-from argand.debug.observe import Backend
+from argand.debug.minify.surgery import Program
 from argand.debug.repro import search_in
 from argand.debug.trial.fingerprint import fingerprint
 from argand.debug.trial.isolation import Limits
 from argand.debug.trial.outcome import Outcome
+from argand.debug.trial.surroundings import Surroundings
+from argand.debug.trial.tensors import clone_inputs
 from argand.errors import ConfigError
 from argand.graph.nodes.meta import user_line
 

@@ -15,6 +15,7 @@ from torch import fx
 
 from argand._core.calls import capture_off
 from argand.backends import native
+from argand.backends.registry import Backend
 from argand.backends.watch import watching
 from argand.debug import gpus
 from argand.debug.doctor.child import OWN, PLAIN, Mode, Recorder
@@ -22,7 +23,6 @@ from argand.debug.doctor.leaks import leaks
 from argand.debug.doctor.localise import Localiser
 from argand.debug.doctor.records import Run
 from argand.debug.doctor.verdict import Verdict
-from argand.debug.observe import Backend
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.hints import size_hints
 from argand.ir.kernel import KernelPlan, Schedule

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 
 from argand.debug.accuracy import Mismatch
-from argand.debug.accuracy import _parts as parts_of
-from argand.debug.minify.surgery import clone_strided
 from argand.debug.trial.outcome import Outcome
+from argand.debug.trial.tensors import clone_strided, named_leaves, parts_of
 
 _PLAIN = (int, float, bool, str, type(None), complex)
-_DEPTH = 12
+_DEPTH = 13
 _WHOLE = 1 << 22  # elements of a tensor that are kept; of a larger one a part is
 _BYTES = 1 << 29  # kept in a run; later tensors are kept in part
 
@@ -107,21 +106,17 @@ class Kept:
     def __init__(self) -> None:
         self.bytes = 0
 
-    def flatten(self, value: Any, where: str, into: dict[str, Any], depth: int = 0) -> None:
-        """Add tensors and plain values in `value` to `into`."""
-        if isinstance(value, torch.Tensor):
-            into[where] = self._tensor(value)
-            if on_gpu(value):
-                into[f"{where}.device"] = str(value.device)
-            return
-        parts = None if depth > _DEPTH or isinstance(value, torch.nn.Module) else parts_of(value)
-        if parts is None:
-            into[where] = value if type(value) in _PLAIN else f"<{type(value).__name__}>"
-            return
-        if not parts:
-            into[where] = f"<empty {type(value).__name__}>"
-        for name, part in parts.items():
-            self.flatten(part, where + name, into, depth + 1)
+    def flatten(self, whole: Any, name: str, into: dict[str, Any]) -> None:
+        """Add tensors and plain values in `whole` to `into`."""
+        for where, value in named_leaves(whole, name, _DEPTH):
+            if isinstance(value, torch.Tensor):
+                into[where] = self._tensor(value)
+                if on_gpu(value):
+                    into[f"{where}.device"] = str(value.device)
+            elif type(value) in _PLAIN:
+                into[where] = value
+            else:
+                into[where] = f"<{'empty ' if parts_of(value) == {} else ''}{type(value).__name__}>"
 
     def _tensor(self, value: torch.Tensor) -> Any:
         with torch.no_grad():

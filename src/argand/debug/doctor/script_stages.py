@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import fx
 
+from argand.backends.registry import Backend
 from argand.backends.watch import CompileProgram, watching
 from argand.debug.doctor import stages
 from argand.debug.doctor.child import GraphBackend, Mode, Recorder
-from argand.debug.observe import Backend
 from argand.passes import pipeline
 
 UNCACHED: dict[str, Any] = {"cache": False, "reuse_graphs": False}

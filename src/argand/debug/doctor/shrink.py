@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import fx
 
+from argand.backends.registry import Backend
 from argand.config import config
 from argand.debug.doctor.child import PLAIN, Allowed, Mode, Recorder, Script, run_script
 from argand.debug.doctor.differences import first_difference
@@ -26,7 +27,6 @@ from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repeated import with_variants
 from argand.debug.doctor.setup import source_of
 from argand.debug.minify.files import hardware_lines, new_directory
-from argand.debug.observe import Backend
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 
 _SECONDS, _ATTEMPTS = 120.0, 400

@@ -27,6 +27,7 @@ from argand.debug.minify.surgery import Program
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 from argand.debug.trial.isolation import Limits
 from argand.debug.trial.outcome import Outcome
+from argand.debug.trial.tensors import detached
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.hints import size_hints
 from argand.ir.interpret import flatten, interpret
@@ -211,7 +212,7 @@ def _interpreted(program: AtenProgram) -> Boxed:
 
     def call(args: list[Any]) -> tuple[Any, ...]:
         with torch.no_grad():
-            return tuple(interpret(loops, [_plain(value) for value in args]))
+            return tuple(interpret(loops, list(map(detached, args))))
 
     return call
 
@@ -237,7 +238,7 @@ def _scheduled(program: AtenProgram) -> Boxed:
 
     def call(args: list[Any]) -> tuple[Any, ...]:
         with torch.no_grad():
-            return tuple(run_schedule(made, [_plain(value) for value in args]))
+            return tuple(run_schedule(made, list(map(detached, args))))
 
     return call
 
@@ -249,7 +250,7 @@ def _generated(program: AtenProgram) -> Boxed:
 
     def call(args: list[Any]) -> tuple[Any, ...]:
         with torch.no_grad():
-            return tuple(run_schedule(made, [_plain(value) for value in args]))
+            return tuple(run_schedule(made, list(map(detached, args))))
 
     return call
 
@@ -292,10 +293,6 @@ class _Interpreted:
         tensors = dict(zip((*plan.inputs, *plan.outputs), tensors_of(self.schedule, plan, args)))
         with torch.no_grad():
             run_kernel(plan, self.sizes, {name: flatten(tensor) for name, tensor in tensors.items()})
-
-
-def _plain(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _none_loaded(text: str, kernels: Mapping[str, Any], *_: Any) -> list[Any]:

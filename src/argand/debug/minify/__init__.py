@@ -23,19 +23,14 @@ that fails otherwise is not accepted.
 * `argand.debug.repro.write_run(...)` writes a result as files; `argand.debug.repro.minify_to_directory(...)` does all.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from argand.debug.accuracy import AccuracyError, same
-    from argand.debug.minify.checks import BackendCheck, Surroundings
-    from argand.debug.minify.loop import MinifyResult, NotReproduced, minify
-    from argand.debug.minify.surgery import Program
-    from argand.debug.trial.fingerprint import Fingerprint, fingerprint, normalise
-    from argand.debug.trial.isolation import Limits, mark, run_isolated
-    from argand.debug.trial.outcome import Outcome, outcome_of
+from argand.debug.accuracy import AccuracyError, same
+from argand.debug.minify.checks import BackendCheck
+from argand.debug.minify.loop import MinifyResult, NotReproduced, minify
+from argand.debug.minify.surgery import Program
+from argand.debug.trial.fingerprint import Fingerprint, fingerprint, normalise
+from argand.debug.trial.isolation import Limits, mark, run_isolated
+from argand.debug.trial.outcome import Outcome, outcome_of
+from argand.debug.trial.surroundings import Surroundings
 
 __all__ = [
     "AccuracyError",
@@ -55,28 +50,3 @@ __all__ = [
     "run_isolated",
     "same",
 ]
-
-_PLACES = {
-    "AccuracyError": "argand.debug.accuracy",
-    "same": "argand.debug.accuracy",
-    "BackendCheck": "argand.debug.minify.checks",
-    "Surroundings": "argand.debug.minify.checks",
-    "Fingerprint": "argand.debug.trial.fingerprint",
-    "fingerprint": "argand.debug.trial.fingerprint",
-    "normalise": "argand.debug.trial.fingerprint",
-    "Outcome": "argand.debug.trial.outcome",
-    "mark": "argand.debug.trial.isolation",
-    "outcome_of": "argand.debug.trial.outcome",
-    "run_isolated": "argand.debug.trial.isolation",
-    "Limits": "argand.debug.trial.isolation",
-    "MinifyResult": "argand.debug.minify.loop",
-    "NotReproduced": "argand.debug.minify.loop",
-    "minify": "argand.debug.minify.loop",
-    "Program": "argand.debug.minify.surgery",
-}
-
-
-def __getattr__(name: str) -> Any:  # the command line imports this package, and must not import torch with it
-    if name in _PLACES:
-        return getattr(importlib.import_module(_PLACES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from argand.graph.nodes.program import AtenProgram
-from argand.graph.sizes.expr import Expr, Sym, evaluate
+from argand.graph.sizes.expr import Expr, evaluate
 
 
 def graph_module(program: AtenProgram) -> fx.GraphModule:
@@ -17,12 +17,7 @@ def graph_module(program: AtenProgram) -> fx.GraphModule:
     hints = {scalar.sym.name: scalar.hint for scalar in program.scalars}
 
     def number(value: Any) -> Any:
-        if isinstance(value, Expr):
-            names = {atom.name: hints[atom.name] for atom in value.free if isinstance(atom, Sym)}
-            return evaluate(value, names)
-        if isinstance(value, (tuple, list)):
-            return type(value)(map(number, value))
-        return value
+        return evaluate(value, hints) if isinstance(value, Expr) else value
 
     graph = fx.Graph()
     env: dict[fx.Node, Any] = {}
@@ -32,7 +27,7 @@ def graph_module(program: AtenProgram) -> fx.GraphModule:
             env[node] = hints[node.name]
             continue
         made = graph.node_copy(node, lambda source: env[source])
-        made.args, made.kwargs = number(made.args), {key: number(value) for key, value in made.kwargs.items()}
+        made.args, made.kwargs = fx.node.map_aggregate((made.args, made.kwargs), number)
         if made.op == "output":
             made.args = (tuple(part for part in made.args[0] if isinstance(part, fx.Node)),)
         env[node] = made
@@ -58,12 +53,6 @@ def inputs_of(program: AtenProgram, real: Sequence[Any] | None, make: Callable[.
             found.append(program.constants[spec.name].detach())
         else:
             one = spec.spec
-            size, stride = (tuple(_number(n, hints) for n in part) for part in (one.size, one.stride))
+            size, stride = (tuple(int(evaluate(n, hints)) for n in part) for part in (one.size, one.stride))
             found.append(make(size, stride, one.dtype, str(one.device)))
     return found
-
-
-def _number(value: Any, hints: Mapping[str, Any]) -> int:
-    if isinstance(value, Expr):
-        return int(evaluate(value, {atom.name: hints[atom.name] for atom in value.free if isinstance(atom, Sym)}))
-    return int(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,51 +14,10 @@ from argand.autograd import trace_inference, wrap
 from argand.backends import aot_eager, native
 from argand.backends.registry import lookup_backend
 from argand.config import config
-from argand.debug import accuracy, gpus
-from argand.debug.accuracy import AccuracyError, run_forward_backward
-from argand.debug.minify.surgery import clone_inputs, output_node, steady
+from argand.debug.trial.eager import compare_with_eager, run_forward_backward
 from argand.debug.trial.isolation import mark
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """State of the process and thread in which a graph was compiled.
-
-    Arguments:
-        grad: gradients are recorded.
-        inference: inference mode.
-        autocast: dtype of CPU autocast, None when it is off.
-        gpu_autocast: the same of GPUs.
-        threads: of torch.
-    """
-
-    grad: bool = True
-    inference: bool = False
-    autocast: torch.dtype | None = None
-    threads: int = 0
-    gpu_autocast: torch.dtype | None = None
-
-    @classmethod
-    def now(cls) -> Surroundings:
-        """Of this thread."""
-        cast, threads = gpus.autocast(), torch.get_num_threads()
-        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        return cls(grad, inference, cast.get("cpu"), threads, cast.get("cuda"))
-
-    @contextlib.contextmanager
-    def restored(self) -> Iterator[None]:
-        """Run under this state."""
-        threads = torch.get_num_threads()
-        with contextlib.ExitStack() as stack:
-            if self.threads and self.threads != threads:
-                torch.set_num_threads(self.threads)
-                stack.callback(torch.set_num_threads, threads)
-            cast = {"cpu": self.autocast, "cuda": self.gpu_autocast}
-            stack.enter_context(gpus.autocast_as({kind: dtype for kind, dtype in cast.items() if dtype is not None}))
-            if self.inference:
-                stack.enter_context(torch.inference_mode())
-            stack.enter_context(torch.set_grad_enabled(self.grad))
-            yield
+from argand.debug.trial.surroundings import Surroundings
+from argand.debug.trial.tensors import clone_inputs, steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,62 +103,3 @@ def compile_aten(gm: fx.GraphModule, inputs: list[Any], backend: str | Callable[
         if backend == "aot_eager":
             return wrap(program, aot_eager.run_eagerly(program))
         return wrap(program, native.compile_program(program), boxed=True)
-
-
-def compare_with_eager(
-    gm: fx.GraphModule,
-    inputs: Sequence[Any],
-    written: Sequence[Any],
-    actual: tuple[Any, list[torch.Tensor | None]],
-    gradients: bool = True,
-    tolerance: float = 0.0,
-) -> None:
-    """Compare a compiled graph's results, gradients and writes to its inputs with eager's, in its dtypes and float64.
-
-    Arguments:
-        gm: the graph.
-        inputs: what both ran on (not written to).
-        written: the compiled run's inputs, after it.
-        actual: its results and gradients (`run_forward_backward`).
-
-    Raises:
-        AccuracyError: they differ.
-    """
-    arguments = clone_inputs(inputs)
-    torch.manual_seed(0)
-    expected = run_forward_backward(gm.forward, arguments, gradients=gradients)
-    wide, wide_arguments = _in_float64(gm, inputs, gradients)
-    tol = tolerance or None
-    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
-    results: Any = output_node(gm.graph).args[0]
-    flat = isinstance(results, (tuple, list)) and isinstance(expected[0], (tuple, list))
-    for number, part in enumerate(expected[0] if flat else [expected[0]]):
-        got = actual[0][number] if flat else actual[0]
-        arbiter = None if wide is None else wide[0][number] if flat else wide[0]
-        found = accuracy.compare(part, got, arbiter, tol=tol, strides=True)
-        if found is not None:
-            node = results[number] if flat else results
-            raise AccuracyError(found, getattr(node, "name", str(number)))
-    for number, name in enumerate(names):
-        arbiter = wide_arguments[number] if wide_arguments else None
-        found = accuracy.compare(arguments[number], written[number], arbiter, tol=tol)
-        if found is not None:
-            raise AccuracyError(found, name)
-        arbiter = None if wide is None else wide[1][number]
-        found = accuracy.compare(expected[1][number], actual[1][number], arbiter, tol=tol)
-        if found is not None:
-            raise AccuracyError(found, f"gradient of {name}")
-
-
-def _in_float64(gm: fx.GraphModule, inputs: Sequence[Any], gradients: bool) -> tuple[Any, list[Any] | None]:
-    """Eager's results, gradients and written inputs in float64; None where the graph cannot run so."""
-    if not any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in inputs):
-        return None, None
-    arguments = [accuracy.widened(value) for value in inputs]
-    arguments = [a.clone() if a is b and isinstance(a, torch.Tensor) else a for a, b in zip(arguments, inputs)]
-    try:
-        torch.manual_seed(0)
-        with gpus.autocast_as({}):
-            return run_forward_backward(accuracy.in_float64(gm).forward, arguments, gradients=gradients), arguments
-    except Exception:  # an op without a float64 kernel, a dtype that the program insists on
-        return None, None

@@ -19,12 +19,13 @@ import torch
 
 from argand import files
 from argand.config import config
-from argand.debug.minify.checks import BackendCheck, Surroundings
+from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.code import NotCode, graph_of, literal, module_code
 from argand.debug.minify.sources import Definitions, setup_lines
 from argand.debug.minify.surgery import Program
 from argand.debug.minify.varying import restore
 from argand.debug.trial.fingerprint import Fingerprint
+from argand.debug.trial.surroundings import Surroundings
 from argand.errors import ArgandError
 from argand.runtime import toolchain
 from argand.runtime.gpu.device.target import triton_version

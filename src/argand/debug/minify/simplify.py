@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from argand.debug.minify.strategies import Proposals, State, Strategy
-from argand.debug.minify.surgery import Program, clone_strided, rebuilt, values_of
+from argand.debug.minify.surgery import Program, rebuilt, values_of
+from argand.debug.trial.eager import copy_graph
+from argand.debug.trial.tensors import clone_strided, fill
 
 _SMALL = (1, 2, 3, 4, 8, 16, 17, 32, 64, 128, 256)
 _ARITHMETIC = frozenset((operator.add, operator.sub, operator.mul, operator.truediv, operator.pow))
@@ -49,14 +52,14 @@ def inline_state(state: State, granularity: int) -> Proposals:
 def constant_sizes(state: State, granularity: int) -> Proposals:
     """Sizes that may vary become constants."""
     if "symbols" in state.program.gm.meta:
-        graph = _mapped(state.program, lambda value: value)
+        graph = copy_graph(state.program.graph, lambda value: value)
         yield Program(fx.GraphModule(state.program.gm, graph), state.program.inputs)
 
 
 def reduce_shapes(state: State, granularity: int) -> Proposals:
     """Make sizes smaller: one number at a time, wherever it stands (in inputs' shapes and in arguments)."""
     numbers = {n for v in state.program.inputs if isinstance(v, torch.Tensor) for n in v.shape}
-    numbers |= {n for node in state.program.calls for n in _integers((node.args, node.kwargs)) if n > 16}
+    numbers |= {n for node in state.program.calls for n in _plain_parts(node) if type(n) is int and n > 16}
     for number in sorted((n for n in numbers if n > 1), reverse=True):
         for smaller in (n for n in _SMALL if n < number):
             candidate = resized(state.program, number, smaller)
@@ -70,7 +73,7 @@ def resized(program: Program, number: int, smaller: int) -> Program | None:
     def change(value: Any) -> Any:
         return smaller if type(value) is int and value == number else value
 
-    graph = _mapped(program, change)
+    graph = copy_graph(program.graph, change)
     for wrapped in (False, True):
         inputs = [_cut(v, number, smaller, wrapped) if isinstance(v, torch.Tensor) else v for v in program.inputs]
         candidate = rebuilt(program, graph, inputs)
@@ -99,9 +102,7 @@ def _cut(value: torch.Tensor, number: int, smaller: int, wrapped: bool) -> torch
             stride[dim] = step
             step *= part.shape[dim]
     made = part.new_empty(step).as_strided(part.shape, stride)
-    made[tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)].copy_(
-        part[tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)]
-    )
+    fill(made, part)
     if wrapped and not value.is_floating_point() and value.dtype is not torch.bool and not value.is_complex():
         made = made.clamp(max=smaller - 1)
     return made.requires_grad_(value.requires_grad)
@@ -148,16 +149,10 @@ def simple_numbers(state: State, granularity: int) -> Proposals:
 
 def _with_number(program: Program, name: str, new: int) -> Program | None:
     """The program with the numbers among the arguments of one node replaced; None when there are none."""
-    graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    changed = False
-    for node in program.graph.nodes:
-        made = env[node] = graph.node_copy(node, lambda source: env[source])
-        if node.name == name:
-            change = functools.partial(_simple, node=node, new=new)
-            made.args, made.kwargs = _map(made.args, change), _map(made.kwargs, change)
-            changed = str((made.args, made.kwargs)) != str((node.args, node.kwargs))
-    return rebuilt(program, graph, program.inputs) if changed else None
+    [node] = (node for node in program.calls if node.name == name)
+    graph = copy_graph(program.graph, functools.partial(_simple, node=node, new=new), node)
+    candidate = rebuilt(program, graph, program.inputs)
+    return None if candidate.key == program.key else candidate
 
 
 def _simple(value: Any, node: fx.Node, new: int) -> Any:
@@ -172,39 +167,14 @@ def _with(
 ) -> Program | None:
     """The program with arguments and inputs changed; None when neither is."""
     inputs = [convert(v) if isinstance(v, torch.Tensor) else v for v in program.inputs]
-    candidate = rebuilt(program, _mapped(program, change), inputs)
+    candidate = rebuilt(program, copy_graph(program.graph, change), inputs)
     return None if candidate.key == program.key else candidate
 
 
-def _mapped(program: Program, change: Callable[[Any], Any]) -> fx.Graph:
-    """The graph with `change` applied to every plain argument."""
-    graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    for node in program.graph.nodes:
-        made = env[node] = graph.node_copy(node, lambda source: env[source])
-        if node.op not in ("placeholder", "output"):
-            made.args, made.kwargs = _map(made.args, change), _map(made.kwargs, change)
-    return graph
-
-
-def _map(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, (tuple, list)):
-        return tuple(_map(v, change) for v in value) if isinstance(value, tuple) else [_map(v, change) for v in value]
-    if isinstance(value, dict):
-        return {key: _map(item, change) for key, item in value.items()}
-    if isinstance(value, slice):
-        return slice(*(_map(part, change) for part in (value.start, value.stop, value.step)))
-    return change(value)
-
-
-def _integers(value: Any) -> Iterator[int]:
-    if type(value) is int:
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _integers(item)
-    elif isinstance(value, dict):
-        yield from _integers(tuple(value.values()))
+def _plain_parts(node: fx.Node) -> list[Any]:
+    """What a node is given, at any depth."""
+    parts: list[Any] = pytree.tree_leaves((node.args, node.kwargs))
+    return parts
 
 
 def oddness(program: Program) -> int:
@@ -214,20 +184,10 @@ def oddness(program: Program) -> int:
         if isinstance(value, torch.Tensor):
             odd += int(not value.is_contiguous()) + int(value.requires_grad) + int(value.dtype in _PLAIN_DTYPES)
     for node in program.calls:
-        for number in _numbers((node.args, node.kwargs)):
-            odd += 0 if number in (0, 1) else 1 if number == 2 else 2
+        for number in _plain_parts(node):
+            odd += 0 if type(number) not in (int, float) or number in (0, 1) else 1 if number == 2 else 2
         odd += sum(text in str((node.args, node.kwargs)) for text in ("float64", "float16", "int32", "int16"))
     return odd
-
-
-def _numbers(value: Any) -> Iterator[float]:
-    if type(value) in (int, float):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _numbers(item)
-    elif isinstance(value, dict):
-        yield from _numbers(tuple(value.values()))
 
 
 SIMPLIFICATIONS = (

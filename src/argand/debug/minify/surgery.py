@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from argand.debug import gpus
 from argand.debug.minify.varying import refresh
+from argand.debug.trial.eager import values_of_nodes
+from argand.debug.trial.tensors import clone, clone_inputs, steady
 from argand.graph.nodes.printing import target_name
 
 _PLAIN = (int, float, bool, str, type(None), complex, torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -52,7 +51,7 @@ class Program:
     @property
     def outputs(self) -> list[fx.Node]:
         """Nodes that are results, each once."""
-        return list(output_node(self.graph).all_input_nodes)
+        return list(self.graph.output_node().all_input_nodes)
 
     @property
     def key(self) -> str:
@@ -76,11 +75,6 @@ def rebuilt(program: Program, graph: fx.Graph, inputs: list[Any]) -> Program:
     return Program(made, inputs)
 
 
-def output_node(graph: fx.Graph) -> fx.Node:
-    """The graph's output node."""
-    return next(iter(reversed(graph.nodes)))
-
-
 def describe_input(value: Any) -> str:
     """The metadata of an input, in short."""
     if isinstance(value, torch.Tensor):
@@ -89,73 +83,10 @@ def describe_input(value: Any) -> str:
     return repr(value)
 
 
-def clone_strided(value: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
-    """A leaf with memory of its own (on another device, if one is named), the same values and the same strides."""
-    plain = value.detach()
-    if plain.layout is not torch.strided or plain.device.type == "meta" or not plain.numel():
-        made = plain.clone() if device is None else plain.clone().to(device)
-    else:
-        extent = 1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride()))
-        made = plain.new_empty(extent, device=device).as_strided(plain.shape, plain.stride())
-        if 0 in plain.stride():  # elements that share memory are written through one of them
-            index = tuple(slice(0, 1) if s == 0 else slice(None) for s in plain.stride())
-            made[index].copy_(plain[index])
-        else:
-            made.copy_(plain)
-    if isinstance(value, torch.nn.Parameter):
-        return torch.nn.Parameter(made, requires_grad=value.requires_grad)
-    return made.requires_grad_(value.requires_grad)
-
-
-def clone_inputs(inputs: Sequence[Any]) -> list[Any]:
-    """Inputs that a run may write to."""
-    return [clone_strided(value) if isinstance(value, torch.Tensor) else value for value in inputs]
-
-
-@contextlib.contextmanager
-def steady(seed: int = 0) -> Iterator[None]:
-    """The same random numbers, and the same in fresh memory, in every run; the state outside is left as it was."""
-    with gpus.kept_generators():
-        torch.manual_seed(seed)
-        _fill_fresh_memory(_FRESH)
-        try:
-            yield
-        finally:
-            _fill_fresh_memory(0)
-
-
-_FRESH = 0xBE  # what is read without having been written is then 12.08, not by chance what is expected
-_M_PERTURB = -6
-
-
-def _fill_fresh_memory(byte: int) -> None:
-    """Let glibc fill memory that it hands out with the complement of a byte; 0 leaves it."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_PERTURB, byte)
-
-
-class Recorder(fx.Interpreter):
-    """Runs a graph eagerly and keeps values, as they are when they come into being."""
-
-    def __init__(self, gm: fx.GraphModule, wanted: frozenset[str] | None) -> None:
-        super().__init__(gm)
-        self.wanted = wanted
-        self.values: dict[str, Any] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.op != "output" and (self.wanted is None or n.name in self.wanted):
-            self.values[n.name] = clone_strided(value) if isinstance(value, torch.Tensor) else value
-        return value
-
-
 def values_of(program: Program, wanted: Iterable[str] | None = None) -> dict[str, Any]:
     """Run the program eagerly; the values of the nodes named (of all, when None)."""
-    recorder = Recorder(program.gm, None if wanted is None else frozenset(wanted))
-    recorder.extra_traceback = False
     with steady():
-        recorder.run(*clone_inputs(program.inputs))
-    return recorder.values
+        return values_of_nodes(program.gm, clone_inputs(program.inputs), wanted, clone)
 
 
 def extract(

@@ -9,27 +9,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import fx
 
 from argand._core.calls import capture_off
-from argand.backends.watch import CompileProgram, watching
+from argand.backends.registry import Backend
+from argand.backends.watch import CompileProgram, compiled_through
 from argand.config import config
 from argand.debug import gpus
 from argand.debug.accuracy import AccuracyError, Mismatch
 from argand.debug.minify import aten
 from argand.debug.minify.attempts import attempt, fails_eagerly
-from argand.debug.minify.checks import BackendCheck, Surroundings
+from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.files import Writer, copy_to_base, new_directory
 from argand.debug.minify.loop import NotReproduced
-from argand.debug.minify.surgery import Program, clone_inputs
+from argand.debug.minify.surgery import Program
 from argand.debug.repro import limits, rand_strided, search_in
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 from argand.debug.trial.outcome import Outcome, outcome_of
+from argand.debug.trial.surroundings import Surroundings
+from argand.debug.trial.tensors import clone_inputs, detached
 from argand.errors import ArgandError, ConfigError
 from argand.graph.nodes.program import AtenProgram
 
-Backend = Callable[..., Callable[..., Any]]
 _ATEN_BACKENDS = ("native", "aot_eager")
 
 
@@ -58,25 +59,14 @@ def watch(function: Backend, backend: str | Backend) -> Backend:
         return _watch_programs(function, str(backend), level)
 
     def call(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        check = BackendCheck(
-            backend,
-            options,
-            "dynamo",
-            accuracy=level == 4,
-            run=level >= 3,
-            surroundings=Surroundings.now(),
-            tolerance=float(config.repro_tolerance),
-        )
-        program = Program(gm, list(example_inputs))
-        if level == 3:
-            _try_first(program, check)
-        try:
+        check = _check(backend, options, "dynamo", level, Surroundings.now())
+
+        def compile_graph() -> Callable[..., Any]:
             with capture_off():
-                compiled = function(gm, example_inputs, **options)
-        except Exception as error:
-            _handle(program, replace(check, run=False, accuracy=False), error)
-            raise
-        return compiled if not callable(compiled) else _Watched(compiled, gm, check)
+                return function(gm, example_inputs, **options)
+
+        compiled = _compiled(Program(gm, list(example_inputs)), check, level, compile_graph)
+        return compiled if not callable(compiled) else _Watched(compiled, gm, check, list)
 
     return call
 
@@ -84,98 +74,75 @@ def watch(function: Backend, backend: str | Backend) -> Backend:
 def _watch_programs(function: Backend, backend: str, level: int) -> Backend:
     def watcher(compile_program: CompileProgram, _name: str, boxed: bool) -> CompileProgram:
         def compile_watched(program: AtenProgram) -> Callable[..., Any]:
-            check = BackendCheck(
-                backend,
-                {},
-                "aot",
-                accuracy=level == 4,
-                run=level >= 3,
-                surroundings=replace(Surroundings.now(), grad=False, autocast=None, gpu_autocast=None),
-                tolerance=float(config.repro_tolerance),
-            )
+            surroundings = replace(Surroundings.now(), grad=False, autocast=None, gpu_autocast=None)
+            check = _check(backend, {}, "aot", level, surroundings)
             gm = aten.graph_module(program)
-            inputs = aten.inputs_of(program, None, rand_strided)
-            if level == 3:
-                _try_first(Program(gm, inputs), check)
-            try:
-                compiled = compile_program(program)
-            except Exception as error:
-                _handle(Program(gm, inputs), replace(check, run=False, accuracy=False), error)
-                raise
-            return _WatchedProgram(compiled, program, gm, check, boxed)
+            example = Program(gm, aten.inputs_of(program, None, rand_strided))
+            compiled = _compiled(example, check, level, lambda: compile_program(program))
+
+            def inputs_of(args: tuple[Any, ...]) -> list[Any]:
+                given = list(args[0]) if boxed else list(args)
+                return list(map(detached, aten.inputs_of(program, given, rand_strided)))
+
+            return _Watched(compiled, gm, check, inputs_of)
 
         return compile_watched
 
-    def call(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        with watching(watcher):
-            return function(gm, example_inputs, **options)
-
-    return call
+    return compiled_through(function, watcher)
 
 
-def _is_checked(call: int) -> bool:
-    """Level 4 checks the first call of a graph, the second, the fourth, the eighth, ..."""
-    return call & (call - 1) == 0
+def _check(
+    backend: str | Backend, options: dict[str, Any], after: str, level: int, surroundings: Surroundings
+) -> BackendCheck:
+    """What a level looks at."""
+    tolerance = float(config.repro_tolerance)
+    return BackendCheck(backend, options, after, level == 4, level >= 3, surroundings, tolerance)
+
+
+def _compiled(
+    program: Program, check: BackendCheck, level: int, compile_graph: Callable[[], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """A graph compiled; what fails on it is looked into."""
+    if level == 3:
+        _try_first(program, check)
+    try:
+        return compile_graph()
+    except Exception as error:
+        _handle(program, replace(check, run=False, accuracy=False), error)
+        raise
 
 
 class _Watched:
-    """A compiled graph whose calls are checked, and whose exceptions are looked into."""
+    """A compiled graph whose calls are checked, and whose exceptions are looked into.
 
-    def __init__(self, compiled: Callable[..., Any], gm: fx.GraphModule, check: BackendCheck) -> None:
-        self.compiled = compiled
-        self.gm = gm
-        self.check = check
-        self.calls = 0
-
-    def __call__(self, *args: Any) -> Any:
-        self.calls += 1
-        if self.check.accuracy and _is_checked(self.calls):
-            with capture_off():
-                check_results(Program(self.gm, clone_inputs(args)), replace(self.check, run=True))
-        try:
-            return self.compiled(*args)
-        except Exception as error:
-            with capture_off():
-                _handle_running(Program(self.gm, list(args)), replace(self.check, run=True), error)
-            raise
-
-
-class _WatchedProgram:
-    """The same for an ATen program."""
+    Arguments:
+        inputs_of: from arguments of a call to the inputs of `gm`.
+    """
 
     def __init__(
         self,
         compiled: Callable[..., Any],
-        program: AtenProgram,
         gm: fx.GraphModule,
         check: BackendCheck,
-        boxed: bool,
+        inputs_of: Callable[[tuple[Any, ...]], list[Any]],
     ) -> None:
         self.compiled = compiled
-        self.program = program
         self.gm = gm
-        self.check = check
-        self.boxed = boxed
+        self.check = replace(check, run=True)
+        self.inputs_of = inputs_of
         self.calls = 0
 
     def __call__(self, *args: Any) -> Any:
-        given = list(args[0]) if self.boxed else list(args)
         self.calls += 1
-        if self.check.accuracy and _is_checked(self.calls):
+        if self.check.accuracy and self.calls & (self.calls - 1) == 0:  # the first, the second, the fourth, the eighth
             with capture_off():
-                inputs = clone_inputs(aten.inputs_of(self.program, given, rand_strided))
-                check_results(Program(self.gm, [_detached(v) for v in inputs]), replace(self.check, run=True))
+                check_results(Program(self.gm, clone_inputs(self.inputs_of(args))), self.check)
         try:
             return self.compiled(*args)
         except Exception as error:
             with capture_off():
-                inputs = [_detached(v) for v in aten.inputs_of(self.program, given, rand_strided)]
-                _handle_running(Program(self.gm, inputs), replace(self.check, run=True), error)
+                _handle_running(Program(self.gm, self.inputs_of(args)), self.check, error)
             raise
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def check_results(program: Program, check: BackendCheck) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from argand import files
-from argand.debug.late_options import note_late_options
+from argand.debug.commands.late_options import note_late_options
 from argand.errors import ConfigError
 
 Target = Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from argand import files
-from argand.debug.late_options import note_late_options
+from argand.debug.commands.late_options import note_late_options
 
 
 def doctor(
