@@ -9,6 +9,7 @@ from.
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,19 +20,18 @@ from argand._core.calls import capture_off
 from argand.backends import native
 from argand.backends.registry import Backend
 from argand.backends.targets import devices_in, without_target
-from argand.backends.watch import CompileProgram, watching
+from argand.backends.watch import CompileProgram, compiled_through
 from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch
-from argand.debug.benchmark.work import tensors_of
 from argand.debug.trial.eager import in_float64, values_of_nodes, widened
+from argand.debug.trial.kernels import Kernel, Launches, host_module
 from argand.errors import ArgandError, UserLine
 from argand.graph.nodes.meta import user_line, user_lines
 from argand.graph.nodes.printing import target_name
 from argand.graph.nodes.program import AtenProgram
-from argand.graph.sizes.expr import Expr, Sym, evaluate
+from argand.graph.sizes.expr import Expr, evaluate
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import TensorRef
-from argand.runtime.host import load_module
 
 
 class NumericsError(ArgandError):
@@ -60,12 +60,7 @@ class NumericsError(ArgandError):
 
 def checked(function: Backend) -> Backend:
     """A backend whose kernels are checked as they run (those of the native compiler; others are as they were)."""
-
-    def call(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        with watching(_watcher):
-            return function(gm, example_inputs, **options)
-
-    return call
+    return compiled_through(function, _watcher)
 
 
 def _watcher(compile_program: CompileProgram, backend: str, boxed: bool) -> CompileProgram:
@@ -75,8 +70,7 @@ def _watcher(compile_program: CompileProgram, backend: str, boxed: bool) -> Comp
     def compile_checked(program: AtenProgram) -> Callable[..., Any]:
         if without_target(devices_in(program)):
             return compile_program(program)
-        schedule = native.schedule_program(program)
-        return CheckedGraph(native.host_text(schedule), schedule)
+        return CheckedGraph(native.schedule_program(program))
 
     return compile_checked
 
@@ -85,31 +79,26 @@ class CheckedGraph:
     """A compiled graph that checks its kernels.
 
     Arguments:
-        text: the host module.
         schedule: what it runs, with `graph` and `values`.
     """
 
-    def __init__(self, text: str, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.module = load_module(text, schedule.constants)
-        self.steps = [step for step in schedule.steps if isinstance(step, KernelPlan)]
+        self.launches = Launches(schedule)
+        self.module = host_module(schedule, self._with_check)
         self.nodes: dict[str, fx.Node] = {node.name: node for node in schedule.graph.nodes}
         self.complete = self._complete()
         self.gm = fx.GraphModule(dict(schedule.constants), schedule.graph)
-        for plan in schedule.kernels():
-            self.module.__dict__[plan.name] = self._wrapped(plan.name, self.module.__dict__[plan.name])
-        self.position = 0
         self.expected: dict[str, Any] = {}
         self.right: dict[str, Any] = {}
-        self.sizes: dict[str, int | float] = {}
 
     def _complete(self) -> list[list[tuple[str, TensorRef]]]:
         """For each launch, the nodes whose buffers are complete after it."""
         last: dict[str, int] = {}
-        for number, plan in enumerate(self.steps):
+        for number, plan in enumerate(self.launches.steps):
             for name in plan.outputs:
                 last[name] = number
-        found: list[list[tuple[str, TensorRef]]] = [[] for _ in self.steps]
+        found: list[list[tuple[str, TensorRef]]] = [[] for _ in self.launches.steps]
         for node, ref in self.schedule.values.items():
             uninitialised = "empty" in str(self.nodes[node].target)
             if ref.buffer in last and ref.dtype is None and not uninitialised:
@@ -125,28 +114,18 @@ class CheckedGraph:
                 gpus.set_generators(state)
                 self.right = _values_in_float64(self.gm, inputs)
             gpus.set_generators(state)
-            self.position, self.sizes = 0, self._sizes(args)
+            self.launches.begin(args)
             try:
                 return self.module.call(args)
             finally:
                 self.expected = self.right = {}
 
-    def _sizes(self, args: Sequence[Any]) -> dict[str, int | float]:
-        given = dict(zip(self.schedule.inputs, args))
-        found: dict[str, int | float] = {n: value for n, value in given.items() if isinstance(value, (int, float))}
-        for symbol, name, dim in self.schedule.input_symbols:
-            if name:
-                found[symbol] = int(given[name].size(dim))
-        return found
-
-    def _wrapped(self, name: str, kernel: Callable[..., None]) -> Callable[..., None]:
+    def _with_check(self, plan: KernelPlan, kernel: Kernel) -> Kernel:
         def run(*args: Any) -> None:
             kernel(*args)
-            number, self.position = self.position, self.position + 1
-            plan = self.steps[number]
-            tensors = dict(zip((*plan.inputs, *plan.outputs), tensors_of(self.schedule, plan, args)))
+            number, tensors = self.launches.take(args)
             for node, ref in self.complete[number]:
-                self._check(name, node, ref, tensors[ref.buffer])
+                self._check(plan.name, node, ref, tensors[ref.buffer])
 
         return run
 
@@ -178,10 +157,7 @@ class CheckedGraph:
         return 16 * torch.finfo(dtype).eps * largest
 
     def _number(self, value: Expr | int) -> int:
-        if isinstance(value, int):
-            return value
-        names = {atom.name: self.sizes.get(atom.name, 0) for atom in value.free if isinstance(atom, Sym)}
-        return int(evaluate(value, names))
+        return int(evaluate(value, defaultdict(int, self.launches.sizes)))
 
 
 def _code(node: fx.Node) -> str:

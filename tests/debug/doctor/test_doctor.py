@@ -380,7 +380,7 @@ def test_what_changed_between_calls() -> None:
 
 def test_stages_are_tried_in_new_processes_where_a_fork_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a GPU is in use: the variant of the compiler goes there by its name."""
-    from argand.debug.doctor import stages
+    from argand.debug.doctor import stages, variants
     from argand.debug.minify import BackendCheck, Fingerprint, Program, attempts
     from debug.minify_helpers import graph_for
 
@@ -388,8 +388,8 @@ def test_stages_are_tried_in_new_processes_where_a_fork_is_not_possible(monkeypa
     program = Program(*graph_for(lambda x: torch.relu(x) + 1, torch.ones(3)))
     trial = stages.Trial(program, BackendCheck("native", accuracy=True), Fingerprint("wrong"))
     assert stages.kernel_names(trial) == ["cpp_fused_relu_add_0"]
-    assert not trial.run(stages._hosted, trial.check, {"cache": False}).failed
-    assert not trial.run(stages._after_passes(2), trial.check, {}).failed
+    assert not trial.run(variants.host_code, trial.check, {"cache": False}).failed
+    assert not trial.run(variants.after_passes(2), trial.check, {}).failed
     assert trial.run(None, BackendCheck("no such backend"), {}).failed
 
 

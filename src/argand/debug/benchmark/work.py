@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from argand.codegen.host.calls import as_linear
-from argand.graph.sizes.expr import Expr, Sym, Var, evaluate
+from argand.graph.sizes.expr import Expr, Var, evaluate
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, TensorRef, Value, tensor_refs
 from argand.ir.operations import BINARY, UNARY
 
 _ARITHMETIC = frozenset((*UNARY, *BINARY))
-GRID = 3  # arguments before the tensors of a launch on a GPU
 _UNKNOWN_SIZE = 64  # of a symbol without a hint
 
 
@@ -36,17 +36,8 @@ class Work:
     fused: tuple[str, ...] = ()
 
 
-def tensors_of(schedule: Schedule, plan: KernelPlan, args: Sequence[Any]) -> Sequence[Any]:
-    """The tensors of a launch, inputs before outputs: a GPU's kernels are given the grid first."""
-    first = 0 if schedule.targets[plan.device].name == "cpp" else GRID
-    return args[first : first + len(plan.inputs) + len(plan.outputs)]
-
-
 def _number(expr: Expr | int, hints: Mapping[str, int]) -> int:
-    if isinstance(expr, int):
-        return expr
-    names = {atom.name: hints.get(atom.name, _UNKNOWN_SIZE) for atom in expr.free if isinstance(atom, Sym)}
-    return int(evaluate(expr, names))
+    return int(evaluate(expr, defaultdict(lambda: _UNKNOWN_SIZE, hints)))
 
 
 def _elements(sizes: Iterable[Expr], hints: Mapping[str, int]) -> int:

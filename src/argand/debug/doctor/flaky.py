@@ -9,9 +9,9 @@ from argand.debug.doctor.child import GraphBackend, Mode
 from argand.debug.doctor.examination import Examination, only_others, threads_of
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repeated import ONE_THREAD, THREADS, Tally
-from argand.debug.doctor.script_stages import UNCACHED, blame_script
 from argand.debug.doctor.setup import source_of
 from argand.debug.doctor.shrink import written
+from argand.debug.doctor.stages import UNCACHED, blame_script
 from argand.debug.doctor.verdict import Verdict, stage_text
 
 

@@ -5,28 +5,27 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx
 
 from argand._core.calls import capture_off
 from argand.backends import native
 from argand.backends.registry import Backend
-from argand.backends.watch import watching
+from argand.backends.watch import compiled_through
 from argand.debug import gpus
 from argand.debug.doctor.child import OWN, PLAIN, Mode, Recorder
 from argand.debug.doctor.leaks import leaks
 from argand.debug.doctor.localise import Localiser
 from argand.debug.doctor.records import Run
 from argand.debug.doctor.verdict import Verdict
+from argand.debug.trial.kernels import Kernel, host_module
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.hints import size_hints
 from argand.ir.kernel import KernelPlan, Schedule
-from argand.runtime.host import load_module
 from argand.schedule.access import hint_bytes
 
 _MANY = 4  # recompiles of one function that are worth a word
@@ -90,18 +89,10 @@ def _without_kernels(recorder: Recorder, function: Backend, asked: Any) -> Backe
     """The native backend, in the child, whose kernels do nothing."""
 
     def compiled(program: AtenProgram) -> Callable[..., Any]:
-        made = native.schedule_program(program)
-        module = load_module(native.host_text(made), made.constants)
-        for plan in made.kernels():
-            module.__dict__[plan.name] = lambda *args: None
-        call: Callable[..., Any] = module.call
+        call: Callable[..., Any] = host_module(native.schedule_program(program), lambda *_: lambda *args: None).call
         return call
 
-    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        with watching(lambda compile_program, name, boxed: compiled):
-            return function(gm, example_inputs, **options)
-
-    return compile_graph
+    return compiled_through(function, lambda compile_program, name, boxed: compiled)
 
 
 def own_backends(doctor: Localiser, mode: Mode) -> list[str]:
@@ -142,20 +133,15 @@ class Timed:
         self.device = torch.device("cpu")  # of the last kernel
 
     def __call__(self, recorder: Recorder, function: Backend, asked: Any) -> Backend:
-        def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-            with watching(lambda compile_program, name, boxed: self.compiled):
-                return function(gm, example_inputs, **options)
-
-        return compile_graph
+        return compiled_through(function, lambda compile_program, name, boxed: self.compiled)
 
     def compiled(self, program: AtenProgram) -> Callable[..., Any]:
         made = native.schedule_program(program)
-        module = load_module(native.host_text(made), made.constants)
+        module = host_module(made, self._timed)
         for plan in made.kernels():
             self.bytes.setdefault(plan.name, _bytes(plan, made))
             self.lines.setdefault(plan.name, list(dict.fromkeys(o.user_line for o in plan.origins if o.user_line)))
             self.device = plan.device
-            module.__dict__[plan.name] = self._timed(plan.name, module.__dict__[plan.name], plan.device)
 
         def call(args: list[Any]) -> Any:
             start = time.perf_counter()
@@ -167,11 +153,11 @@ class Timed:
 
         return call
 
-    def _timed(self, name: str, kernel: Callable[..., None], device: torch.device) -> Callable[..., None]:
-        rows = self.rows.setdefault(name, [])
+    def _timed(self, plan: KernelPlan, kernel: Kernel) -> Kernel:
+        rows = self.rows.setdefault(plan.name, [])
 
         def run(*args: Any) -> None:
-            rows.append(gpus.seconds_of(lambda: kernel(*args), device))
+            rows.append(gpus.seconds_of(lambda: kernel(*args), plan.device))
 
         return run
 

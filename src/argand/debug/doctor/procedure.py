@@ -15,8 +15,8 @@ from argand.debug.doctor.healthy import examine_healthy
 from argand.debug.doctor.localise import Localiser, alike
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repeated import THREADS, Tally, again
-from argand.debug.doctor.script_stages import UNCACHED
 from argand.debug.doctor.setup import source_of
+from argand.debug.doctor.stages import UNCACHED
 from argand.debug.doctor.torchs import blame_torch, prepare
 from argand.debug.doctor.verdict import Verdict
 from argand.debug.trial.process import warm

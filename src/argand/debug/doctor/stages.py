@@ -1,45 +1,39 @@
-"""Which stage of the native compiler makes a small graph fail: each stage's result is run by a slow, plain interpreter.
+"""Which stage of the native compiler makes a graph, or a whole script, go wrong.
 
-The graph is compiled as far as one stage and what that stage made is interpreted. The first stage after which the
-result is wrong (or that raises, crashes, hangs) is to blame; what comes later only hands the fault on.
+ATen programs are compiled as far as one stage, and what that made is interpreted (`variants`). The first stage after
+which the result is wrong (or that raises, crashes, hangs) is to blame; what comes later only hands the fault on. A
+whole script is compiled so where no graph of it fails by itself: a gradient that is wrong only for the gradients that
+the script's own loss sends back is found so.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import fx
 
 from argand.backends import native
-from argand.backends.targets import target_of
-from argand.backends.watch import CompileProgram, watching
-from argand.codegen.host.kernels import kernel_source
+from argand.backends.registry import Backend
+from argand.backends.watch import CompileProgram, compiled_through, watching
 from argand.config import config
-from argand.debug.benchmark.work import tensors_of
+from argand.debug.doctor import variants
+from argand.debug.doctor.child import GraphBackend, Mode, Recorder
 from argand.debug.minify.attempts import attempt
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.surgery import Program
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 from argand.debug.trial.isolation import Limits
 from argand.debug.trial.outcome import Outcome
-from argand.debug.trial.tensors import detached
 from argand.graph.nodes.program import AtenProgram
-from argand.graph.sizes.hints import size_hints
-from argand.ir.interpret import flatten, interpret
-from argand.ir.kernel import KernelPlan, Schedule
-from argand.lower import lower
-from argand.lower.verify import verify
 from argand.passes import pipeline
-from argand.runtime import host
-from argand.runtime.gpu.kernels import load
-from argand.schedule.reference import run_kernel, run_schedule
 
-Boxed = Callable[[list[Any]], Any]
+UNCACHED: dict[str, Any] = {"cache": False, "reuse_graphs": False}
+Fails = Callable[[str, CompileProgram | None, dict[str, Any]], bool]
+"""Whether it goes wrong in the same way when ATen programs are compiled by a variant (None: as always)."""
 
 
 @dataclass(slots=True)
@@ -55,6 +49,25 @@ class Blame:
     stage: str
     part: str = ""
     evidence: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far the compiler goes.
+
+    Arguments:
+        stage, part: to blame when the result goes wrong, and did not after the step before.
+        graph, script: what is tried on a graph, and on a script, in words.
+        variant: the compiler.
+        further: what else a graph is asked when its result is right.
+    """
+
+    stage: str
+    part: str
+    graph: str
+    script: str
+    variant: CompileProgram
+    further: Callable[[Trial], Blame | None] = lambda trial: None
 
 
 @dataclass(slots=True)
@@ -74,9 +87,9 @@ class Trial:
     seconds: float = 30.0
     evidence: list[str] = field(default_factory=list)
 
-    def fails(self, what: str, variant: CompileProgram | None = None, **settings: Any) -> bool:
+    def fails(self, what: str, variant: CompileProgram | None, settings: dict[str, Any] | None = None) -> bool:
         """Whether it fails in the same way when ATen programs are compiled by `variant` (None: as always)."""
-        outcome = self.run(variant, self.check, settings)
+        outcome = self.run(variant, self.check, settings or {})
         same = self.same(outcome)
         said = "fails in the same way" if same else f"{outcome}" if outcome.failed else "is right"
         self.evidence.append(f"{what}: {said}")
@@ -104,74 +117,44 @@ def check_variant(
     with contextlib.ExitStack() as stack:
         stack.enter_context(config.patch(settings))
         if variant:
-            chosen = variant_of(variant)
+            chosen = variants.variant_of(variant)
             stack.enter_context(watching(lambda _compile, _name, _boxed: chosen))
         check(gm, inputs)
 
 
-def variant_of(name: str) -> CompileProgram:
-    """The variant of the native compiler that has this `__name__`."""
-    function, _, count = name.partition(" ")
-    found = globals()[function]
-    made: CompileProgram = found(int(count)) if count else found
-    return made
+# ----------------------------------------------------------------------- what else a graph is asked
 
 
-def blame(trial: Trial) -> Blame:
-    """The first stage whose result fails."""
-    found = _blame(trial)
-    found.evidence = trial.evidence
-    return found
+def _after_passes(trial: Trial) -> Blame | None:
+    broken = _broken_rule(trial, _ALL_PASSES)
+    if not broken:
+        return None
+    # Its nodes compute the right values, but what it says of them is wrong: later stages believe that.
+    after = re.search(r"graph after (\w+):", broken)
+    culprit = after[1] if after else ""
+    return Blame("autograd") if culprit == "tracing" else Blame("passes", culprit)
 
 
-def _blame(trial: Trial) -> Blame:
-    eager = replace(trial.check, backend="aot_eager", options={})
-    outcome = trial.run(None, eager, {})
-    if trial.same(outcome):
-        trial.evidence.append("the traced ATen graph, run by eager's kernels: fails in the same way")
-        return Blame("autograd")
-    trial.evidence.append("the traced ATen graph, run by eager's kernels: is right")
-    if trial.fails("ATen graphs before passes", _eager):
-        return Blame("passes", "prepare_joint")
-    passes = pipeline.INFERENCE
-    if trial.fails("after all passes", _after_passes(len(passes))):
-        for count, one in enumerate(passes, 1):
-            if count == len(passes) or trial.fails(f"after the pass {one.name}", _after_passes(count)):
-                return Blame("passes", one.name)
-    broken = _broken_rule(trial, _verified_passes)
-    if broken:  # its nodes compute the right values, but what it says of them is wrong: later stages believe that
-        after = re.search(r"graph after (\w+):", broken)
-        culprit = after[1] if after else ""
-        return Blame("autograd") if culprit == "tracing" else Blame("passes", culprit)
-    if trial.fails("the loop program, interpreted", _interpreted):
-        return Blame("lowering")
-    if _broken_rule(trial, _interpreted) or _broken_rule(trial, _verified_loops):  # it reads beyond a buffer, say
-        return Blame("lowering")
-    if trial.fails("the schedule, interpreted", _scheduled):
-        off = trial.fails("the schedule without fusion, interpreted", _scheduled, fusion=False)
-        return Blame("fusion", "" if off else "fusion")
-    if _odd(trial) or _broken_rule(trial, _verified_schedule):
-        return Blame("fusion")
-    if trial.fails("generating the text of the kernels", _generated):
-        return Blame("codegen")
-    if not trial.fails("compiled, with no cache", None, cache=False, reuse_graphs=False):
-        if trial.fails("compiled, with the cache", None):
-            return Blame("cache")
-    if trial.fails("the host module, with interpreted kernels", _hosted):
-        return Blame("host")
-    names = kernel_names(trial)
-    kernels = ", ".join(names)
-    if not any(name.startswith("cpp") for name in names):
-        return Blame("codegen", kernels)
-    fresh: dict[str, Any] = {"reuse_graphs": False}
-    if not trial.fails("compiled as scalar code", None, **{**fresh, "cpp.simdlen": 0}):
-        return Blame("vector", kernels)
-    return Blame("codegen", kernels)
+def _after_lowering(trial: Trial) -> Blame | None:
+    broken = _broken_rule(trial, variants.loop_program) or _broken_rule(trial, variants.loop_rules)
+    return Blame("lowering") if broken else None  # it reads beyond a buffer, say
+
+
+def _after_scheduling(trial: Trial) -> Blame | None:
+    return Blame("fusion") if _odd(trial) or _broken_rule(trial, variants.schedule_rules) else None
+
+
+def _after_codegen(trial: Trial) -> Blame | None:
+    if trial.fails("compiled, with no cache", None, UNCACHED) or not trial.fails("compiled, with the cache", None):
+        return None
+    return Blame("cache")
 
 
 def _odd(trial: Trial) -> bool:
     """Whether the schedule cannot even be interpreted (it reads what nothing wrote, say), though the loops can."""
-    if not trial.run(_scheduled, trial.check, {}).failed or trial.run(_interpreted, trial.check, {}).failed:
+    if not trial.run(variants.schedule, trial.check, {}).failed:
+        return False
+    if trial.run(variants.loop_program, trial.check, {}).failed:
         return False
     trial.evidence.append("the schedule cannot be interpreted, the same loops in their own order can")
     return True
@@ -186,144 +169,78 @@ def _broken_rule(trial: Trial, variant: CompileProgram) -> str:
     return outcome.message
 
 
-# ----------------------------------------------------------------------- variants of the native compiler
+_ALL_PASSES = variants.after_passes(len(pipeline.INFERENCE))
+STEPS = (
+    Step("passes", "prepare_joint", "ATen graphs before passes", "ATen graphs before passes", variants.aten_graph),
+    Step("passes", "", "after all passes", "ATen graphs after all passes", _ALL_PASSES, _after_passes),
+    Step("lowering", "", "the loop program, interpreted", "the loop programs, interpreted", variants.loop_program,
+         _after_lowering),
+    Step("fusion", "", "the schedule, interpreted", "the schedules, interpreted", variants.schedule, _after_scheduling),
+    Step("codegen", "", "generating the text of the kernels", "generating the text of the kernels",
+         variants.kernel_text, _after_codegen),
+    Step("host", "", "the host module, with interpreted kernels", "the host modules, with interpreted kernels",
+         variants.host_code),
+)  # fmt: skip
 
 
-def _eager(program: AtenProgram) -> Boxed:
-    return native._eager_kernels(program)
+def _culprit(fails: Fails) -> str:
+    """The first pass after which it goes wrong, where it does after all."""
+    passes = pipeline.INFERENCE
+    for count, one in enumerate(passes[:-1], 1):
+        if fails(f"after the pass {one.name}", variants.after_passes(count), {}):
+            return one.name
+    return passes[-1].name
 
 
-def _passed(program: AtenProgram, count: int | None = None) -> AtenProgram:
-    """The program after passes; one for many sizes was made from traces that they have rewritten."""
-    return program if program.scalars else pipeline.run_passes(program, pipeline.INFERENCE[:count])
+# ----------------------------------------------------------------------- of a graph
 
 
-def _after_passes(count: int) -> CompileProgram:
-    def compile_program(program: AtenProgram) -> Boxed:
-        return native._eager_kernels(_passed(program, count))
-
-    compile_program.__name__ = f"{_after_passes.__name__} {count}"
-    return compile_program
-
-
-def _interpreted(program: AtenProgram) -> Boxed:
-    loops = lower(_passed(program), targets=target_of)
-    loops.mutations = []
-
-    def call(args: list[Any]) -> tuple[Any, ...]:
-        with torch.no_grad():
-            return tuple(interpret(loops, list(map(detached, args))))
-
-    return call
+def blame(trial: Trial) -> Blame:
+    """The first stage whose result fails."""
+    found = _blame(trial)
+    found.evidence = trial.evidence
+    return found
 
 
-def _verified_passes(program: AtenProgram) -> Boxed:
-    return native._eager_kernels(_passed(program))
+def _blame(trial: Trial) -> Blame:
+    traced = trial.same(trial.run(None, replace(trial.check, backend="aot_eager", options={}), {}))
+    said = "fails in the same way" if traced else "is right"
+    trial.evidence.append(f"the traced ATen graph, run by eager's kernels: {said}")
+    if traced:
+        return Blame("autograd")
+    for step in STEPS:
+        if trial.fails(step.graph, step.variant):
+            return Blame(step.stage, step.part or _part(trial, step.stage))
+        found = step.further(trial)
+        if found is not None:
+            return found
+    names = kernel_names(trial)
+    compiled = any(name.startswith("cpp") for name in names)
+    if compiled and not trial.fails("compiled as scalar code", None, {"reuse_graphs": False, "cpp.simdlen": 0}):
+        return Blame("vector", ", ".join(names))
+    return Blame("codegen", ", ".join(names))
 
 
-def _verified_loops(program: AtenProgram) -> Boxed:
-    with config.patch(verify_ir=False):
-        loops = lower(_passed(program), targets=target_of)
-    verify(loops)
-    return native._eager_kernels(program)
-
-
-def _verified_schedule(program: AtenProgram) -> Boxed:
-    native.schedule_program(program)
-    return native._eager_kernels(program)
-
-
-def _scheduled(program: AtenProgram) -> Boxed:
-    made = native.schedule_program(program)
-
-    def call(args: list[Any]) -> tuple[Any, ...]:
-        with torch.no_grad():
-            return tuple(run_schedule(made, list(map(detached, args))))
-
-    return call
-
-
-def _generated(program: AtenProgram) -> Boxed:
-    made = native.schedule_program(program)
-    with size_hints(made.hints):
-        kernel_source(made)
-
-    def call(args: list[Any]) -> tuple[Any, ...]:
-        with torch.no_grad():
-            return tuple(run_schedule(made, list(map(detached, args))))
-
-    return call
-
-
-def _hosted(program: AtenProgram) -> Boxed:
-    made = native.schedule_program(program)
-    with _no_kernels():
-        module = host.load_module(native.host_text(made), made.constants)
-    kernels = _Interpreted(made)
-    for plan in made.kernels():
-        module.__dict__[plan.name] = kernels.run
-
-    def call(args: list[Any]) -> Any:
-        kernels.begin(args)
-        return module.call(args)
-
-    return call
-
-
-class _Interpreted:
-    """Kernels of a host module that are interpreted."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.steps = [step for step in schedule.steps if isinstance(step, KernelPlan)]
-        self.position = 0
-        self.sizes: dict[str, Any] = {}
-
-    def begin(self, args: list[Any]) -> None:
-        given = dict(zip(self.schedule.inputs, args))
-        self.position = 0
-        self.sizes = {name: value for name, value in given.items() if isinstance(value, (int, float))}
-        for symbol, name, dim in self.schedule.input_symbols:
-            if name:
-                self.sizes[symbol] = int(given[name].size(dim))
-
-    def run(self, *args: Any) -> None:
-        plan = self.steps[self.position % len(self.steps)]
-        self.position += 1
-        tensors = dict(zip((*plan.inputs, *plan.outputs), tensors_of(self.schedule, plan, args)))
-        with torch.no_grad():
-            run_kernel(plan, self.sizes, {name: flatten(tensor) for name, tensor in tensors.items()})
-
-
-def _none_loaded(text: str, kernels: Mapping[str, Any], *_: Any) -> list[Any]:
-    return [None] * len(kernels)
-
-
-@contextlib.contextmanager
-def _no_kernels() -> Iterator[None]:
-    """Host modules are loaded without their kernels being compiled."""
-    loaders: tuple[tuple[Any, str], ...] = ((host, "load_kernels"), (load, "load_triton_kernels"))
-    saved = [(module, name, getattr(module, name)) for module, name in loaders]
-    for module, name in loaders:
-        setattr(module, name, _none_loaded)
-    try:
-        yield
-    finally:
-        for module, name, loader in saved:
-            setattr(module, name, loader)
+def _part(trial: Trial, stage: str) -> str:
+    if stage == "passes":
+        return _culprit(trial.fails)
+    if stage == "fusion":
+        settings = {"fusion": False}
+        return "" if trial.fails("the schedule without fusion, interpreted", variants.schedule, settings) else "fusion"
+    return ""
 
 
 def kernel_names(trial: Trial) -> list[str]:
     """Names of the kernels that the graph is compiled to."""
     check = replace(trial.check, accuracy=False)
-    return attempt(check, trial.program, Limits(trial.seconds), named_kernels).value or []
+    return attempt(check, trial.program, Limits(trial.seconds), names_of_kernels).value or []
 
 
-def named_kernels(check: BackendCheck, gm: fx.GraphModule, inputs: list[Any]) -> list[str]:
+def names_of_kernels(check: BackendCheck, gm: fx.GraphModule, inputs: list[Any]) -> list[str]:
     """The same, in a child."""
     names: list[str] = []
 
-    def note(program: AtenProgram) -> Boxed:
+    def note(program: AtenProgram) -> variants.Boxed:
         made = native.schedule_program(program)
         names.extend(plan.name for plan in made.kernels())
         return native._eager_kernels(program)
@@ -331,3 +248,32 @@ def named_kernels(check: BackendCheck, gm: fx.GraphModule, inputs: list[Any]) ->
     with watching(lambda _compile, _name, _boxed: note), contextlib.suppress(Exception):
         check(gm, inputs)
     return list(dict.fromkeys(names))
+
+
+# ----------------------------------------------------------------------- of a script
+
+
+def blame_script(shows: Callable[[Mode, GraphBackend | None], bool]) -> tuple[str, str]:
+    """The first stage after which the script goes wrong, and the pass in it.
+
+    Arguments:
+        shows: whether a run in a mode, with graphs compiled in another way, goes wrong as the script does.
+    """
+
+    def fails(what: str, variant: CompileProgram | None, settings: dict[str, Any]) -> bool:
+        return shows(Mode(what, settings=settings), None if variant is None else through(variant))
+
+    for step in STEPS:
+        if fails(step.script, step.variant, UNCACHED if step.stage == "host" else {}):
+            return step.stage, step.part or (_culprit(fails) if step.stage == "passes" else "")
+    scalar = fails("compiled as scalar code", None, {**UNCACHED, "cpp.simdlen": 0})
+    return ("codegen", "") if scalar else ("vector", "")
+
+
+def through(variant: CompileProgram) -> GraphBackend:
+    """ATen programs are compiled by `variant`, in the child."""
+
+    def graphs(recorder: Recorder, function: Backend, asked: Any) -> Backend:
+        return compiled_through(function, lambda compile_program, name, boxed: variant)
+
+    return graphs
