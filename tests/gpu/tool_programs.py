@@ -387,12 +387,12 @@ print(json.dumps(doctor.examine().as_dict()))
 # Reproductions run alone in forks of a process that has imported torch, as those of `tests/debug` do.
 IN_FORKS = """
 import subprocess, types, warm
-from argand.debug.doctor import alone
+from argand.debug.doctor import reproduction
 
 def run(command, *, cwd, timeout, **_):
     return warm.run(command[1:], cwd=cwd, timeout=timeout)
 
-alone.subprocess = types.SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+reproduction.subprocess = types.SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
 """
 BENCH = """
 import json, runpy, sys

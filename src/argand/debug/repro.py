@@ -26,8 +26,8 @@ from argand.debug.accuracy import AccuracyError
 from argand.debug.minify.attempts import attempt, run_file
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.files import Writer, copy_to_base, load_module, new_directory, program_of
-from argand.debug.minify.loop import MinifyResult, NotReproduced, Search, minify
 from argand.debug.minify.progress import Progress
+from argand.debug.minify.search import GraphSearch, MinifyResult, NotReproduced, minify
 from argand.debug.minify.surgery import Program
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 from argand.debug.trial.isolation import Limits
@@ -181,10 +181,10 @@ class _Files(Progress):
         super().__init__(writer.directory / "minifier.log")
         self.writer = writer
 
-    def shrunk(self, search: Search) -> None:
+    def shrunk(self, search: GraphSearch) -> None:
         super().shrunk(search)
-        self.writer.repro(search.state.program)
-        self.writer.progress(search.tried, search.state.program.nodes, False)
+        self.writer.repro(search.smallest)
+        self.writer.progress(search.tried, search.smallest.nodes, False)
 
 
 def limits() -> Limits:

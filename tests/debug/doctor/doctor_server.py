@@ -20,8 +20,8 @@ sys.path.append(str(Path(__file__).parents[2]))
 import argand.cli
 import warm
 from argand.debug.doctor import (
-    alone,
     procedure,  # noqa: F401 - so that forks need not import it
+    reproduction,
 )
 from argand.debug.trial.process import warm as import_all
 
@@ -42,7 +42,7 @@ def run(arguments: list[str]) -> dict[str, object]:
                 del arguments[0]
             else:
                 warm.lend(server)
-                alone.subprocess = types.SimpleNamespace(run=in_fork, TimeoutExpired=subprocess.TimeoutExpired)
+                reproduction.subprocess = types.SimpleNamespace(run=in_fork, TimeoutExpired=subprocess.TimeoutExpired)
             sys.argv = ["argand", "doctor", *arguments]
             code: object = 70
             try:

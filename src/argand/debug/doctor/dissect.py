@@ -25,7 +25,7 @@ from argand.debug.doctor.stages import Blame, Trial, blame
 from argand.debug.minify.attempts import attempt, fails_eagerly
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.files import new_directory
-from argand.debug.minify.loop import MinifyResult, NotReproduced, name_of
+from argand.debug.minify.search import MinifyResult, NotReproduced, name_of
 from argand.debug.minify.surgery import Program
 from argand.debug.repro import search_in
 from argand.debug.trial.fingerprint import fingerprint

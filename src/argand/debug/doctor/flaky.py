@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from argand.debug.doctor.alone import fails_alone
 from argand.debug.doctor.child import GraphBackend, Mode
 from argand.debug.doctor.examination import Examination, only_others, threads_of
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repeated import ONE_THREAD, THREADS, Tally
+from argand.debug.doctor.reproduction import fails_alone, write
 from argand.debug.doctor.setup import source_of
-from argand.debug.doctor.shrink import written
 from argand.debug.doctor.stages import UNCACHED, blame_script
 from argand.debug.doctor.verdict import Verdict, stage_text
 
@@ -69,4 +68,4 @@ class _Flaky:
 
 def _repro(doctor: Examination, mode: Mode, found: Difference, counted: Tally) -> Path:
     more = f", times={3 * counted.needed}"
-    return written(doctor, source_of(doctor.script.path), mode, found.text, more)
+    return write(doctor, source_of(doctor.script.path), mode, found.text, more)

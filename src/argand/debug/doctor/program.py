@@ -17,7 +17,7 @@ from argand.backends.registry import Backend
 from argand.debug.accuracy import AccuracyError
 from argand.debug.doctor.child import PLAIN, Allowed, Mode, Script, front_door, one_thread, run_script
 from argand.debug.doctor.repeated import with_variants
-from argand.debug.doctor.shrink import difference
+from argand.debug.doctor.script_search import difference
 from argand.debug.doctor.torchs import prepare
 from argand.debug.observe import JOINT
 from argand.errors import ArgandError

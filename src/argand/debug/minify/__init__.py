@@ -25,7 +25,7 @@ that fails otherwise is not accepted.
 
 from argand.debug.accuracy import AccuracyError, same
 from argand.debug.minify.checks import BackendCheck
-from argand.debug.minify.loop import MinifyResult, NotReproduced, minify
+from argand.debug.minify.search import MinifyResult, NotReproduced, minify
 from argand.debug.minify.surgery import Program
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint, normalise
 from argand.debug.trial.isolation import Limits, mark, run_isolated

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from argand import events
-from argand.debug.minify.loop import Search
+from argand.debug.minify.search import GraphSearch
 from argand.debug.trial.outcome import Outcome
 
 
@@ -53,25 +53,25 @@ class Progress:
                 file.write(text + "\n")
         events.emit("minifier", "debug", text)
 
-    def attempt(self, search: Search, outcome: Outcome) -> None:
+    def attempt(self, search: GraphSearch, outcome: Outcome) -> None:
         """Update the bar."""
         self._update(search)
 
-    def shrunk(self, search: Search) -> None:
+    def shrunk(self, search: GraphSearch) -> None:
         """Update the bar."""
         self._update(search)
 
-    def _update(self, search: Search) -> None:
+    def _update(self, search: GraphSearch) -> None:
         if self._bar is not None:
-            nodes = search.state.program.nodes
+            nodes = search.smallest.nodes
             total = self._bar.tasks[0].total
             said = f"{nodes} nodes left, {search.attempts} attempts, about {remaining(search):.0f} s left"
             self._bar.update(self._task, completed=max(0, total + 3 - nodes), said=said)
 
 
-def remaining(search: Search) -> float:
+def remaining(search: GraphSearch) -> float:
     """A guess at the seconds that are left: each call that is left is looked at about twice."""
     each = search.seconds / max(1, search.attempts)
-    guess = each * 2 * max(1, len(search.state.program.calls))
+    guess = each * 2 * max(1, len(search.smallest.calls))
     limit = search.limits.total_seconds
     return min(guess, limit - search.seconds) if limit else guess

@@ -11,9 +11,10 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from argand.debug.minify.strategies import Proposals, State, Strategy
+from argand.debug.minify.strategies import Strategy
 from argand.debug.minify.surgery import Program, rebuilt, values_of
 from argand.debug.trial.eager import copy_graph
+from argand.debug.trial.search import Proposals, Search
 from argand.debug.trial.tensors import clone_strided, fill
 
 _SMALL = (1, 2, 3, 4, 8, 16, 17, 32, 64, 128, 256)
@@ -29,40 +30,40 @@ _PLAIN_DTYPES = {
 }
 
 
-def inline_state(state: State, granularity: int) -> Proposals:
+def inline_state(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Parameters and buffers that the graph holds become inputs, whose layout is all that a reader needs."""
-    for node in [n for n in state.program.calls if n.op == "get_attr"]:
-        value: Any = state.program.gm
+    for node in [n for n in search.smallest.calls if n.op == "get_attr"]:
+        value: Any = search.smallest.gm
         for part in str(node.target).split("."):
             value = getattr(value, part)
-        if not isinstance(value, torch.Tensor) or node.name not in {n.name for n in state.program.calls}:
+        if not isinstance(value, torch.Tensor) or node.name not in {n.name for n in search.smallest.calls}:
             continue
         graph, env = fx.Graph(), {}
-        for one in state.program.placeholders:
+        for one in search.smallest.placeholders:
             env[one] = graph.node_copy(one)
         made = graph.placeholder(node.name)
-        inputs = [*state.program.inputs, clone_strided(value)]
-        for one in state.program.graph.nodes:
+        inputs = [*search.smallest.inputs, clone_strided(value)]
+        for one in search.smallest.graph.nodes:
             if one.op == "placeholder":
                 continue
             env[one] = made if one.name == node.name else graph.node_copy(one, lambda source, env=env: env[source])
-        yield rebuilt(state.program, graph, inputs)
+        yield rebuilt(search.smallest, graph, inputs)
 
 
-def constant_sizes(state: State, granularity: int) -> Proposals:
+def constant_sizes(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Sizes that may vary become constants."""
-    if "symbols" in state.program.gm.meta:
-        graph = copy_graph(state.program.graph, lambda value: value)
-        yield Program(fx.GraphModule(state.program.gm, graph), state.program.inputs)
+    if "symbols" in search.smallest.gm.meta:
+        graph = copy_graph(search.smallest.graph, lambda value: value)
+        yield Program(fx.GraphModule(search.smallest.gm, graph), search.smallest.inputs)
 
 
-def reduce_shapes(state: State, granularity: int) -> Proposals:
+def reduce_shapes(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Make sizes smaller: one number at a time, wherever it stands (in inputs' shapes and in arguments)."""
-    numbers = {n for v in state.program.inputs if isinstance(v, torch.Tensor) for n in v.shape}
-    numbers |= {n for node in state.program.calls for n in _plain_parts(node) if type(n) is int and n > 16}
+    numbers = {n for v in search.smallest.inputs if isinstance(v, torch.Tensor) for n in v.shape}
+    numbers |= {n for node in search.smallest.calls for n in _plain_parts(node) if type(n) is int and n > 16}
     for number in sorted((n for n in numbers if n > 1), reverse=True):
         for smaller in (n for n in _SMALL if n < number):
-            candidate = resized(state.program, number, smaller)
+            candidate = resized(search.smallest, number, smaller)
             if candidate is not None and (yield candidate):
                 break
 
@@ -108,11 +109,13 @@ def _cut(value: torch.Tensor, number: int, smaller: int, wrapped: bool) -> torch
     return made.requires_grad_(value.requires_grad)
 
 
-def plain_dtypes(state: State, granularity: int) -> Proposals:
+def plain_dtypes(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Compute in float32 and int64."""
     for old, new in _PLAIN_DTYPES.items():
         candidate = _with(
-            state.program, functools.partial(_dtype, old=old, new=new), functools.partial(_converted, old=old, new=new)
+            search.smallest,
+            functools.partial(_dtype, old=old, new=new),
+            functools.partial(_converted, old=old, new=new),
         )
         if candidate is not None and _runs(candidate):
             yield candidate
@@ -126,23 +129,23 @@ def _converted(value: torch.Tensor, old: torch.dtype, new: torch.dtype) -> torch
     return value.detach().to(new).requires_grad_(value.requires_grad) if value.dtype is old else value
 
 
-def plain_inputs(state: State, granularity: int) -> Proposals:
+def plain_inputs(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Contiguous inputs that require no gradients."""
     changes: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
         lambda v: v.detach().clone(memory_format=torch.contiguous_format).requires_grad_(v.requires_grad),
         lambda v: v.detach(),
     )
     for change in changes:
-        candidate = _with(state.program, lambda value: value, change)
+        candidate = _with(search.smallest, lambda value: value, change)
         if candidate is not None:
             yield candidate
 
 
-def simple_numbers(state: State, granularity: int) -> Proposals:
+def simple_numbers(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Numbers in arguments become 1 (or 2)."""
-    for name in [node.name for node in state.program.calls]:
+    for name in [node.name for node in search.smallest.calls]:
         for new in (1, 2):
-            candidate = _with_number(state.program, name, new)
+            candidate = _with_number(search.smallest, name, new)
             if candidate is not None and _runs(candidate) and (yield candidate):
                 break
 

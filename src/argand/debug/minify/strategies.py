@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import fx
 
-from argand.debug.minify.surgery import Program, ancestors, extract, values_of, with_outputs
-
-Proposals = Generator[Program, bool, None]
-_CACHED_NODES = 400  # values of programs up to this size are computed once and kept
-
-
-@dataclass(slots=True)
-class State:
-    """The smallest failing program so far, and the values of its nodes where they are known."""
-
-    program: Program
-    known: dict[str, Any] | None = None
-
-    def values(self, names: set[str]) -> Mapping[str, Any]:
-        """What the nodes of these names are when the program runs eagerly."""
-        if self.known is None or not names <= self.known.keys():
-            everything = self.program.nodes <= _CACHED_NODES
-            self.known = values_of(self.program, None if everything else names)
-        return self.known
+from argand.debug.minify.surgery import Program, ancestors, extract, with_outputs
+from argand.debug.trial.search import Proposals, Search, pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +22,7 @@ class Strategy:
     """
 
     name: str
-    propose: Callable[[State, int], Proposals]
+    propose: Callable[[Search[Program], int], Proposals[Program]]
     takes_apart: bool = False
 
 
@@ -48,9 +30,9 @@ def _is_call(node: fx.Node) -> bool:
     return node.op not in ("placeholder", "output", "get_attr")
 
 
-def truncate_suffix(state: State, granularity: int) -> Proposals:
+def truncate_suffix(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Keep the first nodes only; the cut is found by bisection among multiples of a `granularity`th of the nodes."""
-    program = state.program
+    program = search.smallest
     nodes = list(program.graph.nodes)
     places = sorted({len(nodes) * part // granularity for part in range(1, granularity)})
     places = [place for place in places if 0 < place < len(nodes) - 1 and any(map(_is_call, nodes[:place]))]
@@ -73,70 +55,69 @@ def _prefix(program: Program, nodes: list[fx.Node], place: int) -> Program | Non
     return extract(program, lambda node: node in kept, outputs, lambda names: {}, drop_inputs=False)
 
 
-def remove_outputs(state: State, granularity: int) -> Proposals:
+def remove_outputs(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Return fewer of the results."""
-    outputs = state.program.outputs
+    outputs = search.smallest.outputs
     if len(outputs) < 2:
         return
     size = max(1, len(outputs) // granularity)
     start = 0
     while start < len(outputs) and len(outputs) > 1:
         left = outputs[:start] + outputs[start + size :]
-        candidate = with_outputs(state.program, left) if left else None
+        candidate = with_outputs(search.smallest, left) if left else None
         if candidate is not None and (yield candidate):
             names = {node.name for node in left}
-            outputs = [node for node in state.program.outputs if node.name in names]
+            outputs = [node for node in search.smallest.outputs if node.name in names]
         else:
             start += size
 
 
-def eliminate_dead_code(state: State, granularity: int) -> Proposals:
+def eliminate_dead_code(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Drop every node that no result is computed from."""
-    program = state.program
+    program = search.smallest
     needed: set[str] = set()
     for node in program.outputs:
         needed |= ancestors(program.graph, node.name)
     if all(node.name in needed for node in program.calls):
         return
-    candidate = extract(program, lambda n: n.name in needed, program.outputs, state.values, drop_inputs=False)
+    candidate = extract(program, lambda n: n.name in needed, program.outputs, search.smallest.values, drop_inputs=False)
     if candidate is not None:
         yield candidate
 
 
-def remove_unused_inputs(state: State, granularity: int) -> Proposals:
+def remove_unused_inputs(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Drop inputs that nobody reads."""
-    program = state.program
+    program = search.smallest
     if all(node.users for node in program.placeholders):
         return
     outputs = [node for node in program.outputs if node.op != "placeholder"]
-    candidate = extract(program, lambda node: True, outputs or program.outputs, state.values)
+    candidate = extract(program, lambda node: True, outputs or program.outputs, search.smallest.values)
     if candidate is not None and len(candidate.inputs) < len(program.inputs):
         yield candidate
 
 
-def delta_debugging(state: State, granularity: int) -> Proposals:
+def delta_debugging(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Take out pieces of a `granularity`th of the calls; what they computed becomes inputs."""
-    names = [node.name for node in state.program.calls if _is_call(node)]
+    names = [node.name for node in search.smallest.calls if _is_call(node)]
     size = max(1, len(names) // granularity)
     if len(names) < 2:
         return
-    for start in reversed(range(0, len(names), size)):
-        gone = set(names[start : start + size])
-        candidate = without(state, gone)
+    for piece in pieces(len(names), size):
+        gone = set(names[piece])
+        candidate = without(search.smallest, gone)
         if candidate is not None and (yield candidate):
             continue
-        candidate = without(state, gone, show=True)
+        candidate = without(search.smallest, gone, show=True)
         if candidate is not None:
             yield candidate
 
 
-def without(state: State, gone: set[str], *, show: bool = False) -> Program | None:
+def without(program: Program, gone: set[str], *, show: bool = False) -> Program | None:
     """The program without these nodes, and without what only they needed; None when nothing would be left or gone.
 
     Arguments:
         show: what only they needed is kept, and becomes a result.
     """
-    program = state.program
     here = {node.name for node in program.calls} & gone
     if not here:
         return None
@@ -150,24 +131,11 @@ def without(state: State, gone: set[str], *, show: bool = False) -> Program | No
         outputs = outputs or [node for node in left if _is_call(node) and not node.users][-1:]
     needed: set[str] = set()
     for node in (*outputs, *(node for node in left if not node.users and _is_call(node))):
-        needed |= ancestors_but(node, here)
+        needed |= ancestors(program.graph, node.name, here)
     kept = {node for node in left if node.name in needed}
     if not any(map(_is_call, kept)):
         return None
-    return extract(program, lambda node: node in kept, outputs, state.values)
-
-
-def ancestors_but(node: fx.Node, gone: set[str]) -> set[str]:
-    """Names of what a node is computed from, not going on at the nodes that are gone."""
-    found: set[str] = set()
-    todo = [node]
-    while todo:
-        one = todo.pop()
-        if one.name in found or one.name in gone:
-            continue
-        found.add(one.name)
-        todo += one.all_input_nodes
-    return found
+    return extract(program, lambda node: node in kept, outputs, program.values)
 
 
 STRATEGIES = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from argand.debug.trial.eager import values_of_nodes
 from argand.debug.trial.tensors import clone, clone_inputs, steady
 from argand.graph.nodes.printing import target_name
 
+_CACHED_NODES = 400  # values of programs up to this size are computed once and kept
 _PLAIN = (int, float, bool, str, type(None), complex, torch.dtype, torch.device, torch.memory_format, torch.layout)
 
 
@@ -30,6 +31,7 @@ class Program:
     gm: fx.GraphModule
     inputs: list[Any]
     _key: str = field(default="", repr=False)
+    _values: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def graph(self) -> fx.Graph:
@@ -64,6 +66,12 @@ class Program:
             parts += sorted(self.gm.meta)
             self._key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
         return self._key
+
+    def values(self, names: set[str]) -> Mapping[str, Any]:
+        """What the nodes of these names are when the program runs eagerly."""
+        if self._values is None or not names <= self._values.keys():
+            self._values = values_of(self, None if self.nodes <= _CACHED_NODES else names)
+        return self._values
 
 
 def rebuilt(program: Program, graph: fx.Graph, inputs: list[Any]) -> Program:
@@ -179,13 +187,13 @@ def with_outputs(program: Program, outputs: Sequence[fx.Node]) -> Program | None
     return extract(program, lambda node: True, outputs, lambda names: {}, drop_inputs=False)
 
 
-def ancestors(graph: fx.Graph, name: str) -> frozenset[str]:
-    """Names of the nodes from which the node of that name is computed, itself included."""
-    found: set[fx.Node] = set()
+def ancestors(graph: fx.Graph, name: str, but: Collection[str] = ()) -> frozenset[str]:
+    """Names of the nodes from which the node of that name is computed, itself included, as far as nodes `but` these."""
+    found: set[str] = set()
     todo = [node for node in graph.nodes if node.name == name]
     while todo:
         node = todo.pop()
-        if node not in found:
-            found.add(node)
+        if node.name not in found and node.name not in but:
+            found.add(node.name)
             todo += node.all_input_nodes
-    return frozenset(node.name for node in found)
+    return frozenset(found)

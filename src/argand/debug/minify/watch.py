@@ -21,7 +21,7 @@ from argand.debug.minify import aten
 from argand.debug.minify.attempts import attempt, fails_eagerly
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.files import Writer, copy_to_base, new_directory
-from argand.debug.minify.loop import NotReproduced
+from argand.debug.minify.search import NotReproduced
 from argand.debug.minify.surgery import Program
 from argand.debug.repro import limits, rand_strided, search_in
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint

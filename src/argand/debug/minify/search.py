@@ -1,8 +1,7 @@
-"""The minifier's loop: propose, try in a child process, keep what still fails in the same way."""
+"""The minifier's search: the smallest graph that still fails in the same way."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -13,11 +12,12 @@ from torch import fx
 from argand.debug.minify.attempts import Check, attempt
 from argand.debug.minify.code import NotCode, path_of
 from argand.debug.minify.simplify import SIMPLIFICATIONS, oddness
-from argand.debug.minify.strategies import STRATEGIES, State, Strategy
+from argand.debug.minify.strategies import STRATEGIES, Strategy
 from argand.debug.minify.surgery import Program, ancestors
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 from argand.debug.trial.isolation import Limits
 from argand.debug.trial.outcome import Outcome
+from argand.debug.trial.search import Search
 from argand.errors import ArgandError
 
 _PATIENCE = 4.0  # seconds, and four times as long as any attempt took, until a part of a program that hangs hangs
@@ -35,11 +35,11 @@ class Listener(Protocol):
     def line(self, text: str) -> None:
         """A log line."""
 
-    def attempt(self, search: Search, outcome: Outcome) -> None:
+    def attempt(self, search: GraphSearch, outcome: Outcome) -> None:
         """An attempt was made."""
 
-    def shrunk(self, search: Search) -> None:
-        """`search.state.program` is a new smallest failing program."""
+    def shrunk(self, search: GraphSearch) -> None:
+        """`search.smallest` is a new smallest failing program."""
 
 
 class Quiet:
@@ -48,10 +48,10 @@ class Quiet:
     def line(self, text: str) -> None:
         pass
 
-    def attempt(self, search: Search, outcome: Outcome) -> None:
+    def attempt(self, search: GraphSearch, outcome: Outcome) -> None:
         pass
 
-    def shrunk(self, search: Search) -> None:
+    def shrunk(self, search: GraphSearch) -> None:
         pass
 
 
@@ -103,76 +103,81 @@ def name_of(node: fx.Node) -> str:
 
 
 @dataclass(slots=True)
-class Search:
+class GraphSearch(Search[Program]):
     """One search.
 
     Arguments:
-        state: the smallest failing program so far.
         check, limits, listener: of `minify`.
         wanted: the failure to keep.
-        tried: by program key: whether it fails as wanted (kept between runs).
+        outcome: how the smallest program fails.
         slowest: seconds of the longest attempt that came to an end.
+        history: (strategy, nodes before, nodes after) of each success.
+        strategy: what is tried.
+        head: the line that says so, until it has been said.
     """
 
-    state: State
-    check: Check
-    limits: Limits
-    listener: Listener
-    wanted: Fingerprint
-    outcome: Outcome
-    tried: dict[str, bool] = field(default_factory=dict)
-    attempts: int = 0
-    started: float = field(default_factory=time.monotonic)
-    granularity: int = 2
-    strategy: str = ""
+    check: Check = field(kw_only=True)
+    limits: Limits = field(kw_only=True)
+    listener: Listener = field(kw_only=True)
+    wanted: Fingerprint = field(kw_only=True)
+    outcome: Outcome = field(kw_only=True)
     slowest: float = 0.0
     history: list[tuple[str, int, int]] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
+    strategy: str = ""
+    head: str = ""
 
     @property
     def out_of_time(self) -> bool:
         return 0 < self.limits.total_seconds < self.seconds
 
-    def fails(self, candidate: Program) -> bool:
-        """Whether a program fails as wanted; found out in a child process, once per program."""
-        known = self.tried.get(candidate.key)
-        if known is not None:
-            return known
+    def key(self, candidate: Program) -> str:
+        return candidate.key
+
+    def is_smaller(self, candidate: Program) -> bool:
+        return measure(candidate) < measure(self.smallest)
+
+    def attempt(self, candidate: Program) -> bool:
+        if self.head:
+            self.listener.line(self.head)
+            self.head = ""
         limits = self.limits
         if self.wanted.kind == "hung":  # parts of the program need not be waited for as long as all of it
             limits = replace(limits, attempt_seconds=min(limits.attempt_seconds, _PATIENCE + 4 * self.slowest))
         outcome = attempt(self.check, candidate, limits)
-        self.attempts += 1
         if outcome.kind != "hung":
             self.slowest = max(self.slowest, outcome.seconds)
-        found = outcome.failed and self.wanted.matches(fingerprint(outcome), self.related(candidate))
-        self.tried[candidate.key] = found
-        if found:
+        fails = outcome.failed and self.wanted.matches(fingerprint(outcome), self.related(candidate))
+        if fails:
             self.outcome = outcome
         self.listener.attempt(self, outcome)
-        return found
+        return fails
 
     def related(self, candidate: Program) -> frozenset[str]:
         """Nodes in which a wrong value of the smallest program may come up in a smaller one: what it depends on."""
         output = self.wanted.output
         if output.startswith("gradient of "):
-            return frozenset(f"gradient of {node.name}" for node in self.state.program.graph.nodes) | frozenset(
-                f"gradient of {node.name}" for node in candidate.graph.nodes
-            )
-        return ancestors(self.state.program.graph, self.current_output) or frozenset([output])
+            nodes = (*self.smallest.graph.nodes, *candidate.graph.nodes)
+            return frozenset(f"gradient of {node.name}" for node in nodes)
+        now = str(self.outcome.data.get("output", output))
+        return ancestors(self.smallest.graph, now) or frozenset([output])
 
-    @property
-    def current_output(self) -> str:
-        return str(self.outcome.data.get("output", self.wanted.output))
-
-    def accept(self, name: str, candidate: Program) -> None:
-        """Go on from `candidate`."""
-        self.history.append((name, self.state.program.nodes, candidate.nodes))
-        self.state.program, self.state.known = candidate, None
+    def accept(self, candidate: Program) -> None:
+        self.history.append((self.strategy, self.smallest.nodes, candidate.nodes))
+        self.smallest = candidate
         self.listener.shrunk(self)
+
+    def use(self, strategy: Strategy, granularity: int) -> bool:
+        """Try what one strategy proposes; whether the program became smaller."""
+        before = self.smallest
+        said = f"({before.nodes} nodes, {len(before.inputs)} inputs)"
+        self.head = f"Strategy: {strategy.name} (G: {granularity}) {said}"
+        self.strategy = strategy.name
+        if self.apply(strategy.propose(self, granularity)):
+            self.listener.line(f"SUCCESS: Went from {before.nodes} to {self.smallest.nodes} nodes")
+            return True
+        if not self.head:
+            self.listener.line(f"FAIL: {strategy.name}")
+        return False
 
 
 def measure(program: Program) -> tuple[int, ...]:
@@ -227,14 +232,22 @@ def minify(
         )
     if wanted is None or not wanted.matches(found):
         wanted = found
-    search = Search(State(program), check, limits, listener, wanted, outcome, {} if tried is None else tried)
+    search = GraphSearch(
+        program,
+        {} if tried is None else tried,
+        check=check,
+        limits=limits,
+        listener=listener,
+        wanted=wanted,
+        outcome=outcome,
+    )
     before = program.nodes
     listener.line(f"Started off with {before} nodes")
     finished = _shrink(search)
     if simplify and finished:
-        while not search.out_of_time and sum(_apply(search, strategy, 1) for strategy in SIMPLIFICATIONS):
+        while not search.out_of_time and sum(search.use(strategy, 1) for strategy in SIMPLIFICATIONS):
             finished = _shrink(search)
-    final = search.state.program
+    final = search.smallest
     return MinifyResult(
         final.gm,
         final.inputs,
@@ -253,7 +266,7 @@ def _same_start(wanted: Fingerprint, found: Fingerprint) -> bool:
     return wanted.matches(found) or (bool(wanted.mismatch) and wanted.mismatch == found.mismatch)
 
 
-def _shrink(search: Search) -> bool:
+def _shrink(search: GraphSearch) -> bool:
     """Run the strategies at doubling granularities until a whole round brings nothing; False when time is up.
 
     What is left when a piece was taken out is looked at more closely before more is tried at the same granularity.
@@ -262,45 +275,12 @@ def _shrink(search: Search) -> bool:
     while progress and not search.out_of_time:
         progress = False
         granularity = 2
-        while granularity < 2 * search.state.program.nodes:
-            search.granularity = granularity
+        while granularity < 2 * search.smallest.nodes:
             search.listener.line(f"Trying granularity {granularity}")
             for strategy in STRATEGIES:
-                if _apply(search, strategy, granularity):
+                if search.use(strategy, granularity):
                     progress = True
                     if strategy.takes_apart:
                         break
             granularity *= 2
     return not search.out_of_time
-
-
-def _apply(search: Search, strategy: Strategy, granularity: int) -> bool:
-    """Try what one strategy proposes; whether the program became smaller."""
-    program = search.state.program
-    search.strategy = strategy.name
-    proposals = strategy.propose(search.state, granularity)
-    accepted = False
-    said = False
-    answer: bool | None = None
-    while not search.out_of_time:
-        try:
-            candidate = next(proposals) if answer is None else proposals.send(answer)
-        except StopIteration:
-            break
-        answer = False
-        if measure(candidate) >= measure(search.state.program):
-            continue
-        if not said and candidate.key not in search.tried:
-            said = True
-            search.listener.line(
-                f"Strategy: {strategy.name} (G: {granularity}) ({program.nodes} nodes, {len(program.inputs)} inputs)"
-            )
-        if search.fails(candidate):
-            answer = accepted = True
-            search.accept(strategy.name, candidate)
-    if accepted:
-        now = search.state.program
-        search.listener.line(f"SUCCESS: Went from {program.nodes} to {now.nodes} nodes")
-    elif said:
-        search.listener.line(f"FAIL: {strategy.name}")
-    return accepted

@@ -8,9 +8,9 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
-import time
+import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,24 @@ from typing import Any
 from torch import fx
 
 from argand.backends.registry import Backend
-from argand.config import config
 from argand.debug.doctor.child import PLAIN, Allowed, Mode, Recorder, Script, run_script
 from argand.debug.doctor.differences import first_difference
 from argand.debug.doctor.examination import Examination
 from argand.debug.doctor.leaks import leaks
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repeated import with_variants
+from argand.debug.doctor.reproduction import write
 from argand.debug.doctor.setup import source_of
-from argand.debug.minify.files import hardware_lines, new_directory
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
+from argand.debug.trial.search import Proposals, Search, pieces
 
 _SECONDS, _ATTEMPTS = 120.0, 400
+Candidates = Callable[[ast.Module], Iterator[ast.Module]]
 _BODIES = ("body", "orelse", "finalbody", "handlers")
 
 
 @dataclass(slots=True)
-class Shrinker:
+class ScriptSearch(Search[ast.Module]):
     """One search.
 
     Arguments:
@@ -45,30 +46,31 @@ class Shrinker:
         strict: what rounding explains is no failure; eager is run several times for that.
     """
 
-    script: Script
-    mode: Mode
-    folder: Path
-    wanted: Difference
-    failure: Fingerprint
-    allowed: Allowed
-    started: float = field(default_factory=time.monotonic)
-    attempts: int = 0
-    tried: dict[str, bool] = field(default_factory=dict)
+    script: Script = field(kw_only=True)
+    mode: Mode = field(kw_only=True)
+    folder: Path = field(kw_only=True)
+    wanted: Difference = field(kw_only=True)
+    failure: Fingerprint = field(kw_only=True)
+    allowed: Allowed = field(kw_only=True)
     strict: bool = False
 
     @property
     def out_of_time(self) -> bool:
-        return time.monotonic() - self.started > _SECONDS or self.attempts > _ATTEMPTS
+        return self.seconds > _SECONDS or self.attempts > _ATTEMPTS
 
-    def fails(self, source: str) -> bool:
+    def key(self, candidate: ast.Module) -> str:
+        return ast.unparse(candidate)
+
+    def is_smaller(self, candidate: ast.Module) -> bool:
+        text = _text(candidate)
+        return text is not None and len(text) < len(ast.unparse(self.smallest))
+
+    def attempt(self, candidate: ast.Module) -> bool:
+        source = ast.unparse(candidate)
+        return not _undefined(source) and self.goes_wrong(source)
+
+    def goes_wrong(self, source: str) -> bool:
         """Whether a program goes wrong in the same way."""
-        known = self.tried.get(source)
-        if known is None:
-            self.attempts += 1
-            known = self.tried[source] = not _undefined(source) and self._fails(source)
-        return known
-
-    def _fails(self, source: str) -> bool:
         script = replace(self.script, source=source)
         folder = self.folder / f"shrink_{self.attempts}"
         eager = run_script(script, replace(PLAIN, count=self.mode.count), folder / "eager", self.allowed)
@@ -87,33 +89,20 @@ class Shrinker:
             or _alike(self.failure, fingerprint(other.outcome))
         )
 
-    def search(self, source: str) -> ast.Module:
+    def shrink(self, source: str) -> ast.Module:
         """The smallest program found."""
-        tree = ast.parse(source)
-        progress = True
-        while progress and not self.out_of_time:
-            progress = False
-            for proposals in (_without_statements, _unwrapped, _simpler_expressions):
-                smaller = self._apply(tree, proposals)
-                if smaller is not None:
-                    tree, progress = smaller, True
-        return tree
-
-    def _apply(self, tree: ast.Module, proposals: Any) -> ast.Module | None:
-        """The tree after every proposal of a kind that keeps the failure; None when none does."""
-        changed = None
-        position = 0
+        self.smallest = ast.parse(source)
         while not self.out_of_time:
-            candidates = list(proposals(tree))
-            if position >= len(candidates):
-                return changed
-            candidate = candidates[position]
-            text = _text(candidate)
-            if text is not None and len(text) < len(ast.unparse(tree)) and self.fails(text):
-                tree = changed = candidate  # what follows moves up
-            else:
+            if not sum(self.apply(self.cut(candidates)) for candidates in _CANDIDATES):
+                break
+        return self.smallest
+
+    def cut(self, candidates: Candidates) -> Proposals[ast.Module]:
+        """Every candidate of a kind; after one that was accepted, what follows has moved up."""
+        position = 0
+        while (candidate := next(itertools.islice(candidates(self.smallest), position, None), None)) is not None:
+            if not (yield candidate):
                 position += 1
-        return changed
 
 
 def difference(eager: Run, other: Run, mode: Mode) -> Difference | None:
@@ -174,12 +163,12 @@ def _without_statements(tree: ast.Module) -> Iterator[ast.Module]:
     for number, (_, _, body) in enumerate(_bodies(tree)):
         size = len(body)
         while size >= 1:
-            for start in range(len(body) - size, -1, -size):
+            for piece in pieces(len(body), size):
                 if len(body) == size and number == 0:
                     continue
                 made = copy.deepcopy(tree)
                 _, name, target = _bodies(made)[number]
-                del target[start : start + size]
+                del target[piece]
                 if not target and name == "body":
                     target.append(ast.Pass())
                 yield made
@@ -199,8 +188,8 @@ def _unwrapped(tree: ast.Module) -> Iterator[ast.Module]:
 
 def _simpler_expressions(tree: ast.Module) -> Iterator[ast.Module]:
     """Expressions replaced by parts of them."""
-    for number, node in enumerate(_expressions(tree)):
-        for choice in range(len(_parts(node))):
+    for number, place in enumerate(_places(tree)):
+        for choice in range(len(_parts(place[3]))):
             made = copy.deepcopy(tree)
             parent, name, index, expression = _places(made)[number]
             part = _parts(expression)[choice]
@@ -222,10 +211,6 @@ def _places(tree: ast.AST) -> list[tuple[ast.AST, str, int | None, ast.expr]]:
                     if isinstance(item, ast.expr) and _parts(item):
                         found.append((node, name, index, item))
     return found
-
-
-def _expressions(tree: ast.AST) -> list[ast.expr]:
-    return [expression for _, _, _, expression in _places(tree)]
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
@@ -252,6 +237,9 @@ def _parts(node: ast.expr) -> list[ast.expr]:
     return []
 
 
+_CANDIDATES: tuple[Candidates, ...] = (_without_statements, _unwrapped, _simpler_expressions)
+
+
 # ----------------------------------------------------------------------- the result
 
 
@@ -272,25 +260,6 @@ class Counter:
         return compile_graph
 
 
-_REPRO = '''"""Goes wrong when it is compiled: {text}
-
-Made by `argand doctor` from {path}; `python {name}` runs the program below eagerly and compiled{how}, and raises
-where the two differ.
-"""
-
-{hardware}
-
-from argand.debug.doctor.program import run_program
-
-PROGRAM = r"""
-{source}
-"""
-
-if __name__ == "__main__":
-    run_program(PROGRAM, folder={folder!r}, backend={backend!r}, settings={settings!r}{more})
-'''
-
-
 def shrink_script(doctor: Examination, found: Difference, mode: Mode) -> tuple[Path | None, int, list[str]]:
     """The smallest program that goes wrong in the same way, as a file.
 
@@ -307,49 +276,26 @@ def shrink_script(doctor: Examination, found: Difference, mode: Mode) -> tuple[P
     again = difference(eager, first, mode)
     if again is None:
         return None, -1, []
-    shrinker = Shrinker(
-        doctor.script,
-        mode,
-        doctor.folder,
-        again,
-        fingerprint(first.outcome),
-        replace(doctor.allowed, seconds=seconds),
+    search = ScriptSearch(
+        ast.Module([], []),
+        script=doctor.script,
+        mode=mode,
+        folder=doctor.folder,
+        wanted=again,
+        failure=fingerprint(first.outcome),
+        allowed=replace(doctor.allowed, seconds=seconds),
     )
-    tree = shrinker.search(source) if source else ast.Module([], [])
-    shrinker.strict = True
-    if source and not shrinker._fails(ast.unparse(tree)):  # only rounding is left of it
-        shrinker.tried.clear()
-        tree = shrinker.search(source)
+    tree = search.shrink(source) if source else search.smallest
+    search.strict = True
+    if source and not search.goes_wrong(ast.unparse(tree)):  # only rounding is left of it
+        search.tried.clear()
+        tree = search.shrink(source)
     text = ast.unparse(tree)
     folder = doctor.folder / "count"
-    counted = run_script(replace(doctor.script, source=text), mode, folder, shrinker.allowed, Counter(mode.backend))
+    counted = run_script(replace(doctor.script, source=text), mode, folder, search.allowed, Counter(mode.backend))
     nodes = int(counted.facts.get("nodes", 0))
-    path = written(doctor, text, mode, again.text)
+    path = write(doctor, text, mode, again.text)
     return path, nodes, _lines(tree, found, doctor.script.path, source)
-
-
-def written(doctor: Examination, source: str, mode: Mode, said: str, more: str = "") -> Path:
-    """A file that runs a program eagerly and compiled, and raises where the two differ.
-
-    Arguments:
-        source: the program.
-        mode: how it is compiled.
-        said: what differs.
-        more: further arguments of `run_program`, as text.
-    """
-    with config.patch(base_dir=str(doctor.output)):
-        directory = new_directory()
-    path = directory / "repro.py"
-    more += (", count=True" if mode.count else "") + (f", torchs={mode.torch!r}" if mode.torch is not None else "")
-    more += ", empty_cache=True" if mode.empty_cache else ""
-    how = f' (backend "{mode.backend}")' if mode.backend else ""
-    filled = _REPRO.format(
-        text=said.replace("\\", "\\\\").replace('"""', "'''"), path=doctor.script.path, name=path.name, how=how,
-        hardware="\n".join("# " + line for line in hardware_lines()), source=source.replace('"""', "'''"),
-        folder=str(Path(doctor.script.path).resolve().parent), backend=mode.backend, settings=mode.settings, more=more,
-    )  # fmt: skip
-    path.write_text(filled, encoding="utf8")
-    return path
 
 
 def _lines(tree: ast.Module, found: Difference, path: str, source: str) -> list[str]:
