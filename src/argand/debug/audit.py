@@ -9,11 +9,8 @@ function.
 from __future__ import annotations
 
 import contextlib
-import dis
-import functools
 import io
 import random
-import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,13 +18,12 @@ from typing import Any
 import torch
 
 from argand import events
-from argand.capture.facts.code.directives import is_compiling
 from argand.config import config
 from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch
+from argand.debug.observe import code_of, place_of, stand_in
+from argand.debug.trial.scope import MISSING, contents_of, functions_of, roots_of, written_globals
 from argand.debug.trial.tensors import clone_strided
-
-_TOO_DEEP = 6
 
 
 class AuditWarning(UserWarning):
@@ -38,17 +34,12 @@ def audited(compiled: Callable[..., Any], original: Callable[..., Any]) -> Calla
     """`compiled`, some of whose calls are checked against `original`."""
     auditor = Auditor(compiled, original)
 
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return original(*args, **kwargs)
-        if auditor.picks():
-            return auditor.run(args, kwargs)
-        return compiled(*args, **kwargs)
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return auditor.run(args, kwargs) if auditor.picks() else compiled(*args, **kwargs)
 
-    call.__dict__["_torchdynamo_orig_callable"] = original
-    call.__dict__["auditor"] = auditor
-    return call
+    made = stand_in(original, call)
+    made.__dict__["auditor"] = auditor
+    return made
 
 
 class Auditor:
@@ -113,11 +104,11 @@ class Auditor:
     def _report(self, text: str) -> None:
         self.findings.append(text)
         name = getattr(self.original, "__qualname__", repr(self.original))
-        code = getattr(getattr(self.original, "__func__", self.original), "__code__", None)
+        code = code_of(self.original)
         events.emit("audit", "debug", text, function=name, finding=text)
         if len(self.findings) > 1:
             return
-        place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+        place = f" ({place_of(self.original)})" if code is not None else ""
         said = (
             f"argand: audit of {name}{place}: the compiled call differs from eager: {text}\n"
             "A guard may be missing, or a kernel wrong: argand.config.check_numerics = True and "
@@ -175,7 +166,7 @@ class _Outer:
     """What a function may change outside its arguments, as it is before a call: module state, globals, cells."""
 
     def __init__(self, function: Any, arguments: Any) -> None:
-        self.modules = list(dict.fromkeys(m for root in _modules(function, arguments) for m in root.modules()))
+        self.modules = list(dict.fromkeys(m for root in roots_of(function, arguments) for m in root.modules()))
         self.tensors = {
             (number, name): value
             for number, module in enumerate(self.modules)
@@ -186,8 +177,8 @@ class _Outer:
         self.versions = [parameter._version for parameter in self.parameters]
         self.old = {key: clone_strided(value.detach()) for key, value in self.tensors.items()}
         self.dicts = [vars(module) for module in self.modules]
-        self.cells = [cell for fn in _functions(function) for cell in fn.__closure__ or ()]
-        self.globals = _written_globals(function)
+        self.cells = [cell for fn in functions_of(function) for cell in fn.__closure__ or ()]
+        self.globals = written_globals(function)
         self.before = self._state()
         self.compiled_buffers: dict[Any, torch.Tensor] = {}
 
@@ -207,7 +198,7 @@ class _Outer:
     def _state(self) -> list[Any]:
         """Attributes, cells and globals, and the contents of the lists, dicts and sets among them."""
         places: list[Any] = [dict(attributes) for attributes in self.dicts]
-        places += [[_contents(cell) for cell in self.cells], [(d, n, d.get(n, _MISSING)) for d, n in self.globals]]
+        places += [[contents_of(cell) for cell in self.cells], [(d, n, d.get(n, MISSING)) for d, n in self.globals]]
         values = [v for place in places[: len(self.dicts)] for v in place.values()]
         values += [*places[-2], *(v for _, _, v in places[-1])]
         containers = [v for v in values if type(v) in (list, dict, set)]
@@ -218,12 +209,12 @@ class _Outer:
         for target, saved in zip(self.dicts, attributes):
             for name in target.keys() - saved.keys():
                 del target[name]
-            target.update({name: value for name, value in saved.items() if target.get(name, _MISSING) is not value})
+            target.update({name: value for name, value in saved.items() if target.get(name, MISSING) is not value})
         for cell, value in zip(self.cells, cells):
-            if value is not _MISSING and _contents(cell) is not value:
+            if value is not MISSING and contents_of(cell) is not value:
                 cell.cell_contents = value
         for target, name, value in names:
-            if value is _MISSING:
+            if value is MISSING:
                 target.pop(name, None)
             else:
                 target[name] = value
@@ -251,9 +242,6 @@ class _Outer:
                     value.copy_(self.compiled_buffers[key])
 
 
-_MISSING = object()
-
-
 def _same_items(one: Any, two: Any) -> bool:
     """The same objects, in the same order; nothing of theirs is asked."""
     if len(one) != len(two):
@@ -263,59 +251,6 @@ def _same_items(one: Any, two: Any) -> bool:
     if isinstance(one, set):
         return {id(item) for item in one} == {id(item) for item in two}
     return all(a is b for a, b in zip(one, two))
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _MISSING
-
-
-def _functions(function: Any, depth: int = 0) -> list[types.FunctionType]:
-    """The Python function behind a callable, and those in its closure."""
-    function = getattr(function, "__func__", function)
-    if isinstance(function, functools.partial):
-        return _functions(function.func, depth)
-    if isinstance(function, torch.nn.Module):
-        return _functions(type(function).forward, depth)
-    if not isinstance(function, types.FunctionType) or depth > _TOO_DEEP:
-        return []
-    inner = [f for cell in function.__closure__ or () for f in _functions(_contents(cell), depth + 1)]
-    return [function, *inner]
-
-
-def _modules(function: Any, arguments: Any) -> list[torch.nn.Module]:
-    """Modules that a function may use: its own, those in its arguments, its closure and the globals it names."""
-    found: list[torch.nn.Module] = []
-
-    def look(value: Any, depth: int = 0) -> None:
-        if isinstance(value, torch.nn.Module):
-            found.append(value)
-        elif isinstance(value, (list, tuple)) and depth < _TOO_DEEP:
-            for item in value:
-                look(item, depth + 1)
-        elif isinstance(value, dict) and depth < _TOO_DEEP:
-            look(tuple(value.values()), depth + 1)
-
-    look(getattr(function, "__self__", None))
-    look(function)
-    look(arguments)
-    for fn in _functions(function):
-        look([_contents(cell) for cell in fn.__closure__ or ()])
-        look([fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__])
-    return found
-
-
-def _written_globals(function: Any) -> list[tuple[dict[str, Any], str]]:
-    """Globals that a function assigns, or that it names and that are containers."""
-    found: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
-    for fn in _functions(function):
-        written = {i.argval for i in dis.get_instructions(fn) if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
-        for name in fn.__code__.co_names:
-            if name in written or type(fn.__globals__.get(name)) in (list, dict, set):
-                found[id(fn.__globals__), name] = (fn.__globals__, name)
-    return list(found.values())
 
 
 def _generators() -> list[Any]:

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from argand.backends.registry import Backend
+from argand.capture.facts.code.directives import is_compiling
 
 
 class Observer(Protocol):
@@ -30,3 +33,28 @@ class Joint:
 
 
 JOINT = Joint()
+
+
+def stand_in(
+    original: Callable[..., Any], call: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+) -> Callable[..., Any]:
+    """What a program gets for a compiled function: `call(args, kwargs)`, or the original where that is captured."""
+
+    @functools.wraps(original)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) if is_compiling() else call(args, kwargs)
+
+    stand_in.__dict__["_torchdynamo_orig_callable"] = original
+    return stand_in
+
+
+def code_of(function: Any) -> types.CodeType | None:
+    """The code of a function or method; None for other callables."""
+    code: types.CodeType | None = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code
+
+
+def place_of(function: Any) -> str:
+    """Where a function is defined, as "file:line"; "" where that is not known."""
+    code = code_of(function)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""

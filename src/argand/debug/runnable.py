@@ -22,7 +22,7 @@ from argand.graph.nodes.printing import graph_source
 from argand.graph.nodes.program import AtenProgram, InputSpec
 from argand.graph.sizes.expr import Expr, as_int
 from argand.graph.sizes.symbolic import SymbolicTensor
-from argand.runtime import host
+from argand.runtime.host import rand_strided as rand_strided
 from argand.runtime.ops import argand_ops
 from argand.version import __version__
 
@@ -159,13 +159,6 @@ def _dims(dims: Sequence[Any]) -> str:
 
 
 # ---------------------------------------------------------------------- what the text imports
-
-
-def rand_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: str = "cpu") -> torch.Tensor:
-    """A random tensor of this layout; one of integers is zero (it may be an index)."""
-    count = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else 0
-    flat = host.rand_strided((count,), (1,), dtype).to(device)
-    return torch.as_strided(flat, tuple(size), tuple(stride))
 
 
 def load_constants(script: str, name: str) -> dict[str, torch.Tensor]:

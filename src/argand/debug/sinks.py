@@ -23,7 +23,7 @@ def refresh() -> None:
 def _refresh() -> None:
     LOGS.refresh()
     if config.suppress_errors:
-        from argand.debug.suppressed import SUPPRESSED
+        from argand.debug.suppression import SUPPRESSED
 
         SUPPRESSED.install()
     if config.replay_record_enabled:

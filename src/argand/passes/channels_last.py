@@ -23,9 +23,8 @@ from argand.passes.layout import exact_strides, same_memory, with_strides
 
 aten = torch.ops.aten
 
-# Besides pointwise ops: what computes the same whatever the layout of its argument is, and passes the
-# layout on. All others get their arguments as they were: ATen's group norms on GPUs, for one, take nothing but row-major
-# images.
+# Besides pointwise ops: what computes the same whatever the layout of its argument is, and passes the layout on. All
+# others get their arguments as they were: ATen's group norms on GPUs, for one, take nothing but row-major images.
 _NAMES: Final = """
     cat constant_pad_nd max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_nearest2d upsample_bilinear2d
     _upsample_nearest_exact2d mean sum amax var_mean native_batch_norm _native_batch_norm_legit_no_training

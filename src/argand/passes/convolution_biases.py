@@ -1,7 +1,7 @@
 """Biases of convolutions as operations of their own, where a library adds them in a kernel of its own anyway.
 
-What is computed from the convolution then adds the bias in its kernel, and the sum that is the bias's gradient joins what
-computes the convolution's gradient.
+What is computed from the convolution then adds the bias in its kernel, and the sum that is the bias's gradient joins
+what computes the convolution's gradient.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ import torch
 
 from argand.debug.doctor.differences import first_difference
 from argand.debug.doctor.records import CallRecord, Difference, Run
-from argand.debug.doctor.repeated import Tally, tally
+from argand.debug.doctor.repetition import Tally, tally
 from argand.debug.doctor.setup import setup_of
-from argand.debug.doctor.visible import changed, plain_state
 from argand.debug.trial.outcome import Outcome
+from argand.debug.trial.scope import changed, plain_state
 
 FAULTS = Path(__file__).resolve().parents[2] / "faults"
 sys.path.insert(0, str(FAULTS))

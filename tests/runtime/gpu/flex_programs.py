@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS), str(TESTS / "capture" / "torch_functions")]
+sys.path[:0] = [str(TESTS), str(TESTS / "capture" / "torch_functions" / "higher_order")]
 
 import test_flex_attention as programs  # noqa: E402
 import torch  # noqa: E402

@@ -23,12 +23,11 @@ import torch
 
 from argand._core import _C
 from argand.backends.registry import Backend
-from argand.capture.facts.code.directives import is_compiling
 from argand.debug import gpus
 from argand.debug.benchmark import bench_profile
 from argand.debug.benchmark.bench_reasons import Measured, reasons
 from argand.debug.benchmark.work import GraphWork, graph_work
-from argand.debug.observe import JOINT
+from argand.debug.observe import JOINT, place_of, stand_in
 from argand.debug.trial.surroundings import Surroundings
 from argand.debug.trial.tensors import tensors_in
 from argand.events import Event, bus
@@ -81,8 +80,7 @@ class Recorded:
 
     @property
     def place(self) -> str:
-        code = getattr(getattr(self.original, "__func__", self.original), "__code__", None)
-        return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+        return place_of(self.original)
 
     def usual(self) -> Call:
         """The layout that most calls had; the last of those."""
@@ -103,15 +101,11 @@ class Recorder:
         recorded = Recorded(compiled, original)
         self.all.append(recorded)
 
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return original(*args, **kwargs)
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             recorded.note(args, kwargs)
             return compiled(*args, **kwargs)
 
-        call.__dict__["_torchdynamo_orig_callable"] = original
-        return call
+        return stand_in(original, call)
 
     def backend(self, function: Backend, asked: str | Backend) -> Backend:
         """Backends are left as they are."""

@@ -4,10 +4,13 @@ In: a script. Out: a `Verdict` (one paragraph: what, which stage, which operatio
 fails in the same way by itself.
 
 * `child`: runs the script in a forked child, eagerly or compiled in one of several ways; keeps what compiled functions
-  return (`records`) and what they can see (`visible`).
-* `procedure`: which runs are made, and what follows from their differences.
-* `dissect`, `stages`: in a child, the graph that fails is made small, and each stage's result is interpreted.
-* `shrink`: faults of capture and guards have no failing graph: the script itself is made small.
-* `healthy`: a script that is right: is it slow, does it leak, does it recompile too often?
-* `torchs`: scripts whose torch.compile is torch's own.
+  return (`records`) and what they can see (`trial.scope`).
+* `procedure`: which runs are made (`examination`, `repetition`), and what follows from their `differences`.
+* `dissection`, `stages`, `variants`: in a child, the graph that fails is made small, and each stage's result is
+  interpreted.
+* `script_search`: faults of capture and guards have no failing graph: the script itself is made small.
+* `flakiness`: a fault that some runs do not show.
+* `health`: a script that is right: is it slow, does it leak, does it recompile too often?
+* `torch_compile`: scripts whose torch.compile is torch's own.
+* `verdict`, `reproduction`, `program`: what is said and written at the end, and what that file calls.
 """

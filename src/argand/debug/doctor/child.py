@@ -31,10 +31,10 @@ from argand.capture.facts.code.directives import is_compiling
 from argand.config import config
 from argand.debug import gpus
 from argand.debug.doctor.records import CallRecord, Kept, Run, read, write
-from argand.debug.doctor.rounding import nudged, shake
-from argand.debug.doctor.visible import modules_of, plain_state
-from argand.debug.observe import JOINT
+from argand.debug.observe import JOINT, place_of, stand_in
 from argand.debug.trial.isolation import RUNNER, mark, run_isolated
+from argand.debug.trial.rounding import nudged, shake
+from argand.debug.trial.scope import modules_of, plain_state
 from argand.debug.trial.tensors import clone_strided, named_leaves
 
 _MAX_CALLS = 400  # calls of compiled functions whose results are kept
@@ -331,19 +331,16 @@ class Recorder:
         named = original  # a module with hooks is called whole, not its forward alone
         if isinstance(owner, torch.nn.Module) and getattr(original, "__name__", "") == "_wrapped_call_impl":
             named = type(owner).forward
-        code = getattr(getattr(named, "__func__", named), "__code__", None)
         name = getattr(named, "__qualname__", type(named).__name__)
-        place = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+        place = place_of(named)
         run = original if self.mode.eager else compiled
 
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or self.here.depth or os.getpid() != self.process:
-                return original(*args, **kwargs) if is_compiling() else run(*args, **kwargs)
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if self.here.depth or os.getpid() != self.process:
+                return run(*args, **kwargs)
             return self._call(run, original, name, place, args, kwargs)
 
-        call.__dict__["_torchdynamo_orig_callable"] = original
-        return call
+        return stand_in(original, call)
 
     def _call(
         self, run: Callable[..., Any], original: Any, name: str, place: str, args: tuple[Any, ...], kwargs: Any
@@ -359,23 +356,16 @@ class Recorder:
         if self.mode.fresh:
             front_door("reset")()
         self.current = f"{name} call {number}"
-        mark("run")
-        self.here.depth += 1
         self.here.raised.clear()
         compiles = self.facts["compiles"]
-        start = time.perf_counter()
         try:
-            result = run(*args, **kwargs)
-            gpus.synchronize()
+            with self._timed(record, "run"):
+                result = run(*args, **kwargs)
         except Exception as raised:  # the program may catch it
             record.raised = f"{type(raised).__name__}: {raised}"[:500]
             if keep:
                 write(self.folder, number, record)
             raise
-        finally:
-            self.here.depth -= 1
-            mark("script")
-        record.seconds = time.perf_counter() - start
         for function, error in self.here.raised:
             if function == name.rpartition(".")[2]:  # it did not raise, though capture says that it does
                 self._note("suppressed", [function, error])
@@ -397,6 +387,20 @@ class Recorder:
                 write(self.folder, number, record)
                 self._repeat(run, name, place, args, kwargs)
         return result
+
+    @contextlib.contextmanager
+    def _timed(self, record: CallRecord, stage: str) -> Iterator[None]:
+        """Inside, the program is in a compiled function, or in the backward of one."""
+        mark(stage)
+        self.here.depth += 1
+        start = time.perf_counter()
+        try:
+            yield
+            gpus.synchronize()
+        finally:
+            self.here.depth -= 1
+            mark("script")
+        record.seconds = time.perf_counter() - start
 
     def _repeat(self, run: Callable[..., Any], name: str, place: str, args: tuple[Any, ...], kwargs: Any) -> None:
         """Call a function again some times, on copies: a leak shows in few programs' own calls."""
@@ -451,16 +455,8 @@ class Recorder:
             number = next(self.numbers)
             if number < _MAX_CALLS:
                 write(self.folder, number, record)
-            mark("backward")
-            self.here.depth += 1
-            start = time.perf_counter()
-            try:
+            with self._timed(record, "backward"):
                 result = saved(*args, **kwargs)
-                gpus.synchronize()
-            finally:
-                self.here.depth -= 1
-                mark("script")
-            record.seconds = time.perf_counter() - start
             if number < _MAX_CALLS:
                 if result is not None:
                     self.kept.flatten(result, "the gradient", record.values)

@@ -14,7 +14,7 @@ from argand.config import config
 from argand.debug.doctor.child import Allowed, GraphBackend, Mode, Script, run_script
 from argand.debug.doctor.differences import first_difference
 from argand.debug.doctor.records import Difference, Run
-from argand.debug.doctor.repeated import ONE_THREAD, Tally, tally, with_orders, with_variants
+from argand.debug.doctor.repetition import ONE_THREAD, Tally, tally, with_orders, with_variants
 
 _NATIVE = ("native", "inductor")
 _OURS = ("eager", "aot_eager", *_NATIVE)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from argand.debug.doctor.child import OWN, PLAIN, Mode
 from argand.debug.doctor.examination import only_others
-from argand.debug.doctor.flaky import blame_flaky
-from argand.debug.doctor.healthy import examine_healthy
-from argand.debug.doctor.localise import Localiser, alike
+from argand.debug.doctor.flakiness import blame_flaky
+from argand.debug.doctor.health import examine_healthy
+from argand.debug.doctor.localisation import Localiser, alike
 from argand.debug.doctor.records import Difference, Run
-from argand.debug.doctor.repeated import THREADS, Tally, again
+from argand.debug.doctor.repetition import THREADS, Tally, again
 from argand.debug.doctor.setup import source_of
 from argand.debug.doctor.stages import UNCACHED
-from argand.debug.doctor.torchs import blame_torch, prepare
+from argand.debug.doctor.torch_compile import blame_torch, prepare
 from argand.debug.doctor.verdict import Verdict
 from argand.debug.trial.process import warm
 from argand.errors import ConfigError

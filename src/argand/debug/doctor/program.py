@@ -16,9 +16,9 @@ from typing import Any
 from argand.backends.registry import Backend
 from argand.debug.accuracy import AccuracyError
 from argand.debug.doctor.child import PLAIN, Allowed, Mode, Script, front_door, one_thread, run_script
-from argand.debug.doctor.repeated import with_variants
+from argand.debug.doctor.repetition import with_variants
 from argand.debug.doctor.script_search import difference
-from argand.debug.doctor.torchs import prepare
+from argand.debug.doctor.torch_compile import prepare
 from argand.debug.observe import JOINT
 from argand.errors import ArgandError
 

@@ -19,11 +19,10 @@ from torch import fx
 
 from argand.backends.registry import Backend
 from argand.debug.doctor.child import PLAIN, Allowed, Mode, Recorder, Script, run_script
-from argand.debug.doctor.differences import first_difference
+from argand.debug.doctor.differences import first_difference, leaks
 from argand.debug.doctor.examination import Examination
-from argand.debug.doctor.leaks import leaks
 from argand.debug.doctor.records import Difference, Run
-from argand.debug.doctor.repeated import with_variants
+from argand.debug.doctor.repetition import with_variants
 from argand.debug.doctor.reproduction import write
 from argand.debug.doctor.setup import source_of
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint

@@ -21,9 +21,10 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from argand.debug.minify.varying import description
+from argand.debug.minify.symbols import description
 from argand.errors import ArgandError
 from argand.graph.nodes.meta import user_line
+from argand.graph.nodes.printing import Writer
 from argand.graph.python_operators import ARITHMETIC, COMPARE, INVERT, NEGATIVE
 
 _PLACES = (
@@ -152,7 +153,7 @@ def module_code(gm: fx.GraphModule, name: str = "Repro") -> tuple[str, dict[str,
     if setup:
         lines += ["    def __init__(self):", "        super().__init__()", *(f"        {line}" for line in setup), ""]
     lines += [f"    def forward({', '.join(['self', *(n.name for n in gm.graph.nodes if n.op == 'placeholder')])}):"]
-    lines += [f"        {line}" for line in forward_lines(gm.graph)]
+    lines += [f"        {line}" for line in _ForwardWriter().body(gm.graph)]
     return "\n\n\n".join([*classes, "\n".join(lines)]), state
 
 
@@ -186,43 +187,33 @@ def _attributes(gm: fx.GraphModule, name: str, classes: list[str], state: dict[s
     return lines
 
 
-def forward_lines(graph: fx.Graph) -> list[str]:
-    """The statements of a graph's forward, with the user's lines as comments."""
-    lines: list[str] = []
-    last: dict[fx.Node, list[str]] = {}
-    seen: set[fx.Node] = set()
-    for node in reversed(graph.nodes):
-        for source in node.all_input_nodes:
-            if source not in seen and node.op != "output":
-                last.setdefault(node, []).append(source.name)
-            seen.add(source)
-    line = ""
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            continue
-        if node.op == "output":
-            lines.append(f"return {literal(node.args[0])}")
-            continue
+class _ForwardWriter(Writer):
+    """Prints the statements of a forward, which name nothing that another process could not reach."""
+
+    def __init__(self) -> None:
+        super().__init__(comments=False, spelled_out=True)
+
+    def place(self, node: fx.Node) -> list[str]:
         said = user_line(node)
-        if said and said != line:
-            lines.append("# " + said.replace("\n", " "))
-            line = said
-        gone = f";  {' = '.join(last[node])} = None" if node in last else ""
-        lines.append(f"{node.name} = {_expression(node)}{gone}")
-    return lines
+        return [said.replace("\n", " ")] if said else []
 
+    def is_global(self, node: fx.Node) -> bool:
+        return False
 
-def _expression(node: fx.Node) -> str:
-    if node.op == "get_attr":
-        return f"self.{str(node.target).replace('.', '_')}"
-    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
-        return f"{node.args[0].name}[{literal(node.args[1])}]"
-    args = [literal(arg) for arg in node.args] + [f"{key}={literal(value)}" for key, value in node.kwargs.items()]
-    if node.op == "call_method":
-        return f"{args[0]}.{node.target}({', '.join(args[1:])})"
-    if node.op == "call_module":
-        return f"self.{str(node.target).replace('.', '_')}({', '.join(args)})"
-    return f"{path_of(node.target)}({', '.join(args)})"
+    def expression(self, node: fx.Node) -> str:
+        args = self.arguments(node)
+        if node.op == "call_method":
+            return f"{args[0]}.{node.target}({', '.join(args[1:])})"
+        own = f"self.{str(node.target).replace('.', '_')}"
+        if node.op == "call_module":
+            return f"{own}({', '.join(args)})"
+        return own if node.op == "get_attr" else super().expression(node)
+
+    def value(self, value: Any) -> str:
+        return literal(value)
+
+    def _target(self, target: Any) -> str:
+        return path_of(target)
 
 
 # ------------------------------------------------------------------------------- and back

@@ -23,7 +23,7 @@ from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.code import NotCode, graph_of, literal, module_code
 from argand.debug.minify.sources import Definitions, setup_lines
 from argand.debug.minify.surgery import Program
-from argand.debug.minify.varying import restore
+from argand.debug.minify.symbols import restore
 from argand.debug.trial.fingerprint import Fingerprint
 from argand.debug.trial.surroundings import Surroundings
 from argand.errors import ArgandError

@@ -11,7 +11,7 @@ from torch import fx
 
 from argand.debug.minify.attempts import Check, attempt
 from argand.debug.minify.code import NotCode, path_of
-from argand.debug.minify.simplify import SIMPLIFICATIONS, oddness
+from argand.debug.minify.simplifications import SIMPLIFICATIONS, oddness
 from argand.debug.minify.strategies import STRATEGIES, Strategy
 from argand.debug.minify.surgery import Program, ancestors
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint

@@ -18,6 +18,7 @@ from argand.codegen.cpp import overrides as of_cpp
 from argand.codegen.triton import overrides as of_triton
 from argand.config import config
 from argand.debug.minify.code import NotCode, literal, path_of
+from argand.debug.trial.scope import names_in
 from argand.lower.lowerings import REGISTRY
 
 _OWN_SETTINGS = (
@@ -167,13 +168,7 @@ def _free_names(value: Any) -> dict[str, Any]:
                 found[base.__name__] = base
         return found
     found = {}
-    names: set[str] = set()
-    todo = [value.__code__]
-    while todo:
-        code = todo.pop()
-        names |= set(code.co_names)
-        todo += [item for item in code.co_consts if isinstance(item, types.CodeType)]
-    for name in sorted(names):
+    for name in sorted(names_in(value.__code__)):
         if name in value.__globals__ and value.__globals__[name] is not value:
             found[name] = value.__globals__[name]
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):

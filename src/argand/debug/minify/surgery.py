@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.debug.minify.varying import refresh
+from argand.debug.minify.symbols import refresh
 from argand.debug.trial.eager import values_of_nodes
 from argand.debug.trial.tensors import clone, clone_inputs, steady
 from argand.graph.nodes.printing import target_name

@@ -6,7 +6,12 @@ answer whether two outcomes are the same failure.
 * `isolation`: a function in a forked child, within limits of time and memory; `mark` says what it is at.
 * `process`: a job in a new process, or in a fork of a server, where this process cannot be forked.
 * `outcome`: how a run ended; `fingerprint`: what makes two failures the same one.
+* `search`: what fails is made smaller, as long as it fails in the same way.
+* `eager`: a graph run eagerly, and what a compiler made of it compared with that, by `argand.debug.accuracy`;
+  `rounding`: eager code rounded otherwise.
+* `kernels`: kernels of a compiled graph replaced.
+* `tensors`, `surroundings`, `scope`: copies of tensors, the state of a process, what a function can see.
 
-Clients: the minifier, whose candidates are graphs, the doctor, whose candidates are scripts, and the reproductions that
-both write. Values are compared by `argand.debug.accuracy`.
+Clients: the minifier, whose candidates are graphs, the doctor, whose candidates are scripts, the reproductions that
+both write, and the tools that compare while a program runs (`numerics`, `audit`).
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -62,32 +62,10 @@ def graph_source(
     operators are written as anybody can call them (`torch.ops.aten.neg.default`): the namespace then holds only what
     cannot be (and `torch`, `operator`, `math`, `inf`, `nan`).
     """
-    writer = _Writer(comments, spelled_out)
-    nodes = list(graph.nodes)
-    last_use = _last_uses(nodes)
-    params = [node.name for node in nodes if node.op == "placeholder"]
-    lines = [f"def {name}({', '.join(params)}):"]
-    seen: list[str] = []
-    for node in nodes:
-        if comments and (line := user_line(node)) and node.op != "placeholder":
-            place = [line] if not (caller := caller_line(node)) else [caller, line]
-            if place != seen:
-                lines += [f"    # {part}" for part in place]
-                seen = place
-        if node.op == "output":
-            lines.append(f"    return {writer.value(node.args[0])}")
-            continue
-        if node.op == "placeholder":
-            continue
-        if node.op == "get_attr" and node.name == str(node.target).replace(".", "_"):
-            continue  # a global of the text
-        dead = last_use.get(node, ())
-        lines.append(writer.statement(node, dead if spelled_out else ()))
-        if dead and not spelled_out:
-            lines.append(f"    del {', '.join(n.name for n in dead)}")
-    if len(lines) == 1:
-        lines.append("    pass")
-    return "\n".join(lines) + "\n", writer.names
+    writer = Writer(comments, spelled_out)
+    params = [node.name for node in graph.nodes if node.op == "placeholder"]
+    lines = [f"    {line}" for line in writer.body(graph)]
+    return "\n".join([f"def {name}({', '.join(params)}):", *(lines or ["    pass"])]) + "\n", writer.names
 
 
 def _spelling(target: Any) -> str:
@@ -147,7 +125,7 @@ def _last_uses(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     return found
 
 
-class _Writer:
+class Writer:
     """Prints nodes; collects the objects that the text names."""
 
     def __init__(self, comments: bool, spelled_out: bool = False) -> None:
@@ -158,24 +136,58 @@ class _Writer:
             self.names.update(operator=operator, math=math)
         self._targets: dict[Any, str] = {}
 
+    def body(self, graph: fx.Graph) -> Iterator[str]:
+        """The statements of a function of the graph's placeholders; each value is let go of after its last use."""
+        nodes = list(graph.nodes)
+        last_use = _last_uses(nodes)
+        seen: list[str] = []
+        for node in nodes:
+            if node.op == "placeholder":
+                continue
+            if (place := self.place(node)) and place != seen:
+                yield from (f"# {part}" for part in place)
+                seen = place
+            if node.op == "output":
+                yield f"return {self.value(node.args[0])}"
+            elif node.op != "get_attr" or not self.is_global(node):
+                dead = last_use.get(node, ())
+                yield self.statement(node, dead if self.spelled_out else ())
+                if dead and not self.spelled_out:
+                    yield f"del {', '.join(n.name for n in dead)}"
+
+    def place(self, node: fx.Node) -> list[str]:
+        """The user's lines that are shown above a node, innermost last."""
+        if not self.comments or not (line := user_line(node)):
+            return []
+        return [line] if not (caller := caller_line(node)) else [caller, line]
+
+    def is_global(self, node: fx.Node) -> bool:
+        """Whether an attribute of the graph goes by its own name."""
+        return node.name == str(node.target).replace(".", "_")
+
     def statement(self, node: fx.Node, dead: Iterable[fx.Node] = ()) -> str:
         """One node; `dead` values are let go of on the same line."""
-        if node.op == "get_attr":
-            text = f"    {node.name} = {self._attribute(str(node.target))}"
-        elif node.target is operator.getitem:
-            text = f"    {node.name} = {self.value(node.args[0])}[{self.value(node.args[1])}]"
-        else:
-            args = [self.value(arg) for arg in node.args]
-            args += [f"{key}={self.value(value)}" for key, value in node.kwargs.items()]
-            text = f"    {node.name} = {self._target(node.target)}({', '.join(args)})"
+        text = f"{node.name} = {self.expression(node)}"
         if gone := [n.name for n in dead]:
             text += f";  {' = '.join(gone)} = None"
         if self.comments and "val" in node.meta:
             text += f"  # {describe(node.meta['val'])}"
         return text
 
-    def _attribute(self, path: str) -> str:
-        return path.replace(".", "_")
+    def expression(self, node: fx.Node) -> str:
+        """What a node computes."""
+        if node.op == "get_attr":
+            return str(node.target).replace(".", "_")
+        if node.target is operator.getitem:
+            return f"{self.value(node.args[0])}[{self.value(node.args[1])}]"
+        return f"{self._target(node.target)}({', '.join(self.arguments(node))})"
+
+    def arguments(self, node: fx.Node) -> list[str]:
+        """What a node is given."""
+        return [
+            *map(self.value, node.args),
+            *(f"{key}={self.value(value)}" for key, value in node.kwargs.items()),
+        ]
 
     def _target(self, target: Any) -> str:
         if self.spelled_out and (text := _spelling(target)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from argand.debug.doctor.child import Mode
-from argand.debug.doctor.localise import Localiser
+from argand.debug.doctor.localisation import Localiser
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.verdict import Verdict
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from argand.debug.doctor.child import OWN, Allowed, GraphBackend, Mode
 from argand.debug.doctor.differences import RAISED
-from argand.debug.doctor.dissect import Dissection
+from argand.debug.doctor.dissection import Dissection
 from argand.debug.doctor.examination import Examination
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.reproduction import fails_alone
@@ -17,7 +17,7 @@ from argand.debug.doctor.script_search import shrink_script
 from argand.debug.doctor.setup import setup_of, source_of
 from argand.debug.doctor.stages import blame_script
 from argand.debug.doctor.verdict import Verdict, stage_text
-from argand.debug.doctor.visible import changed
+from argand.debug.trial.scope import changed
 
 _SPANS = {"autograd": "autograd", "passes": "passes", "lower": "lowering", "schedule": "fusion", "codegen": "codegen",
           "runtime": "cache", "backend": "host", "capture": "capture"}  # fmt: skip

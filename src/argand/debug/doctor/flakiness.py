@@ -7,7 +7,7 @@ from pathlib import Path
 from argand.debug.doctor.child import GraphBackend, Mode
 from argand.debug.doctor.examination import Examination, only_others, threads_of
 from argand.debug.doctor.records import Difference, Run
-from argand.debug.doctor.repeated import ONE_THREAD, THREADS, Tally
+from argand.debug.doctor.repetition import ONE_THREAD, THREADS, Tally
 from argand.debug.doctor.reproduction import fails_alone, write
 from argand.debug.doctor.setup import source_of
 from argand.debug.doctor.stages import UNCACHED, blame_script

@@ -1,24 +1,81 @@
-"""What a function can see: modules, and the plain values in arguments, cells, globals and attributes."""
+"""What a function can see: functions, modules, and plain values in arguments, cells, globals and attributes."""
 
 from __future__ import annotations
 
+import dis
+import functools
 import types
 from typing import Any
 
 import torch
 
 from argand.debug import gpus
-from argand.debug.audit import _contents, _functions, _modules
 
 _SCALARS = (int, float, bool, str, type(None), torch.dtype, torch.device)
 _LIMIT = 4000
+_TOO_DEEP = 6
+MISSING = object()
+
+
+def contents_of(cell: types.CellType) -> Any:
+    """What a cell holds; `MISSING` where it is empty."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def functions_of(function: Any, depth: int = 0) -> list[types.FunctionType]:
+    """The Python function behind a callable, and those in its closure."""
+    function = getattr(function, "__func__", function)
+    if isinstance(function, functools.partial):
+        return functions_of(function.func, depth)
+    if isinstance(function, torch.nn.Module):
+        return functions_of(type(function).forward, depth)
+    if not isinstance(function, types.FunctionType) or depth > _TOO_DEEP:
+        return []
+    inner = [f for cell in function.__closure__ or () for f in functions_of(contents_of(cell), depth + 1)]
+    return [function, *inner]
+
+
+def roots_of(function: Any, arguments: Any) -> list[torch.nn.Module]:
+    """Modules that a function may use: its own, those in its arguments, its closure and the globals it names."""
+    found: list[torch.nn.Module] = []
+
+    def look(value: Any, depth: int = 0) -> None:
+        if isinstance(value, torch.nn.Module):
+            found.append(value)
+        elif isinstance(value, (list, tuple)) and depth < _TOO_DEEP:
+            for item in value:
+                look(item, depth + 1)
+        elif isinstance(value, dict) and depth < _TOO_DEEP:
+            look(tuple(value.values()), depth + 1)
+
+    look(getattr(function, "__self__", None))
+    look(function)
+    look(arguments)
+    for fn in functions_of(function):
+        look([contents_of(cell) for cell in fn.__closure__ or ()])
+        look([fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__])
+    return found
+
+
+def written_globals(function: Any) -> list[tuple[dict[str, Any], str]]:
+    """Globals that a function assigns, or that it names and that are containers."""
+    found: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
+    for fn in functions_of(function):
+        written = {i.argval for i in dis.get_instructions(fn) if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+        for name in fn.__code__.co_names:
+            if name in written or type(fn.__globals__.get(name)) in (list, dict, set):
+                found[id(fn.__globals__), name] = (fn.__globals__, name)
+    return list(found.values())
 
 
 def modules_of(function: Any, arguments: Any) -> dict[str, torch.nn.Module]:
     """Modules that a function may use, with the modules in them, by a prefix for names of what is in them."""
     found: dict[str, torch.nn.Module] = {}
     seen: set[int] = set()
-    for number, root in enumerate(_modules(function, arguments)):
+    for number, root in enumerate(roots_of(function, arguments)):
         for path, module in root.named_modules():
             if id(module) not in seen:
                 seen.add(id(module))
@@ -35,10 +92,10 @@ def plain_state(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         _look(value, f"argument {number}", found, seen)
     for name, value in kwargs.items():
         _look(value, f"argument {name}", found, seen)
-    for fn in _functions(function):
+    for fn in functions_of(function):
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
-            _look(_contents(cell), f"variable {name}", found, seen)
-        for name in _names(fn.__code__):
+            _look(contents_of(cell), f"variable {name}", found, seen)
+        for name in names_in(fn.__code__):
             if name in fn.__globals__:
                 _look(fn.__globals__[name], f"global {name}", found, seen)
     _look(getattr(function, "__self__", None), "self", found, seen)
@@ -49,11 +106,12 @@ def plain_state(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return found
 
 
-def _names(code: types.CodeType) -> list[str]:
+def names_in(code: types.CodeType) -> list[str]:
+    """Names that code, or code inside it, refers to outside of its own variables."""
     names = list(code.co_names)
     for item in code.co_consts:
         if isinstance(item, types.CodeType):
-            names += _names(item)
+            names += names_in(item)
     return list(dict.fromkeys(names))
 
 

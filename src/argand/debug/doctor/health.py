@@ -18,8 +18,8 @@ from argand.backends.registry import Backend
 from argand.backends.watch import compiled_through
 from argand.debug import gpus
 from argand.debug.doctor.child import OWN, PLAIN, Mode, Recorder
-from argand.debug.doctor.leaks import leaks
-from argand.debug.doctor.localise import Localiser
+from argand.debug.doctor.differences import leaks
+from argand.debug.doctor.localisation import Localiser
 from argand.debug.doctor.records import Run
 from argand.debug.doctor.verdict import Verdict
 from argand.debug.trial.kernels import Kernel, host_module
