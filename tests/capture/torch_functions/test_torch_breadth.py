@@ -16,6 +16,7 @@ import torch
 from tests.helpers import CountingBackend, assert_same, check
 
 import argand
+from argand.capture.metadata import outcomes
 from argand.capture.metadata.rules import RULES
 from argand.errors import Unsupported
 
@@ -112,6 +113,11 @@ def test_a_function_that_raised_is_captured_when_it_does_not() -> None:
 def test_operation_that_fails_on_stand_ins_alone_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eager does not raise: the function must not run eagerly unsaid as if it did."""
     monkeypatch.delitem(RULES, torch.fake_quantize_per_channel_affine)
+
+    def untraceable(*args: Any) -> Any:
+        raise outcomes.Untraceable
+
+    monkeypatch.setattr(outcomes, "stand_ins", untraceable)
 
     def program(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> Any:
         return torch.fake_quantize_per_channel_affine(x, scale, zero, 0, 0, 255)

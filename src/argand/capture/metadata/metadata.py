@@ -13,6 +13,7 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import kinds, misfits, outcomes, trial_runs
 from argand.capture.metadata.rules import RULES, Misfit, Unknown
+from argand.graph import compat as tracing
 from argand.graph import time_limit
 from argand.graph.metadata import metas
 from argand.graph.operators.recurrent import FUNCTIONS as RECURRENT
@@ -200,6 +201,13 @@ def compute(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo])
         GraphBreak: torch has no meta kernel for it, it needs the values, or it raised or would raise on real tensors
             (the frame then runs eagerly and raises there, if it does).
     """
+    if tracing.saved_tensor_hooks_active():  # of the program's: what stand-ins save is none of its tensors
+        with tracing.hidden_from_saved_tensor_hooks():
+            return _computed(func, args, kwargs, infos)
+    return _computed(func, args, kwargs, infos)
+
+
+def _computed(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo]) -> object:
     try:
         call = kinds.of_call(args, kwargs)
     except kinds.Unknown:
