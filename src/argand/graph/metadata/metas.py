@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata import layouts
+from argand.graph.metadata.plain_results import plain_results
 from argand.graph.metadata.specs import Spec, SpecTable
 from argand.graph.metadata.strides import broadcast_shape, contiguous_strides
 
@@ -50,13 +52,13 @@ def infer(table: SpecTable, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         )
     if kwargs.get("generator") is not None:
         raise AutogradError(f"{func} takes an explicit random generator")
-    made = _elementwise(table, func, args, kwargs, specs)
+    made = _elementwise(func, args, kwargs, specs)
+    if made is None and device.type == "cpu":
+        made = plain_results(func, args, kwargs)
     return _wrap(table, _make(func, args, kwargs, specs, device) if made is None else made, device)
 
 
-def _elementwise(
-    table: SpecTable, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[Spec]
-) -> torch.Tensor | None:
+def _elementwise(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[Spec]) -> torch.Tensor | None:
     """The result of a pointwise op without its meta kernel, or None where that one must answer.
 
     Those kernels are Python that imports sympy when first used (0.3 s) and takes longer than all else here. The shape
@@ -69,13 +71,11 @@ def _elementwise(
     shape = broadcast_shape([spec.size for spec in specs])
     if shape is None:
         return None
-    key = (func, _kinds(args), tuple(kwargs), _kinds(tuple(kwargs.values())))
+    settings = torch.get_default_dtype(), torch._C._is_any_autocast_enabled()
     try:
-        dtype = table.dtypes.get(key)
+        dtype = _dtype_on_one(func, _kinds(args), tuple(kwargs), _kinds(tuple(kwargs.values())), settings)
     except TypeError:  # an argument that cannot be hashed
         return None
-    if dtype is None:
-        dtype = table.dtypes[key] = _dtype_on_one(func, args, kwargs)
     if dtype is torch.Tensor:
         return None
     made = torch.empty(shape, dtype=dtype, device=_META)
@@ -98,16 +98,25 @@ def _kind(value: Any) -> Any:
     return type(value), value
 
 
-def _dtype_on_one(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The dtype that the op gives one element of each argument; `torch.Tensor` where that shows nothing."""
+@functools.lru_cache(maxsize=1 << 12)
+def _dtype_on_one(func: Any, args: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...], _: object) -> Any:
+    """The dtype that the op gives one element of each argument; `torch.Tensor` where that shows nothing.
 
-    def one(value: Any) -> Any:
-        if value.__class__ is Spec:
-            return torch.ones(() if value.size == () else (1,), dtype=value.dtype, device=_CPU)
+    Arguments:
+        args, names, values: kinds of the arguments, and of those given by name.
+        _: what else of the thread's settings decides.
+    """
+
+    def one(kind: Any) -> Any:
+        if kind.__class__ is type:
+            return kind(1)
+        kept, value = kind
+        if kept.__class__ is torch.dtype:
+            return torch.ones(() if value else (1,), dtype=kept, device=_CPU)
         return _CPU if isinstance(value, torch.device) else value
 
     try:
-        made = func(*map(one, args), **{name: one(value) for name, value in kwargs.items()})
+        made = func(*map(one, args), **dict(zip(names, map(one, values))))
     except Exception:  # the meta kernel raises what eager does, or knows a dtype that the CPU has no kernel for
         return torch.Tensor
     return made.dtype if isinstance(made, torch.Tensor) and made.numel() == 1 else torch.Tensor

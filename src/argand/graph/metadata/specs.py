@@ -40,7 +40,6 @@ class SpecTable:
     def __init__(self) -> None:
         self._specs: dict[tuple[Any, ...], Spec] = {}
         self.results: dict[tuple[Any, ...], Any] = {}
-        self.dtypes: dict[tuple[Any, ...], Any] = {}  # of pointwise results, by op and kinds of arguments
 
     def of_meta(self, meta: torch.Tensor, device: torch.device) -> Spec:
         """The Spec of a meta tensor with a logical device."""
