@@ -60,8 +60,8 @@ def _make(torch: Any) -> dict[str, list[Any]]:
         result = [grad[0] * 2, grad[1].sum(), torch.empty(2, 3, device=cpu).add_(grad[2])]
         base = torch.zeros(4, 3, device=cpu)
         views = [torch.empty(4, 3, device=cpu)[1:], torch.empty(4, 3, device=cpu).t(), base[:2]]
-        with torch.autograd.graph.saved_tensors_hooks(_same, _same):  # the program's hooks, if it has any, see nothing of this
-        base.mul_(grad[0].sum())  # its views require grad from here on
+        with torch.autograd.graph.saved_tensors_hooks(_same, _same):  # the program's own, if any, see nothing of this
+            base.mul_(grad[0].sum())  # its views require grad from here on
     return {
         "shapes": [torch.empty(s, device=cpu) for s in shapes] + [torch.empty(5, 3, device=cpu).t()],
         "dtypes": [torch.empty(2, 3, dtype=dtype, device=cpu) for dtype in dtypes],

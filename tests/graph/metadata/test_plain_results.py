@@ -46,9 +46,31 @@ def calls():
             yield aten.addmm.default, (spec((columns,)), spec((rows, inner)), right), {}
 
 
+def more_calls():
+    for size in SIZES:
+        for dims, keepdim in itertools.product(([0], [-2], [0, 2], [0, 1, 2]), (False, True)):
+            for func in (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default):
+                yield func, (spec(size), dims, keepdim), {}
+        for dim in (0, 1, -1):
+            yield aten._softmax.default, (spec(size), dim, False), {}
+            yield aten._log_softmax.default, (spec(size), dim, False), {}
+            yield aten.cat.default, ([spec(size), spec(size), spec(size)], dim), {}
+        for mask in (size, size[1:], (1, *size[1:]), ()):
+            yield aten.masked_fill.Scalar, (spec(size), spec(mask, torch.bool), 2.5), {}
+            yield aten.masked_fill.Tensor, (spec(size), spec(mask, torch.bool), spec(())), {}
+        yield aten.tril.default, (spec(size), 1), {}
+        yield aten.triu.default, (spec(size[1:]),), {}
+        many, rows, inner = size
+        for stride in ((inner * 2, 2, 1), (inner * 2, 1, inner)):
+            yield aten.bmm.default, (spec(size), spec((many, inner, 2), stride=stride)), {}
+            yield aten.mm.default, (spec((rows, inner)), spec((inner, 2), stride=stride[1:])), {}
+        yield aten.embedding.default, (spec((7, 4)), spec(size, torch.int64)), {}
+        yield aten.embedding.default, (spec((7, 4), stride=(1, 7)), spec(size, torch.int32), 1), {}
+
+
 def test_rules_say_what_meta_kernels_say():
     answered = set()
-    for func, args, kwargs in calls():
+    for func, args, kwargs in (*calls(), *more_calls()):
         quick = plain_results(func, args, kwargs)
         assert quick is not None
         answered.add(func)
@@ -72,6 +94,19 @@ def test_rules_say_what_meta_kernels_say():
         (aten.var_mean.correction, (spec((2, 3)), [2]), {}),
         (aten.var_mean.correction, (spec((2, 3)), [1, -1]), {}),
         (aten.var_mean.correction, (spec((2, 3)), None), {}),
+        (aten.mm.default, (spec((2, 3)), spec((4, 3))), {}),
+        (aten.mm.default, (spec((5, 2, 3)), spec((5, 3, 4))), {}),
+        (aten.bmm.default, (spec((5, 2, 3)), spec((4, 3, 4))), {}),
+        (aten.sum.dim_IntList, (spec((2, 3), stride=(1, 2)), [0]), {}),
+        (aten.sum.dim_IntList, (spec((2, 3), torch.int32), [0]), {}),
+        (aten.sum.dim_IntList, (spec((2, 3)), [0]), {"dtype": torch.float64}),
+        (aten._softmax.default, (spec((2, 3)), 2, False), {}),
+        (aten.cat.default, ([spec((2, 3)), spec((2, 4))], 0), {}),
+        (aten.cat.default, ([spec((2, 3)), spec((2, 3), torch.float64)], 0), {}),
+        (aten.embedding.default, (spec((7, 4)), spec((3,), torch.float32)), {}),
+        (aten.masked_fill.Scalar, (spec((2, 3)), spec((2, 2, 3), torch.bool), 0), {}),
+        (aten.masked_fill.Scalar, (spec((2, 1)), spec((2, 3), torch.bool), 0), {}),
+        (aten.tril.default, (spec((3,)),), {}),
         (aten.cumsum.default, (spec((2, 3)), 2), {}),
         (aten.cumsum.default, (spec((2, 3)), 0), {"dtype": torch.float64}),
     ],

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from argand.graph.metadata.specs import Spec
-from argand.graph.metadata.strides import Ints, contiguous_strides
+from argand.graph.metadata.strides import Ints, broadcast_shape, contiguous_strides
 
 aten = torch.ops.aten
 
@@ -65,6 +65,86 @@ def _addmm(bias: Any, left: Any, right: Any) -> tuple[Result, ...] | None:
     return (((rows, columns), left.dtype),) if inner == same and bias.size == (columns,) else None
 
 
+def _mm(left: Any, right: Any) -> tuple[Result, ...] | None:
+    """Of matrices, or of as many of them on both sides."""
+    if not _plain(left, right) or len(left.size) not in (2, 3) or len(right.size) != len(left.size):
+        return None
+    *many, rows, inner = left.size
+    *others, same, columns = right.size
+    return (((*many, rows, columns), left.dtype),) if inner == same and many == others else None
+
+
+def _matrices(value: Any, rank: int) -> bool:
+    return value.__class__ is Spec and len(value.size) == rank
+
+
+def _softmax(x: Any, dim: int, half_to_float: bool) -> tuple[Result, ...] | None:
+    if not _plain(x) or half_to_float or not _contiguous(x) or not -len(x.size) <= dim < len(x.size):
+        return None
+    return ((x.size, x.dtype),)
+
+
+def _sum(
+    x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> tuple[Result, ...] | None:
+    if not _plain(x) or not _contiguous(x) or not isinstance(dim, Sequence) or not dim or dtype not in (None, x.dtype):
+        return None
+    size = _reduced(x.size, dim, keepdim)
+    return None if size is None else ((size, x.dtype),)
+
+
+def _extreme(x: Any, dim: Any = (), keepdim: bool = False) -> tuple[Result, ...] | None:
+    return _sum(x, dim, keepdim)
+
+
+def _reduced(size: Ints, dim: Sequence[int], keepdim: bool) -> Ints | None:
+    rank = len(size)
+    dims = {place % rank for place in dim if -rank <= place < rank}
+    if len(dims) != len(dim):
+        return None
+    return tuple([1 if place in dims else n for place, n in enumerate(size) if keepdim or place not in dims])
+
+
+def _embedding(
+    weight: Any, indices: Any, padding: int = -1, scale: bool = False, sparse: bool = False
+) -> tuple[Result, ...] | None:
+    """Rows of a table."""
+    if not _plain(weight) or indices.__class__ is not Spec or 0 in indices.size or len(weight.size) != 2 or sparse:
+        return None
+    if indices.dtype not in (torch.int64, torch.int32):
+        return None
+    return (((*indices.size, weight.size[1]), weight.dtype),)
+
+
+def _cat(tensors: Any, dim: int = 0) -> tuple[Result, ...] | None:
+    """Contiguous tensors that differ in one size at most."""
+    if not tensors or not _plain(*tensors) or not all(map(_contiguous, tensors)):
+        return None
+    first, rank = tensors[0].size, len(tensors[0].size)
+    if not -rank <= dim < rank:
+        return None
+    place = dim % rank
+    if any(len(each.size) != rank or _but(each.size, place) != _but(first, place) for each in tensors):
+        return None
+    return (((*first[:place], sum(each.size[place] for each in tensors), *first[place + 1 :]), tensors[0].dtype),)
+
+
+def _but(size: Ints, place: int) -> Ints:
+    return (*size[:place], *size[place + 1 :])
+
+
+def _masked_fill(x: Any, mask: Any, value: Any) -> tuple[Result, ...] | None:
+    if not _plain(x) or not _contiguous(x) or mask.__class__ is not Spec or mask.dtype is not torch.bool:
+        return None
+    if value.__class__ is Spec and (value.size or value.dtype is not x.dtype):
+        return None
+    return ((x.size, x.dtype),) if broadcast_shape([x.size, mask.size]) == x.size else None
+
+
+def _triangle(x: Any, diagonal: int = 0) -> tuple[Result, ...] | None:
+    return ((x.size, x.dtype),) if _plain(x) and _contiguous(x) and len(x.size) > 1 else None
+
+
 def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Result, ...] | None:
     parameters = [value for value in (weight, bias) if value is not None]
     normalized = tuple(shape)
@@ -80,12 +160,8 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple
 def _var_mean(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Result, ...] | None:
     if not _plain(x) or not isinstance(dim, Sequence) or not dim:
         return None
-    rank = len(x.size)
-    dims = {place % rank for place in dim if -rank <= place < rank}
-    if len(dims) != len(dim):
-        return None
-    size = tuple([1 if place in dims else n for place, n in enumerate(x.size) if keepdim or place not in dims])
-    return (size, x.dtype), (size, x.dtype)
+    size = _reduced(x.size, dim, keepdim)
+    return None if size is None else ((size, x.dtype), (size, x.dtype))
 
 
 def _cumsum(x: Any, dim: int) -> tuple[Result, ...] | None:
@@ -99,6 +175,20 @@ def _cumsum(x: Any, dim: int) -> tuple[Result, ...] | None:
 RULES: Final[MappingProxyType[Any, Rule]] = MappingProxyType(
     {
         aten.addmm.default: _addmm,
+        aten.mm.default: lambda left, right: _mm(left, right) if _matrices(left, 2) else None,
+        aten.bmm.default: lambda left, right: _mm(left, right) if _matrices(left, 3) else None,
+        aten._softmax.default: _softmax,
+        aten._log_softmax.default: _softmax,
+        aten.sum.dim_IntList: _sum,
+        aten.mean.dim: _sum,
+        aten.amax.default: _extreme,
+        aten.amin.default: _extreme,
+        aten.embedding.default: _embedding,
+        aten.masked_fill.Scalar: _masked_fill,
+        aten.masked_fill.Tensor: _masked_fill,
+        aten.tril.default: _triangle,
+        aten.triu.default: _triangle,
+        aten.cat.default: _cat,
         aten.native_layer_norm.default: _layer_norm,
         aten.var_mean.correction: _var_mean,
         aten.cumsum.default: _cumsum,
