@@ -10,7 +10,7 @@ the two wherever the real one is handed down. What a lower room asks for the fir
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
@@ -135,7 +135,7 @@ class Access(Protocol):
     def taint(self, like: object = "") -> TaintedText:
         """The text of a tensor, or another value that only the running program knows."""
 
-    def refuse_tainted(self, values: object) -> None:
+    def refuse_tainted(self, values: Iterable[object]) -> None:
         """End the graph if native code would get such a text, at any depth."""
 
     # ---- outer objects, read under guards --------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Access(Protocol):
     def note_class(self, cls: type) -> None:
         """The program relies on attributes of a class: it is guarded that it is not changed."""
 
-    def note_local_class(self, cls: object) -> None:
+    def note_local_class(self, cls: type) -> None:
         """The program has made a class."""
 
     def note_local_function(self, fn: Function) -> None:
@@ -202,7 +202,7 @@ class Access(Protocol):
     def replay(self, fn: Function, args: list[Any], kwargs: Kwargs) -> None:
         """Have a call with constant arguments happen at each run."""
 
-    def suspended(self) -> AbstractContextManager[Any]:
+    def suspended(self) -> AbstractContextManager[object]:
         """Inside it torch functions are not recorded."""
 
     def wants_torch_call(self, fn: Function, module: str) -> bool:
@@ -324,7 +324,7 @@ class CaptureState(Protocol):
     """How many, in all `shadows`."""
     value_sources: dict[int, tuple[Any, list[Source]]]
     effect_order: list[Shadow | Overlay]
-    extra_effects: list[Any]
+    extra_effects: list[tuple[object, list[object], Kwargs]]
     local_objects: set[int]
     tensors: dict[int, TensorInfo]
     inputs_by_real: dict[int, torch.Tensor]
@@ -486,8 +486,8 @@ class GraphBuilder(Protocol):
         """The result of a call on stand-ins: nothing is recorded."""
 
     def compute_dynamic(
-        self, func: object, args: object, kwargs: object, infos: list[TensorInfo], device: torch.device, *meta: Any
-    ) -> tuple[Any, list[Any]]:
+        self, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], device: torch.device, *meta: object
+    ) -> tuple[object, list[Any]]:
         """The same at the sizes of this call and at the probes."""
 
     def finish_call(

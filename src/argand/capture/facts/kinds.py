@@ -6,20 +6,22 @@ import collections
 import itertools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeGuard, TypeVar, overload
 
 from argand import errors
 from argand.capture.facts.handlers import Function
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @overload
-def is_a(obj: Any, cls: type[T]) -> TypeGuard[T]: ...
+def is_a(obj: object, cls: type[T]) -> TypeGuard[T]: ...
 @overload
-def is_a(obj: Any, cls: Any) -> bool: ...
-def is_a(obj: Any, cls: Any) -> bool:
+def is_a(obj: object, cls: object) -> bool: ...
+def is_a(obj: object, cls: Any) -> bool:
     """`isinstance` by real type only: the builtin also asks `obj.__class__`, which may run the program's own code."""
     return issubclass(type(obj), cls)
 
@@ -37,7 +39,7 @@ def per_class(fn: Callable[[type], T]) -> Callable[[type], T]:
         results[key] = (weakref.ref(cls, lambda ref: forget(key, ref)), result)
         return result
 
-    def forget(key: int, ref: Any) -> None:
+    def forget(key: int, ref: object) -> None:
         entry = results.get(key)
         if entry is not None and entry[0] is ref:
             del results[key]
@@ -66,7 +68,7 @@ def _namespace_place(cls: type) -> int:
     return _NONE
 
 
-def namespace(obj: Any) -> Any:
+def namespace(obj: object) -> Any:
     """The `__dict__` that an object really has, past any `__getattribute__`; None if it has none.
 
     Raises:
@@ -133,7 +135,7 @@ def raw_length(obj: Any) -> int:
     return len(obj)
 
 
-def raw_items(obj: Any) -> Any:
+def raw_items(obj: dict[K, V]) -> Iterable[tuple[K, V]]:
     """`items` of a dict in its order, which for an OrderedDict is not that of the dict underneath.
 
     Raises:
@@ -153,12 +155,12 @@ def raw_items(obj: Any) -> Any:
         ) from None
 
 
-def raw_iter(obj: object) -> Any:
+def raw_iter(obj: object) -> Iterator[object]:
     """`iter` of a list, tuple, set or deque, past any `__iter__` of its class."""
     return next(base for base in _SIZED if is_a(obj, base)).__iter__(obj)
 
 
-def held_items(obj: object) -> Any:
+def held_items(obj: object) -> Iterator[object]:
     """An iterator over everything that a container holds: keys and values of a dict."""
     return itertools.chain.from_iterable(raw_items(obj)) if is_a(obj, dict) else raw_iter(obj)
 

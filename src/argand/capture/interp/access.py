@@ -10,6 +10,8 @@ import collections
 import enum
 import operator
 import types
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import torch
@@ -138,13 +140,13 @@ class Access:
     def observe(self, exc: BaseException) -> ObservedException:
         raise NotImplementedError
 
-    def native(self, fn: Any, /, *args: object, **kwargs: object) -> object:
+    def native(self, fn: Function, /, *args: object, **kwargs: object) -> object:
         raise NotImplementedError
 
-    def unread(self, fn: Any, /, *args: object, **kwargs: object) -> Any:
+    def unread(self, fn: Function, /, *args: object, **kwargs: object) -> Any:
         raise NotImplementedError
 
-    def reading(self, what: str, fn: object, /, *args: object, **kwargs: object) -> object:
+    def reading(self, what: str, fn: Function, /, *args: object, **kwargs: object) -> object:
         """As `native`, for code that only compares, hashes or formats its arguments (`native_reads.READS`)."""
         if self.outer:
             native_reads.check(self, fn, (*args, *kwargs.values()), what)
@@ -214,7 +216,7 @@ class Access:
         """Read an argument of the root frame for the first time."""
         return self.state.load_source(LocalSource(lazy.name, lazy.index), lazy.value)
 
-    def suspended(self) -> Any:
+    def suspended(self) -> AbstractContextManager[object]:
         """Context in which torch functions are not recorded (imports of modules)."""
         return torch._C.DisableTorchFunction()
 
@@ -384,7 +386,7 @@ class Access:
         if functions:
             self.state.guards.add(None, "functions", functions, shown=False)
 
-    def note_local_class(self, cls: Any) -> None:
+    def note_local_class(self, cls: type) -> None:
         """A class made by the program."""
         self.local_classes[id(cls)] = cls
         self.born[id(cls)] = (cls, self.number)
@@ -418,7 +420,7 @@ class Access:
         self.tainted = True
         return TaintedText(self.number, like)
 
-    def refuse_tainted(self, values: Any) -> None:
+    def refuse_tainted(self, values: Iterable[object]) -> None:
         """End the graph if native code would get such a text, at any depth. Asked only once there is one."""
         todo = list(values)
         seen: set[int] = set()
@@ -432,7 +434,7 @@ class Access:
 
     # ---- torch -----------------------------------------------------------------------------------------------------
 
-    def wants_torch_call(self, fn: Any, module: str) -> bool:
+    def wants_torch_call(self, fn: Function, module: str) -> bool:
         """Whether the capture state must be asked before a Python function is inlined."""
         return bool(torch_calls.wants(fn, module))
 
@@ -459,7 +461,7 @@ class Access:
             raise InternalFailure(error) from error
         return self.observe(error)
 
-    def special_call(self, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
+    def special_call(self, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
         """A call of an object that may be torch's."""
         try:
             return torch_calls.special_call(self.state, fn, tuple(args), kwargs)

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType
-from typing import Any
 
 from argand._core import _C
 from argand.bytecode.instruction import Instruction
@@ -27,6 +26,7 @@ from argand.capture.facts.exceptions import (
     raise_native,
 )
 from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal, Program
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.per_code import PerCode
 from argand.capture.facts.typefacts import BOUND_METHODS
@@ -98,7 +98,7 @@ class Trampoline:
 
     __slots__ = ("__name__", "__weakref__", "fn", "interp")
 
-    def __init__(self, interp: Interpreter, fn: Any) -> None:
+    def __init__(self, interp: Interpreter, fn: Function) -> None:
         self.interp = interp
         self.fn = fn
         self.__name__ = fn.__name__ if is_a(fn, FunctionType | BuiltinFunctionType) else type(fn).__name__
@@ -394,7 +394,7 @@ class Interpreter(Access):
         finally:
             del exc  # its traceback refers to this frame
 
-    def trampoline(self, fn: object) -> object:
+    def trampoline(self, fn: Function) -> object:
         """A native callable that interprets `fn`; what is not callable stays as it is."""
         return Trampoline(self, fn) if type(fn) is not Trampoline and self.is_callable(fn) else fn
 

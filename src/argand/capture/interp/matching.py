@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from argand._core import _C
 from argand.bytecode.opcodes import PY312
@@ -65,7 +65,7 @@ def match_keys(interp: Interpreter, subject: object, keys: tuple[object, ...]) -
     return tuple(values)
 
 
-def _attribute(interp: Interpreter, subject: object, cls: Any, name: Any, seen: set[str]) -> object:
+def _attribute(interp: Interpreter, subject: object, cls: type, name: str, seen: set[str]) -> object:
     if name in seen:
         raise interp.throw(TypeError(f"{_C.type_name(cls)}() got multiple sub-patterns for attribute {name!r}"))
     seen.add(name)

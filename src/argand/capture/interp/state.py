@@ -19,7 +19,7 @@ from argand._core import _C
 from argand.capture.arrays import traced_arrays
 from argand.capture.facts import classify
 from argand.capture.facts.code.stack_text import line_of_code
-from argand.capture.facts.handlers import Function
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
 from argand.capture.facts.overlays import DELETED, UNSET, Overlay, Shadow
 from argand.capture.facts.sources import (
@@ -65,7 +65,7 @@ class CaptureState:
     def __init__(
         self,
         code: types.CodeType,
-        globals_: dict[str, Any],
+        globals_: dict[str, object],
         builtins: dict[str, object],
         closure: tuple[types.CellType, ...] | None,
         args: tuple[object, ...],
@@ -100,7 +100,7 @@ class CaptureState:
         self._dict_shadows: dict[int, dict[str, object]] = {}
         self._keep: list[object] = []
         self.local_objects: set[int] = set()
-        self.extra_effects: list[Any] = []
+        self.extra_effects: list[tuple[object, list[object], Kwargs]] = []
         self.arrays: object = None
         self.autocast: tuple[object, ...] = ()  # `modes.autocast_state` at the frame's entry
         self.policy: Policy | None = None
@@ -202,7 +202,7 @@ class CaptureState:
             self.load_source(MethodSelfSource(source), value.__self__)
         return value
 
-    def _load_bound(self, source: Source, value: Any) -> Any:
+    def _load_bound(self, source: Source, value: types.BuiltinMethodType) -> object:
         """A method of a C class bound to an object: a new method object each time, of an object that is loaded."""
         self.guard(source, "type", type(value))
         self.guard(AttrSource(source, "__name__"), "equals", value.__name__)

@@ -85,7 +85,7 @@ def of(value: Any) -> Kind:
     raise Unknown
 
 
-def rebuilt(kind: Any, part: Callable[[Any], Any]) -> object:
+def rebuilt(kind: Kind, part: Callable[[Kind], object]) -> object:
     """An argument of a kind that is no tensor's; `part` gives what it holds."""
     cls, *parts = kind
     if cls is dict:
@@ -105,7 +105,7 @@ def elements(kind: Kind) -> int:
     return sum([elements(part) for part in kind if isinstance(part, tuple)])
 
 
-def modes() -> tuple[Any, ...]:
+def modes() -> tuple[object, ...]:
     """What of this thread's settings decides what torch calls return."""
     autocast: tuple[object, ...] = ()
     if torch._C._is_any_autocast_enabled():

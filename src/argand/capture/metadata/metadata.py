@@ -220,7 +220,12 @@ def _computed(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo
 
 
 def _on_stand_ins(
-    func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], call: kinds.Call | None, devices: Any
+    func: Function,
+    args: Args,
+    kwargs: Kwargs,
+    infos: list[TensorInfo],
+    call: kinds.Call | None,
+    devices: tuple[torch.device, ...],
 ) -> object:
     if "out" not in kwargs:
         autocast = torch._C._is_any_autocast_enabled()

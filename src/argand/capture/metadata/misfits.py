@@ -6,8 +6,7 @@ so that what must agree becomes a guard.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +35,9 @@ def _diagonal_scatter(x: object, src: object, offset: int = 0, dim1: int = 0, di
     _same(src, torch.diagonal(tensor(x), offset, dim1, dim2))
 
 
-def _as_strided_scatter(x: object, src: torch.Tensor, size: Any, stride: object, storage_offset: object = None) -> None:
+def _as_strided_scatter(
+    x: object, src: torch.Tensor, size: Sequence[int], stride: object, storage_offset: object = None
+) -> None:
     if tuple(tensor(src).shape) != tuple(size):
         raise Misfit(f"a source of size {list(src.shape)} for a part of size {list(size)}")
 

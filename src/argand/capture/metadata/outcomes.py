@@ -16,6 +16,7 @@ import torch
 
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.autograd.tracing.tracer import Tracer
+from argand.capture.facts.handlers import Function
 from argand.capture.metadata import kinds
 from argand.capture.metadata.meta_tensors import new
 from argand.graph import compat
@@ -88,7 +89,7 @@ def _stand_ins(outcome: Outcome) -> object:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _traced(func: Any, call: kinds.Call, devices: tuple[torch.device, ...], modes: object) -> Outcome:
+def _traced(func: Function, call: kinds.Call, devices: tuple[torch.device, ...], modes: object) -> Outcome:
     """What a call of a kind gives; the modes are those that are on."""
     tracer = Tracer()
     given = _Given(tracer, devices)
@@ -114,7 +115,7 @@ class _Given:
         self._tracer = tracer
         self._devices = iter(devices)
 
-    def of(self, kind: object) -> Any:
+    def of(self, kind: kinds.Kind) -> Any:
         if type(kind) is kinds.Sizes:
             return self._tensor(kind)
         return kinds.rebuilt(kind, self.of)

@@ -7,7 +7,7 @@ anything unusual, and for everything that is an error (so that messages are torc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 
@@ -45,7 +45,9 @@ def _like(x: torch.Tensor, requires_grad: bool) -> torch.Tensor:
 # ---------------------------------------------------------------------- those that look at values
 
 
-def _fake_quantize(x: Any, scale: Any, zero_point: Any, *rest: int, **more: int) -> torch.Tensor:
+def _fake_quantize(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, *rest: int, **more: int
+) -> torch.Tensor:
     *axis, low, high = *rest, *(more[key] for key in ("axis", "quant_min", "quant_max") if key in more)
     if len(rest) + len(more) not in (2, 3) or low > high or not tensor(x).dtype.is_floating_point:
         raise Unknown
@@ -61,8 +63,9 @@ def _fake_quantize(x: Any, scale: Any, zero_point: Any, *rest: int, **more: int)
 RULES[torch.fake_quantize_per_tensor_affine] = RULES[torch.fake_quantize_per_channel_affine] = _fake_quantize
 
 
-def _istft(x: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, center: bool = True,
-           normalized: bool = False, onesided: Any = None, length: Any = None,
+def _istft(x: torch.Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+           window: torch.Tensor | None = None, center: bool = True, normalized: bool = False,
+           onesided: bool | None = None, length: int | None = None,
            return_complex: bool = False) -> torch.Tensor:  # fmt: skip
     *batch, bins, frames = tensor(x).shape
     hop = n_fft // 4 if hop_length is None else hop_length

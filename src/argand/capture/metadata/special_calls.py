@@ -19,7 +19,7 @@ def getter(name: str) -> object:
     return getattr(_T, name).__get__
 
 
-def named(owner: Any, *names: str) -> tuple[Any, ...]:
+def named(owner: type, *names: str) -> tuple[Function, ...]:
     """What an owner has under names; those of other versions of torch are marked as `names_here` says."""
     listed = [name for text in names for name in names_here(text)]
     ABSENT.extend(f"{owner.__name__}.{name}" for name in listed if not hasattr(owner, name))

@@ -136,7 +136,7 @@ def _of_values(error: Exception) -> bool:
     return isinstance(error, (torch.linalg.LinAlgError, MemoryError)) or "out of memory" in str(error)
 
 
-def _run(func: Any, call: kinds.Call, fill: int, smaller: _Smaller | None, grad: bool = False) -> Exception | None:
+def _run(func: Function, call: kinds.Call, fill: int, smaller: _Smaller | None, grad: bool = False) -> Exception | None:
     generator = torch.default_generator
     state, always = generator.get_state(), torch.is_warn_always_enabled()
     before = torch.is_grad_enabled()
@@ -175,7 +175,7 @@ class _Smaller:
         return tuple([n if n <= _SMALL else self._made.setdefault(n, _SMALL + 1 + len(self._made)) for n in shape])
 
 
-def _real(kind: Any, fill: int, smaller: _Smaller | None) -> Any:
+def _real(kind: kinds.Kind, fill: int, smaller: _Smaller | None) -> Any:
     """An argument of a kind."""
     if type(kind) is kinds.Sizes:
         return kind.real(fill) if smaller is None else torch.full(smaller.shape(kind.shape), fill, dtype=kind.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from types import ModuleType
 from typing import Any
 
 from argand.capture.facts.exceptions import ObservedException
@@ -133,7 +134,7 @@ def _write_class(interp: Interpreter, cls: type, name: str, value: object) -> No
 _namespace: Function = vars(types.ModuleType)["__dict__"].__get__  # past a `__getattribute__` of the module's own
 
 
-def _write_module(interp: Interpreter, module: Any, name: str, value: Any) -> None:
+def _write_module(interp: Interpreter, module: ModuleType, name: str, value: Any) -> None:
     if type(module) is not types.ModuleType and interp.types.python_level(type(module), "__setattr__"):
         raise graph_break(
             kind="module attribute written",

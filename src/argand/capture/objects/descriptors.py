@@ -104,7 +104,7 @@ def call_special(interp: Interpreter, obj: object, name: str, *args: object) -> 
     return interp.call(lookup_special(interp, obj, name), args)
 
 
-def _bind_none(interp: Interpreter, meta: Any, kind: type, cls: type) -> object:
+def _bind_none(interp: Interpreter, meta: type, kind: type, cls: type) -> object:
     """What an attribute of `type(None)`, whose namespace never changes, gives when read through None."""
     if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in MEMBERS:
         return meta

@@ -160,7 +160,7 @@ def new_cell(interp: Interpreter, value: object) -> CellType:
     return cell
 
 
-def read_cell(interp: Interpreter, cell: Any) -> object:
+def read_cell(interp: Interpreter, cell: CellType) -> object:
     """Contents of a cell, NULL if empty."""
     if interp.outer_cells and id(cell) in interp.outer_cells:
         value = interp.cell_values.get(id(cell), STOP)
@@ -181,7 +181,7 @@ def _load_outer_cell(interp: Interpreter, cell: CellType) -> object:
     return interp.state.load_source(CellContentsSource(interp.outer_cells[id(cell)][1]), contents)
 
 
-def write_cell(interp: Interpreter, cell: Any, value: Any) -> None:
+def write_cell(interp: Interpreter, cell: CellType, value: Any) -> None:
     """Set a cell's contents (NULL empties it)."""
     if interp.outer_cells and id(cell) in interp.outer_cells:
         interp.cell_values[id(cell)] = value

@@ -13,6 +13,7 @@ from argand import errors
 from argand._core import _C
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, raw_items, raw_iter
 from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES, Slot
@@ -181,7 +182,7 @@ def compare_containers(interp: Interpreter, op: Comparison, a: object, b: object
         return interp.reading("compare", op.native, a, b)  # neither looks at its elements
     equality = op.method in ("__eq__", "__ne__")
     if kind is list or kind is tuple:
-        same = polyfills.list_equal if kind is list else polyfills.tuple_equal
+        same: Function = polyfills.list_equal if kind is list else polyfills.tuple_equal
         if not equality:
             return interp.polyfill(polyfills.SEQUENCE_ORDER[op.method], bare(a), bare(b))
     elif kind is dict and not (is_a(a, collections.OrderedDict) and is_a(b, collections.OrderedDict)):

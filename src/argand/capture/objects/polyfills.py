@@ -6,20 +6,36 @@ They must not be called natively. Nothing here is shown in user stacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from logging import Logger
 from types import FunctionType
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 _MISSING = object()
 
 
-def list_equal(a: Any, b: Any) -> object:
+class Ordered(Protocol):
+    """What is compared by order."""
+
+    def __lt__(self, other: object, /) -> object: ...
+    def __le__(self, other: object, /) -> object: ...
+    def __gt__(self, other: object, /) -> object: ...
+    def __ge__(self, other: object, /) -> object: ...
+
+
+class Indexed(Protocol):
+    """What is read by position."""
+
+    def __getitem__(self, index: int, /) -> object: ...
+
+
+def list_equal(a: Sequence[object], b: Sequence[object]) -> bool:
     if len(a) != len(b):
         return False
     return tuple_equal(a, b)
 
 
-def tuple_equal(a: Any, b: Any) -> Any:
+def tuple_equal(a: Sequence[object], b: Sequence[object]) -> bool:
     i = 0
     while i < len(a) and i < len(b):
         x, y = a[i], b[i]
@@ -29,7 +45,7 @@ def tuple_equal(a: Any, b: Any) -> Any:
     return len(a) == len(b)
 
 
-def dict_equal(a: Any, b: Any) -> Any:
+def dict_equal(a: dict[object, object], b: dict[object, object]) -> bool:
     if len(a) != len(b):
         return False
     for key, value in a.items():
@@ -43,7 +59,7 @@ def dict_equal(a: Any, b: Any) -> Any:
     return True
 
 
-def sequence_lt(a: Any, b: Any) -> Any:
+def sequence_lt(a: Sequence[Ordered], b: Sequence[object]) -> object:
     i = 0
     while i < len(a) and i < len(b):
         x, y = a[i], b[i]
@@ -53,7 +69,7 @@ def sequence_lt(a: Any, b: Any) -> Any:
     return len(a) < len(b)
 
 
-def sequence_le(a: Any, b: Any) -> object:
+def sequence_le(a: Sequence[Ordered], b: Sequence[object]) -> object:
     i = 0
     while i < len(a) and i < len(b):
         x, y = a[i], b[i]
@@ -63,7 +79,7 @@ def sequence_le(a: Any, b: Any) -> object:
     return len(a) <= len(b)
 
 
-def sequence_gt(a: Any, b: Any) -> Any:
+def sequence_gt(a: Sequence[Ordered], b: Sequence[object]) -> object:
     i = 0
     while i < len(a) and i < len(b):
         x, y = a[i], b[i]
@@ -73,7 +89,7 @@ def sequence_gt(a: Any, b: Any) -> Any:
     return len(a) > len(b)
 
 
-def sequence_ge(a: Any, b: Any) -> Any:
+def sequence_ge(a: Sequence[Ordered], b: Sequence[object]) -> object:
     i = 0
     while i < len(a) and i < len(b):
         x, y = a[i], b[i]
@@ -91,21 +107,21 @@ SEQUENCE_ORDER: Final[dict[str, FunctionType]] = {
 }
 
 
-def sequence_contains(items: Any, value: object) -> bool:
+def sequence_contains(items: Iterable[object], value: object) -> bool:
     for item in items:
         if item is value or item == value:
             return True
     return False
 
 
-def iterable_contains(items: Any, value: object) -> bool:
+def iterable_contains(items: Iterable[object], value: object) -> bool:
     for item in items:
         if item is value or item == value:
             return True
     return False
 
 
-def iterate_by_index(obj: Any) -> Iterator[Any]:
+def iterate_by_index(obj: Indexed) -> Iterator[object]:
     i = 0
     while True:
         try:
@@ -116,7 +132,7 @@ def iterate_by_index(obj: Any) -> Iterator[Any]:
         i += 1
 
 
-def iterate_reversed(obj: Any, size: int) -> Iterator[Any]:
+def iterate_reversed(obj: Indexed, size: int) -> Iterator[object]:
     i = size - 1
     while i >= 0:
         try:
@@ -135,7 +151,7 @@ def iterate_sentinel(fn: Callable[[], object], sentinel: object) -> Iterator[obj
         yield value
 
 
-def list_index(items: Any, value: object, start: int, stop: int) -> int:
+def list_index(items: Sequence[object], value: object, start: int, stop: int) -> int:
     i = start
     while i < stop and i < len(items):
         item = items[i]
@@ -145,7 +161,7 @@ def list_index(items: Any, value: object, start: int, stop: int) -> int:
     return -1
 
 
-def list_count(items: Any, value: Any) -> int:
+def list_count(items: Iterable[object], value: object) -> int:
     count = 0
     for item in items:
         if item is value or item == value:
@@ -160,32 +176,34 @@ def sum_items(items: Any, start: object) -> object:
     return total
 
 
-def multiply_items(items: Any, start: Any) -> Any:
+def multiply_items(items: Any, start: Any) -> object:
     total = start
     for item in items:
         total = total * item
     return total
 
 
-def any_items(items: Any) -> bool:
+def any_items(items: Iterable[object]) -> bool:
     for item in items:
         if item:
             return True
     return False
 
 
-def all_items(items: Any) -> bool:
+def all_items(items: Iterable[object]) -> bool:
     for item in items:
         if not item:
             return False
     return True
 
 
-def pick_best(items: Any, key: Any, default: Any, has_default: bool, largest: bool) -> object:
-    best = _MISSING
+def pick_best(
+    items: Iterable[object], key: Callable[[object], object] | None, default: object, has_default: bool, largest: bool
+) -> object:
+    best: object = _MISSING
     best_key: object = None
     for item in items:
-        item_key = item if key is None else key(item)
+        item_key: Any = item if key is None else key(item)
         if best is _MISSING or (item_key > best_key if largest else item_key < best_key):
             best = item
             best_key = item_key
@@ -196,9 +214,11 @@ def pick_best(items: Any, key: Any, default: Any, has_default: bool, largest: bo
     return best
 
 
-def reduce_items(fn: Any, items: Any, initial: Any, has_initial: bool) -> Any:
+def reduce_items(
+    fn: Callable[[object, object], object], items: Iterable[object], initial: object, has_initial: bool
+) -> object:
     try:
-        iterator = iter(items)
+        iterator: Iterator[object] | None = iter(items)
     except TypeError:
         iterator = None
     if iterator is None:  # outside of the handler: the error has no context
@@ -215,7 +235,7 @@ def reduce_items(fn: Any, items: Any, initial: Any, has_initial: bool) -> Any:
     return value
 
 
-def logger_enabled(logger: Any, level: int) -> Any:
+def logger_enabled(logger: Logger, level: int) -> bool:
     if logger.disabled or logger.manager.disable >= level:
         return False
     return level >= logger.getEffectiveLevel()

@@ -71,7 +71,7 @@ class Replay:
             self.asm.load_fast(target)
             self._later(rebuild.reinsert_last, target, self._temp())
         if before[1] is not None and before[1] != after[1]:
-            self.values.push_map(dict(after[1]))
+            self.values.push_map(dict(after[1] or ()))
             new = self._temp()
             self.asm.load_fast(target)
             self.asm.load_attr("__dict__")

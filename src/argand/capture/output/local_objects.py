@@ -17,7 +17,7 @@ import itertools
 import types
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ _IMMUTABLE: tuple[type, ...] = (
     torch.dtype,
     torch.Size,
 )
-_ITERATED: tuple[Any, ...] = (
+_ITERATED: tuple[Iterable[object], ...] = (
     [], (), range(0), range(1 << 70), "", b"", bytearray(),
 )  # fmt: skip
 _REDUCIBLE: frozenset[type] = frozenset(
@@ -129,7 +129,7 @@ def _dict(values: Values, obj: dict[object, object]) -> None:
     _container(values, obj, lambda: values.push_map(obj), values.asm.build_map, rebuild.fill_dict)
 
 
-def _set(values: Values, obj: Any) -> None:
+def _set(values: Values, obj: set[object] | frozenset[object]) -> None:
     if len(obj) > 1 and all(map(classify.is_constant, obj)) and not positions.keeps_order(obj):
         if not positions.copy_keeps_order(obj):
             raise unreconstructable(obj, "a set whose order depends on how it was filled")
@@ -169,7 +169,7 @@ def _function(values: Values, obj: types.FunctionType) -> None:
     values.push(obj.__defaults__)
     values.push(obj.__kwdefaults__)
     values.push(obj.__closure__)
-    attributes: dict[str, Any] = dict(obj.__dict__)
+    attributes: dict[str, object] = dict(obj.__dict__)
     attributes["__module__"] = obj.__module__
     if obj.__doc__ is not None:
         attributes["__doc__"] = obj.__doc__
@@ -187,7 +187,7 @@ def _method(values: Values, obj: types.MethodType) -> None:
     values.remember(obj)
 
 
-def _bound_builtin(values: Values, obj: Any) -> None:
+def _bound_builtin(values: Values, obj: types.BuiltinMethodType) -> None:
     if obj.__self__ is None or is_a(obj.__self__, types.ModuleType | type):
         values.asm.load_const(obj)
         return
@@ -203,7 +203,7 @@ def _bound_builtin(values: Values, obj: Any) -> None:
     values.asm.load_attr(obj.__name__)
 
 
-def _partial(values: Values, obj: Any) -> None:
+def _partial(values: Values, obj: functools.partial[object]) -> None:
     values.push(obj.func)
     values.push(obj.args)
     values.push_map(obj.keywords)
@@ -213,13 +213,13 @@ def _partial(values: Values, obj: Any) -> None:
     _attributes(values, obj)
 
 
-def _deque(values: Values, obj: Any) -> None:
+def _deque(values: Values, obj: collections.deque[object]) -> None:
     values.push_list(list(obj))
     values.emitter.call_helper(rebuild.new_deque, (obj.maxlen, type(obj)))
     values.remember(obj)
 
 
-def _defaultdict(values: Values, obj: Any) -> None:
+def _defaultdict(values: Values, obj: collections.defaultdict[object, object]) -> None:
     values.push_map(obj)
     values.push(obj.default_factory)
     values.asm.load_const(type(obj))
@@ -227,7 +227,7 @@ def _defaultdict(values: Values, obj: Any) -> None:
     values.remember(obj)
 
 
-def _weakref(values: Values, obj: Any) -> None:
+def _weakref(values: Values, obj: weakref.ref[object]) -> None:
     target = obj()
     if target is None:
         raise unreconstructable(obj, "dead weak reference")
@@ -391,7 +391,7 @@ def _array_method(values: Values, method: Method) -> None:
     values.asm.load_attr(method._a_name)
 
 
-def _ordered(values: Values, obj: Any) -> None:
+def _ordered(values: Values, obj: dict[object, object]) -> None:
     values.push_map(obj)
     values.emitter.call_helper(rebuild.new_dict, (type(obj),))
     values.remember(obj)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import types
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -37,15 +38,15 @@ def new_dict(items: dict[object, object], cls: type) -> object:
     return mapping
 
 
-def new_defaultdict(items: dict[object, object], factory: object, cls: type) -> object:
-    mapping: Any = collections.defaultdict.__new__(cls)
+def new_defaultdict(items: dict[object, object], factory: Callable[[], object] | None, cls: type) -> object:
+    mapping: collections.defaultdict[object, object] = collections.defaultdict.__new__(cls)
     mapping.default_factory = factory
     dict.update(mapping, items)
     return mapping
 
 
 def new_list(items: list[object], cls: type) -> object:
-    sequence: Any = list.__new__(cls)
+    sequence: list[object] = list.__new__(cls)
     list.extend(sequence, items)
     return sequence
 
@@ -59,12 +60,12 @@ def new_set(items: list[object], cls: type) -> object:
 
 
 def new_deque(items: list[object], maxlen: int | None, cls: type) -> object:
-    sequence: Any = collections.deque.__new__(cls)
+    sequence: collections.deque[object] = collections.deque.__new__(cls)
     collections.deque.__init__(sequence, items, maxlen)
     return sequence
 
 
-def bound(owner: object, descriptor: Any) -> object:
+def bound(owner: object, descriptor: types.MethodDescriptorType) -> object:
     """A method of a C class bound to an object of a class that overrides it."""
     return descriptor.__get__(owner)
 
@@ -102,7 +103,7 @@ def exception_members(obj: BaseException) -> dict[str, object]:
         if isinstance(kind, types.MemberDescriptorType) and not name.startswith("__")
     }
 
-    def differs(member: Any) -> bool:
+    def differs(member: types.MemberDescriptorType) -> bool:
         return member.__get__(obj) is not member.__get__(plain)
 
     return {name: member.__get__(obj) for name, member in sorted(members.items()) if differs(member)}
@@ -168,11 +169,11 @@ def fill_cell(cell: types.CellType, value: object) -> None:
     cell.cell_contents = value
 
 
-def fill_list(sequence: Any, items: list[object]) -> None:
+def fill_list(sequence: list[object], items: list[object]) -> None:
     list.extend(sequence, items)
 
 
-def fill_dict(mapping: Any, items: dict[object, object]) -> None:
+def fill_dict(mapping: dict[object, object], items: dict[object, object]) -> None:
     put = collections.OrderedDict.__setitem__ if isinstance(mapping, collections.OrderedDict) else dict.__setitem__
     for key, value in items.items():
         put(mapping, key, value)
@@ -201,7 +202,7 @@ def set_state(obj: Any, state: object) -> None:
     obj.__setstate__(state)
 
 
-def _iterated(owner: Any, kind: str, backwards: bool) -> Any:
+def _iterated(owner: Any, kind: str, backwards: bool) -> Iterator[object]:
     """An iterator over a set ("") or over a view of a dict ("keys") or of an OrderedDict ("odict keys")."""
     if not kind:
         return (frozenset if isinstance(owner, frozenset) else set).__iter__(owner)
@@ -218,7 +219,7 @@ def iterator_at(owner: object, kind: str, backwards: bool, consumed: int) -> obj
     return iterator
 
 
-def exhausted(iterator: Any) -> Any:
+def exhausted(iterator: Iterator[object]) -> Iterator[object]:
     """The iterator, which is empty, after it has said so."""
     next(iterator, None)
     return iterator
@@ -232,14 +233,14 @@ def all_of(owner: object, kind: str, backwards: bool) -> list[object]:
 # ---------------------------------------------------------------------- effects on objects that existed before
 
 
-def write_list(original: Any, items: list[object]) -> None:
+def write_list(original: list[object], items: list[object]) -> None:
     list.__setitem__(original, slice(None), items)
 
 
-def write_dict(original: Any, items: dict[object, object]) -> None:
+def write_dict(original: dict[object, object], items: dict[object, object]) -> None:
     """Only what changed is touched, unless the order of keys did."""
     ordered = isinstance(original, collections.OrderedDict)
-    base: Any = collections.OrderedDict if ordered else dict
+    base: type[dict[object, object]] = collections.OrderedDict if ordered else dict
     kept = [key for key in base.keys(original) if key in items]
     new = list(items)
     if kept == new[: len(kept)]:
@@ -254,14 +255,16 @@ def write_dict(original: Any, items: dict[object, object]) -> None:
 
 def reinsert_last(original: dict[object, object], _: object) -> None:
     """What iterators over a dict see when keys were deleted and set again: more elements than there were."""
-    base: Any = collections.OrderedDict if isinstance(original, collections.OrderedDict) else dict
+    base: type[dict[object, object]] = (
+        collections.OrderedDict if isinstance(original, collections.OrderedDict) else dict
+    )
     if original:
         key = next(base.__reversed__(original))
         value = base.pop(original, key)
         base.__setitem__(original, key, value)
 
 
-def write_set(original: Any, items: list[object]) -> None:
+def write_set(original: set[object], items: list[object]) -> None:
     wanted = set(items)
     set.difference_update(original, [item for item in set.__iter__(original) if item not in wanted])
     set.update(original, items)
@@ -270,7 +273,7 @@ def write_set(original: Any, items: list[object]) -> None:
         set.update(original, items)
 
 
-def write_deque(original: Any, items: list[object]) -> None:
+def write_deque(original: collections.deque[object], items: list[object]) -> None:
     if len(original) == len(items):  # elements set, which iterators over it do not mind
         for i, (old, new) in enumerate(zip(list(collections.deque.__iter__(original)), items)):
             if old is not new:

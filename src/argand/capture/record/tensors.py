@@ -16,6 +16,7 @@ from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.code import effort_limits
 from argand.capture.facts.code.stack_text import stack_trace
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.input_names import free_name
 from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.kinds import is_a
@@ -124,7 +125,7 @@ class GraphBuilder:
 
     # ---------------------------------------------------------------- calls
 
-    def call(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    def call(self, func: Function, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Record a torch call and return its result: stand-ins for tensors, real values for everything else.
 
         Raises:
@@ -150,8 +151,8 @@ class GraphBuilder:
 
     def record(
         self,
-        func: object,
-        args: tuple[object, ...],
+        func: Function,
+        args: Args,
         kwargs: dict[str, object],
         *,
         device: torch.device | None = None,
@@ -234,7 +235,7 @@ class GraphBuilder:
 
     def compute(
         self,
-        func: Any,
+        func: Function,
         args: tuple[object, ...],
         kwargs: dict[str, object],
         infos: list[TensorInfo],
@@ -247,7 +248,7 @@ class GraphBuilder:
         return metadata.compute(func, args, kwargs, infos)
 
     def compute_dynamic(
-        self, func: object, args: object, kwargs: object, infos: list[TensorInfo], device: torch.device, *meta: object
+        self, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], device: torch.device, *meta: object
     ) -> tuple[object, list[object]]:
         """The metadata at the sizes of this call and at the probes."""
         doctor = self._doctor(func, args, kwargs, infos, device, *meta)
@@ -257,9 +258,9 @@ class GraphBuilder:
         return doctor.compute()
 
     def _doctor(
-        self, func: object, args: Any, kwargs: Any, infos: list[TensorInfo], device: torch.device, *meta: Any
+        self, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], device: torch.device, *meta: Any
     ) -> Doctor:
-        def run(plain_args: Any, plain_kwargs: Any) -> Any:
+        def run(plain_args: Args, plain_kwargs: Kwargs) -> object:
             return self.compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs)
 
         meta_args, meta_kwargs = meta
@@ -393,7 +394,7 @@ class GraphBuilder:
             hints=("Convert it to a tensor or a number before the call.",),
         )
 
-    def item(self, tensor: torch.Tensor) -> Any:
+    def item(self, tensor: torch.Tensor) -> object:
         """The value of a tensor as a symbolic number; NotImplemented where capture does not have it."""
         if not self.state.data_numbers or id(tensor) not in self.tensors:
             return NotImplemented
@@ -404,7 +405,7 @@ class GraphBuilder:
 
     # ---------------------------------------------------------------- the end
 
-    def finish(self, outputs: list[Any]) -> fx.GraphModule:
+    def finish(self, outputs: list[object]) -> fx.GraphModule:
         """Add the output node, drop what nobody needs, and make the module.
 
         Arguments:

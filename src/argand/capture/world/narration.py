@@ -80,7 +80,7 @@ def value_text(value: Any) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
-def operation(node: fx.Node, frames: list[Any]) -> None:
+def operation(node: fx.Node, frames: list[Frame]) -> None:
     """An operation was put into the graph."""
     if "trace_call" not in events.bus.named:
         return

@@ -187,7 +187,7 @@ def _check_member(interp: Access, fn: Function, member: enum.Enum, reads: str) -
         part = interp.plain(part)
         seen.add(id(part))
         if is_a(part, CONTAINERS):
-            todo.extend(held(part))
+            todo.extend(held(part) or ())
         elif id(part) in interp.outer:
             _check_outer(interp, fn, part, reads)
         elif not classify.is_constant(part):  # the code gets the object itself: no stand-in, no symbolic number
@@ -200,7 +200,7 @@ def identity_decides(interp: Access, cls: type, reads: str) -> bool:
     return all(interp.types.lookup(cls, name) is own[name] for name in READS[reads])
 
 
-def held(obj: Any) -> Any:
+def held(obj: Any) -> Iterable[object] | None:
     """What native code that gets a local object reaches through it; None: nothing."""
     cls = type(obj)
     if is_a(obj, CONTAINERS):

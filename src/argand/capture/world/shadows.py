@@ -5,13 +5,15 @@ from __future__ import annotations
 import collections
 import itertools
 import sys
+import types
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
 from argand import errors
 from argand.capture.facts import classify
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a, is_struct_sequence, module_of, namespace, raw_items, raw_iter, raw_length
 from argand.capture.facts.overlays import Shadow
@@ -29,9 +31,11 @@ from argand.capture.facts.sources import (
 )
 from argand.capture.world.native_reads import unseen_object
 
+Contents: TypeAlias = "tuple[Any, list[Any] | None, object]"
+"""What a container holds, what its instance dict does, its default factory."""
 MOST_ELEMENTS: Final = 100_000
 """Elements of containers from outside that one capture guards; values that one transformed code rebuilds."""
-_FACTORY: Any = vars(collections.defaultdict)["default_factory"]
+_FACTORY: types.MemberDescriptorType = vars(collections.defaultdict)["default_factory"]
 
 
 def make(state: CaptureState, obj: Any, source: Source) -> Any:
@@ -108,11 +112,11 @@ def _check_deque(cls: type, source: Source) -> None:
 
 def _new(cls: type, base: type) -> Any:
     """An empty instance of `cls` without running its Python constructor."""
-    make: Any = base.__new__
+    make: Function = base.__new__
     return make(cls)
 
 
-def _new_tuple(cls: type, items: list[Any], like: object) -> object:
+def _new_tuple(cls: type, items: list[object], like: object) -> object:
     if cls is tuple:
         return tuple(items)
     if is_struct_sequence(cls):
@@ -246,7 +250,7 @@ def _guardable(key: object) -> bool:
     return bool(cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__ and not classify.is_container(key))
 
 
-def _copy_instance_dict(state: CaptureState, obj: Any, shadow: object, source: Source) -> None:
+def _copy_instance_dict(state: CaptureState, obj: object, shadow: object, source: Source) -> None:
     attributes = namespace(obj)
     if not is_a(attributes, dict):
         return
@@ -277,7 +281,7 @@ def reinserted(entry: Shadow) -> bool:
     return False
 
 
-def contents(obj: Any) -> Any:
+def contents(obj: Any) -> Contents:
     """What a container holds, for comparison by identity of elements (`same_contents`)."""
     if is_a(obj, dict):
         held: object = list(raw_items(obj))
@@ -290,7 +294,7 @@ def contents(obj: Any) -> Any:
     return held, list(attributes.items()) if is_a(attributes, dict) else None, factory
 
 
-def same_contents(state: CaptureState, before: Any, after: Any) -> bool:
+def same_contents(state: CaptureState, before: Contents, after: Contents) -> bool:
     """Whether two `contents` are the same objects in the same order (a shadow counts as its original)."""
     if is_a(before[0], set):
         return (
@@ -353,7 +357,7 @@ def deep_resolve(state: CaptureState, obj: object, seen: dict[int, object] | Non
             if new is not value:
                 dict.__setitem__(plain, key, new)
     elif is_a(plain, list | collections.deque):
-        put: Any = (list if is_a(plain, list) else collections.deque).__setitem__
+        put: Function = (list if is_a(plain, list) else collections.deque).__setitem__
         for i, value in enumerate(list(raw_iter(plain))):
             new = deep_resolve(state, value, seen)
             if new is not value:
@@ -373,5 +377,5 @@ def deep_resolve(state: CaptureState, obj: object, seen: dict[int, object] | Non
 class _OpenTuple:
     """A tuple whose items `deep_resolve` is at."""
 
-    value: Any
+    value: object
     holds_itself: bool = False

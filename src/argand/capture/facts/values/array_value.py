@@ -12,7 +12,7 @@ from types import BuiltinMethodType
 from typing import Any
 
 from argand import errors
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, DIVMOD, UNARY
 
 _FACTS = frozenset(("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "__doc__"))
@@ -40,13 +40,13 @@ class Method:
         self._a_name = name
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:
+    def __class__(self) -> type:
         return BuiltinMethodType
 
-    def __call__(self, *args: Any, **kwargs: object) -> object:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self._a_of._a_owner.method(self._a_of, self._a_name, args, kwargs)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(getattr(self._a_of._a_dummy, self._a_name), name)
 
 
@@ -65,7 +65,7 @@ class Traced:
 
     __slots__ = ("__weakref__", "_a_dummy", "_a_owner", "_a_source", "_a_tensor")
 
-    def __init__(self, owner: Any, dummy: Any, tensor: object, source: object = None) -> None:
+    def __init__(self, owner: object, dummy: object, tensor: object, source: object = None) -> None:
         put = object.__setattr__
         put(self, "_a_owner", owner)
         put(self, "_a_dummy", dummy)
@@ -73,10 +73,10 @@ class Traced:
         put(self, "_a_source", source)
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:
+    def __class__(self) -> type:
         return type(self._a_dummy)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: object, **kwargs: object) -> object:
+    def __array_ufunc__(self, ufunc: Function, method: str, *inputs: object, **kwargs: object) -> object:
         if method != "__call__":
             raise needs_values(f"{ufunc.__name__}.{method}")
         return self._a_owner.call(ufunc, inputs, kwargs)
@@ -109,27 +109,27 @@ class Traced:
     def __len__(self) -> int:
         return len(self._a_dummy)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         if not self._a_dummy.ndim:
             raise TypeError("iteration over a 0-d array")
         return iter([self._a_owner.item(self, i) for i in range(len(self._a_dummy))])
 
-    def __getitem__(self, key: Any) -> object:
+    def __getitem__(self, key: object) -> object:
         return self._a_owner.item(self, key)
 
-    def __setitem__(self, key: Any, value: object) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self._a_owner.set_item(self, key, value)
 
 
-def _refused(name: str) -> Callable[..., Any]:
+def _refused(name: str) -> Callable[..., object]:
     def refuse(self: Traced, *args: object, **kwargs: object) -> object:
         raise needs_values(name)
 
     return refuse
 
 
-def _binary(ufunc: str, swapped: bool, inplace: bool) -> Callable[..., Any]:
-    def call(self: Traced, other: Any) -> Any:
+def _binary(ufunc: str, swapped: bool, inplace: bool) -> Callable[[Traced, object], object]:
+    def call(self: Traced, other: object) -> object:
         given = (other, self) if swapped else (self, other)
         if inplace:
             return self._a_owner.inplace(ufunc, self, other)
@@ -138,8 +138,8 @@ def _binary(ufunc: str, swapped: bool, inplace: bool) -> Callable[..., Any]:
     return call
 
 
-def _unary(ufunc: str) -> Callable[..., Any]:
-    def call(self: Traced) -> Any:
+def _unary(ufunc: str) -> Callable[[Traced], object]:
+    def call(self: Traced) -> object:
         return self._a_owner.named(ufunc, (self,))
 
     return call

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from typing import Any
 
 from argand.bytecode.opcodes import CO_VARARGS, CO_VARKEYWORDS
 from argand.capture.facts.frames import NULL, Program
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import (
@@ -23,8 +23,12 @@ _VARIADIC = CO_VARARGS | CO_VARKEYWORDS
 
 
 def bind_arguments(
-    interp: Interpreter, func: types.FunctionType, program: Program, args: Any, kwargs: dict[str, Any] | None
-) -> list[Any]:
+    interp: Interpreter,
+    func: types.FunctionType,
+    program: Program,
+    args: list[object],
+    kwargs: dict[str, object] | None,
+) -> list[object]:
     """Fast locals for a call of a Python function.
 
     Raises ObservedException(TypeError) with CPython's message where the arguments do not fit.
@@ -38,7 +42,7 @@ def bind_arguments(
 
 
 def _bind_general(
-    interp: Interpreter, func: types.FunctionType, program: Program, args: Any, kwargs: dict[str, object]
+    interp: Interpreter, func: types.FunctionType, program: Program, args: list[object], kwargs: dict[str, object]
 ) -> list[object]:
     code = program.code
     names = code.co_varnames
@@ -80,8 +84,8 @@ def _fill_defaults(
     names: tuple[str, ...],
     count: int,
     total: int,
-    args: Any,
-    kwargs: dict[str, Any],
+    args: list[object],
+    kwargs: dict[str, object],
 ) -> None:
     defaults = func.__defaults__ or ()
     _guard_count(interp, func)
@@ -168,9 +172,11 @@ def _signature(func: types.FunctionType) -> str:
     return ", ".join(parts)
 
 
-def binding_error(interp: Interpreter, func: types.FunctionType, args: Any, kwargs: dict[str, object]) -> BaseException:
+def binding_error(
+    interp: Interpreter, func: types.FunctionType, args: list[object], kwargs: dict[str, object]
+) -> BaseException:
     """CPython's own error for a call that does not fit, from an empty function of the same signature."""
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Function] = {}
     text = _signature(func).replace(".", "_")
     exec(f"def probe({text}): pass", namespace)
     probe = namespace["probe"]

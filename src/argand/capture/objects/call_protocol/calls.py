@@ -60,7 +60,7 @@ def call(interp: Interpreter, fn: Any, args: Any = (), kwargs: dict[str, object]
     return _call_instance(interp, fn, list(args), kwargs or {})
 
 
-def _refuse_tainted(interp: Interpreter, fn: object, args: Any, kwargs: dict[str, Any] | None) -> None:
+def _refuse_tainted(interp: Interpreter, fn: object, args: list[object], kwargs: dict[str, object] | None) -> None:
     """The text of a tensor may be stored by native code, not used by it."""
     if is_a(fn, type) and issubclass(fn, BaseException):
         return
@@ -74,7 +74,7 @@ def _refuse_tainted(interp: Interpreter, fn: object, args: Any, kwargs: dict[str
 # ---- Python functions ----------------------------------------------------------------------------------------------
 
 
-def call_function(interp: Interpreter, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> object:
+def call_function(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object] | None) -> object:
     """Inline a Python function, unless a handler, torch or the skip list says otherwise."""
     code = fn.__code__
     known = interp.policies.get(id(code))
@@ -120,14 +120,18 @@ def by_handler(fn: Function, handler: Callable[..., object], *given: object) -> 
 # ---- native callables ----------------------------------------------------------------------------------------------
 
 
-def _call_builtin(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
+def _call_builtin(
+    interp: Interpreter, fn: types.BuiltinMethodType, args: list[object], kwargs: dict[str, object]
+) -> object:
     owner = fn.__self__
     if owner is not None and not is_a(owner, types.ModuleType):
         return _call_method(interp, fn, owner, fn.__name__, args, kwargs)
     return native_handlers.native_fallback(interp, fn, args, kwargs)
 
 
-def _call_descriptor(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, object]) -> object:
+def _call_descriptor(
+    interp: Interpreter, fn: types.MethodDescriptorType, args: list[object], kwargs: dict[str, object]
+) -> object:
     """An unbound method of a C class: `list.append(x, 1)`."""
     if args:
         stand_ins.refuse_inspection(fn, args[0])
@@ -170,7 +174,7 @@ def _call_method(
     return native_handlers.native_fallback(interp, fn, args, kwargs)
 
 
-def _defining_class(fn: Any, cls: type, name: str) -> type:
+def _defining_class(fn: Function, cls: type, name: str) -> type:
     """The C class that a bound method comes from (a super() call may skip classes that also have one)."""
     owner = callables.fact(fn, "__objclass__")
     if owner is not None:
@@ -214,7 +218,9 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[object], kwargs: dic
     return call(interp, descriptors.bind(interp, method, fn, cls), args, kwargs)
 
 
-def _call_partial(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, object]) -> object:
+def _call_partial(
+    interp: Interpreter, fn: functools.partial[object], args: list[object], kwargs: dict[str, object]
+) -> object:
     if not interp.is_outer(fn):
         return call(interp, fn.func, [*fn.args, *args], {**fn.keywords, **kwargs})
     source = interp.source(fn)

@@ -37,7 +37,9 @@ def make_function(
     return function
 
 
-def with_closure(interp: Interpreter, function: types.FunctionType, closure: tuple[Any, ...]) -> types.FunctionType:
+def with_closure(
+    interp: Interpreter, function: types.FunctionType, closure: tuple[types.CellType, ...]
+) -> types.FunctionType:
     """SET_FUNCTION_ATTRIBUTE with a closure: a function object cannot get one later, so a new one is made."""
     code = function.__code__
     closed = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, closure)
@@ -147,7 +149,7 @@ _SAFE_HOOK_MODULES: Final = frozenset(
 )
 
 
-def new_type(interp: Interpreter, meta: Any, args: list[Any], kwargs: dict[str, Any]) -> object:
+def new_type(interp: Interpreter, meta: type, args: list[Any], kwargs: dict[str, object]) -> object:
     """`type.__new__(meta, name, bases, namespace, **kwargs)`: native, where it runs no Python code behind our back."""
     if len(args) != 3:
         return interp.native(type.__new__, meta, *args, **kwargs)
@@ -228,7 +230,9 @@ class _QuietSlots:
         """Nothing: the real one is interpreted afterwards."""
 
 
-def _new_quietly(interp: Interpreter, meta: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+def _new_quietly(
+    interp: Interpreter, meta: Any, name: str, bases: tuple[type, ...], namespace: dict[str, object]
+) -> type:
     """`type.__new__` without `__init_subclass__`: with another first base, that is removed once the class exists."""
     for quiet in (_Quiet, _QuietSlots):
         try:
@@ -327,7 +331,7 @@ def has_finalizer(cls: type) -> BaseException:
     )
 
 
-def native_new(interp: Interpreter, owner: type, args: list[object], kwargs: dict[str, object]) -> object:
+def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[str, object]) -> object:
     """`owner.__new__(cls, ...)` of a C class."""
     if owner is type:
         return new_type(interp, args[0], args[1:], kwargs)
@@ -361,7 +365,7 @@ def refuse_nested_partial(interp: Interpreter, function: object) -> None:
 # ---- intrinsics ----------------------------------------------------------------------------------------------------
 
 
-def intrinsic_1(interp: Interpreter, name: str, value: Any) -> Any:
+def intrinsic_1(interp: Interpreter, name: str, value: Any) -> object:
     """CALL_INTRINSIC_1."""
     if name == "INTRINSIC_LIST_TO_TUPLE":
         return tuple(interp.shadow(value))
@@ -380,7 +384,7 @@ def intrinsic_1(interp: Interpreter, name: str, value: Any) -> Any:
     raise _unsupported_intrinsic(name)
 
 
-def intrinsic_2(interp: Interpreter, name: str, first: Any, second: Any) -> Any:
+def intrinsic_2(interp: Interpreter, name: str, first: Any, second: Any) -> object:
     """CALL_INTRINSIC_2."""
     if name == "INTRINSIC_PREP_RERAISE_STAR":
         return prepare_reraise_star(interp, first, second)

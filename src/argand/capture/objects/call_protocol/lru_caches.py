@@ -28,7 +28,7 @@ _STEADY = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | ty
 class Answer:
     """A guard: the cache gives what it gave."""
 
-    def __init__(self, fn: Any, args: list[object], kwargs: dict[str, object], value: object) -> None:
+    def __init__(self, fn: Function, args: list[object], kwargs: dict[str, object], value: object) -> None:
         self.fn, self.args, self.kwargs, self.value = fn, args, kwargs, value
 
     def __call__(self, _: object) -> bool:
@@ -53,7 +53,7 @@ def behind(interp: Interpreter, fn: object) -> object:
     )
 
 
-def call(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
+def call(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
     """One call of a cached function; calls with equal arguments give the same object within a capture."""
     for value in (*args, *kwargs.values()):
         keys.check_hash(interp, value)

@@ -245,7 +245,7 @@ def _singledispatch(interp: Interpreter, fn: Function, args: list[object], kwarg
     return interp.call(implementation, args, kwargs)
 
 
-def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> object:
+def call_lru_wrapper(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
     """`functools.lru_cache`: see lru_caches.py."""
     handler = FUNCTIONS.get(id(fn))
     if handler is not None:

@@ -85,7 +85,7 @@ def grad_mode(enabled: bool) -> Iterator[None]:
 
 
 def _effects(state: CaptureState) -> object:
-    shown = {}
+    shown: dict[int, object] = {}
     for entry in state.effect_order:
         if isinstance(entry, Shadow):
             shown[id(entry)] = shadows.contents(entry.shadow)
