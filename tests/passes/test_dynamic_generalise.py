@@ -31,7 +31,7 @@ def node(program, name):
 
 
 def texts(program):
-    return {condition.text() for condition in program.conditions}
+    return {str(condition) for condition in program.conditions}
 
 
 def test_sizes_and_strides_are_expressions():

@@ -116,7 +116,7 @@ def _scalar_lines(program: AtenProgram, names: dict[str, Any], otherwise: GraphC
         if otherwise is None:
             raise InternalError("a program with conditions needs somebody to call when they do not hold")
         names["otherwise"] = otherwise
-        tests = " and ".join(condition.text() for condition in program.conditions)
+        tests = " and ".join(str(condition) for condition in program.conditions)
         lines += [f"    if not ({tests}):", "        return otherwise(*args)"]
     return lines
 

@@ -19,9 +19,10 @@ from argand.errors import AutogradError
 from argand.graph import time_limit
 from argand.graph.metadata.strides import memory_order
 from argand.graph.nodes.program import AtenProgram, LeafSpec, OutputSpec, ViewReplay
-from argand.graph.sizes.expr import Expr, FloorDiv, Mod, Sym, as_expr, as_int, free_symbols, product, substitute
-from argand.graph.sizes.fitting import Fitter, at_least, require
-from argand.graph.sizes.symbolic import Condition, SymbolicTensor, is_tensor, plain_dims
+from argand.graph.sizes.expr import Expr, FloorDiv, Mod, Sym, as_expr, as_int, product, substitute
+from argand.graph.sizes.fitting import Fitter
+from argand.graph.sizes.relations import Relation, at_least, require, split_constant
+from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor, plain_dims
 
 aten = torch.ops.aten
 
@@ -36,7 +37,7 @@ def generalise(
     programs: Sequence[AtenProgram],
     fitter: Fitter,
     floats: Mapping[tuple[float, ...], Sym],
-    conditions: dict[Condition, None],
+    conditions: dict[Relation, None],
 ) -> AtenProgram:
     """One program for every size; `programs[0]` is rewritten and returned.
 
@@ -61,7 +62,7 @@ class _Generaliser:
         programs: Sequence[AtenProgram],
         fitter: Fitter,
         floats: Mapping[tuple[float, ...], Sym],
-        conditions: dict[Condition, None],
+        conditions: dict[Relation, None],
     ) -> None:
         self.programs = programs
         self.fitter = fitter
@@ -133,7 +134,7 @@ class _Generaliser:
         source, made = node.args[0].meta["val"], node.meta["val"]
         gap = product(source.shape) - product(made.shape)
         if gap != 0:
-            self.conditions[Condition("eq", gap)] = None
+            self.conditions[Relation("eq", gap)] = None
 
     # --- arguments
 
@@ -316,7 +317,7 @@ def _slice(g: _Generaliser, nodes: tuple[fx.Node, ...], args: Any, kwargs: Any) 
     given = list(args[lead + 1 :])
     start, end, step = given + [None, None, 1][len(given) :]
     extent = source.shape[dim]
-    extents = g.fitter.vector(extent)
+    extents = [int(size) for size in g.fitter.vector(extent)]
     bounds = []
     for place, raw, default in ((lead + 1, start, 0), (lead + 2, end, extent)):
         if raw is None:
@@ -381,55 +382,50 @@ def _window(g: _Generaliser, extent: Any, kernel: Any, stride: Any, padding: Any
         whole = extent + (2 * padding - dilation * (kernel - 1) - 1)
         g.fitter.learn(whole // stride + 1)
         g.fitter.learn((whole + stride - 1) // stride + 1)  # rounded up
-        g.conditions[Condition("ge", whole)] = None
+        g.conditions[Relation("ge", whole)] = None
 
 
 # ---------------------------------------------------------------------- exact divisions
 
 
-def _divide_symbols(program: AtenProgram, conditions: dict[Condition, None]) -> None:
+def _divide_symbols(program: AtenProgram, conditions: dict[Relation, None]) -> None:
     """Where the conditions say that d divides a symbol s, write s as d times a new symbol: divisions disappear.
 
     The condition stays, and the new symbol is computed by whoever calls the program: see `divided`.
     """
     factors: dict[Sym, int] = {}
-    for condition in list(conditions):
-        if condition.kind != "eq":
+    for condition in conditions:
+        if condition.op != "eq":
             continue
-        for sym in free_symbols(condition.expr):
-            divisor = _needed_divisor(condition.expr, sym)
+        for sym in condition.symbols:
+            divisor = _needed_divisor(condition.gap, sym)
             if divisor > 1:
                 _combine(factors, sym, divisor)
     mapping = {sym: divided(sym, factor) * factor for sym, factor in factors.items()}
-    left: dict[Condition, None] = {}
-    for condition in conditions:
-        gone = condition.kind == "eq" and substitute(condition.expr, mapping) == 0
-        if not gone:
-            left[Condition(condition.kind, substitute(condition.expr, mapping))] = None
     if not mapping:
         _drop_implied(conditions)
         return
+    divided_ones = [Relation(condition.op, substitute(condition.gap, mapping)) for condition in conditions]
     conditions.clear()
-    conditions.update(left)
+    conditions.update((each, None) for each in divided_ones if each.op != "eq" or each.gap != 0)
     for sym, factor in factors.items():
-        conditions[Condition("eq", sym % factor)] = None
+        conditions[Relation("eq", sym % factor)] = None
     _drop_implied(conditions)
     _substitute_program(program, mapping)
 
 
-def _drop_implied(conditions: dict[Condition, None]) -> None:
+def _drop_implied(conditions: dict[Relation, None]) -> None:
     """Of conditions that differ in a constant, the strongest implies the others; and some hold always."""
     strongest: dict[Expr, int] = {}
     for condition in conditions:
-        if condition.kind == "ge":
-            constant = dict(condition.expr.poly).get((), 0)
-            rest = condition.expr - constant
+        if condition.op == "ge":
+            rest, constant = split_constant(condition.gap)
             strongest[rest] = min(strongest.get(rest, constant), constant)
     for condition in list(conditions):
-        constant = dict(condition.expr.poly).get((), 0)
-        weaker = condition.kind == "ge" and strongest[condition.expr - constant] < constant
-        if weaker or (condition.kind == "ge" and at_least(condition.expr, 0)):
-            del conditions[condition]
+        if condition.op == "ge":
+            rest, constant = split_constant(condition.gap)
+            if strongest[rest] < constant or at_least(condition.gap, 0):
+                del conditions[condition]
 
 
 def divided(sym: Sym, factor: int) -> Sym:

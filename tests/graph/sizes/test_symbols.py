@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argand.graph.sizes.expr import Const
-from argand.graph.sizes.symbol_fits import Assumption
-from argand.graph.sizes.symbols import CONGRUENT, PROBES, Relation, SymbolTable
+from argand.graph.sizes.relations import Relation
+from argand.graph.sizes.symbols import CONGRUENT, PROBES, SymbolTable
 
 
 def _table(*hints: int):
@@ -67,15 +67,16 @@ def test_fit_of_what_models_compute():
     assert table.fit((1, 2, 3, 4, 1000)) is None
 
 
-def test_exact_division_is_an_assumption():
+def test_exact_division_is_a_condition():
     table, (s,) = _table(16)
-    assert table.fit(table.vector(s // 8)[: CONGRUENT + 1], rough_ok=False) is s // 8
-    assert table.assumptions == [Assumption(s, 8)]
+    congruent = range(CONGRUENT + 1)
+    assert table.fit(table.vector(s // 8)[: CONGRUENT + 1], at=congruent) is s // 8
+    assert list(table.fitter.conditions) == [Relation("eq", s % 8)]
     table, (a, b) = _table(16, 64)
-    fitted = table.fit(table.vector(a * b // 16)[: CONGRUENT + 1], rough_ok=False)
+    fitted = table.fit(table.vector(a * b // 16)[: CONGRUENT + 1], at=congruent)
     assert fitted is not None
     assert all(table.evaluate(fitted, p) == p[a] * p[b] // 16 for p in table.assignments[: CONGRUENT + 1])
-    assert table.assumptions
+    assert table.fitter.conditions
 
 
 def test_definitions():

@@ -19,8 +19,9 @@ from argand.autograd.tracing.trace import trace_inference
 from argand.errors import AutogradError
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.sizes.expr import Expr, Sym, as_int, evaluate, free_symbols
-from argand.graph.sizes.fitting import Fitter, holds, require
-from argand.graph.sizes.symbolic import Condition, Scalar, SymbolicTensor
+from argand.graph.sizes.fitting import Fitter
+from argand.graph.sizes.relations import Relation, hold, require
+from argand.graph.sizes.symbolic import Scalar, SymbolicTensor
 from argand.graph.sizes.symbols import FUNCTIONS, SymbolTable
 from argand.passes.bends import follows_formulas
 from argand.passes.generalise import NotGeneral, divided, generalise
@@ -285,7 +286,7 @@ class Tracing:
         for sym in self.table.symbols:
             if self.table.kinds[sym] == "float" and sym not in self.unused:
                 floats.setdefault(tuple([assignment[sym] for assignment in assignments]), sym)
-        conditions: dict[Condition, None] = {}
+        conditions: dict[Relation, None] = {}
         for expr in self._known():
             fitter.learn(expr)
             if (
@@ -295,23 +296,23 @@ class Tracing:
             ):
                 self._may_vary(expr, assignments, conditions)
         for sym in pinned:
-            conditions[Condition("eq", sym - int(self.table.hints[sym]))] = None
+            conditions[Relation("eq", sym - int(self.table.hints[sym]))] = None
         if not all(require(conditions, bound) for bound in domain):
             raise NotGeneral("the sizes of this call are a special case")
         program = generalise(programs, fitter, floats, conditions)
         hints = self._hints(conditions)
-        if not holds(conditions, hints):
+        if not hold(conditions, hints):
             raise NotGeneral("the sizes of this call are a special case")
         self._check_results(program, hints)
         attach_scalars(program, list(conditions), self)
         return program, fitter.rounds
 
-    def _may_vary(self, expr: Expr, assignments: list[Assignment], conditions: dict[Condition, None]) -> None:
+    def _may_vary(self, expr: Expr, assignments: list[Assignment], conditions: dict[Relation, None]) -> None:
         """A size that has one value in all traces (a remainder, say) is a constant of the program: of no other call."""
         values = {self.table.evaluate(expr, assignment) for assignment in assignments}
         symbols = free_symbols(expr)
         if len(values) == 1 and all(self.table.kinds[sym] == "int" for sym in symbols):
-            conditions[Condition("eq", expr - int(values.pop()))] = None
+            conditions[Relation("eq", expr - int(values.pop()))] = None
 
     def _check_results(self, program: AtenProgram, hints: dict[str, int]) -> None:
         """The results have the sizes that capture saw.
@@ -353,10 +354,10 @@ class Tracing:
             if isinstance(node.meta.get("expr"), Expr):
                 yield node.meta["expr"]
 
-    def _hints(self, conditions: Mapping[Condition, None]) -> dict[str, int]:
+    def _hints(self, conditions: Mapping[Relation, None]) -> dict[str, int]:
         env = {sym.name: value for sym, value in self.table.hints.items()}
         for condition in conditions:
-            for sym in free_symbols(condition.expr):
+            for sym in condition.symbols:
                 if sym.name not in env:
                     base, factor = parts_of(sym)
                     env[sym.name] = env[base] // factor
@@ -470,14 +471,14 @@ def parts_of(sym: Sym) -> tuple[str, int]:
 # ---------------------------------------------------------------------- scalars of the program
 
 
-def attach_scalars(program: AtenProgram, conditions: list[Condition], tracing: Tracing) -> None:
+def attach_scalars(program: AtenProgram, conditions: list[Relation], tracing: Tracing) -> None:
     """Give the program its conditions, and a placeholder for each symbol that it needs."""
     used = symbols_in(program)
     conditions = list(dict.fromkeys([*conditions, *_in_range(program, tracing)]))
     program.conditions = conditions
     scalars = _Scalars(tracing)
     for condition in conditions:
-        for sym in free_symbols(condition.expr):
+        for sym in condition.symbols:
             scalars.need(sym)
     for sym in sorted(used, key=lambda s: s.name):
         scalars.need(sym)
@@ -494,7 +495,7 @@ def attach_scalars(program: AtenProgram, conditions: list[Condition], tracing: T
         program.inputs.append(InputSpec(last.name, "scalar", -1, spec))
 
 
-def _in_range(program: AtenProgram, tracing: Tracing) -> Iterator[Condition]:
+def _in_range(program: AtenProgram, tracing: Tracing) -> Iterator[Relation]:
     """What the program computes of Python's integers fits into the 64 bits that kernels have. Sizes always do.
 
     Sums and products may leave the range on the way, for they come back; quotients and remainders may not.
@@ -513,8 +514,8 @@ def _in_range(program: AtenProgram, tracing: Tracing) -> Iterator[Condition]:
             kinds = {tracing.table.kinds.get(sym) for sym in free_symbols(at)}
             given = isinstance(at, Sym) and at in tracing.readers  # guarded where the call's numbers are read
             if kinds == {"int"} and not given:
-                yield Condition("ge", at + 2**63)
-                yield Condition("ge", 2**63 - 1 - at)
+                yield Relation("ge", at + 2**63)
+                yield Relation("ge", 2**63 - 1 - at)
 
 
 class _Scalars:

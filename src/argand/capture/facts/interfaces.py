@@ -30,12 +30,13 @@ from argand.capture.facts.sources import Source
 from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.facts.unregistered import Unregistered
 from argand.capture.facts.values.symbolic import Symbols
-from argand.capture.facts.values.symbols import Bounds, Memory, Nodes, Origin, Place
+from argand.capture.facts.values.symbols import Memory, Nodes, Origin, Place
 from argand.capture.facts.values.tainted import TaintedText
 from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
 from argand.errors import GraphBreak, UserLine
 from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.symbols import Relation, SymbolTable
+from argand.graph.sizes.relations import Bounds, Relation
+from argand.graph.sizes.symbols import SymbolTable
 
 
 class Access(Protocol):

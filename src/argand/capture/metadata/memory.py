@@ -21,7 +21,7 @@ from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.errors import GraphBreak, graph_break
 from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.relations import Relation
 
 _FEW: Final = 1 << 24
 """Elements that need no second look."""

@@ -20,7 +20,7 @@ from argand.capture.metadata.rules import RULES
 from argand.capture.sizes.symbolic_calls import Doctor
 from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.relations import Relation
 
 _STRAIGHT = frozenset(
     words(

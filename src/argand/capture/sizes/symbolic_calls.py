@@ -15,11 +15,10 @@ from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.sizes import symbolic_tensors
-from argand.capture.sizes.symbolic_facts import solve
 from argand.capture.sizes.symbolic_tensors import PROBED, at
 from argand.graph import time_limit
 from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.relations import Relation, solve
 
 _Tensor = torch.Tensor
 Run = Callable[[Any, Any], Any]

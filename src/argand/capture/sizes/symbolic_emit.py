@@ -17,11 +17,11 @@ from argand.capture.facts.interfaces import Dynamics, GraphBuilder
 from argand.capture.facts.sources import Source
 from argand.capture.facts.values.symbols import Origin, Place
 from argand.capture.facts.values.tensor_info import TensorInfo
-from argand.capture.sizes.symbolic_facts import Bounds, single
 from argand.errors import InternalError, graph_break
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 from argand.graph.sizes.expr import Const, Expr, FloorDiv, Sym, free_symbols
-from argand.graph.sizes.symbols import FUNCTIONS, Relation
+from argand.graph.sizes.relations import Bounds, Relation, single
+from argand.graph.sizes.symbols import FUNCTIONS
 
 # ---------------------------------------------------------------------- text
 
@@ -218,7 +218,7 @@ class _NoProgram(Exception):
 
 def conditions(dynamics: Dynamics) -> list[tuple[Relation, object]]:
     """The conditions to guard and their positions, without those that others imply."""
-    tightest = Bounds(dynamics.table)
+    tightest = Bounds(dynamics.table.kinds, dynamics.table.maximum)
     for relation in dynamics.required:
         tightest.add(relation)
     kept = []
@@ -226,13 +226,11 @@ def conditions(dynamics: Dynamics) -> list[tuple[Relation, object]]:
     for relation, position in dynamics.required.items():
         bound = single(relation)
         if bound is not None and dynamics.table.kinds.get(bound[0]) == "int":
-            sym, low, high = bound
-            if (low is not None and low < tightest.low[sym]) or (high is not None and high > tightest.high[sym]):
+            sym, (low, high) = bound
+            least, greatest = tightest.ranges[sym]
+            if (low is not None and low != least) or (high is not None and high != greatest) or bound in done:
                 continue
-            key = (sym, low, high)
-            if key in done:
-                continue
-            done.add(key)
+            done.add(bound)
             relation = Relation("ge", sym, low) if low is not None else Relation("le", sym, high or 0)
         elif tightest.implied(relation):
             continue

@@ -15,7 +15,7 @@ from argand.capture.facts.values.symbols import Memory, Place
 from argand.capture.sizes import symbolic_state, symbolic_tensors
 from argand.config import config
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.relations import Relation
 
 _LIMIT = 1 << 62
 _MISSING = object()

@@ -20,11 +20,11 @@ from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicFloat, Symbol
 from argand.capture.facts.values.symbols import Memory, Place
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.symbolic_emit import Nodes, text
-from argand.capture.sizes.symbolic_facts import Bounds, is_range, moduli, solve
 from argand.capture.world import narration
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS
 from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols
-from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Relation, SymbolTable
+from argand.graph.sizes.relations import Bounds, Relation, is_range, moduli, solve
+from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, SymbolTable
 
 _PARTIAL = frozenset(("sqrt", "log", "log2", "exp"))  # not defined for all numbers
 _DOMAIN: dict[str, Callable[[Any], tuple[str, Any, int]]] = {
@@ -56,7 +56,7 @@ class Dynamics:
         self.table = SymbolTable(LIMITS[memory.nearness])
         self.places: dict[Sym, Place] = {}
         self.required: dict[Relation, object] = {}
-        self.bounds = Bounds(self.table)
+        self.bounds = Bounds(self.table.kinds, self.table.maximum)
         self.bounded: set[tuple[Expr, int]] = set()
         self._values: dict[Place, object] = {}
         self._by_size: dict[int, Expr] = {}

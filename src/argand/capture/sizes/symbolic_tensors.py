@@ -18,7 +18,7 @@ from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize, holds_s
 from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata import memory
 from argand.graph.sizes.expr import Const, Expr, Sym
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.relations import Relation
 
 PROBED = (3, 4)  # the assignments that siblings stand for: the rough ones
 _AT = (0, *PROBED)

@@ -17,8 +17,9 @@ from argand import errors
 from argand.capture.facts.interfaces import Dynamics
 from argand.capture.facts.values.symbolic import SymbolicBool
 from argand.capture.facts.values.symbols import Origin
-from argand.graph.sizes.expr import ONE, Expr, Sym, as_expr
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.expr import Expr, Sym
+from argand.graph.sizes.intervals import UNBOUNDED, Interval, intersection, plus, proves, times
+from argand.graph.sizes.relations import Relation, split_constant
 
 _STEP = 840  # stand-ins are divisible by all numbers up to 8
 _FIRST = 11
@@ -31,7 +32,7 @@ class Unbacked:
 
     Fields:
         origins: where each symbol comes from.
-        spans: expression without constant part -> (least, greatest value), from `torch._check` and operations.
+        spans: expression without constant part -> where its values lie, from `torch._check` and operations.
         unequal: expressions that are not 0.
         memo: what was asked of a tensor before -> the answer, as long as nothing was written.
     """
@@ -39,7 +40,7 @@ class Unbacked:
     def __init__(self, dynamics: Dynamics) -> None:
         self.dynamics = dynamics
         self.origins: dict[Sym, Origin] = {}
-        self.spans: dict[Expr, tuple[int | None, int | None]] = {}
+        self.spans: dict[Expr, Interval] = {}
         self.unequal: set[Expr] = set()
         self.memo: dict[object, object] = {}
 
@@ -78,65 +79,45 @@ class Unbacked:
         relation = Relation(op, left, right)
         if self.proven(relation):
             return True
-        if self.proven(relation.negated()) and not self._has_float(relation):
+        if self.proven(relation.negated()) and not self.dynamics.bounds.has_float(relation):
             return False
         return SymbolicBool(self.dynamics, relation)
 
-    def _has_float(self, relation: Relation) -> bool:
-        kinds = self.dynamics.table.kinds
-        sides = (relation.left, relation.right)
-        return any(isinstance(s, float) or (isinstance(s, Expr) and any(kinds[f] == "float" for f in s.free))  # type: ignore[index]
-                   for s in sides)  # fmt: skip
-
     def proven(self, relation: Relation) -> bool:
         """Whether the condition (of integers) holds for certain."""
-        if self._has_float(relation):
+        bounds = self.dynamics.bounds
+        if bounds.has_float(relation):
             return False
-        if self.dynamics.bounds.implied(relation):
+        if bounds.implied(relation):
             return True
-        gap, offset = _parts(_gap(relation))
-        low, high = self._span(gap)
-        low, high = (None if low is None else low + offset), (None if high is None else high + offset)
-        if relation.op == "eq":
-            return low == 0 == high
-        if relation.op == "ne":
-            known = {gap + offset, (gap + offset) * -1}
-            return bool(known & self.unequal) or (low is not None and low > 0) or (high is not None and high < 0)
-        if relation.op in _LEAST:
-            return low is not None and low >= _LEAST[relation.op]
-        return high is not None and high <= _MOST[relation.op]
+        if relation.op == "ne" and not self.unequal.isdisjoint((relation.gap, -relation.gap)):
+            return True
+        gap, offset = split_constant(relation.gap)
+        return proves(plus(self._span(gap), (offset, offset)), relation.op)
 
-    def _span(self, gap: Expr) -> tuple[int | None, int | None]:
-        low, high = self.dynamics.bounds.interval(gap)
-        known = self.spans.get(gap, (None, None))
-        if known[0] is not None and (low is None or known[0] > low):
-            low = known[0]
-        if known[1] is not None and (high is None or known[1] < high):
-            high = known[1]
-        return low, high
+    def _span(self, gap: Expr) -> Interval:
+        return intersection(self.dynamics.bounds.interval(gap), self.spans.get(gap, UNBOUNDED))
 
     def learn(self, relation: Relation) -> None:
         """From here on the condition holds: the program raises otherwise."""
-        if self._has_float(relation):
+        if self.dynamics.bounds.has_float(relation):
             return
-        gap, offset = _parts(_gap(relation))
+        gap, offset = split_constant(relation.gap)
         if relation.op == "ne":
-            self.unequal.add(gap + offset)
-            low, high = self._span(gap)
+            self.unequal.add(relation.gap)
+            low = self._span(gap)[0]
             if low is not None and low + offset == 0:
-                self._narrow(gap, low + 1, None)
+                self._narrow(gap, (low + 1, None))
             return
         low = -offset + _LEAST.get(relation.op, 0) if relation.op in ("ge", "gt", "eq") else None
         high = -offset + _MOST.get(relation.op, 0) if relation.op in ("le", "lt", "eq") else None
-        self._narrow(gap, low, high)
+        self._narrow(gap, (low, high))
         self.dynamics.bounds.add(relation)
 
-    def _narrow(self, gap: Expr, low: int | None, high: int | None) -> None:
-        for sign, a, b in ((1, low, high), (-1, _minus(high), _minus(low))):
-            known = self.spans.get(gap * sign, (None, None))
-            lows = [x for x in (a, known[0]) if x is not None]
-            highs = [x for x in (b, known[1]) if x is not None]
-            self.spans[gap * sign] = (max(lows, default=None), min(highs, default=None))
+    def _narrow(self, gap: Expr, span: Interval) -> None:
+        for sign in (1, -1):
+            known = self.spans.get(gap * sign, UNBOUNDED)
+            self.spans[gap * sign] = intersection(times(span, (sign, sign)), known)
 
     def possible(self, assignment: dict[Sym, Any], symbols: list[Sym]) -> bool:
         """Whether an assignment meets what is known; not too much is asked: stand-ins are larger than most bounds."""
@@ -198,20 +179,6 @@ class Unbacked:
     def _words(self, *values: object) -> str:
         symbols = self.among(*values) or list(self.origins)[:1]
         return " and ".join(f"{sym.name} ({self.origins[sym].words})" for sym in symbols)
-
-
-def _minus(value: int | None) -> int | None:
-    return None if value is None else -value
-
-
-def _gap(relation: Relation) -> Expr:
-    return as_expr(relation.left) - as_expr(relation.right)  # type: ignore[arg-type]
-
-
-def _parts(gap: Expr) -> tuple[Expr, int]:
-    """(the expression without its constant, the constant)."""
-    offset = next((scale for monomial, scale in gap.poly if not monomial), 0)
-    return gap - ONE * offset, offset
 
 
 def _prime(index: int) -> int:

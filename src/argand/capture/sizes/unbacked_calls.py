@@ -22,7 +22,7 @@ from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.sizes import symbolic_calls, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import Doctor
 from argand.graph.sizes.expr import Const, Expr, Sym
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.relations import Relation
 
 _Tensor = torch.Tensor
 _FAILURES = (errors.GraphBreak, Exception)

@@ -11,7 +11,7 @@ from argand.capture.facts.interfaces import GraphBuilder, Unbacked
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.sizes import unbacked_ops
 from argand.graph.sizes.expr import Expr
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.relations import Relation
 
 _T = torch.Tensor
 

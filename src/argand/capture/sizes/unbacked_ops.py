@@ -20,7 +20,7 @@ from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes import unbacked as unbacked_symbols
 from argand.capture.sizes.symbolic_policy import dynamics_of
 from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.relations import Relation
 
 _T = torch.Tensor
 _Spec = tuple[list[Any], torch.dtype, bool]  # sizes, dtype, whether it has gradients

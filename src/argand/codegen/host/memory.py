@@ -15,7 +15,7 @@ import torch
 from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym, as_int, evaluate, product
-from argand.graph.sizes.fitting import at_least
+from argand.graph.sizes.relations import at_least
 from argand.ir.kernel import CPU, KernelPlan, Schedule, Step, memory_of
 from argand.ir.loops import Buffer, ExternNode, aliases_arguments, tensor_refs
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from argand.graph.sizes.symbolic import Condition, Scalar
+from argand.graph.sizes.relations import Relation
+from argand.graph.sizes.symbolic import Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class AtenProgram:
     notes: list[str] = field(default_factory=list)  # what a reader of the trace should know
     # of a program for many sizes: the numbers that it is computed with, and what they must satisfy
     scalars: list[Scalar] = field(default_factory=list)
-    conditions: list[Condition] = field(default_factory=list)
+    conditions: list[Relation] = field(default_factory=list)
     kind: Literal["inference", "forward", "backward"] = "inference"
     kept: frozenset[int] = frozenset()  # results of a forward that only its backward sees
     taken: frozenset[int] = frozenset()  # inputs of a backward that are such results of its forward

@@ -1,5 +1,6 @@
-"""Sizes and numbers that vary: expressions over symbols, the symbols of a capture, and fitting one to numbers seen.
+"""Sizes and numbers that vary: expressions over symbols, conditions on them, and fitting one to numbers seen.
 
-`expr` is integer arithmetic that simplifies; `symbols` and `symbol_fits` hold what one capture knows; `fitting` finds
-the expression behind numbers met at several sizes; `symbolic` is what a graph for many sizes carries.
+`expr` is integer arithmetic that simplifies, `intervals` says between which numbers its values lie; `relations` are
+conditions and what follows from them; `fitting` finds the expression behind numbers met under several assignments;
+`symbols` holds what one capture knows; `symbolic` is what a graph for many sizes carries.
 """

@@ -40,6 +40,7 @@ from argand.graph.sizes.expr_nodes import (
     split_exact,
     sum_of,
 )
+from argand.graph.sizes.intervals import UNBOUNDED, Interval, interval
 
 __all__ = [
     "ONE",
@@ -215,9 +216,6 @@ def bounds(expr: Expr, ranges: Ranges) -> tuple[int | None, int | None]:
     return Simplifier(ranges).bounds(expr)
 
 
-Interval = tuple[int | None, int | None]
-
-
 class Simplifier:
     """Simplifies under one set of ranges, remembering what it has done. `ranges` may grow, not change.
 
@@ -329,56 +327,13 @@ class Simplifier:
 
     def bounds(self, expr: Expr) -> Interval:
         """Least and greatest value (inclusive) that interval arithmetic proves; None where it proves nothing."""
-        found = self._bounds.get(expr)
-        if found is not None:
-            return found
-        low: int | None = 0
-        high: int | None = 0
-        for monomial, scale in expr.poly:
-            term: Interval = (1, 1)
-            for atom in monomial:
-                term = _times(term, self._atom_bounds(atom))
-            term = _times(term, (scale, scale))
-            low = None if low is None or term[0] is None else low + term[0]
-            high = None if high is None or term[1] is None else high + term[1]
-        self._bounds[expr] = (low, high)
-        return low, high
+        return interval(expr, self._of_atom, self._bounds)
 
-    def _atom_bounds(self, atom: Expr) -> Interval:
-        if isinstance(atom, Var):
-            size = self.ranges.get(atom)
-            if size is None:
-                return None, None
-            top = self.bounds(size)[1]
-            return 0, None if top is None else max(top - 1, 0)
+    def _of_atom(self, atom: Sym | Var) -> Interval:
         if isinstance(atom, Sym):
             return atom.minimum, None
-        low, high = self.bounds(atom.args[0])
-        divisor_low, divisor_high = self.bounds(atom.args[1])
-        if divisor_low is None or divisor_low < 1:
-            return None, None
-        if isinstance(atom, Mod):
-            if low is not None and low >= 0 and high is not None and high < divisor_low:
-                return low, high
-            return 0, None if divisor_high is None else divisor_high - 1
-        if divisor_high == divisor_low:
-            return None if low is None else low // divisor_low, None if high is None else high // divisor_low
-        return 0 if low is not None and low >= 0 else None, None if high is None else max(high // divisor_low, 0)
-
-
-def _times(left: Interval, right: Interval) -> Interval:
-    if left == (1, 1):
-        return right
-    (a, b), (c, d) = left, right
-    if a is not None and b is not None and c is not None and d is not None:
-        corners = (a * c, a * d, b * c, b * d)
-        return min(corners), max(corners)
-    if a is not None and a >= 0 and c is not None and c >= 0:
-        return a * c, None
-    if a != b:
-        left, right = right, left
-    factor = left[0]
-    if factor is None or factor != left[1]:
-        return None, None
-    ends = [None if end is None else end * factor for end in right]
-    return (ends[0], ends[1]) if factor >= 0 else (ends[1], ends[0])
+        size = self.ranges.get(atom)
+        if size is None:
+            return UNBOUNDED
+        top = self.bounds(size)[1]
+        return 0, None if top is None else max(top - 1, 0)

@@ -1,20 +1,23 @@
-"""Which expression of size symbols a number is, given its values at several assignments of the symbols."""
+"""Which expression of symbols a number is, given its values under several assignments of the symbols."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import lcm
+from typing import TypeAlias
 
 from argand.graph import time_limit
-from argand.graph.sizes.expr import Expr, Sym, as_int, bounds, evaluate
-from argand.graph.sizes.expr_nodes import minimum_over_symbols
-from argand.graph.sizes.symbolic import Condition, Dim
+from argand.graph.sizes.expr import Const, Expr, Sym, evaluate, free_symbols
+from argand.graph.sizes.relations import Number, Relation
 
-Assignment = Mapping[Sym, int]
-Vector = tuple[int, ...]
+Vector: TypeAlias = "tuple[int, ...]"
+"""The values of a number, one per assignment."""
 
 _MAX_DIVISOR = 64
+_MAX_SLOPE = 1 << 31
+_ROUNDED_TO = range(2, 17)  # divisors of multiples whose quotients are rounded
+_MULTIPLIED = 4  # symbols whose products are tried too
 _MAX_KNOWN = 96  # known expressions that are tried as building blocks
 
 
@@ -22,89 +25,147 @@ class Fitter:
     """Finds expressions by their values.
 
     Arguments:
-        assignments: at least three; no two symbols may go in step with each other.
+        assignments: at least three; no two symbols may go in step with each other. Symbols may be added.
 
     Attributes:
         conditions: what must hold for the expressions found (exact divisions).
         rounds: a division was found: more assignments are needed to tell such expressions apart.
     """
 
-    def __init__(self, assignments: Sequence[Assignment]) -> None:
-        self.environments = [{sym.name: value for sym, value in each.items()} for each in assignments]
-        self.conditions: dict[Condition, None] = {}
+    def __init__(self, assignments: Sequence[Mapping[Sym, Number]]) -> None:
+        self.assignments = assignments
+        self.conditions: dict[Relation, None] = {}
         self.rounds = False
-        self._known: dict[Vector, Expr] = {}
-        self._failed: set[Vector] = set()
+        self._learned: list[Expr] = []
+        self._seen: set[Expr] = set()
+        self._vectors: dict[Expr, tuple[Number, ...]] = {}
+        self._searches: dict[tuple[int, ...], _Search] = {}
         for sym in assignments[0]:
             self.learn(sym)
-        self._symbols = len(self._known)
 
-    def vector(self, expr: Dim) -> Vector:
-        """The values of an expression at the assignments."""
-        return tuple([int(evaluate(expr, env)) for env in self.environments])
+    def vector(self, expr: Expr | Number) -> tuple[Number, ...]:
+        """The values of an expression under the assignments.
 
-    def learn(self, expr: Dim) -> None:
+        Raises:
+            KeyError: a symbol without value.
+            ArithmeticError: the arithmetic does (division by zero).
+        """
+        if not isinstance(expr, Expr):
+            return (expr,) * len(self.assignments)
+        vector = self._vectors.get(expr)
+        if vector is None:
+            names = [(sym, sym.name) for sym in free_symbols(expr)]
+            rows = [{name: row[sym] for sym, name in names} for row in self.assignments]
+            vector = self._vectors[expr] = tuple([evaluate(expr, row) for row in rows])
+        return vector
+
+    def learn(self, expr: Expr | Number) -> None:
         """An expression that other numbers may be, or be made of."""
-        if isinstance(expr, Expr) and as_int(expr) is None:
+        if isinstance(expr, Expr) and expr not in self._seen and not isinstance(expr, Const):
             try:
-                found = self.vector(expr)
+                self.vector(expr)
             except (KeyError, ZeroDivisionError):
                 return
-            self._known.setdefault(found, expr)
+            self._seen.add(expr)
+            self._learned.append(expr)
 
-    def fit(self, values: Sequence[int]) -> Dim | None:
-        """The expression with these values, one per assignment; None when there is none of a simple kind."""
+    def fit(self, values: Sequence[Number], at: Sequence[int] | None = None) -> int | Expr | None:
+        """The expression with these values; None when there is none of a simple kind.
+
+        Arguments:
+            values: integers; also floats, for symbols of floats.
+            at: the assignments that the values belong to; default: all.
+        """
+        first = values[0]
+        if all(value == first for value in values):
+            return first if isinstance(first, int) else None
+        places = tuple(range(len(self.assignments)) if at is None else at)
+        search = self._searches.get(places)
+        if search is None:
+            search = self._searches[places] = _Search(self.conditions)
+        for learned in self._learned[search.count :]:
+            column = self._vectors[learned]
+            search.add(learned, tuple([column[place] for place in places]))
         vector = tuple(values)
-        if all(value == vector[0] for value in vector):
-            return vector[0]
-        found = self._known.get(vector)
-        if found is not None:
-            return found
-        if vector in self._failed:
+        known = search.known.get((type(first), vector))
+        if known is not None or not all(isinstance(value, int) for value in vector):
+            return known
+        expr = search.compose(vector)  # type: ignore[arg-type]
+        if expr is None or tuple([self.vector(expr)[place] for place in places]) != vector:
             return None
-        found = self._compose(vector, 3)
-        if found is None:
-            self._failed.add(vector)
-            return None
-        self._known[vector] = found
-        self.rounds = self.rounds or found.has_divmod
-        return found
+        self.learn(expr)
+        self.rounds = self.rounds or expr.has_divmod
+        return expr
 
-    def _compose(self, vector: Vector, depth: int) -> Expr | None:
+
+Block: TypeAlias = "tuple[Vector, Expr]"
+Rule: TypeAlias = "Callable[[Vector, Vector, Expr, int], Expr | None]"
+
+
+class _Search:
+    """The derivation of expressions from known ones, by their values under some of the assignments.
+
+    Arguments:
+        conditions: receives what must hold for the expressions.
+
+    Attributes:
+        known: type and values -> expression.
+        count: how many expressions were added.
+    """
+
+    def __init__(self, conditions: dict[Relation, None]) -> None:
+        self.conditions = conditions
+        self.known: dict[tuple[type, tuple[Number, ...]], Expr] = {}
+        self.count = 0
+        self._symbols: list[Block] = []
+        self._products: list[Block] = []
+        self._others: list[Block] = []
+
+    def add(self, expr: Expr, vector: tuple[Number, ...]) -> None:
+        """An expression that others may be made of."""
+        self.count += 1
+        key = type(vector[0]), vector
+        if key in self.known:
+            return
+        self.known[key] = expr
+        if not all(isinstance(value, int) for value in vector):
+            return
+        block: Block = vector, expr  # type: ignore[assignment]
+        if not isinstance(expr, Sym):
+            self._others.append(block)
+            return
+        self._symbols.append(block)
+        if len(self._symbols) <= _MULTIPLIED:
+            for values, sym in self._symbols:
+                product = tuple([a * b for a, b in zip(block[0], values)])
+                self._products.append((product, expr * sym))
+
+    def compose(self, vector: Vector, depth: int = 3) -> Expr | None:
         """Sums, multiples, products, exact quotients and rounded quotients of known expressions."""
         time_limit.check()
-        blocks = list(self._known.items())[:_MAX_KNOWN]
-        symbols = blocks[: self._symbols]
+        symbols = self._symbols
+        blocks = [*symbols, *self._products, *self._others[:_MAX_KNOWN]]
         # What fits by chance is rarest among the first of these.
-        for rule, candidates in (
+        rules: tuple[tuple[Rule, list[Block]], ...] = (
             (self._scaled, blocks),
             (self._shifted, blocks),
             (self._sum, blocks),
             (self._affine, symbols),
-            (self._product if depth else None, blocks),
+            (self._product, blocks if depth else []),
+            (self._plane, symbols),
             (self._affine, blocks),
-            (self._rounded, blocks),
-        ):
-            if rule is None:
-                continue
-            for known, expr in candidates:
-                made = rule(vector, known, expr, depth)
-                if made is not None and self.vector(made) == vector:
-                    return made
+            (_rounded, blocks),
+        )
+        for rule, candidates in rules:
+            for values, expr in candidates:
+                composed = rule(vector, values, expr, depth)
+                if composed is not None:
+                    return composed
         return None
-
-    def _product(self, vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
-        rest = _exact(vector, known)
-        if rest is None:
-            return None
-        if all(value == rest[0] for value in rest):
-            return expr * rest[0]
-        factor = self._known.get(rest) or self._compose(rest, depth - 1)
-        return None if factor is None else expr * factor
 
     def _scaled(self, vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
         rest = _exact(vector, known)
-        return expr * rest[0] if rest is not None and all(value == rest[0] for value in rest) else None
+        return expr * rest[0] if rest is not None and rest.count(rest[0]) == len(rest) else None
 
     def _shifted(self, vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
         gap = vector[0] - known[0]
@@ -118,46 +179,48 @@ class Fitter:
         return other - expr if other is not None else None
 
     def _near(self, vector: Vector) -> Expr | None:
-        """A known expression, or a symbol plus a constant."""
-        found = self._known.get(vector)
-        if found is not None:
-            return found
-        for known, expr in list(self._known.items())[: self._symbols]:
-            gap = vector[0] - known[0]
-            if all(v - k == gap for v, k in zip(vector, known)):
-                return expr + gap
+        """A known expression, or a multiple of a symbol plus a constant."""
+        known = self.known.get((int, vector))
+        if known is not None:
+            return known
+        for values, expr in self._symbols:
+            line = _line(vector, values)
+            if line is not None and line[0].denominator == 1 and line[1].denominator == 1:
+                return expr * int(line[0]) + int(line[1])
+        return None
+
+    def _product(self, vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
+        rest = _exact(vector, known)
+        if rest is None:
+            return None
+        factor = self.known.get((int, rest)) or self.compose(rest, depth - 1)
+        return None if factor is None else expr * factor
+
+    def _plane(self, vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
+        """`p*a + q*b + c` for two symbols."""
+        for values, sym in self._symbols:
+            if sym is expr:
+                break
+            coefficients = _plane(vector, known, values)
+            if coefficients is not None:
+                p, q, c = coefficients
+                return expr * p + sym * q + c
         return None
 
     def _affine(self, vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
-        """(p * expr + q) / d, exact at every assignment."""
-        if known[0] == known[1]:
+        """`(p*expr + q) / d`, exact under every assignment."""
+        line = _line(vector, known)
+        if line is None or abs(line[0]) >= _MAX_SLOPE:
             return None
-        slope = Fraction(vector[1] - vector[0], known[1] - known[0])
-        start = vector[0] - slope * known[0]
-        if any(slope * k + start != v for v, k in zip(vector, known)) or not slope:
-            return None
+        slope, start = line
         divisor = lcm(slope.denominator, start.denominator)
         if divisor > _MAX_DIVISOR:
             return None
         whole = expr * int(slope * divisor) + int(start * divisor)
-        if divisor == 1:
-            return whole
         rest = whole % divisor
         if rest != 0:
-            self.conditions[Condition("eq", rest)] = None
+            self.conditions[Relation("eq", rest)] = None
         return whole // divisor
-
-    def _rounded(self, vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
-        """(expr + q) // d, where the assignments leave only one q."""
-        if known[0] == known[1] or vector[0] == vector[1]:
-            return None
-        ratio = abs((known[1] - known[0]) / (vector[1] - vector[0]))
-        for divisor in range(max(int(ratio) - 1, 2), min(int(ratio) + 3, _MAX_DIVISOR)):
-            least = max(v * divisor - k for v, k in zip(vector, known))
-            most = min(v * divisor + divisor - 1 - k for v, k in zip(vector, known))
-            if least == most:
-                return (expr + least) // divisor
-        return None
 
 
 def _exact(vector: Vector, by: Vector) -> Vector | None:
@@ -166,31 +229,59 @@ def _exact(vector: Vector, by: Vector) -> Vector | None:
     return tuple([v // k for v, k in zip(vector, by)])
 
 
-def at_least(expr: Dim, least: int) -> bool:
-    """Whether `expr >= least` is certain, whatever the symbols are."""
-    if isinstance(expr, int):
-        return expr >= least
-    low = minimum_over_symbols(expr)
-    if low is not None:
-        return low >= least
-    proved = bounds(expr, {})[0]
-    return proved is not None and proved >= least
+def _line(vector: Vector, known: Vector) -> tuple[Fraction, Fraction] | None:
+    """(slope, start) with `vector == slope * known + start` everywhere; two points always lie on a line."""
+    other = next((i for i, value in enumerate(known) if value != known[0]), 0)
+    rise, run = vector[other] - vector[0], known[other] - known[0]
+    if not rise or any((v - vector[0]) * run != rise * (k - known[0]) for v, k in zip(vector, known)):
+        return None
+    if len(set(known)) < 3:
+        return None
+    slope = Fraction(rise, run)
+    return slope, vector[0] - slope * known[0]
 
 
-def require(conditions: dict[Condition, None], expr: Dim, least: int = 0) -> bool:
-    """Add the condition `expr >= least` unless it is certain; False when it certainly does not hold."""
-    if at_least(expr, least):
-        return True
-    if isinstance(expr, int) or as_int(expr) is not None:
-        return False
-    conditions[Condition("ge", expr - least)] = None
-    return True
+def _rounded(vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
+    """`(p*expr + q) // d`, where the assignments leave only one q."""
+    spread = max(range(1, len(known)), key=lambda i: abs(known[i] - known[0]))
+    rise, run = vector[spread] - vector[0], known[spread] - known[0]
+    if not rise or not run:
+        return None
+    ratio = abs(run / rise)
+    for divisor in range(max(int(ratio) - 1, 2), min(int(ratio) + 3, _MAX_DIVISOR)):
+        quotient = _floor(vector, known, expr, 1, divisor)
+        if quotient is not None:
+            return quotient
+    for divisor in _ROUNDED_TO:
+        nearest = (2 * rise * divisor + run) // (2 * run)
+        if nearest not in (0, 1) and abs(nearest * run - rise * divisor) <= 2 * divisor:
+            return _floor(vector, known, expr, nearest, divisor)
+    return None
 
 
-def holds(conditions: Iterable[Condition], env: Mapping[str, int]) -> bool:
-    """Whether sizes satisfy the conditions."""
-    for condition in conditions:
-        value = int(evaluate(condition.expr, env))
-        if value < 0 if condition.kind == "ge" else value != 0:
-            return False
-    return True
+def _floor(vector: Vector, known: Vector, expr: Expr, slope: int, divisor: int) -> Expr | None:
+    """`(slope*expr + q) // divisor`, where the values leave exactly one q (up to what changes nothing)."""
+    least = max(divisor * v - slope * k for v, k in zip(vector, known))
+    most = min(divisor * v - slope * k for v, k in zip(vector, known)) + divisor - 1
+    return (expr * slope + least) // divisor if least == most else None
+
+
+def _plane(vector: Vector, a: Vector, b: Vector) -> tuple[int, int, int] | None:
+    """Integers (p, q, c) with `vector == p*a + q*b + c` everywhere; three points always lie in a plane."""
+    count = len(vector)
+    if count < 4:
+        return None
+    for i in range(1, count):
+        for j in range(i + 1, count):
+            a1, b1, v1 = a[i] - a[0], b[i] - b[0], vector[i] - vector[0]
+            a2, b2, v2 = a[j] - a[0], b[j] - b[0], vector[j] - vector[0]
+            det = a1 * b2 - a2 * b1
+            if det == 0:
+                continue
+            p, q = v1 * b2 - v2 * b1, a1 * v2 - a2 * v1
+            if p % det or q % det:
+                return None
+            p, q = p // det, q // det
+            c = vector[0] - p * a[0] - q * b[0]
+            return (p, q, c) if all(p * x + q * y + c == v for x, y, v in zip(a, b, vector)) else None
+    return None

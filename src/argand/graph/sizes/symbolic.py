@@ -1,4 +1,4 @@
-"""What a graph for many sizes holds beside what a graph for one size holds: metadata with expressions, conditions.
+"""What a graph for many sizes holds beside what a graph for one size holds: metadata with expressions.
 
 A dynamic `AtenProgram` has expressions over size symbols (`sizes.expr`) in node arguments, and a `SymbolicTensor` in
 `meta["val"]` of each node whose layout depends on a symbol.
@@ -97,18 +97,6 @@ def plain_dims(dims: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """What a call's sizes must satisfy for a dynamic program: `expr >= 0` ("ge") or `expr == 0` ("eq")."""
-
-    kind: str
-    expr: Expr
-
-    def text(self) -> str:
-        """As Python."""
-        return f"{self.expr} {'>=' if self.kind == 'ge' else '=='} 0"
-
-
-@dataclass(frozen=True, slots=True)
 class Scalar:
     """A number that a dynamic program takes with its tensors.
 
@@ -128,7 +116,6 @@ class Scalar:
 
 
 __all__ = [
-    "Condition",
     "Dim",
     "MetaTensor",
     "Scalar",

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from argand.graph.python_operators import ARITHMETIC, COMPARISONS, INVERT, NEGATIVE
+from argand.graph.python_operators import ARITHMETIC, INVERT, NEGATIVE
 from argand.graph.sizes import expr as expressions
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
-from argand.graph.sizes.symbol_fits import Assumption, Fits, Number
+from argand.graph.sizes.fitting import Fitter
+from argand.graph.sizes.intervals import UNBOUNDED, Interval
+from argand.graph.sizes.relations import Bounds, Number, Relation, Value
 
-Value: TypeAlias = "Expr | int | float"
 Assignment: TypeAlias = "Mapping[Sym, Number]"
 Kind: TypeAlias = Literal["int", "float"]
 
@@ -48,40 +49,6 @@ class Definition:
     args: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A condition on symbols, `left op right`; op is the name of a comparison."""
-
-    op: str
-    left: Value
-    right: Value
-
-    def __str__(self) -> str:
-        return f"{self.left} {self.sign} {self.right}"
-
-    @property
-    def symbols(self) -> frozenset[Sym]:
-        """The symbols in it."""
-        symbols: frozenset[Sym] = frozenset()
-        for side in (self.left, self.right):
-            if isinstance(side, Expr):
-                symbols |= free_symbols(side)
-        return symbols
-
-    @property
-    def sign(self) -> str:
-        """How Python writes the relation: "==" and so on."""
-        return COMPARISONS[self.op].symbol
-
-    def negated(self) -> Relation:
-        """The opposite condition (of numbers that are not NaN)."""
-        return Relation(COMPARISONS[self.op].opposite, self.left, self.right)
-
-    def compare(self, left: Number, right: Number) -> bool:
-        """The relation between two numbers."""
-        return bool(COMPARISONS[self.op].native(left, right))
-
-
 class SymbolTable:
     """The symbols of one capture.
 
@@ -91,12 +58,13 @@ class SymbolTable:
         origins: in the user's words, what an input symbol is (`L['x'].size()[0]`).
         definitions: how computed symbols are computed, operands first.
         hints: the values of the call being captured.
+        assignments: the hints and the probes.
         probes: further assignments: `probes[:2]` congruent to the hints modulo 5040 (or less where a maximum leaves no
             room), the others rough: of other residues.
         maximum: the greatest value of a symbol, where there is one.
         limit: of the probes of integers, one of LIMITS.
         relations: what is guarded of the symbols, when the capture is finished.
-        assumptions: what fits needed (`fit(..., rough_ok=False)`).
+        fitter: finds the expressions of numbers, and what they need.
     """
 
     def __init__(self, limit: int = LIMITS[0]) -> None:
@@ -108,16 +76,10 @@ class SymbolTable:
         self.hints: dict[Sym, Number] = {}
         self.probes: list[dict[Sym, Number]] = [{} for _ in range(PROBES)]
         self.maximum: dict[Sym, int] = {}
-        self.assumptions: list[Assumption] = []
         self.relations: tuple[Relation, ...] = ()
         self._defined: dict[Any, Sym] = {}
-        self._vectors: dict[Value, tuple[Number, ...]] = {}
-        self.fits = Fits(self)
-
-    @property
-    def assignments(self) -> tuple[dict[Sym, Number], ...]:
-        """The hints and the probes."""
-        return (self.hints, *self.probes)
+        self.assignments: tuple[dict[Sym, Number], ...] = (self.hints, *self.probes)
+        self.fitter = Fitter(self.assignments)
 
     # ---------------------------------------------------------------- making symbols
 
@@ -161,7 +123,7 @@ class SymbolTable:
             raise
         self.symbols.append(sym)
         self.origins[sym] = name_hint
-        self.fits.know(sym)
+        self.fitter.learn(sym)
         return sym
 
     def observed(
@@ -176,7 +138,7 @@ class SymbolTable:
             self.maximum[sym] = high
         self.symbols.append(sym)
         self.origins[sym] = origin
-        self.fits.know(sym)
+        self.fitter.learn(sym)
         return sym
 
     def _choose(
@@ -216,7 +178,7 @@ class SymbolTable:
             assignment[sym] = value
         self.symbols.append(sym)
         self._defined[key] = sym
-        self.fits.know(sym)
+        self.fitter.learn(sym)
         return sym
 
     def _least(self, args: Sequence[Value]) -> int | None:
@@ -256,10 +218,7 @@ class SymbolTable:
 
     def vector(self, value: Value) -> tuple[Number, ...]:
         """The values under the hints and under each probe."""
-        vector = self._vectors.get(value) if isinstance(value, Expr) else (value,) * (PROBES + 1)
-        if vector is None:
-            vector = self._vectors[value] = tuple([self.evaluate(value, a) for a in self.assignments])
-        return vector
+        return self.fitter.vector(value)
 
     def holds(self, relation: Relation, assignment: Assignment) -> bool | None:
         """Whether the condition holds; None when a symbol in it has no value yet, or the arithmetic fails."""
@@ -269,11 +228,11 @@ class SymbolTable:
             return None
         return relation.compare(left, right)
 
-    def bounds(self, value: Value) -> tuple[int | None, int | None]:
+    def bounds(self, value: Value) -> Interval:
         """Least and greatest value that the symbols' ranges prove; None where they prove nothing."""
         if not isinstance(value, Expr):
-            return (value, value) if isinstance(value, int) else (None, None)
-        return self.fits.bounds(value)
+            return (value, value) if isinstance(value, int) else UNBOUNDED
+        return Bounds(self.kinds, self.maximum).interval(value)
 
     def inputs(self, value: Value) -> frozenset[Sym]:
         """The input symbols that the value depends on, through definitions too."""
@@ -291,32 +250,18 @@ class SymbolTable:
 
     # ---------------------------------------------------------------- fitting
 
-    def fit(self, values: Sequence[Number], *, rough_ok: bool = True, at: Sequence[int] | None = None) -> Expr | None:
-        """The expression whose vector is `values`.
-
-        Arguments:
-            values: one number per assignment: all of (hint, *probes), or with `rough_ok=False` those at the hint and
-                the congruent probes only (the others could not be computed, so divisions may hide in the numbers).
-            rough_ok: see `values`.
-            at: the assignments that the values belong to (0 is the hint), where it is neither of the two.
+    def fit(self, values: Sequence[Number], *, at: Sequence[int] | None = None) -> int | Expr | None:
+        """The expression with these values under the assignments, or those `at` some of them (0 is the hint).
 
         Returns:
-            The expression, a `Const` when nothing varies; None when there is none (also for a float that varies and is
-            no symbol's value). Divisibility that an exact division needs is added to `assumptions`.
+            The expression, a number when nothing varies; None when there is none (also for a float that varies and is
+            no symbol's value).
         """
-        if at is None:
-            at = range(PROBES + 1) if rough_ok else range(CONGRUENT + 1)
-        fit = self.fits.fit(tuple(values), tuple(at), rough_ok)
-        if fit is None:
-            return None
-        fitted, assumption = fit
-        if assumption is not None and assumption not in self.assumptions:
-            self.assumptions.append(assumption)
-        return fitted
+        return self.fitter.fit(values, at)
 
     def know(self, value: Expr) -> None:
         """Let `fit` find this expression by its vector."""
-        self.fits.know(value)
+        self.fitter.learn(value)
 
     def __str__(self) -> str:
         lines = []

@@ -16,7 +16,7 @@ import torch
 from argand.errors import GraphBreak
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, BinaryOperator
 from argand.graph.sizes.expr import Expr
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.relations import Relation
 
 
 class Undecided(Protocol):

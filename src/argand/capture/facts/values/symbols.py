@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from torch import fx
 
 from argand.capture.facts.sources import Source
-from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.symbols import Relation
+from argand.graph.sizes.expr import Expr
+from argand.graph.sizes.relations import Relation
 
 MAX_LEARNED = 24  # restarts after which a frame's sizes are all constants
 
@@ -81,18 +81,6 @@ class Memory:
     def exhausted(self) -> bool:
         """Too much was learned: everything is a constant."""
         return self.learned > MAX_LEARNED
-
-
-class Bounds(Protocol):
-    """What is known of the range of each symbol."""
-
-    def add(self, relation: Relation) -> None: ...
-
-    def implied(self, relation: Relation) -> bool: ...
-
-    def interval(self, expr: Expr) -> tuple[int | None, int | None]: ...
-
-    def of(self, sym: Sym) -> tuple[int | None, int | None]: ...
 
 
 class Nodes(Protocol):
