@@ -14,7 +14,7 @@ from torch import nn
 
 import argand
 from argand import events
-from argand.autograd.tracing.dynamic import _choose
+from argand.autograd.tracing.size_columns import chosen
 from argand.backends.dynamic import ExactSizes
 
 
@@ -255,7 +255,7 @@ def test_lengths_that_are_rounded_in_two_ways(backend: str) -> None:
 @pytest.mark.parametrize("hint", [7, 32, 48, 129, 1000])
 def test_sizes_that_are_compared_tell_rounded_quotients_apart(hint: int) -> None:
     for number in range(6):
-        column = _choose(hint, 3, 4 * hint + 256, "above", number, set())
+        column = chosen(hint, 3, 4 * hint + 256, "above", number, set())
         assert column is not None
         for divisor in (2, 3, 4):
             assert {n % divisor for n in column} == set(range(divisor)), column

@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import gcd
 from typing import Any
 
 import torch
 from torch import fx
 
+from argand.autograd.tracing.size_columns import MORE_ROWS, ROWS, chosen, few, in_step
 from argand.autograd.tracing.trace import trace_inference
 from argand.errors import AutogradError
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
@@ -29,11 +29,7 @@ from argand.passes.generalise import NotGeneral, divided, generalise
 Prepare = Callable[[AtenProgram], AtenProgram]
 Assignment = dict[Sym, Any]
 
-_TRACES = 4
-_MORE_TRACES = 6  # where sizes are divided and rounded
 _MAX_PINS = 4
-_FACTORS = ((2, 3, 5, 4, 7, 6), (5, 2, 3, 9, 4, 7), (3, 7, 2, 5, 8, 4), (7, 5, 4, 3, 2, 8), (4, 9, 7, 2, 3, 5))
-_DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 32)
 
 
 def is_dynamic(gm: fx.GraphModule) -> bool:
@@ -76,6 +72,8 @@ class Tracing:
         self.readers = read_symbols(self.placeholders)
         self.inputs = [sym for sym in self.table.symbols if sym not in self.table.definitions]
         self.bends = False  # an operation may make the least of two sizes
+        self.traces: dict[tuple[tuple[Sym, Any], ...], tuple[AtenProgram, int, bool]] = {}
+        self.programs: list[AtenProgram] = []  # those that are generalised
         unread = [sym for sym in self.inputs if sym not in self.readers]
         self.unused = frozenset(unread) - self._mentioned()
         for sym in unread:
@@ -157,7 +155,7 @@ class Tracing:
 
     def _complete(self, columns: dict[Sym, list[Any]]) -> list[Assignment]:
         made: list[Assignment] = []
-        for k in range(_MORE_TRACES):
+        for k in range(MORE_ROWS):
             assignment: Assignment = {sym: column[k] for sym, column in columns.items()}
             for sym in self.table.definitions:
                 assignment[sym] = self.table.evaluate(sym, assignment)
@@ -176,16 +174,16 @@ class Tracing:
         """Values of one symbol, one per trace; None when its range has no room."""
         hint = self.table.hints[sym]
         if sym in pinned or sym in self.unused:
-            return [hint] * _MORE_TRACES
+            return [hint] * MORE_ROWS
         if self.table.kinds[sym] == "float":
             probes = [probe[sym] for probe in self.table.probes]
-            return [value * scale for scale in (1.0, 1.25, 1.5) for value in probes][:_MORE_TRACES]
+            return [value * scale for scale in (1.0, 1.25, 1.5) for value in probes][:MORE_ROWS]
         hint = int(hint)
         low = sym.minimum if sym.minimum is not None else min(hint - 1000, -1000)
         high = self.table.maximum.get(sym, max(4 * abs(hint) + 256, hint + 256))
         for turn in range(8):
-            column = _choose(hint, max(low, 3) if low >= 0 else low, high, kind, number + 10 * turn, used)
-            if column is None or not any(_in_step(column, other) for other in others.values()):
+            column = chosen(hint, max(low, 3) if low >= 0 else low, high, kind, number + 10 * turn, used)
+            if column is None or not any(in_step(column, other) for other in others.values()):
                 return column
         return None
 
@@ -205,12 +203,32 @@ class Tracing:
 
     def _trace(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> AtenProgram:
         self.bends = False
-        program, rounds = self._generalised(assignments[:_TRACES], pinned)
+        program, rounds = self._from_few(assignments, pinned) or self._generalised(assignments[:ROWS], pinned)
         if self.bends:
             return self._straight(assignments, pinned)
-        if rounds and len(assignments) > _TRACES:
+        if rounds and len(assignments) > ROWS:
             program, _ = self._generalised(assignments, pinned)
         return program
+
+    def _from_few(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> tuple[AtenProgram, bool] | None:
+        """As `_generalised` from three traces; None where these do not tell, or an operation may bend."""
+        sizes = self._sizes(pinned)
+        if (
+            len(sizes) != 1
+            or len(assignments) <= ROWS
+            or self.table.definitions
+            or "float" in self.table.kinds.values()
+        ):
+            return None
+        rows = few([int(row[sizes[0]]) for row in assignments])
+        if rows is None:
+            return None
+        try:
+            return self._generalised([assignments[row] for row in rows], pinned)
+        except _OperationsDiffer:
+            raise
+        except NotGeneral:
+            return None
 
     def _straight(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> AtenProgram:
         """As `_generalised` for graphs whose numbers may be least or greatest ones of sizes: between the traces, they
@@ -272,16 +290,20 @@ class Tracing:
         self, assignments: list[Assignment], pinned: frozenset[Sym], domain: Sequence[Expr] = ()
     ) -> tuple[AtenProgram, bool]:
         """The program, and whether it divides sizes. `domain`: must not be negative."""
-        programs: list[AtenProgram] = []
+        self.programs = []
         count = 0
-        for assignment in assignments:
-            program = self._concrete(assignment)
-            self.bends = self.bends or not follows_formulas(program.graph)
-            if programs and len(program.graph.nodes) != count:
+        for row, assignment in enumerate(assignments):
+            key = tuple(assignment.items())
+            trace = self.traces.pop(key, None) or self._prepared(assignment)
+            if row:  # the first one becomes the program for all sizes
+                self.traces[key] = trace
+            program, traced, bends = trace
+            self.bends = self.bends or bends
+            if row and traced != count:
                 raise _OperationsDiffer("how many operations run depends on the sizes")
-            count = len(program.graph.nodes)
-            programs.append(self.prepare(program))
-        fitter = Fitter([self._numbers(assignment) for assignment in assignments])
+            count = traced
+            self.programs.append(program)
+        fitter = Fitter([self._numbers(assignment) for assignment in assignments], lines=len(assignments) >= ROWS)
         floats: dict[tuple[float, ...], Sym] = {}
         for sym in self.table.symbols:
             if self.table.kinds[sym] == "float" and sym not in self.unused:
@@ -299,7 +321,7 @@ class Tracing:
             conditions[Relation("eq", sym - int(self.table.hints[sym]))] = None
         if not all(require(conditions, bound) for bound in domain):
             raise NotGeneral("the sizes of this call are a special case")
-        program = generalise(programs, fitter, floats, conditions)
+        program = generalise(self.programs, fitter, floats, conditions)
         hints = self._hints(conditions)
         if not hold(conditions, hints):
             raise NotGeneral("the sizes of this call are a special case")
@@ -363,6 +385,12 @@ class Tracing:
                     env[sym.name] = env[base] // factor
         return env  # type: ignore[return-value]  # floats never occur in conditions
 
+    def _prepared(self, assignment: Assignment) -> tuple[AtenProgram, int, bool]:
+        """A trace after the graph passes, how many operations it had before, and whether one of them may bend."""
+        program = self._concrete(assignment)
+        bends, traced = not follows_formulas(program.graph), len(program.graph.nodes)
+        return self.prepare(program), traced, bends
+
     def _concrete(self, assignment: Assignment) -> AtenProgram:
         """The graph traced at one assignment.
 
@@ -404,45 +432,6 @@ class Tracing:
 
     def _number(self, value: Any, assignment: Assignment) -> int:
         return int(self.table.evaluate(value, assignment))
-
-
-def _in_step(one: list[Any], two: list[Any]) -> bool:
-    """Whether one column is an affine function of the other, so that they could not be told apart."""
-    (a, b, c), (x, y, z) = one[:3], two[:3]
-    return bool((b - a) * (z - x) == (c - a) * (y - x)) and x != y
-
-
-def _choose(hint: int, low: int, high: int, kind: str, number: int, used: set[int]) -> list[int] | None:
-    """Different sizes, whose halves, quarters, ... are odd and even, so that rounded quotients can be told apart."""
-    top = max(2 * abs(hint), hint + 250)
-    if kind == "multiples":
-        column = [hint * factor for factor in _FACTORS[number % len(_FACTORS)]]
-        return column if all(low <= n <= high for n in column) and hint > 1 else None
-    if kind == "congruent":
-        step = gcd(hint, 16) if hint else 1
-        room = [n for n in range(hint + step, min(high, hint + 40 * step) + 1, step) if n not in used]
-        room = room or [n for n in range(max(low, hint - 40 * step), hint, step) if n not in used]
-    elif kind == "above":
-        room = [n for n in range(hint + 1, min(high, top) + 1) if n not in used]
-    else:
-        room = [n for n in range(max(low, hint // 2), hint) if n not in used]
-        if len(room) < 16:  # a small size has no room below: its values lie above
-            room = [n for n in range(hint + 1, min(high, top) + 1) if n not in used]
-    if len(room) < _MORE_TRACES:
-        return None
-    chooser = random.Random(1000 * number + hint)
-    return max((chooser.sample(room, _MORE_TRACES) for _ in range(40)), key=_variety)
-
-
-def _variety(column: list[int]) -> tuple[int, int]:
-    """How well a column tells rounded quotients apart: by all remainders of small divisors first.
-
-    `(n + 1) // 2` and `2 * (n // 4) + 1`, say, are equal for every n that leaves 1 or 2 when divided by 4.
-    """
-    found = sum(len({n % divisor for n in column}) for divisor in _DIVISORS)
-    for divisor in _DIVISORS:
-        found += len({n // divisor % 2 for n in column[:_TRACES]}) + len({n // divisor % 3 for n in column})
-    return sum(len({n % divisor for n in column}) for divisor in (2, 3, 4)), found
 
 
 def read_symbols(placeholders: Sequence[fx.Node]) -> dict[Sym, str]:

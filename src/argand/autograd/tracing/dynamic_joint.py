@@ -48,9 +48,9 @@ class _JointTracing(Tracing):
     def _generalised(
         self, assignments: list[Assignment], pinned: frozenset[Sym], domain: Sequence[Expr] = ()
     ) -> tuple[AtenProgram, bool]:
-        self.joints.clear()
         made = super()._generalised(assignments, pinned, domain)
-        if len({(joint.results, joint.differentiable, joint.gradients, joint.tape) for joint in self.joints}) != 1:
+        joints = [joint for joint in self.joints if any(joint.program is each for each in self.programs)]
+        if len({(joint.results, joint.differentiable, joint.gradients, joint.tape) for joint in joints}) != 1:
             raise NotGeneral("which results have gradients depends on the sizes")
         return made
 

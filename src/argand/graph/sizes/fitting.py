@@ -26,14 +26,17 @@ class Fitter:
 
     Arguments:
         assignments: at least three; no two symbols may go in step with each other. Symbols may be added.
+        lines: a number may be a multiple, plus a constant, of what is no symbol. Three assignments that lie near each
+            other show too little of that.
 
     Attributes:
         conditions: what must hold for the expressions found (exact divisions).
         rounds: a division was found: more assignments are needed to tell such expressions apart.
     """
 
-    def __init__(self, assignments: Sequence[Mapping[Sym, Number]]) -> None:
+    def __init__(self, assignments: Sequence[Mapping[Sym, Number]], lines: bool = True) -> None:
         self.assignments = assignments
+        self.lines = lines
         self.conditions: dict[Relation, None] = {}
         self.rounds = False
         self._learned: list[Expr] = []
@@ -82,7 +85,7 @@ class Fitter:
         places = tuple(range(len(self.assignments)) if at is None else at)
         search = self._searches.get(places)
         if search is None:
-            search = self._searches[places] = _Search(self.conditions)
+            search = self._searches[places] = _Search(self.conditions, self.lines)
         for learned in self._learned[search.count :]:
             column = self._vectors[learned]
             search.add(learned, tuple([column[place] for place in places]))
@@ -107,14 +110,16 @@ class _Search:
 
     Arguments:
         conditions: receives what must hold for the expressions.
+        lines: as for `Fitter`.
 
     Attributes:
         known: type and values -> expression.
         count: how many expressions were added.
     """
 
-    def __init__(self, conditions: dict[Relation, None]) -> None:
+    def __init__(self, conditions: dict[Relation, None], lines: bool) -> None:
         self.conditions = conditions
+        self.lines = lines
         self.known: dict[tuple[type, tuple[Number, ...]], Expr] = {}
         self.count = 0
         self._symbols: list[Block] = []
@@ -153,7 +158,7 @@ class _Search:
             (self._affine, symbols),
             (self._product, blocks if depth else []),
             (self._plane, symbols),
-            (self._affine, blocks),
+            (self._affine, blocks if self.lines else []),
             (_rounded, blocks),
         )
         for rule, candidates in rules:
@@ -185,7 +190,9 @@ class _Search:
             return known
         for values, expr in self._symbols:
             line = _line(vector, values)
-            if line is not None and line[0].denominator == 1 and line[1].denominator == 1:
+            if line is None or line[0].denominator != 1 or line[1].denominator != 1:
+                continue
+            if self.lines or line[0] == 1:
                 return expr * int(line[0]) + int(line[1])
         return None
 

@@ -1,0 +1,71 @@
+"""Sizes to trace a graph at, so that the numbers in its traces tell which expressions of the sizes they are.
+
+Two rows find a line, and a third one shows that a number is none: three are enough for one symbol where their
+differences have no common divisor (`few`), four for several symbols, and six where sizes are divided and rounded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import combinations
+from math import gcd
+from typing import Any
+
+ROWS = 4
+MORE_ROWS = 6  # where sizes are divided and rounded
+_LEAST_GAP = 16
+_FACTORS = ((2, 3, 5, 4, 7, 6), (5, 2, 3, 9, 4, 7), (3, 7, 2, 5, 8, 4), (7, 5, 4, 3, 2, 8), (4, 9, 7, 2, 3, 5))
+_DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 32)
+
+
+def in_step(one: list[Any], two: list[Any]) -> bool:
+    """Whether one column is an affine function of the other, so that they could not be told apart."""
+    (a, b, c), (x, y, z) = one[:3], two[:3]
+    return bool((b - a) * (z - x) == (c - a) * (y - x)) and x != y
+
+
+def chosen(hint: int, low: int, high: int, kind: str, number: int, used: set[int]) -> list[int] | None:
+    """Different sizes, whose halves, quarters, ... are odd and even, so that rounded quotients can be told apart."""
+    top = max(2 * abs(hint), hint + 250)
+    if kind == "multiples":
+        column = [hint * factor for factor in _FACTORS[number % len(_FACTORS)]]
+        return column if all(low <= n <= high for n in column) and hint > 1 else None
+    if kind == "congruent":
+        step = gcd(hint, 16) if hint else 1
+        room = [n for n in range(hint + step, min(high, hint + 40 * step) + 1, step) if n not in used]
+        room = room or [n for n in range(max(low, hint - 40 * step), hint, step) if n not in used]
+    elif kind == "above":
+        room = [n for n in range(hint + 1, min(high, top) + 1) if n not in used]
+    else:
+        room = [n for n in range(max(low, hint // 2), hint) if n not in used]
+        if len(room) < 16:  # a small size has no room below: its values lie above
+            room = [n for n in range(hint + 1, min(high, top) + 1) if n not in used]
+    if len(room) < MORE_ROWS:
+        return None
+    chooser = random.Random(1000 * number + hint)
+    return max((chooser.sample(room, MORE_ROWS) for _ in range(40)), key=_variety)
+
+
+def _variety(column: list[int]) -> tuple[int, int]:
+    """How well a column tells rounded quotients apart: by all remainders of small divisors first.
+
+    `(n + 1) // 2` and `2 * (n // 4) + 1`, say, are equal for every n that leaves 1 or 2 when divided by 4.
+    """
+    found = sum(len({n % divisor for n in column}) for divisor in _DIVISORS)
+    for divisor in _DIVISORS:
+        found += len({n // divisor % 2 for n in column[:ROWS]}) + len({n // divisor % 3 for n in column})
+    return sum(len({n % divisor for n in column}) for divisor in (2, 3, 4)), found
+
+
+def few(column: Sequence[int]) -> tuple[int, int, int] | None:
+    """Three rows that show which numbers are multiples of the one symbol plus a constant; None where there are none.
+
+    The differences of their sizes have no common divisor. So the remainders of a division are not the same in all
+    three, and `p * ((n + q) // d)` lies on no line there: with gaps a, b between sizes and r, s between remainders it
+    would need r*b == s*a, so that a divides r; but |r| < d <= a. Of the triples that will do, the widest apart.
+    """
+    triples = [(0, j, k) for j, k in combinations(range(1, len(column)), 2)]
+    gaps = {rows: [abs(column[i] - column[j]) for i, j in combinations(rows, 2)] for rows in triples}
+    widest = max(triples, key=lambda rows: (gcd(*gaps[rows]) == 1, min(gaps[rows])))
+    return widest if gcd(*gaps[widest]) == 1 and min(gaps[widest]) >= _LEAST_GAP else None
