@@ -217,18 +217,28 @@ def _values(
     want, got, right = want[normal], got[normal], right[normal]
     if not want.numel():
         return None
-    typical = float(right.square().mean().sqrt())
+    typical = root_mean_square(right)
     eager_error = (want - right).abs()
     error = (got - right).abs()
-    noise = float(eager_error.square().mean().sqrt())
-    times = _NOISE if noise > 0.01 * typical else _EAGER
-    allowed = tol * (right.abs() + min(typical, 1.0) * 0.1 + 1e-30) + times * (eager_error + noise) + floor
+    times = _NOISE if root_mean_square(eager_error) > 0.01 * typical else _EAGER
+    allowed = allowed_error(right, eager_error, tol, times) + floor
     if bool((error <= allowed).all()):
         return None
     wrong = int((error > allowed).sum())
     size = float(error.max()) / max(typical, 1e-30)
     said = f"allclose not within tol={tol:g}: {wrong} of {want.numel()} elements, by up to {float(error.max()):.3g}"
     return Mismatch(where, "value", size, said)
+
+
+def root_mean_square(values: torch.Tensor) -> float:
+    """The size that values have."""
+    return float(values.square().mean().sqrt())
+
+
+def allowed_error(right: torch.Tensor, spread: torch.Tensor, tol: float, times: float) -> torch.Tensor:
+    """How far values may lie from the right ones, which eager misses by `spread`: so many times as far as that."""
+    typical, usual = min(root_mean_square(right), 1.0), root_mean_square(spread[torch.isfinite(spread)])
+    return tol * (right.abs() + typical * 0.1 + 1e-30) + times * (spread + (usual if math.isfinite(usual) else 0.0))
 
 
 def _arbiter(arbiter: torch.Tensor | None, want: torch.Tensor, tol: float) -> torch.Tensor:
@@ -239,9 +249,10 @@ def _arbiter(arbiter: torch.Tensor | None, want: torch.Tensor, tol: float) -> to
     normal = torch.isfinite(want) & torch.isfinite(right)
     if not bool((torch.isfinite(want) == torch.isfinite(right)).all()):
         return want
-    difference = (want[normal] - right[normal]).square().mean().sqrt() if bool(normal.any()) else torch.zeros(())
-    typical = right[normal].square().mean().sqrt() if bool(normal.any()) else torch.ones(())
-    return want if float(difference) > 100 * tol * float(typical) + _LARGE_ERROR else right
+    if not bool(normal.any()):
+        return right
+    difference = root_mean_square(want[normal] - right[normal])
+    return want if difference > 100 * tol * root_mean_square(right[normal]) + _LARGE_ERROR else right
 
 
 def _special(

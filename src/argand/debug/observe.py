@@ -9,20 +9,22 @@ import functools
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from argand.backends.registry import Backend
 from argand.capture.facts.code.directives import is_compiling
 
 
-class Observer(Protocol):
-    """Looks at, or replaces, compiled functions and backends."""
+class Observer:
+    """Looks at, or replaces, compiled functions and backends; this one leaves them as they are."""
 
     def function(self, compiled: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         """What the program gets for `compiled`."""
+        return compiled
 
     def backend(self, function: Backend, asked: str | Backend) -> Backend:
         """What compiles a captured graph; `asked` is what the program asked for."""
+        return function
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ from argand.debug.doctor.records import CallRecord, Difference, Run
 from argand.debug.doctor.repetition import Tally, tally
 from argand.debug.doctor.setup import setup_of
 from argand.debug.trial.outcome import Outcome
-from argand.debug.trial.scope import changed, plain_state
 
 FAULTS = Path(__file__).resolve().parents[2] / "faults"
 sys.path.insert(0, str(FAULTS))
@@ -363,19 +362,6 @@ def test_statements_that_change_other_modules() -> None:
     assert "overrides.neg = helper" in made and "def helper" in made and "other.install('a')" in made
     assert "unused" not in made and "manual_seed" not in made and "'/place'" in made
     assert setup_of("import torch\nprint(torch.ones(2))\n", "/place") == ""
-
-
-SCALE = 2.0
-
-
-def test_what_changed_between_calls() -> None:
-    def fn(x: float) -> float:
-        return x * SCALE
-
-    before = plain_state(fn, (1.0,), {})
-    assert before["global SCALE"] == "2.0"
-    now = {**before, "global SCALE": "3.0"}
-    assert changed(before, now) == ["global SCALE: 2.0 -> 3.0"]
 
 
 def test_stages_are_tried_in_new_processes_where_a_fork_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,12 +22,11 @@ from typing import Any
 import torch
 
 from argand._core import _C
-from argand.backends.registry import Backend
 from argand.debug import gpus
 from argand.debug.benchmark import bench_profile
 from argand.debug.benchmark.bench_reasons import Measured, reasons
 from argand.debug.benchmark.work import GraphWork, graph_work
-from argand.debug.observe import JOINT, place_of, stand_in
+from argand.debug.observe import JOINT, Observer, place_of, stand_in
 from argand.debug.trial.surroundings import Surroundings
 from argand.debug.trial.tensors import tensors_in
 from argand.events import Event, bus
@@ -87,7 +86,7 @@ class Recorded:
         return max(reversed(self.calls.values()), key=lambda call: call.count)
 
 
-class Recorder:
+class Recorder(Observer):
     """Remembers the compiled functions of a program, their arguments, and what their graphs consist of."""
 
     def __init__(self) -> None:
@@ -106,10 +105,6 @@ class Recorder:
             return compiled(*args, **kwargs)
 
         return stand_in(original, call)
-
-    def backend(self, function: Backend, asked: str | Backend) -> Backend:
-        """Backends are left as they are."""
-        return function
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:

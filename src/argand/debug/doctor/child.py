@@ -31,7 +31,7 @@ from argand.capture.facts.code.directives import is_compiling
 from argand.config import config
 from argand.debug import gpus
 from argand.debug.doctor.records import CallRecord, Kept, Run, read, write
-from argand.debug.observe import JOINT, place_of, stand_in
+from argand.debug.observe import JOINT, Observer, place_of, stand_in
 from argand.debug.trial.isolation import RUNNER, mark, run_isolated
 from argand.debug.trial.rounding import nudged, shake
 from argand.debug.trial.scope import modules_of, plain_state
@@ -234,7 +234,7 @@ class _Here(threading.local):
         self.returned: list[tuple[str, torch.Tensor]] = []
 
 
-class Recorder:
+class Recorder(Observer):
     """Stands between the script and its compiled functions.
 
     Arguments:

@@ -166,12 +166,10 @@ def _within(want: torch.Tensor, got: torch.Tensor, others: Sequence[torch.Tensor
         far = torch.maximum(far, torch.where(torch.isfinite(moved), moved, torch.inf))
     if not far.numel():
         return True
-    usual = float(far[torch.isfinite(far)].square().mean().sqrt()) if bool(torch.isfinite(far).any()) else 0.0
     tol = accuracy.TOLERANCE.get(want.dtype, 1e-1)
     right = want[normal].double()
-    typical = min(float(right.square().mean().sqrt()), 1.0)
     error = (got[normal].double() - right).abs()
-    return bool((error <= tol * (right.abs() + 0.1 * typical) + _TIMES * (far + usual)).all())
+    return bool((error <= accuracy.allowed_error(right, far, tol, _TIMES)).all())
 
 
 # ------------------------------------------------------------------- beyond values
@@ -179,11 +177,11 @@ def _within(want: torch.Tensor, got: torch.Tensor, others: Sequence[torch.Tensor
 
 def _of_ends(eager: Run, other: Run) -> Difference | None:
     a, b = eager.outcome, other.outcome
-    if not b.failed or (a.failed and (a.kind, a.error) == (b.kind, b.error)):
+    if not b.failed or a.same_end(b):
         if a.failed and not b.failed and all(variant.outcome.failed for variant in eager.variants):
             return Difference("exception", f"eager raises {a}, the compiled program does not")
         return None
-    if any((variant.outcome.kind, variant.outcome.error) == (b.kind, b.error) for variant in eager.variants):
+    if any(variant.outcome.same_end(b) for variant in eager.variants):
         return None
     call = other.last
     number, function, place = -1, "", ""

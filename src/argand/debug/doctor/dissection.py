@@ -25,7 +25,7 @@ from argand.debug.doctor.stages import Blame, Trial, blame
 from argand.debug.minify.attempts import attempt, fails_eagerly
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.files import new_directory
-from argand.debug.minify.search import MinifyResult, NotReproduced, name_of
+from argand.debug.minify.search import NotReproduced, names_of_calls
 from argand.debug.minify.surgery import Program
 from argand.debug.repro import search_in
 from argand.debug.trial.fingerprint import fingerprint
@@ -99,7 +99,7 @@ class Dissection:
         """Make it small, and find what is to blame."""
         directory = new_directory()
         wanted = fingerprint(outcome)
-        small, result = program, None
+        small = program
         with open(directory / "search.txt", "w") as log, contextlib.redirect_stderr(log):
             total = 4 * self.seconds if wanted.kind == "hung" else max(4 * self.seconds, _TOTAL)
             settings = {"repro_time_limit": self.seconds, "repro_total_time": total}
@@ -117,7 +117,7 @@ class Dissection:
             "stage": found.stage,
             "part": found.part,
             "evidence": found.evidence,
-            "calls": _calls(result, small),
+            "calls": names_of_calls(small.graph),
             "lines": list(dict.fromkeys(str(line) for line in lines if line)),
             "repro": str(directory / "repro.py"),
             "directory": str(directory),
@@ -139,10 +139,6 @@ def torchs_backend(name: str, gm: fx.GraphModule, example_inputs: Sequence[Any],
     if found is None:
         raise ConfigError(f"torch has no backend {name!r}", remedy="see torch.compiler.list_backends()")
     return found(gm, example_inputs, **options)
-
-
-def _calls(result: MinifyResult | None, program: Program) -> list[str]:
-    return result.calls if result is not None else [name_of(node) for node in program.calls if node.op != "get_attr"]
 
 
 class _Checked:

@@ -96,8 +96,7 @@ class Examination:
 
 def only_others(run: Run) -> bool:
     """Whether a run's graphs all went to backends that are not argand's."""
-    asked = [str(name) for name in run.facts.get("backends", [])]
-    return bool(asked) and all(name not in _OURS for name in asked)
+    return bool(run.backends) and all(name not in _OURS for name in run.backends)
 
 
 def threads_of(run: Run) -> int:

@@ -74,7 +74,7 @@ def _leak(doctor: Localiser, mode: Mode) -> Verdict | None:
         if leaking:
             stage = blamed
             break
-    others = [n for n in own_backends(doctor, mode) if n not in ("native", "eager", "aot_eager")]
+    others = [n for n in doctor.run(mode).backends if n not in ("native", "eager", "aot_eager")]
     if stage == "host" and others:
         stage = "backend"
     if stage == "host":
@@ -93,11 +93,6 @@ def _without_kernels(recorder: Recorder, function: Backend, asked: Any) -> Backe
         return call
 
     return compiled_through(function, lambda compile_program, name, boxed: compiled)
-
-
-def own_backends(doctor: Localiser, mode: Mode) -> list[str]:
-    """Backends that the script asks for."""
-    return [str(name) for name in doctor.run(mode).facts.get("backends", [])]
 
 
 # ----------------------------------------------------------------------- recompiles

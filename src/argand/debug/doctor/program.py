@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from argand.backends.registry import Backend
 from argand.debug.accuracy import AccuracyError
 from argand.debug.doctor.child import PLAIN, Allowed, Mode, Script, front_door, one_thread, run_script
 from argand.debug.doctor.repetition import with_variants
 from argand.debug.doctor.script_search import difference
 from argand.debug.doctor.torch_compile import prepare
-from argand.debug.observe import JOINT
+from argand.debug.observe import JOINT, Observer
 from argand.errors import ArgandError
 
 
@@ -29,14 +28,11 @@ class ProgramError(ArgandError):
     stage = "doctor"
 
 
-class _Eagerly:
+class _Eagerly(Observer):
     """An observer: programs get their functions as they wrote them."""
 
     def function(self, compiled: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         return original
-
-    def backend(self, function: Backend, asked: str | Backend) -> Backend:
-        return function
 
 
 def run_setup(source: str, path: str) -> None:

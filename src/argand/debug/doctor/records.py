@@ -70,6 +70,11 @@ class Run:
     variants: list[Run] = field(default_factory=list)
 
     @property
+    def backends(self) -> list[str]:
+        """What graphs went to."""
+        return [str(name) for name in self.facts.get("backends", [])]
+
+    @property
     def last(self) -> CallRecord | None:
         """The call that the process was in, or made last."""
         return self.calls[-1] if self.calls else None

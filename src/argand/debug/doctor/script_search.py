@@ -25,6 +25,7 @@ from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repetition import with_variants
 from argand.debug.doctor.reproduction import write
 from argand.debug.doctor.setup import source_of
+from argand.debug.minify.surgery import is_call
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 from argand.debug.trial.search import Proposals, Search, pieces
 
@@ -83,9 +84,7 @@ class ScriptSearch(Search[ast.Module]):
         if found is None or found.signature != self.wanted.signature:
             return False
         return (
-            not other.outcome.failed
-            or self.failure.kind == "passed"
-            or _alike(self.failure, fingerprint(other.outcome))
+            not other.outcome.failed or self.failure.kind == "passed" or self.failure.alike(fingerprint(other.outcome))
         )
 
     def shrink(self, source: str) -> ast.Module:
@@ -110,10 +109,6 @@ def difference(eager: Run, other: Run, mode: Mode) -> Difference | None:
     if found is None and mode.count:
         return leaks(eager, other)
     return found
-
-
-def _alike(one: Fingerprint, two: Fingerprint) -> bool:
-    return (one.kind, one.error, one.mismatch) == (two.kind, two.error, two.mismatch)
 
 
 def _undefined(source: str) -> bool:
@@ -250,8 +245,7 @@ class Counter:
 
     def __call__(self, recorder: Recorder, function: Backend, asked: Any) -> Backend:
         def compile_graph(gm: fx.GraphModule, example_inputs: Any, **options: Any) -> Any:
-            calls = [n for n in gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
-            recorder.facts["nodes"] = recorder.facts.get("nodes", 0) + len(calls)
+            recorder.facts["nodes"] = recorder.facts.get("nodes", 0) + sum(map(is_call, gm.graph.nodes))
             if self.backend == "eager":
                 return gm.forward
             return function(gm, example_inputs, **options)

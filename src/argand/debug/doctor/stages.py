@@ -102,12 +102,7 @@ class Trial:
 
     def same(self, outcome: Outcome) -> bool:
         """Whether this is the failure that was seen: by kind and type, whatever stage it shows in."""
-        if not outcome.failed:
-            return False
-        found = fingerprint(outcome)
-        if (found.kind, found.mismatch) != (self.wanted.kind, self.wanted.mismatch):
-            return False
-        return found.kind in ("hung", "memory") or found.error == self.wanted.error
+        return outcome.failed and self.wanted.alike(fingerprint(outcome))
 
 
 def check_variant(

@@ -25,7 +25,7 @@ def prepare() -> None:
 
 def blame_torch(doctor: Localiser, eager: Run, own: Run, found: Difference) -> Verdict:
     """The first of torch's backends with which the script goes wrong."""
-    asked = [str(name) for name in own.facts.get("backends", [])]
+    asked = own.backends
     if asked and all(name not in NAMES for name in asked):
         _, plain = doctor.compared(eager, Mode('torch\'s "eager"', torch="eager"))
         if plain is None:

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from argand.debug.minify.symbols import description
 from argand.errors import ArgandError
-from argand.graph.nodes.meta import user_line
+from argand.graph.nodes.meta import attribute, user_line
 from argand.graph.nodes.printing import Writer
 from argand.graph.python_operators import ARITHMETIC, COMPARE, INVERT, NEGATIVE
 
@@ -161,9 +161,7 @@ def _attributes(gm: fx.GraphModule, name: str, classes: list[str], state: dict[s
     """Statements of `__init__` for what the graph's nodes name."""
     lines = []
     for path in dict.fromkeys(str(n.target) for n in gm.graph.nodes if n.op in ("get_attr", "call_module")):
-        value: Any = gm
-        for part in path.split("."):
-            value = getattr(value, part)
+        value = attribute(gm, path)
         flat = path.replace(".", "_")
         if isinstance(value, fx.GraphModule):
             nested = f"{name}_{flat}"

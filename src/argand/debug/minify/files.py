@@ -27,6 +27,7 @@ from argand.debug.minify.symbols import restore
 from argand.debug.trial.fingerprint import Fingerprint
 from argand.debug.trial.surroundings import Surroundings
 from argand.errors import ArgandError
+from argand.graph.nodes.meta import attribute
 from argand.runtime import toolchain
 from argand.runtime.gpu.device.target import triton_version
 from argand.version import __version__
@@ -84,9 +85,7 @@ class Writer:
         path = self.directory / "environment.txt"
         lines = [*hardware_lines(), "", "settings (argand.config):"]
         for name, default, _help in config.describe():
-            value: Any = config
-            for part in name.split("."):
-                value = getattr(value, part)
+            value = attribute(config, name)
             lines.append(f"  {name} = {value!r}" + ("" if value == default else "  (changed)"))
         lines += ["", "environment variables:"]
         lines += [f"  {key}={value}" for key, value in sorted(os.environ.items()) if key.startswith(_VARIABLES)]

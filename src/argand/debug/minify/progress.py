@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from argand import events
-from argand.debug.minify.search import GraphSearch
+from argand.debug.minify.search import GraphSearch, Listener
 from argand.debug.trial.outcome import Outcome
 
 
-class Progress:
+class Progress(Listener):
     """A listener that prints.
 
     Arguments:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import fx
@@ -13,7 +13,7 @@ from argand.debug.minify.attempts import Check, attempt
 from argand.debug.minify.code import NotCode, path_of
 from argand.debug.minify.simplifications import SIMPLIFICATIONS, oddness
 from argand.debug.minify.strategies import STRATEGIES, Strategy
-from argand.debug.minify.surgery import Program, ancestors
+from argand.debug.minify.surgery import Program, ancestors, is_call
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 from argand.debug.trial.isolation import Limits
 from argand.debug.trial.outcome import Outcome
@@ -29,8 +29,8 @@ class NotReproduced(ArgandError):
     stage = "minify"
 
 
-class Listener(Protocol):
-    """Told how a search goes on (log, progress bar, files)."""
+class Listener:
+    """Told how a search goes on (log, progress bar, files); this one tells nobody."""
 
     def line(self, text: str) -> None:
         """A log line."""
@@ -40,19 +40,6 @@ class Listener(Protocol):
 
     def shrunk(self, search: GraphSearch) -> None:
         """`search.smallest` is a new smallest failing program."""
-
-
-class Quiet:
-    """Tells nobody."""
-
-    def line(self, text: str) -> None:
-        pass
-
-    def attempt(self, search: GraphSearch, outcome: Outcome) -> None:
-        pass
-
-    def shrunk(self, search: GraphSearch) -> None:
-        pass
 
 
 @dataclass(slots=True)
@@ -89,11 +76,15 @@ class MinifyResult:
     @property
     def calls(self) -> list[str]:
         """What the result calls, in order: "torch.relu", "aten.neg.default"."""
-        return [name_of(n) for n in self.gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
+        return names_of_calls(self.gm.graph)
 
 
-def name_of(node: fx.Node) -> str:
-    """What a node calls, as one would write it."""
+def names_of_calls(graph: fx.Graph) -> list[str]:
+    """What a graph calls, as one would write it."""
+    return [_name_of(node) for node in graph.nodes if is_call(node)]
+
+
+def _name_of(node: fx.Node) -> str:
     if isinstance(node.target, str):
         return node.target
     try:
@@ -216,7 +207,7 @@ def minify(
     Raises:
         NotReproduced: the whole program passes, or fails otherwise than `wanted`.
     """
-    limits, listener = limits or Limits(), listener or Quiet()
+    limits, listener = limits or Limits(), listener or Listener()
     program = Program(gm, list(inputs))
     outcome = outcome or attempt(check, program, limits)
     found = fingerprint(outcome)

@@ -16,6 +16,7 @@ from argand.debug.minify.surgery import Program, rebuilt, values_of
 from argand.debug.trial.eager import copy_graph
 from argand.debug.trial.search import Proposals, Search
 from argand.debug.trial.tensors import clone_strided, fill
+from argand.graph.nodes.meta import attribute
 
 _SMALL = (1, 2, 3, 4, 8, 16, 17, 32, 64, 128, 256)
 _ARITHMETIC = frozenset((operator.add, operator.sub, operator.mul, operator.truediv, operator.pow))
@@ -33,9 +34,7 @@ _PLAIN_DTYPES = {
 def inline_state(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Parameters and buffers that the graph holds become inputs, whose layout is all that a reader needs."""
     for node in [n for n in search.smallest.calls if n.op == "get_attr"]:
-        value: Any = search.smallest.gm
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value = attribute(search.smallest.gm, str(node.target))
         if not isinstance(value, torch.Tensor) or node.name not in {n.name for n in search.smallest.calls}:
             continue
         graph, env = fx.Graph(), {}

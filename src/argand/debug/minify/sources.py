@@ -19,6 +19,7 @@ from argand.codegen.triton import overrides as of_triton
 from argand.config import config
 from argand.debug.minify.code import NotCode, literal, path_of
 from argand.debug.trial.scope import names_in
+from argand.graph.nodes.meta import attribute
 from argand.lower.lowerings import REGISTRY
 
 _OWN_SETTINGS = (
@@ -201,9 +202,7 @@ def changed_settings() -> dict[str, Any]:
     """Settings that are not at their defaults and may change what is compiled, by dotted name."""
     found: dict[str, Any] = {}
     for name, default, _help in config.describe():
-        value: Any = config
-        for part in name.split("."):
-            value = getattr(value, part)
+        value = attribute(config, name)
         if value != default and not name.startswith(_OWN_SETTINGS):
             found[name] = value
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from argand.debug.minify.surgery import Program, ancestors, extract, with_outputs
+from argand.debug.minify.surgery import Program, ancestors, extract, is_call, with_outputs
 from argand.debug.trial.search import Proposals, Search, pieces
 
 
@@ -26,16 +26,12 @@ class Strategy:
     takes_apart: bool = False
 
 
-def _is_call(node: fx.Node) -> bool:
-    return node.op not in ("placeholder", "output", "get_attr")
-
-
 def truncate_suffix(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Keep the first nodes only; the cut is found by bisection among multiples of a `granularity`th of the nodes."""
     program = search.smallest
     nodes = list(program.graph.nodes)
     places = sorted({len(nodes) * part // granularity for part in range(1, granularity)})
-    places = [place for place in places if 0 < place < len(nodes) - 1 and any(map(_is_call, nodes[:place]))]
+    places = [place for place in places if 0 < place < len(nodes) - 1 and any(map(is_call, nodes[:place]))]
     low, high = 0, len(places)  # places[high] fails, as far as is known; places[low - 1] does not
     while low < high:
         middle = (low + high) // 2
@@ -49,8 +45,8 @@ def truncate_suffix(search: Search[Program], granularity: int) -> Proposals[Prog
 def _prefix(program: Program, nodes: list[fx.Node], place: int) -> Program | None:
     kept = set(nodes[:place])
     results = set(program.outputs)
-    outputs = [n for n in nodes[:place] if _is_call(n) and (n in results or any(user not in kept for user in n.users))]
-    unused = [node for node in nodes[:place] if _is_call(node) and not node.users]
+    outputs = [n for n in nodes[:place] if is_call(n) and (n in results or any(user not in kept for user in n.users))]
+    unused = [node for node in nodes[:place] if is_call(node) and not node.users]
     outputs = outputs or unused[-1:]
     return extract(program, lambda node: node in kept, outputs, lambda names: {}, drop_inputs=False)
 
@@ -98,7 +94,7 @@ def remove_unused_inputs(search: Search[Program], granularity: int) -> Proposals
 
 def delta_debugging(search: Search[Program], granularity: int) -> Proposals[Program]:
     """Take out pieces of a `granularity`th of the calls; what they computed becomes inputs."""
-    names = [node.name for node in search.smallest.calls if _is_call(node)]
+    names = [node.name for node in search.smallest.calls if is_call(node)]
     size = max(1, len(names) // granularity)
     if len(names) < 2:
         return
@@ -124,16 +120,16 @@ def without(program: Program, gone: set[str], *, show: bool = False) -> Program 
     left = [node for node in program.calls if node.name not in here]
     outputs = [node for node in program.outputs if node in left]
     if not outputs or show:  # return what the pieces read, so that something is left to look at
-        cut = [n for n in left if _is_call(n) and n.users and all(user.name in here for user in n.users)]
+        cut = [n for n in left if is_call(n) and n.users and all(user.name in here for user in n.users)]
         if show and not cut:
             return None
         outputs += [node for node in cut if node not in outputs]
-        outputs = outputs or [node for node in left if _is_call(node) and not node.users][-1:]
+        outputs = outputs or [node for node in left if is_call(node) and not node.users][-1:]
     needed: set[str] = set()
-    for node in (*outputs, *(node for node in left if not node.users and _is_call(node))):
+    for node in (*outputs, *(node for node in left if not node.users and is_call(node))):
         needed |= ancestors(program.graph, node.name, here)
     kept = {node for node in left if node.name in needed}
-    if not any(map(_is_call, kept)):
+    if not any(map(is_call, kept)):
         return None
     return extract(program, lambda node: node in kept, outputs, program.values)
 

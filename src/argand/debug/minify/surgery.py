@@ -74,6 +74,11 @@ class Program:
         return self._values
 
 
+def is_call(node: fx.Node) -> bool:
+    """Whether a node computes something."""
+    return node.op not in ("placeholder", "output", "get_attr")
+
+
 def rebuilt(program: Program, graph: fx.Graph, inputs: list[Any]) -> Program:
     """A graph with the attributes of the program's, and what capture said of that as a whole."""
     made = fx.GraphModule(program.gm, graph)

@@ -46,13 +46,17 @@ class Fingerprint:
     mismatch: str = ""
     size: float = 0.0
 
+    def alike(self, other: Fingerprint) -> bool:
+        """Whether `other` is such a failure too, in whatever stage and with whatever text."""
+        return (self.kind, self.error, self.mismatch) == (other.kind, other.error, other.mismatch)
+
     def matches(self, other: Fingerprint, names: frozenset[str] | None = None) -> bool:
         """Whether `other`, of a smaller program, is the same failure.
 
         Arguments:
             names: nodes in which a wrong value may show instead of in this one's output: what that was computed from.
         """
-        if (self.kind, self.error, self.mismatch) != (other.kind, other.error, other.mismatch):
+        if not self.alike(other):
             return False
         if self.kind == "crashed" or self.kind == "hung" or self.kind == "memory":
             return self.stage == other.stage
