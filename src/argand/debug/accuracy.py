@@ -117,23 +117,35 @@ def compare(
         where: how messages call the result.
         floor: absolute errors up to this do not count.
     """
-    options: dict[str, Any] = {"tol": tol, "equal_nan": equal_nan, "exact_dtype": exact_dtype, "strides": strides}
-    options["floor"] = floor
+    return _compare(expected, actual, float64, where, _Rules(tol, equal_nan, exact_dtype, strides, floor))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What counts, as `compare` takes it."""
+
+    tol: float | None
+    equal_nan: bool
+    exact_dtype: bool
+    strides: bool
+    floor: float
+
+
+def _compare(expected: Any, actual: Any, float64: Any, where: str, rules: _Rules) -> Mismatch | None:
     if isinstance(expected, torch.Tensor):
         if not isinstance(actual, torch.Tensor):
             return Mismatch(where, "type", 0.0, f"a {type(actual).__name__}, not a tensor")
-        arbiter = float64 if isinstance(float64, torch.Tensor) else None
-        return _tensors(expected, actual, arbiter, where=where, **options)
+        return _tensors(expected, actual, float64 if isinstance(float64, torch.Tensor) else None, where, rules)
     if type(expected) is not type(actual):
         return Mismatch(where, "type", 0.0, f"a {type(actual).__name__}, not a {type(expected).__name__}")
     parts = parts_of(expected)
     if parts is None:
-        return _plain(expected, actual, where, tol)
+        return _plain(expected, actual, where, rules.tol)
     others, arbiters = parts_of(actual) or {}, (parts_of(float64) or {}) if type(float64) is type(expected) else {}
     if parts.keys() != others.keys():
         return Mismatch(where, "structure", 0.0, f"parts {list(others)}, not {list(parts)}")
     for name, part in parts.items():
-        found = compare(part, others[name], arbiters.get(name), where=where + name, **options)
+        found = _compare(part, others[name], arbiters.get(name), where + name, rules)
         if found is not None:
             return found
     return None
@@ -154,34 +166,25 @@ def _plain(expected: Any, actual: Any, where: str, tol: float | None) -> Mismatc
 
 
 def _tensors(
-    expected: torch.Tensor,
-    actual: torch.Tensor,
-    arbiter: torch.Tensor | None,
-    *,
-    tol: float | None,
-    equal_nan: bool,
-    exact_dtype: bool,
-    strides: bool,
-    where: str,
-    floor: float,
+    expected: torch.Tensor, actual: torch.Tensor, arbiter: torch.Tensor | None, where: str, rules: _Rules
 ) -> Mismatch | None:
     if expected.shape != actual.shape:
         return Mismatch(where, "shape", 0.0, f"shape {list(actual.shape)}, not {list(expected.shape)}")
-    if exact_dtype and expected.dtype != actual.dtype:
+    if rules.exact_dtype and expected.dtype != actual.dtype:
         return Mismatch(where, "dtype", 0.0, f"{actual.dtype}, not {expected.dtype}")
     if expected.device != actual.device:
         return Mismatch(where, "device", 0.0, f"on {actual.device}, not {expected.device}")
-    if strides and expected.requires_grad != actual.requires_grad:
+    if rules.strides and expected.requires_grad != actual.requires_grad:
         said = f"requires_grad={actual.requires_grad}, not {expected.requires_grad}"
         return Mismatch(where, "requires_grad", 0.0, said)
     if expected.layout is not torch.strided or actual.layout is not torch.strided:
         expected, actual, arbiter = expected.to_dense(), actual.to_dense(), None
-    elif strides and not _same_strides(expected, actual):
+    elif rules.strides and not _same_strides(expected, actual):
         return Mismatch(where, "stride", 0.0, f"strides {actual.stride()}, not {expected.stride()}")
     if expected.is_quantized:
         expected, actual, arbiter = expected.dequantize(), actual.dequantize(), None
     with torch.no_grad():
-        return _values(expected.detach(), actual.detach(), arbiter, tol, equal_nan, where, floor)
+        return _values(expected.detach(), actual.detach(), arbiter, where, rules)
 
 
 def _same_strides(one: torch.Tensor, two: torch.Tensor) -> bool:
@@ -189,13 +192,7 @@ def _same_strides(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 
 def _values(
-    expected: torch.Tensor,
-    actual: torch.Tensor,
-    arbiter: torch.Tensor | None,
-    tol: float | None,
-    equal_nan: bool,
-    where: str,
-    floor: float,
+    expected: torch.Tensor, actual: torch.Tensor, arbiter: torch.Tensor | None, where: str, rules: _Rules
 ) -> Mismatch | None:
     if torch.equal(expected, actual):
         return None
@@ -204,13 +201,13 @@ def _values(
         large = float((expected.double() - actual.double()).abs().max())
         size = large / max(1.0, float(expected.double().abs().max()))
         return Mismatch(where, "value", size, f"{wrong} of {expected.numel()} elements differ, by up to {large:g}")
-    tol = TOLERANCE.get(expected.dtype, 1e-1) if tol is None else tol
+    tol = TOLERANCE.get(expected.dtype, 1e-1) if rules.tol is None else rules.tol
     if expected.is_complex():
         expected, actual = torch.view_as_real(expected.resolve_conj()), torch.view_as_real(actual.resolve_conj())
         arbiter = torch.view_as_real(arbiter.resolve_conj()) if arbiter is not None and arbiter.is_complex() else None
     want, got = expected.double(), actual.double()
     right = _arbiter(arbiter, want, tol)
-    found = _special(want, got, right, equal_nan, where)
+    found = _special(want, got, right, rules.equal_nan, where)
     if found is not None:
         return found
     normal = torch.isfinite(want) & torch.isfinite(got) & torch.isfinite(right)
@@ -221,7 +218,7 @@ def _values(
     eager_error = (want - right).abs()
     error = (got - right).abs()
     times = _NOISE if root_mean_square(eager_error) > 0.01 * typical else _EAGER
-    allowed = allowed_error(right, eager_error, tol, times) + floor
+    allowed = allowed_error(right, eager_error, tol, times) + rules.floor
     if bool((error <= allowed).all()):
         return None
     wrong = int((error > allowed).sum())

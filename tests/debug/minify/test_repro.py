@@ -498,7 +498,7 @@ def test_progress_is_plain_data(tmp_path: Path) -> None:
     writer = Writer(tmp_path, BackendCheck("eager"), Fingerprint("raised", "E", "s", "m"))
     writer.progress({"a": True}, 3, False)
     data = json.loads((tmp_path / "progress.json").read_text())
-    assert data["tried"] == {"a": True} and Fingerprint.from_dict(data["wanted"]) == writer.wanted
+    assert data["tried"] == {"a": True} and Fingerprint(**data["wanted"]) == writer.wanted
 
 
 def test_reproduction_that_needs_more_says_so(

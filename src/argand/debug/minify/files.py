@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -95,7 +95,7 @@ class Writer:
 
     def progress(self, tried: dict[str, bool], nodes: int, finished: bool) -> None:
         """`progress.json`: what an interrupted search need not try again."""
-        data = {"wanted": self.wanted.as_dict(), "nodes": nodes, "finished": finished, "tried": tried}
+        data = {"wanted": asdict(self.wanted), "nodes": nodes, "finished": finished, "tried": tried}
         replace(self.directory / "progress.json", files.sealed_json(data))
 
     def _wanted_lines(self) -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from argand.debug.trial.outcome import Outcome
 
@@ -67,15 +66,6 @@ class Fingerprint:
         if not math.isfinite(self.size) or not math.isfinite(other.size):
             return math.isfinite(self.size) == math.isfinite(other.size)
         return self.size * _SMALLER <= other.size <= max(self.size, 1e-6) * _LARGER
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for a file."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Fingerprint:
-        """From `as_dict`."""
-        return cls(**data)
 
     def __str__(self) -> str:
         if self.mismatch:
