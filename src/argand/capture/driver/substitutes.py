@@ -21,7 +21,7 @@ def _error_on_graph_break(state: CaptureState, fn: Function, args: Args, kwargs:
     return state.interpreter.call(strict.error_on_graph_break, args, kwargs)
 
 
-torch_calls.NAMED["torch._dynamo.decorators.error_on_graph_break"] = _error_on_graph_break
+torch_calls.enter_late({"_dynamo.decorators.error_on_graph_break": _error_on_graph_break})
 
 
 def substitute_in_graph(original: Function, *, skip_signature_check: bool = False) -> Callable[[F], F]:

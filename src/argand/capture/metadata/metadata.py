@@ -13,6 +13,7 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import kinds, misfits, outcomes, trial_runs
 from argand.capture.metadata.rules import RULES, Misfit, Unknown
+from argand.capture.metadata.special_calls import named
 from argand.graph import compat as tracing
 from argand.graph import time_limit
 from argand.graph.metadata import metas
@@ -23,32 +24,32 @@ _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _Tensor = torch.Tensor
 
-_FACTORY_NAMES = words(
-    """
-    empty zeros ones full arange range linspace logspace eye rand randn randint randperm empty_strided
-    empty_permuted tensor as_tensor asarray scalar_tensor tril_indices triu_indices hann_window
-    hamming_window bartlett_window blackman_window kaiser_window normal
-    """
-)
-FACTORIES: frozenset[object] = frozenset(getattr(torch, name) for name in _FACTORY_NAMES if hasattr(torch, name)) | {
+FACTORIES: frozenset[object] = frozenset((
     torch.fft.fftfreq,
     torch.fft.rfftfreq,
-}
+    *named(
+        torch,
+        """
+        empty zeros ones full arange range linspace logspace eye rand randn randint randperm empty_strided
+        empty_permuted tensor as_tensor asarray scalar_tensor tril_indices triu_indices hann_window
+        hamming_window bartlett_window blackman_window kaiser_window normal
+        """,
+    ),
+))  # fmt: skip
 
 
 LAYOUT_READS: frozenset[object] = frozenset((_Tensor.stride, _Tensor.is_contiguous, _Tensor.dim_order))
 UNSURE_LAYOUT: frozenset[object] = frozenset(
     function
     for owner, names in (
-        (torch, "svd svd_lowrank pca_lowrank nonzero_static native_batch_norm _native_batch_norm_legit max_unpool2d"),
+        (torch, "svd svd_lowrank pca_lowrank nonzero_static native_batch_norm _native_batch_norm_legit"),
         (torch._C._nn, "max_unpool2d"),
         (torch.nn.functional, "max_unpool2d"),
         (torch.linalg, "svd"),
         (torch.fft, "hfftn"),
         (_Tensor, "svd nonzero_static"),
     )
-    for function in [getattr(owner, name, None) for name in words(names)]
-    if function is not None
+    for function in named(owner, names)
 )
 """Functions whose results eager lays out as no meta kernel says: the tracer tries them out on zeros."""
 

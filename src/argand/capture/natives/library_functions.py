@@ -45,11 +45,11 @@ from argand.capture.objects import iteration, keys, names, polyfills
 from argand.capture.objects.call_protocol import classes, native_handlers
 from argand.capture.objects.call_protocol.native_handlers import (
     BREAK_MODULES,
-    CALLABLE_OBJECTS,
     PURE_MODULES,
     SAFE_NEW,
     STORING_NEW,
     Args,
+    add_callable_objects,
     add_class_methods,
     add_functions,
     add_methods,
@@ -147,10 +147,10 @@ def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
     return instance
 
 
-CALLABLE_OBJECTS[types.GenericAlias] = _generic_alias
-CALLABLE_OBJECTS[operator.itemgetter] = _itemgetter
-CALLABLE_OBJECTS[operator.attrgetter] = _attrgetter
-CALLABLE_OBJECTS[operator.methodcaller] = _methodcaller
+add_callable_objects(_generic_alias, types.GenericAlias)
+add_callable_objects(_itemgetter, operator.itemgetter)
+add_callable_objects(_attrgetter, operator.attrgetter)
+add_callable_objects(_methodcaller, operator.methodcaller)
 
 _OWN = {math.floor, math.ceil, math.trunc, math.prod, math.fsum, math.dist}
 for _module in (math, cmath, struct):
@@ -241,7 +241,7 @@ STORING_NEW.add(functools.partial)
 
 _key_type = type(functools.cmp_to_key(len))  # type: ignore[arg-type]
 _comparison_key_type = type(functools.cmp_to_key(len)(0))  # type: ignore[arg-type]
-CALLABLE_OBJECTS[_key_type] = constructor
+add_callable_objects(constructor, _key_type)
 add_methods(_comparison_key_type, comparing, "__lt__ __le__ __eq__ __ne__ __gt__ __ge__")
 
 _lru_wrapper = type(functools.lru_cache(maxsize=None)(len))
@@ -350,7 +350,6 @@ for _kind in (_thread.RLock, _thread.LockType):
     SAFE_NEW.add(_kind)
     add_methods(_kind, _lock, "acquire release __enter__ __exit__")
 add_methods(_thread.LockType, _lock, "locked")
-add_methods(_thread.RLock, _lock, "locked[python>=3.14]")
 
 
 # ---- regular expressions -------------------------------------------------------------------------------------------

@@ -30,12 +30,10 @@ from argand.capture.objects import (
 )
 from argand.capture.objects.call_protocol import classes, native_handlers
 from argand.capture.objects.call_protocol.native_handlers import (
-    CALLABLE_OBJECTS,
-    KEEP,
-    METHODS,
     SAFE_NEW,
     STORING_NEW,
     Args,
+    add_callable_objects,
     add_class_methods,
     add_methods,
     function,
@@ -86,6 +84,7 @@ def _object_getattribute(
 
 
 @method(object, "__eq__", "__ne__")
+@method(type, "__eq__")
 def _object_eq(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 1:
         return interp.native(getattr(object, name), owner, *args, **kwargs)
@@ -110,6 +109,7 @@ def _object_format(interp: Interpreter, cls: type, name: str, owner: object, arg
 
 
 @method(object, "__hash__", "__dir__", "__sizeof__", "__subclasshook__", "__lt__", "__le__", "__gt__", "__ge__")
+@method(type, "__hash__")
 def _object_plain(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     return interp.native(getattr(object, name), owner, *args, **kwargs)
 
@@ -275,8 +275,6 @@ def _type_check(interp: Interpreter, cls: type, name: str, owner: object, args: 
 
 
 add_methods(type, read_only, "mro __or__ __ror__ __repr__ __prepare__ __dir__ __sizeof__")
-METHODS[id(type), "__eq__"] = METHODS[id(object), "__eq__"]
-METHODS[id(type), "__hash__"] = METHODS[id(object), "__hash__"]
 add_class_methods(type, lambda interp, fn, args, kwargs: {}, "__prepare__")
 
 
@@ -397,13 +395,11 @@ def _all_exceptions(cls: type) -> list[type]:
 
 _cls: Any
 for _cls in _all_exceptions(BaseException):
-    KEEP.append(_cls)
-    for _name in ("__init__", "with_traceback", "add_note", "__setstate__", "__reduce__"):
-        if _name in _cls.__dict__:
-            METHODS[id(_cls), _name] = _exception_change
-    for _name in ("__str__", "__repr__"):
-        if _name in _cls.__dict__:
-            METHODS[id(_cls), _name] = _exception_text
+    for _handler, _names in (
+        (_exception_change, ("__init__", "with_traceback", "add_note", "__setstate__", "__reduce__")),
+        (_exception_text, ("__str__", "__repr__")),
+    ):
+        add_methods(_cls, _handler, " ".join(name for name in _names if name in vars(_cls)))
 
 
 @method(BaseExceptionGroup, "split", "subgroup", "derive")
@@ -475,6 +471,6 @@ def _call_ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> 
     return referent
 
 
-CALLABLE_OBJECTS[weakref.ref] = _call_ref
+add_callable_objects(_call_ref, weakref.ref)
 add_methods(weakref.ref, comparing, "__eq__ __ne__ __hash__")
-METHODS[id(weakref.ref), "__init__"] = lambda interp, cls, name, owner, args, kwargs: None
+add_methods(weakref.ref, lambda interp, cls, name, owner, args, kwargs: None, "__init__")

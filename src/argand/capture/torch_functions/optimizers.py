@@ -39,14 +39,7 @@ def _grouped(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return {kinds.pop(): (lists, indices)}
 
 
-_FUSED = tuple(
-    getattr(torch, name)
-    for name in ("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_")
-    if hasattr(torch, name)
-)
-
-
-@special(*_FUSED)
+@special(*named(torch, "_fused_sgd_ _fused_adam_ _fused_adamw_ _fused_adagrad_"))
 def _fused_step(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """One kernel for the step of all parameters: a call that writes to lists of tensors and returns nothing.
 

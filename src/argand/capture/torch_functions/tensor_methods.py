@@ -14,7 +14,7 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.facts.words import callable_words, words
 from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.call_targets import target_of
-from argand.capture.metadata.special_calls import SPECIAL, Special, getter, named, special
+from argand.capture.metadata.special_calls import Special, getter, named, special
 from argand.capture.record import constants, size_tensors
 from argand.capture.sizes import subclasses, symbolic_index, symbolic_tensors, unbacked_index, unbacked_ops
 from argand.capture.torch_functions import data_dependent
@@ -142,9 +142,8 @@ def _is_device(kind: str) -> Special:
     return lambda builder, func, args, kwargs: info_of(builder, args[0]).device.type == kind
 
 
-for _kind in ("cuda", "cpu", "meta", "xpu", "mps", "ipu", "xla", "hpu", "mtia", "maia", "vulkan", "ort"):
-    if hasattr(_T, f"is_{_kind}"):
-        SPECIAL[getter(f"is_{_kind}")] = _is_device(_kind)
+for _kind in words("cuda cpu meta xpu mps ipu xla mtia maia vulkan"):
+    special(getter(f"is_{_kind}"))(_is_device(_kind))
 
 
 @special(_T.get_device, torch.get_device)

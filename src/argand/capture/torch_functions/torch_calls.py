@@ -61,6 +61,14 @@ def enter_rows(table: Mapping[str, Handler]) -> None:
         handler(*all_of(paths))(what)
 
 
+def enter_late(table: Mapping[str, Handler]) -> None:
+    """The same for what torch imports late: names of functions, and of classes of callable objects, where they are
+    defined."""
+    for paths, what in table.items():
+        for path in names_here(paths):
+            enter(NAMED, f"torch.{path}", what)
+
+
 def _key(fn: Any) -> Any:
     return fn.__func__ if isinstance(fn, types.MethodType | classmethod | staticmethod) else fn
 

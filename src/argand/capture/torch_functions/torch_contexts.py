@@ -16,7 +16,7 @@ from argand.capture.facts.values import symbolic
 from argand.capture.objects import iteration
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import modes, torch_polyfills
-from argand.capture.torch_functions.torch_calls import NAMED, all_of, handler
+from argand.capture.torch_functions.torch_calls import all_of, enter_late, handler
 from argand.graph.compat import FLAGS, set_deterministic
 
 # ---------------------------------------------------------------------- flags
@@ -97,7 +97,7 @@ def _sdpa_kernel(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) 
     return state.interpreter.call(torch_polyfills.sdpa_kernel, args, kwargs)
 
 
-NAMED["torch.nn.attention.sdpa_kernel"] = _sdpa_kernel
+enter_late({"nn.attention.sdpa_kernel": _sdpa_kernel})
 
 
 # ---------------------------------------------------------------------- torch-function modes

@@ -17,9 +17,9 @@ from argand.capture.record import numpy_calls
 from argand.capture.sizes import unbacked_ops
 from argand.capture.torch_functions import modes, modules, optimizers, overriding
 from argand.capture.torch_functions.torch_calls import (
-    NAMED,
     Handler,
     all_of,
+    enter_late,
     enter_rows,
     find,
     guarded_constant,
@@ -98,15 +98,12 @@ enter_rows({
     """: guarded_constant,
     "is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
     "is_autocast_cache_enabled": _of_autocast,
-    "_C._log_api_usage_once compiler.cudagraph_mark_step_begin _dynamo.mark_static_address "
-    "_C._get_tracing_state": _answer(None),
-    "compiler.is_exporting jit.is_tracing jit.is_scripting _jit_internal.is_scripting onnx.is_in_onnx_export "
+    "_C._log_api_usage_once compiler.cudagraph_mark_step_begin _C._get_tracing_state": _answer(None),
+    "compiler.is_exporting jit.is_tracing jit.is_scripting _jit_internal.is_scripting "
     "_C._is_torch_function_mode_enabled": _answer(False),
-    "compiler.is_compiling compiler.is_dynamo_compiling _dynamo.is_compiling _dynamo.external_utils.is_compiling":
-        _compiling,
+    "compiler.is_compiling compiler.is_dynamo_compiling": _compiling,
     "_C._has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic overrides.has_torch_function "
     "overrides.has_torch_function_unary overrides.has_torch_function_variadic": _has_torch_function,
-    "_dynamo.graph_break": _graph_break,
     """
     manual_seed seed initial_seed get_rng_state set_rng_state random.manual_seed random.seed save load
     set_num_threads set_num_interop_threads
@@ -390,6 +387,11 @@ def _untagged(cell: str) -> Handler:
     return handle
 
 
-NAMED["torch._dynamo.decorators.graph_break"] = _graph_break
-NAMED["torch._dynamo.mutation_guard.patched_init"] = _untagged("init")
-NAMED["torch._dynamo.mutation_guard.patched_setstate"] = _untagged("setstate")
+enter_late({
+    "onnx.is_in_onnx_export": _answer(False),
+    "_dynamo.external_utils.is_compiling": _compiling,
+    "_dynamo.decorators.mark_static_address": _answer(None),
+    "_dynamo.decorators.graph_break": _graph_break,
+    "_dynamo.mutation_guard.patched_init": _untagged("init"),
+    "_dynamo.mutation_guard.patched_setstate": _untagged("setstate"),
+})  # fmt: skip

@@ -113,6 +113,12 @@ def add_functions(handler: Handler, *fns: object) -> None:
         enter(FUNCTIONS, id(fn), handler)
 
 
+def add_callable_objects(handler: Handler, *classes: type) -> None:
+    """Register one handler for calls of the objects of several classes."""
+    for cls in classes:
+        enter(CALLABLE_OBJECTS, cls, handler)
+
+
 def replace_function(fn: object, handler: Handler) -> None:
     """The handler of a callable from now on, whatever it was."""
     KEEP.append(fn)

@@ -15,7 +15,7 @@ from argand.capture.facts.values.tensor_info import Scope
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.higher_order import subgraphs
-from argand.capture.torch_functions.torch_calls import NAMED, handler
+from argand.capture.torch_functions.torch_calls import enter_late, handler
 
 _MOST_STEPS = 256  # of a scan or map, which become that many copies of its body
 
@@ -169,8 +169,10 @@ def _compile(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> o
 
 
 handler(torch.compile)(_compile)
-NAMED["torch._higher_order_ops.associative_scan.associative_scan"] = _associative_scan
-NAMED["torch._higher_order_ops.cond.cond"] = NAMED["torch.cond"] = _cond
-NAMED["torch._higher_order_ops.while_loop.while_loop"] = _while_loop
-NAMED["torch._higher_order_ops.scan.scan"] = _scan
-NAMED["torch._higher_order_ops.map.map"] = _map
+enter_late({
+    "_higher_order_ops.associative_scan.associative_scan": _associative_scan,
+    "_higher_order_ops.cond.cond cond": _cond,
+    "_higher_order_ops.while_loop.while_loop": _while_loop,
+    "_higher_order_ops.scan.scan": _scan,
+    "_higher_order_ops.map.map": _map,
+})  # fmt: skip

@@ -18,7 +18,7 @@ from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import torch_polyfills
 from argand.capture.torch_functions.higher_order import subgraphs
-from argand.capture.torch_functions.torch_calls import NAMED
+from argand.capture.torch_functions.torch_calls import enter_late
 from argand.graph.operators import flex
 
 _WHAT = "flex_attention"
@@ -178,7 +178,9 @@ def _mask_of_everything(state: CaptureState, fn: Function, args: Args, kwargs: K
     return state.interpreter.call(torch_polyfills.flex_mask_of_everything, (BlockMask, device), {})
 
 
-NAMED["torch.nn.attention.flex_attention._create_empty_block_mask"] = _mask_of_everything
-NAMED["torch._higher_order_ops.flex_attention.FlexAttentionHOP"] = _attention
-NAMED["torch._dynamo.decorators.mark_static"] = _mark_static
-NAMED["torch.fx.traceback.annotate"] = _annotate
+enter_late({
+    "nn.attention.flex_attention._create_empty_block_mask": _mask_of_everything,
+    "_higher_order_ops.flex_attention.FlexAttentionHOP": _attention,
+    "_dynamo.decorators.mark_static": _mark_static,
+    "fx.traceback.annotate": _annotate,
+})  # fmt: skip

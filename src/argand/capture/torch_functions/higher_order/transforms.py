@@ -17,7 +17,7 @@ from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.higher_order import subgraphs
-from argand.capture.torch_functions.torch_calls import CODES, NAMED, all_of, handler, name_of
+from argand.capture.torch_functions.torch_calls import CODES, all_of, enter_late, handler, name_of
 from argand.capture.torch_functions.torch_calls import leaf as operation
 
 _CHECKPOINT_OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
@@ -500,9 +500,6 @@ def _vjp(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 handler(*all_of("func.jvp"))(_jvp)
-NAMED["torch._functorch.vmap.vmap_impl"] = _vmap_impl
-NAMED["torch._functorch.eager_transforms.grad_impl"] = _grad_impl
-NAMED["torch._functorch.eager_transforms.grad_and_value_impl"] = _grad_impl
 CODES["eager_transforms.py:jacrev.<locals>.wrapper_fn"] = _jacobian
 CODES["eager_transforms.py:jacfwd.<locals>.wrapper_fn"] = _jacobian
 
@@ -520,4 +517,8 @@ def _index_by_tensors(state: CaptureState, fn: Function, args: Args, kwargs: Kwa
     return operation(state, torch.ops.aten.index.Tensor, (tensor, list(state.deep_resolve(indices))), {})
 
 
-NAMED["torch._dynamo._trace_wrapped_higher_order_op.apply"] = _index_by_tensors
+enter_late({
+    "_functorch.vmap.vmap_impl": _vmap_impl,
+    "_functorch.eager_transforms.grad_impl _functorch.eager_transforms.grad_and_value_impl": _grad_impl,
+    "_dynamo._trace_wrapped_higher_order_op.apply": _index_by_tensors,
+})  # fmt: skip
