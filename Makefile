@@ -32,11 +32,14 @@ GPU_PYTHON ?= $(PYTHON)
 test-gpu:
 	$(GPU_PYTHON) tests/gpu/run.py $(if $(ZOO),--zoo $(ZOO)) $(GPUARGS)
 
+# Imports one way, sizes of files and functions, names in the tables of natives, the budget of natives without a row.
+RULES := tests/test_imports.py tests/test_ground_rules.py tests/capture/natives/test_names_in_tables.py tests/capture/natives/test_native_surface.py
 lint: $(STAMP)
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/ruff format --check src tests bench examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -n 0 $(RULES)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix src tests bench examples

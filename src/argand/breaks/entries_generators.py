@@ -196,7 +196,7 @@ PAGES: tuple[Page, ...] = (
         print(f(torch.ones(3)))
         sys.unraisablehook = sys.__unraisablehook__
         """,
-        also=("call of native code that is not known",),
+        also=("call of a library that is not captured",),
     ),
     Page(
         kind="frame of a generator",

@@ -12,6 +12,37 @@ PAGES: tuple[Page, ...] = (
         remedy="Call it before or after the compiled part. If it only computes on tensors, wrap it in a Python "
         "function marked with `argand.allow_in_graph`.",
         before="""
+        import resource
+
+
+        @argand.compile
+        def f(x):
+            y = x * 2
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            return y + (used.ru_maxrss > 0)
+
+
+        print(f(torch.ones(3)))
+        """,
+        after="""
+        import resource
+
+
+        @argand.compile
+        def f(x, memory):
+            return x * 2 + (memory > 0)
+
+
+        print(f(torch.ones(3), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+        """,
+    ),
+    Page(
+        kind="call of a library that is not captured",
+        what="A function of the standard library is called whose purpose is outside the program: clocks, files,"
+        " processes, sockets, threads, tests, the interpreter's own state.",
+        why="Each call must act on the world again; a graph only computes.",
+        remedy="Call it before or after the compiled part.",
+        before="""
         import time
 
 
@@ -34,37 +65,6 @@ PAGES: tuple[Page, ...] = (
 
 
         print(f(torch.ones(3), time.time()))
-        """,
-    ),
-    Page(
-        kind="call of a library that is not captured",
-        what="A function of the standard library is called whose purpose is outside the program: files, processes,"
-        " sockets, threads, tests, warnings of the interpreter.",
-        why="Each call must act on the world again; a graph only computes.",
-        remedy="Call it before or after the compiled part.",
-        before="""
-        import subprocess
-
-
-        @argand.compile
-        def f(x):
-            y = x * 2
-            text = subprocess.list2cmdline(["a", "b"])
-            return y + len(text)
-
-
-        print(f(torch.ones(3)))
-        """,
-        after="""
-        import subprocess
-
-
-        @argand.compile
-        def f(x, text):
-            return x * 2 + len(text)
-
-
-        print(f(torch.ones(3), subprocess.list2cmdline(["a", "b"])))
         """,
     ),
     Page(

@@ -64,20 +64,19 @@ PAGES: tuple[Page, ...] = (
         before="""
         @argand.compile
         def f(x):
-            torch.clear_autocast_cache()
-            return x * 2
+            text = torch.__config__.parallel_info()
+            return x * (len(text) > 0)
 
 
         print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
-        def f(x):
-            return x * 2
+        def f(x, text):
+            return x * (len(text) > 0)
 
 
-        torch.clear_autocast_cache()
-        print(f(torch.ones(3)))
+        print(f(torch.ones(3), torch.__config__.parallel_info()))
         """,
     ),
     Page(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import array
+import binascii
+import bisect
 import collections
 import contextlib
 import ctypes
@@ -16,6 +18,7 @@ import decimal
 import enum
 import fractions
 import functools
+import heapq
 import io
 import itertools
 import math
@@ -24,8 +27,11 @@ import re
 import struct
 import sys
 import threading
+import time
 import types
+import unicodedata
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -394,6 +400,9 @@ operator.index(o) | operator.length_hint(o) | operator.itemgetter(0)(o) | operat
 struct.pack("i", o) | struct.unpack("i", o) | re.match("a", o) | re.sub("a", "b", o) | re.compile(o).pattern | bytes.fromhex(o) | float.fromhex(o) | int.from_bytes(o, "big") | sys.intern(o) | complex(1, o) | memoryview(o)[0]
 type(o)() | type(o)(o) | type(o)([1, 2]) | copy.copy(o) | copy.deepcopy(o) | collections.Counter(o) | collections.OrderedDict(o) | collections.ChainMap(o)["a"] | types.MappingProxyType(o)["a"] | list(zip(*[o])) | types.SimpleNamespace(v=o).v is o
 [v for v in (o,)][0] is o | [o].append(o) | (lambda *a: len(a))(*o) | (lambda **a: sorted(a))(**o) | (lambda a, b: (a, b))(*o) | all([o]) | any([o]) | sum([o], 1) | o or 3 | o and 3 | 1 if o else 2
+bisect.bisect([1, 2, 3], o) | bisect.bisect_left(o, 2) | bisect.insort(o, 2) | heapq.heappushpop([1, 2], o) | heapq.heapify(o) | heapq.heappop(o) | heapq.nsmallest(2, o) | operator.call(o, 1) | o.send(None) | o.close()
+datetime.timedelta(o) | datetime.date(2020, 1, o) | datetime.date.fromordinal(o) | datetime.date.fromisoformat(o) | datetime.datetime.combine(o, datetime.time(1)) | o.isoformat() | o.weekday() | o.total_seconds() | o.replace(1) | o.is_zero() | o.adjusted() | o.copy_abs()
+zlib.crc32(o) | zlib.compress(o) | binascii.hexlify(o) | unicodedata.name(o) | unicodedata.normalize("NFD", o) | str.maketrans(o) | "ab".translate(str.maketrans({"a": o})) | struct.Struct(o).size | struct.Struct("i").pack(o) | time.struct_time(o) | types.GenericAlias(list, o)
 x + o | x * o | o * x | x[o] | x.sum(o) | torch.full((2,), o) | torch.tensor(o) | x.view(o) | x.to(o) | x.new_zeros(o) | torch.zeros(o) | x ** o | torch.where(x > 1, x, o) | x.clamp(o)
 len(str(ValueError(o))) | str(KeyError(o)) | repr(ValueError(o, 1)) | ValueError(o).args[0] is o | StopIteration(o).value is o | repr([o]) | str({1: o}) | repr((o,)) | f"{[o]}" | repr(slice(o)) | slice(o).indices(5) | slice(0, o) == slice(0, 1)
 """
@@ -411,7 +420,9 @@ def _operations() -> list[str]:
 OPERATIONS: list[str] = _operations()
 NAMES = {
     "operator": operator, "math": math, "itertools": itertools, "functools": functools, "collections": collections,
-    "types": types, "struct": struct, "re": re, "sys": sys, "torch": torch, "copy": __import__("copy"),
+    "types": types, "struct": struct, "re": re, "sys": sys, "torch": torch, "bisect": bisect, "heapq": heapq,
+    "datetime": datetime, "zlib": zlib, "binascii": binascii, "unicodedata": unicodedata, "time": time,
+    "copy": __import__("copy"),
 }  # fmt: skip
 STATEFUL = {"hash(o) == hash(o)"}
 

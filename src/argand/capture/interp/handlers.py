@@ -9,6 +9,8 @@ from argand.capture.natives import (  # noqa: F401
     logging_functions,
     object_methods,
     operator_functions,
+    ordered_lists,
+    value_classes,
 )
 from argand.capture.torch_functions import (  # noqa: F401
     modules,

@@ -19,7 +19,7 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.values import tainted
 from argand.capture.facts.values.symbolic import SYMBOLIC
-from argand.capture.natives.rows import Native, enter_rows, kept, operation
+from argand.capture.natives.rows import Native, enter_rows, kept, operation, plain
 from argand.capture.objects import (
     attribute_writes,
     descriptors,
@@ -28,6 +28,7 @@ from argand.capture.objects import (
     iteration,
     keys,
     names,
+    native_handlers,
     operators,
     polyfills,
     stand_ins,
@@ -396,7 +397,10 @@ def _handled(interp: Interpreter) -> BaseException | None:
 
 def of_the_process(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A setting of the interpreter, read without arguments: guarded to be what it is."""
-    value = interp.native(fn, *args, **kwargs)
+    try:
+        value = interp.native(fn, *args, **kwargs)
+    except ObservedException:
+        raise native_handlers.unknown_native(fn) from None  # no guard tells whether it still raises
     interp.state.guards.add(None, "global_state", ((fn, value),))
     return value
 
@@ -413,12 +417,16 @@ enter_rows({
     "ascii": Native(_ascii, counts=1),
     "format": Native(_format, counts=(1, 2)),
     "bin hex oct": Native(takes=(keys.to_index,), reads=0),
-    "chr ord memoryview sys.intern sys.getdefaultencoding": pure,
-    "sys.getrecursionlimit _thread.get_ident": of_the_process,
+    "chr ord memoryview sys.intern sys.getdefaultencoding sys.getfilesystemencoding": pure,
+    "types.NoneType types.EllipsisType types.NotImplementedType": pure,
+    "sys.getrecursionlimit sys.getswitchinterval sys.get_int_max_str_digits sys.is_finalizing": of_the_process,
+    "_thread.get_ident _thread.get_native_id os.getpid os.getcwd os.cpu_count _abc.get_cache_token": of_the_process,
+    "sys.exit": Native(takes=(plain,), counts=(0, 1)),  # which takes a tuple apart
     "__build_class__": classes.build_class,
     "print": _PRINT,
     "open input breakpoint": _IO,
-    "exec eval compile": _CODE,
+    "aiter anext": breaking("async function", "An asynchronous iterator goes on when its event loop says so.", _MOVE),
+    "exec eval compile types.CodeType": _CODE,
 })  # fmt: skip
 
 
@@ -469,10 +477,10 @@ ITERABLE_NEW.update({tuple, frozenset, enumerate})
 
 
 for _cls, _names in (
-    (int, "from_bytes"), (float, "fromhex __getformat__"), (str, "maketrans"), (bytes, "fromhex maketrans"),
-    (bytearray, "fromhex"),
+    (int, "from_bytes"), (float, "fromhex __getformat__"), (bytes, "fromhex"), (bytearray, "fromhex"),
 ):  # fmt: skip
     add_class_methods(_cls, pure, _names)
+add_functions(pure, str.maketrans, bytes.maketrans, bytearray.maketrans)  # which know no class
 
 
 def _fromkeys(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:

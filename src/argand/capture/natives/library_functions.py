@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
 import _thread
+import binascii
 import cmath
 import collections
 import dataclasses
@@ -17,6 +18,7 @@ import random
 import re
 import struct
 import types
+import unicodedata
 import warnings
 from typing import Any
 
@@ -39,6 +41,7 @@ from argand.capture.natives.rows import (
     listed,
     operation,
     plain,
+    resolved,
     tested,
 )
 from argand.capture.objects import iteration, keys, names, polyfills
@@ -65,8 +68,11 @@ PURE_MODULES.update(
     {"re", "sre_parse", "sre_compile", "json", "json.encoder", "json.decoder", "textwrap", "string", "fnmatch",
      "keyword", "typing", "difflib", "colorsys", "ast", "dis", "base64", "html", "shlex", "packaging.version",
      "importlib.metadata", "importlib.util",
-     "unicodedata", "re._compiler", "re._parser", "statistics", "fractions", "numbers"}
+     "re._compiler", "re._parser", "statistics", "fractions", "numbers"}
 )  # fmt: skip
+_SYSTEM = "The operating system is asked or told something, which must happen at each call."
+_DECIMALS = "Decimal arithmetic rounds as the thread's decimal context says, which guards do not see."
+_DIGESTS = "Digests of growing data are not captured."
 BREAK_MODULES.update(
     {
         "threading": "Threads and locks are not captured.",
@@ -83,6 +89,28 @@ BREAK_MODULES.update(
         "unittest": "Test machinery is not captured.",
         "pdb": "The debugger cannot run in captured code.",
         "importlib._bootstrap": "Importing is not captured.",
+        # modules of C code, of which no function is called that has no row
+        "posix": _SYSTEM,
+        "sys": "What the interpreter does and knows is not captured.",
+        "gc": "What the garbage collector does and knows is not captured.",
+        "atexit": "Functions that run at exit are entered at each call.",
+        "time": "Clocks go on: they must be read at each call.",
+        "datetime": "Clocks go on, time zones and the locale may change: they must be read at each call.",
+        "decimal": _DECIMALS,
+        "_decimal": _DECIMALS,
+        "unicodedata": "Old versions of Unicode are not captured.",
+        "array": "Arrays of C numbers are not captured: no guard looks at their contents.",
+        "io": "File access is not captured.",
+        "_io": "File access is not captured.",
+        "_pickle": "Pickling is not captured.",
+        "_random": "Python's random numbers change with each call.",
+        "_thread": "Threads and locks are not captured.",
+        "_queue": "Threads and locks are not captured.",
+        "_contextvars": "Variables of contexts are not captured.",
+        "_weakref": "Who refers weakly to an object is not captured.",
+        "_hashlib": _DIGESTS,
+        "_blake2": _DIGESTS,
+        "zlib": "Streams of compressed data are not captured.",
     }
 )
 
@@ -152,8 +180,8 @@ add_callable_objects(_itemgetter, operator.itemgetter)
 add_callable_objects(_attrgetter, operator.attrgetter)
 add_callable_objects(_methodcaller, operator.methodcaller)
 
-_OWN = {math.floor, math.ceil, math.trunc, math.prod, math.fsum, math.dist}
-for _module in (math, cmath, struct):
+_OWN = {math.floor, math.ceil, math.trunc, math.prod, *resolved("math.fsum math.dist math.sumprod[python>=3.12]")}
+for _module in (math, cmath, struct, binascii, unicodedata):
     add_functions(pure, *[f for f in vars(_module).values() if is_a(f, types.BuiltinFunctionType) and f not in _OWN])
 
 
@@ -162,7 +190,7 @@ def _prod(interp: Interpreter, values: Any, start: Any = 1) -> Any:
     return fold(interp, math.prod, polyfills.multiply_items, values, start)
 
 
-@function(math.fsum, math.dist)
+@function(*resolved("math.fsum math.dist math.sumprod[python>=3.12]"))
 def _of_iterables(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return pure(interp, fn, [iteration.to_list(interp, arg) for arg in args], kwargs)
 
@@ -388,6 +416,7 @@ enter_rows({
     "collections.deque": Native(takes=(iterated, kept), reads=1),
     "_abc._abc_init _abc._abc_instancecheck _abc._abc_subclasscheck enum.auto os.fspath": pure,
     "typing.TypeVar typing.ParamSpec typing.TypeVarTuple typing.get_origin typing.get_args": pure,
+    "_operator._compare_digest zlib.crc32 zlib.adler32 zlib.compress zlib.decompress": pure,
     "typing.cast": Native(lambda interp, cls, value: value, counts=2),
     "re.sub re.subn": Native(takes=(kept, called, kept), named={"repl": called}, reads=0),
     # of the functions of paths, those that compute on text: others read directories or settings of the process

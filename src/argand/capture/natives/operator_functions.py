@@ -8,14 +8,21 @@ from typing import Any
 
 from argand._core import _C
 from argand.capture.facts.frames import NULL
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import SEQUENCES
 from argand.capture.facts.values.array_value import Traced
-from argand.capture.natives.rows import Native, enter_rows
+from argand.capture.natives.rows import Native, enter_rows, resolved
 from argand.capture.objects import keys, operators
 from argand.capture.objects.call_protocol import classes
-from argand.capture.objects.call_protocol.native_handlers import constructor, pure, python_object_in_native
+from argand.capture.objects.call_protocol.native_handlers import (
+    Args,
+    constructor,
+    function,
+    pure,
+    python_object_in_native,
+)
 from argand.capture.record import numpy_functions
 from argand.graph.python_operators import BINARY, COMPARE, INVERT, UNARY
 
@@ -30,16 +37,21 @@ def _concat(interp: Interpreter, symbol: str, methods: tuple[str, ...], a: Any, 
     elif numpy_functions.is_array(a) or type(a) is Traced:
         raise python_object_in_native(operator.concat, a)  # numpy's own words
     has_none = lookup(cls, methods[-1]) is NULL and lookup(type(b), "__radd__") is NULL
-    if has_none or not _is_sequence(interp, a) or not _is_sequence(interp, b):
+    if has_none or not is_sequence(interp, a) or not is_sequence(interp, b):
         raise interp.throw(TypeError(f"'{_C.type_name(classes.type_of(a))}' object can't be concatenated"))
     return operators.binary(interp, BINARY[symbol], a, b)
 
 
-def _is_sequence(interp: Interpreter, obj: object) -> bool:
+def is_sequence(interp: Interpreter, obj: object) -> bool:
     """What C takes for one: items by position. Tensors and dicts have items by key."""
     if is_a(obj, dict | types.MappingProxyType | types.GenericAlias) or interp.is_tensor(obj):
         return False
     return interp.types.lookup(type(obj), "__getitem__") is not NULL
+
+
+@function(*resolved("operator.call"))
+def _call(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    return interp.call(args[0], args[1:], kwargs)
 
 
 enter_rows({

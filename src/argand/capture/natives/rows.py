@@ -17,7 +17,13 @@ from typing import Any, Final
 from argand.capture.facts.handlers import ABSENT, names_here
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.objects import iteration, keys
-from argand.capture.objects.call_protocol.native_handlers import Handler, add_functions
+from argand.capture.objects.call_protocol.native_handlers import (
+    Handler,
+    MethodHandler,
+    add_class_methods,
+    add_functions,
+    add_methods,
+)
 from argand.capture.world import native_reads
 
 Use = Callable[[Interpreter, Any], Any]
@@ -92,6 +98,20 @@ def resolved(paths: str) -> list[Any]:
         else:
             ABSENT.append(path)
     return values
+
+
+def enter_methods(table: Mapping[str, tuple[MethodHandler, str]]) -> None:
+    """Enter methods of C classes: paths of classes, what is done, and the names."""
+    for paths, (handler, methods) in table.items():
+        for cls in resolved(paths):
+            add_methods(cls, handler, methods)
+
+
+def enter_class_methods(table: Mapping[str, tuple[Handler, str]]) -> None:
+    """The same for methods that are called on the class."""
+    for paths, (handler, methods) in table.items():
+        for cls in resolved(paths):
+            add_class_methods(cls, handler, methods)
 
 
 # ---- the driver ----------------------------------------------------------------------------------------------------

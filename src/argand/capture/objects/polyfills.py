@@ -151,6 +151,89 @@ def iterate_sentinel(fn: Callable[[], object], sentinel: object) -> Iterator[obj
         yield value
 
 
+def bisect(a: Any, x: Any, lo: Any, hi: Any, key: Any, right: bool) -> int:
+    """Where to insert: right or left of equal elements."""
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    if hi is None or hi == -1:  # which C takes for None
+        hi = len(a)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        item = a[middle] if key is None else key(a[middle])
+        if (x < item) if right else not (item < x):
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+def insort(a: Any, x: Any, lo: Any, hi: Any, key: Any, right: bool) -> None:
+    at = bisect(a, x if key is None else key(x), lo, hi, key, right)
+    a.insert(at, x)
+
+
+def _rise(heap: list[Any], start: int, at: int, largest: bool) -> None:
+    """Move an item of a heap towards its root, as far as `start`, over items that it comes before."""
+    size = len(heap)
+    while at > start:
+        parent = (at - 1) // 2
+        before = heap[parent] < heap[at] if largest else heap[at] < heap[parent]
+        if len(heap) != size:
+            raise RuntimeError("list changed size during iteration")
+        if not before:
+            return
+        heap[parent], heap[at] = heap[at], heap[parent]
+        at = parent
+
+
+def _settle(heap: list[Any], at: int, largest: bool) -> None:
+    """Move an item of a heap to the leaves along the first children, and up again to where it belongs."""
+    start, size = at, len(heap)
+    while at < size // 2:
+        child = 2 * at + 1
+        if child + 1 < size:
+            first = heap[child + 1] < heap[child] if largest else heap[child] < heap[child + 1]
+            if len(heap) != size:
+                raise RuntimeError("list changed size during iteration")
+            child += not first
+        heap[child], heap[at] = heap[at], heap[child]
+        at = child
+    _rise(heap, start, at, largest)
+
+
+def heap_build(heap: list[Any], largest: bool) -> None:
+    at = len(heap) // 2
+    while at:
+        at -= 1
+        _settle(heap, at, largest)
+
+
+def heap_push(heap: list[Any], item: Any, largest: bool) -> None:
+    heap.append(item)
+    _rise(heap, 0, len(heap) - 1, largest)
+
+
+def heap_pop(heap: list[Any], largest: bool) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
+    last = heap.pop()
+    return heap_replace(heap, last, largest) if heap else last
+
+
+def heap_replace(heap: list[Any], item: Any, largest: bool) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
+    top, heap[0] = heap[0], item
+    _settle(heap, 0, largest)
+    return top
+
+
+def heap_push_pop(heap: list[Any], item: Any, largest: bool) -> Any:
+    if not heap or not (heap[0] < item):
+        return item
+    return heap_replace(heap, item, largest)
+
+
 def list_index(items: Sequence[object], value: object, start: int, stop: int) -> int:
     i = start
     while i < stop and i < len(items):

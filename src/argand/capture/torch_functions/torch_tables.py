@@ -112,6 +112,10 @@ enter_rows({
     cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
     autograd.detect_anomaly autograd.backward from_dlpack frombuffer
     utils.dlpack.from_dlpack utils.dlpack.to_dlpack
+    set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled autocast_increment_nesting
+    autocast_decrement_nesting clear_autocast_cache set_anomaly_enabled init_num_threads fork wait
+    set_autocast_cpu_enabled set_autocast_cpu_dtype set_autocast_gpu_dtype set_autocast_ipu_enabled
+    set_autocast_ipu_dtype set_autocast_xla_enabled set_autocast_xla_dtype import_ir_module import_ir_module_from_buffer
     """: _outside_effects,
 })  # fmt: skip
 

@@ -16,7 +16,7 @@ from argand.capture.facts import callables
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import ABSENT, Function, Kwargs, enter, names_here
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.kinds import is_a
+from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.objects import names, text, virtual
 from argand.capture.objects.call_protocol import lru_caches
 from argand.capture.record import numpy_functions
@@ -48,7 +48,7 @@ ITERABLE_NEW: Final[set[type]] = set()
 PURE_MODULES: Final[set[str]] = set()
 """Python modules whose functions only compute on their arguments: called natively on constants."""
 BREAK_MODULES: Final[dict[str, str]] = {}
-"""Modules whose functions are never inlined, with the reason."""
+"""Modules whose functions are not inlined, and whose native code is not called, with the reason."""
 HELPER_FILES: Final[set[str]] = set()
 """Files of argand's own interpreted helpers."""
 
@@ -174,9 +174,37 @@ def native_fallback(interp: Interpreter, fn: Function, args: list[object], kwarg
     raise unknown_native(fn)
 
 
+def _of_library(name: str, reason: str) -> BaseException:
+    return graph_break(
+        kind="call of a library that is not captured",
+        context=name,
+        explanation=reason,
+        hints=("Move the call out of the compiled function.",),
+    )
+
+
+def _break_for(reason: str) -> Handler:
+    def handler(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
+        raise _of_library(text.callable_name(fn), reason)
+
+    return handler
+
+
+def module_of_native(fn: Function) -> str:
+    """The module that a native callable comes from: a function's own, a method's that of its class."""
+    module = callables.text_of(fn, "__module__")
+    if module:
+        return module
+    owner = callables.fact(fn, "__objclass__") or callables.fact(fn, "__self__")
+    return module_of(owner if is_a(owner, type) else type(owner))
+
+
 def unknown_native(fn: Function) -> BaseException:
-    """The graph break for a native callable that nothing is known about."""
+    """The graph break for a native callable that no row says how to run."""
     name = callables.spoken(fn) or type(fn).__name__
+    reason = BREAK_MODULES.get(module_of_native(fn))
+    if reason is not None:
+        return _of_library(name, reason)
     return graph_break(
         kind="call of native code that is not known",
         context=name,
@@ -206,7 +234,7 @@ def policy_of(interp: Interpreter, fn: types.FunctionType) -> Handler:
     root = module.partition(".")[0]
     reason = BREAK_MODULES.get(module) or BREAK_MODULES.get(root)
     if reason is not None:
-        return breaking("call of a library that is not captured", reason, "Move the call out of the compiled function.")
+        return _break_for(reason)
     if module in PURE_MODULES:
         return native_on_constants
     if hasattr(fn, "dispatch") and fn.__code__.co_filename == functools.__file__:
