@@ -28,13 +28,12 @@ from argand.capture.objects import (
     iteration,
     keys,
     names,
-    native_handlers,
     operators,
     polyfills,
     stand_ins,
     text,
 )
-from argand.capture.objects.call_protocol import classes
+from argand.capture.objects.call_protocol import classes, native_handlers
 from argand.capture.objects.call_protocol.native_handlers import (
     HELPER_FILES,
     ITERABLE_NEW,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argand.capture.natives.builtin_methods import read_only
 from argand.capture.natives.rows import enter_class_methods, enter_methods, enter_rows
-from argand.capture.objects.native_handlers import pure
+from argand.capture.objects.call_protocol.native_handlers import pure
 
 # Where the process decides (clocks, its time zone, its locale, the decimal context), the graph breaks: there is no row.
 _OF_TIMES = "isoformat utcoffset tzname dst replace"

@@ -6,7 +6,7 @@ They must not be called natively. Nothing here is shown in user stacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from logging import Logger
 from types import FunctionType
 from typing import Any, Final, Protocol, cast
@@ -151,7 +151,9 @@ def iterate_sentinel(fn: Callable[[], object], sentinel: object) -> Iterator[obj
         yield value
 
 
-def bisect(a: Any, x: Any, lo: Any, hi: Any, key: Any, right: bool) -> int:
+def bisect(
+    a: Sequence[Ordered], x: Ordered, lo: int, hi: int | None, key: Callable[[object], Ordered] | None, right: bool
+) -> int:
     """Where to insert: right or left of equal elements."""
     if lo < 0:
         raise ValueError("lo must be non-negative")
@@ -167,12 +169,19 @@ def bisect(a: Any, x: Any, lo: Any, hi: Any, key: Any, right: bool) -> int:
     return lo
 
 
-def insort(a: Any, x: Any, lo: Any, hi: Any, key: Any, right: bool) -> None:
+def insort(
+    a: MutableSequence[Ordered],
+    x: Ordered,
+    lo: int,
+    hi: int | None,
+    key: Callable[[object], Ordered] | None,
+    right: bool,
+) -> None:
     at = bisect(a, x if key is None else key(x), lo, hi, key, right)
     a.insert(at, x)
 
 
-def _rise(heap: list[Any], start: int, at: int, largest: bool) -> None:
+def _rise(heap: list[Ordered], start: int, at: int, largest: bool) -> None:
     """Move an item of a heap towards its root, as far as `start`, over items that it comes before."""
     size = len(heap)
     while at > start:
@@ -186,7 +195,7 @@ def _rise(heap: list[Any], start: int, at: int, largest: bool) -> None:
         at = parent
 
 
-def _settle(heap: list[Any], at: int, largest: bool) -> None:
+def _settle(heap: list[Ordered], at: int, largest: bool) -> None:
     """Move an item of a heap to the leaves along the first children, and up again to where it belongs."""
     start, size = at, len(heap)
     while at < size // 2:
@@ -201,26 +210,26 @@ def _settle(heap: list[Any], at: int, largest: bool) -> None:
     _rise(heap, start, at, largest)
 
 
-def heap_build(heap: list[Any], largest: bool) -> None:
+def heap_build(heap: list[Ordered], largest: bool) -> None:
     at = len(heap) // 2
     while at:
         at -= 1
         _settle(heap, at, largest)
 
 
-def heap_push(heap: list[Any], item: Any, largest: bool) -> None:
+def heap_push(heap: list[Ordered], item: Ordered, largest: bool) -> None:
     heap.append(item)
     _rise(heap, 0, len(heap) - 1, largest)
 
 
-def heap_pop(heap: list[Any], largest: bool) -> Any:
+def heap_pop(heap: list[Ordered], largest: bool) -> Ordered:
     if not heap:
         raise IndexError("index out of range")
     last = heap.pop()
     return heap_replace(heap, last, largest) if heap else last
 
 
-def heap_replace(heap: list[Any], item: Any, largest: bool) -> Any:
+def heap_replace(heap: list[Ordered], item: Ordered, largest: bool) -> Ordered:
     if not heap:
         raise IndexError("index out of range")
     top, heap[0] = heap[0], item
@@ -228,7 +237,7 @@ def heap_replace(heap: list[Any], item: Any, largest: bool) -> Any:
     return top
 
 
-def heap_push_pop(heap: list[Any], item: Any, largest: bool) -> Any:
+def heap_push_pop(heap: list[Ordered], item: Ordered, largest: bool) -> Ordered:
     if not heap or not (heap[0] < item):
         return item
     return heap_replace(heap, item, largest)
