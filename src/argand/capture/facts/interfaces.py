@@ -63,22 +63,22 @@ class Access(Protocol):
 
     # Tables, by the id of the object, of what the program has made or been told.
     outer: dict[int, Source]
-    outer_cells: dict[int, tuple[Any, Source]]
-    local_cells: dict[int, Any]
-    local_functions: dict[int, Any]
+    outer_cells: dict[int, tuple[object, Source]]
+    local_cells: dict[int, object]
+    local_functions: dict[int, object]
     local_classes: dict[int, type]
-    born: dict[int, tuple[Any, int]]
+    born: dict[int, tuple[object, int]]
     inlined: dict[int, FunctionType]
-    odd_keys: dict[int, Any]
-    lru_caches: dict[int, tuple[Any, dict[Any, Any]]]
-    cell_values: dict[int, Any]
-    attr_values: dict[int, dict[str, Any]]
-    class_values: dict[tuple[int, str], Any]
-    module_values: dict[tuple[int, str], Any]
-    global_values: dict[tuple[int, str], Any]
+    odd_keys: dict[int, object]
+    lru_caches: dict[int, tuple[object, dict[object, object]]]
+    cell_values: dict[int, object]
+    attr_values: dict[int, dict[str, object]]
+    class_values: dict[tuple[int, str], tuple[object, object]]
+    module_values: dict[tuple[int, str], object]
+    global_values: dict[tuple[int, str], object]
     builtin_names: set[str]
     unregistered: Unregistered | None
-    unseen: list[Any]
+    unseen: list[object]
 
     # ---- what stands for an object, and what is known of it --------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Access(Protocol):
     def plain(self, obj: object) -> Any:
         """An object as native code may have it: outer containers in it, at any depth, replaced by their shadows."""
 
-    def origin(self, obj: object) -> Any:
+    def origin(self, obj: object) -> object:
         """The object that a shadow stands for; any other as it is."""
 
     def state_has_origin(self, *objs: object) -> bool:
@@ -118,19 +118,19 @@ class Access(Protocol):
     def is_tensor(self, obj: object) -> bool:
         """Whether an object is the stand-in of a tensor."""
 
-    def tensor_attr(self, obj: object, name: str) -> Any:
+    def tensor_attr(self, obj: object, name: str) -> object:
         """An attribute of a stand-in."""
 
     def tensor_setattr(self, obj: object, name: str, value: object) -> None:
         """An attribute of a stand-in set."""
 
-    def textual(self, obj: object) -> Any:
+    def textual(self, obj: object) -> object:
         """An object for native formatting: parts whose text methods are Python code replaced by proxies."""
 
-    def textual_field(self, obj: object) -> Any:
+    def textual_field(self, obj: object) -> object:
         """The same for formatting that reads what is in the object."""
 
-    def textual_items(self, obj: object) -> Any:
+    def textual_items(self, obj: object) -> object:
         """The same for the items of a container."""
 
     def taint(self, like: object = "") -> TaintedText:
@@ -141,28 +141,28 @@ class Access(Protocol):
 
     # ---- outer objects, read under guards --------------------------------------------------------------------------
 
-    def load_argument(self, lazy: LazyLocal) -> Any:
+    def load_argument(self, lazy: LazyLocal) -> object:
         """An argument of the root frame, read for the first time."""
 
     def load_function(self, fn: Function) -> None:
         """A function found in a class: it is an outer object from now on."""
 
-    def load_member(self, member: object) -> Any:
+    def load_member(self, member: object) -> object:
         """A member of an enum, its name and value guarded."""
 
     def load_class(self, cls: type) -> None:
         """A class that is written to: it is an outer object from now on."""
 
-    def read_overlay(self, obj: object, name: str) -> Any:
+    def read_overlay(self, obj: object, name: str) -> object:
         """A pending write of an attribute: the value, DELETED, or NULL if there is none."""
 
     def container_length(self, obj: object) -> int:
         """`len` of a container."""
 
-    def outer_has_key(self, container: dict[Any, Any], key: object) -> bool:
+    def outer_has_key(self, container: dict[object, object], key: object) -> bool:
         """`key in container` for an outer dict."""
 
-    def outer_item(self, container: object, key: object) -> Any:
+    def outer_item(self, container: object, key: object) -> object:
         """An item of an outer container."""
 
     def note_class(self, cls: type) -> None:
@@ -200,7 +200,7 @@ class Access(Protocol):
     def observe(self, exc: BaseException) -> ObservedException:
         """An exception that native code raised, as the program sees it."""
 
-    def replay(self, fn: Function, args: list[Any], kwargs: Kwargs) -> None:
+    def replay(self, fn: Function, args: list[object], kwargs: Kwargs) -> None:
         """Have a call with constant arguments happen at each run."""
 
     def suspended(self) -> AbstractContextManager[object]:
@@ -212,10 +212,10 @@ class Access(Protocol):
     def is_torch_class(self, cls: type) -> bool:
         """Whether calls of a class may be torch's."""
 
-    def torch_call(self, fn: Function, args: list[Any], kwargs: Kwargs) -> Any:
+    def torch_call(self, fn: Function, args: list[object], kwargs: Kwargs) -> object:
         """A call that may be torch's: its result, or NotImplemented."""
 
-    def special_call(self, fn: Function, args: list[Any], kwargs: Kwargs) -> Any:
+    def special_call(self, fn: Function, args: list[object], kwargs: Kwargs) -> object:
         """A call of an object that may be torch's."""
 
 
@@ -228,13 +228,13 @@ class Interpreter(Access, Protocol):
     def getattr(self, obj: object, name: str) -> Any:
         """`obj.name`."""
 
-    def try_attr(self, obj: object, name: str) -> Any:
+    def try_attr(self, obj: object, name: str) -> object:
         """`getattr(obj, name, NULL)`."""
 
     def setattr(self, obj: object, name: str, value: object) -> None:
         """`obj.name = value`."""
 
-    def getitem(self, container: object, key: object) -> Any:
+    def getitem(self, container: object, key: object) -> object:
         """`container[key]`."""
 
     def truth(self, value: object) -> bool:
@@ -255,10 +255,10 @@ class Interpreter(Access, Protocol):
     def polyfill(self, fn: object, *args: object) -> Any:
         """Interpret a helper function of argand's on the program's behalf."""
 
-    def enter(self, fn: Function, args: Args, kwargs: Kwargs) -> Any:
+    def enter(self, fn: Function, args: Args, kwargs: Kwargs) -> object:
         """A call from native code: exceptions of the program go into that as they are."""
 
-    def trampoline(self, fn: Function) -> Any:
+    def trampoline(self, fn: Function) -> object:
         """A native callable that interprets `fn`; what is not callable stays as it is."""
 
     @property
@@ -272,9 +272,9 @@ class Interpreter(Access, Protocol):
     """An exception of the program on its way through native code."""
     pending: BaseException | None
     """What a finalizer could not raise: the root frame does."""
-    generators: weakref.WeakSet[Any]
+    generators: weakref.WeakSet[object]
     programs: PerCode[Program]
-    policies: dict[int, tuple[Any, CodeType]]
+    policies: dict[int, tuple[Function, CodeType]]
     """Code object by id -> what is done with calls of it."""
 
     def count_round(self) -> None:
@@ -312,8 +312,8 @@ class GuardSet(Protocol):
 class CaptureState(Protocol):
     """What one capture knows: what was loaded from outside, what is held back, what is to be replayed."""
 
-    globals: dict[str, Any]
-    builtins: dict[str, Any]
+    globals: dict[str, object]
+    builtins: dict[str, object]
     outer: dict[int, Source]
     """Where each outer object was found, by its id."""
     compared: dict[Source, type]
@@ -323,14 +323,14 @@ class CaptureState(Protocol):
     """The same by the ids of the containers that stand for them."""
     elements: int
     """How many, in all `shadows`."""
-    value_sources: dict[int, tuple[Any, list[Source]]]
+    value_sources: dict[int, tuple[object, list[Source]]]
     effect_order: list[Shadow | Overlay]
     extra_effects: list[tuple[object, list[object], Kwargs]]
     local_objects: set[int]
     tensors: dict[int, TensorInfo]
     inputs_by_real: dict[int, torch.Tensor]
-    open_modes: list[tuple[int, Any, Any]]
-    autocast: tuple[Any, ...]
+    open_modes: list[tuple[int, Any, object]]
+    autocast: tuple[object, ...]
     arrays: Any
     """`arrays.traced_arrays.Arrays`, once there is one."""
     memory: Memory | None
@@ -367,7 +367,7 @@ class CaptureState(Protocol):
     def is_outer(self, obj: object) -> bool:
         """Whether an object itself (not its shadow) existed before the frame."""
 
-    def object_by_id(self, obj_id: int) -> Any:
+    def object_by_id(self, obj_id: int) -> object:
         """The outer object with this id."""
 
     def tensor_info(self, tensor: torch.Tensor) -> TensorInfo:
@@ -382,13 +382,13 @@ class CaptureState(Protocol):
     def deep_resolve(self, obj: object) -> Any:
         """An object with every outer container in it, at any depth, replaced by its shadow."""
 
-    def item(self, container: object, key: object) -> Any:
+    def item(self, container: object, key: object) -> object:
         """An item of an outer container that has no shadow."""
 
     def refuse_written_names(self, container: object) -> None:
         """End the graph before globals are read as a dict while names of theirs have been written."""
 
-    def read_overlay(self, obj: object, name: str) -> Any:
+    def read_overlay(self, obj: object, name: str) -> object:
         """The value written to an attribute of an outer object, DELETED, or UNSET."""
 
     def write_overlay(self, obj: object, name: str, value: object) -> None:
@@ -397,10 +397,10 @@ class CaptureState(Protocol):
     def delete_overlay(self, obj: object, name: str) -> None:
         """Pending `del obj.name`."""
 
-    def overlay_names(self, obj: object) -> dict[str, Any]:
+    def overlay_names(self, obj: object) -> dict[str, object]:
         """All pending attribute writes of an object."""
 
-    def write_global(self, globals_: dict[str, Any], name: str, value: object) -> None:
+    def write_global(self, globals_: dict[str, object], name: str, value: object) -> None:
         """Pending `globals_[name] = value` (DELETED deletes)."""
 
     def write_cell(self, cell: CellType, value: object) -> None:
@@ -437,7 +437,7 @@ class GraphBuilder(Protocol):
     constants: dict[str, torch.Tensor]
     mutated: dict[int, TensorInfo]
     calls: int
-    arguments: tuple[Any, ...]
+    arguments: tuple[object, ...]
     dynamics: Dynamics | None
     on_data: OnData
 
@@ -456,7 +456,7 @@ class GraphBuilder(Protocol):
     def node_of(self, info: TensorInfo) -> fx.Node:
         """The node that stands for a tensor in the graph being recorded."""
 
-    def to_node(self, value: object, infos: list[TensorInfo]) -> Any:
+    def to_node(self, value: object, infos: list[TensorInfo]) -> object:
         """An argument of a call as an argument of its node; `infos` gets what is known of tensors in it."""
 
     def call(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -502,10 +502,10 @@ class GraphBuilder(Protocol):
     def annotate(self, node: fx.Node) -> None:
         """Note where in the program an operation stands."""
 
-    def number_node(self, value: object) -> Any:
+    def number_node(self, value: object) -> object:
         """The node of a symbolic number."""
 
-    def item(self, tensor: torch.Tensor) -> Any:
+    def item(self, tensor: torch.Tensor) -> object:
         """The value of a tensor as a symbolic number; NotImplemented where capture does not have it."""
 
     def drop_dead(self, graph: fx.Graph) -> None:
@@ -517,7 +517,7 @@ class Dynamics(Symbols, Protocol):
 
     table: SymbolTable
     places: dict[Sym, Place]
-    required: dict[Relation, Any]
+    required: dict[Relation, object]
     bounded: set[tuple[Expr, int]]
 
     memory: Memory
@@ -529,13 +529,13 @@ class Dynamics(Symbols, Protocol):
     @property
     def bounds(self) -> Bounds: ...
 
-    def symbol(self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None) -> Any:
+    def symbol(self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None) -> object:
         """The expression for the number found at `place`; the number itself where it is to be a constant."""
 
-    def wrap(self, expr: object, hint: object) -> Any:
+    def wrap(self, expr: object, hint: object) -> object:
         """An expression as the program sees it: a symbolic number, or the plain one if nothing varies."""
 
-    def select(self, name: str, left: object, right: object) -> Any:
+    def select(self, name: str, left: object, right: object) -> object:
         """`min` or `max` of two numbers, decided by a guard."""
 
     def require(self, relation: Relation) -> None:
@@ -564,7 +564,7 @@ class Unbacked(Protocol):
     """The symbols whose values depend on the data of tensors, and what is known of them."""
 
     origins: dict[Sym, Origin]
-    memo: dict[Any, Any]
+    memo: dict[object, object]
 
     @property
     def dynamics(self) -> Dynamics: ...
@@ -572,7 +572,7 @@ class Unbacked(Protocol):
     def new(self, words: str, *, low: int | None = None, high: int | None = None, kind: object = "int") -> Sym:
         """A symbol; `words` say what it is, `low` and `high` what its value is for certain."""
 
-    def found_in(self, node: fx.Node, sizes: list[Any]) -> None:
+    def found_in(self, node: fx.Node, sizes: list[object]) -> None:
         """The tensor of `node` has these sizes."""
 
     def among(self, *values: object) -> list[Sym]:
@@ -587,7 +587,7 @@ class Unbacked(Protocol):
     def decide(self, op: str, left: object, right: object) -> Any:
         """Whether `left op right`, where facts prove it either way; else a SymbolicBool."""
 
-    def possible(self, assignment: dict[Sym, Any], symbols: list[Sym]) -> bool:
+    def possible(self, assignment: dict[Sym, object], symbols: list[Sym]) -> bool:
         """Whether an assignment meets what is known."""
 
     def undecided(self, relation: Relation) -> GraphBreak:

@@ -80,7 +80,7 @@ class Access:
         self.builtin_names: set[str] = set()
         self.module_values: dict[tuple[int, str], object] = {}
         self.attr_values: dict[int, dict[str, object]] = {}
-        self.class_values: dict[tuple[int, str], object] = {}
+        self.class_values: dict[tuple[int, str], tuple[object, object]] = {}
         self.outer_cells: dict[int, tuple[object, Source]] = {}
         self.local_cells: dict[int, object] = {}
         self.cell_values: dict[int, object] = {}

@@ -120,7 +120,7 @@ class Interpreter(Access):
         state.interpreter = self
         self.session = session or Session()
         self.programs = self.session.programs
-        self.policies: dict[int, tuple[object, CodeType]] = {}
+        self.policies: dict[int, tuple[Function, CodeType]] = {}
         self.trampoline_type = Trampoline
         self.frames: list[Frame] = []
         self.generators: weakref.WeakSet[object] = weakref.WeakSet()

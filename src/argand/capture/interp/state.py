@@ -107,7 +107,7 @@ class CaptureState:
         self.memory: Memory | None = None
         self.data_numbers = config.capture_scalar_outputs
         self.data_sizes = config.capture_dynamic_output_shape_ops
-        self.open_modes: list[tuple[int, object, Any]] = []
+        self.open_modes: list[tuple[int, Any, object]] = []
 
     # ---------------------------------------------------------------- positions
 

@@ -258,8 +258,8 @@ def class_value(interp: Interpreter, cls: type, name: str, value: object) -> obj
     if not is_heap(cls) or kind in _IMMUTABLE or is_a(value, type):
         return value
     key = (id(cls), name)
-    known = interp.class_values.get(key, STOP)
-    if known is STOP or known[0] is not value:
+    known = interp.class_values.get(key)
+    if known is None or known[0] is not value:
         loaded = interp.state.load_source(TypeAttrSource(ConstSource(cls), name), value)
         interp.class_values[key] = (value, loaded)
         return loaded
